@@ -1,0 +1,316 @@
+"""Every option of any2ds: declared, defaulted, documented and validated here and nowhere else.
+
+The flags of the command line, the keywords of `download()`, the keys of a `--config` file and the text of
+`--help` are all made from the dataclasses below.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from any2ds import registry
+from any2ds.errors import OptionError, UsageError
+from any2ds.version import USER_AGENT
+
+Parser = Callable[[Any], Any]
+"""Turns what a person gave (text from the command line, any value from Python or YAML) into the option's type.
+
+Raises ValueError with the words for what it would have taken."""
+
+
+def option(help: str, parse: Parser, default: Any = MISSING, shown: str | None = None) -> Any:
+    """A dataclass field that is an option. `shown` replaces the default in the help where it is not a plain value."""
+    return field(default=default, metadata={"help": help, "parse": parse, "shown": shown})
+
+
+# --- parsers: small, and the only place where values are checked ---
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("a text that is not empty")
+    return value
+
+
+def optional(parse: Parser) -> Parser:
+    return lambda value: None if value is None or value in ("", "None", "none", "null") else parse(value)
+
+
+def boolean(value: Any) -> bool:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    try:
+        return words[str(value).lower()]
+    except KeyError:
+        raise ValueError("True or False") from None
+
+
+def integer(at_least: int, at_most: int | None = None) -> Parser:
+    wanted = f"a whole number of at least {at_least}" + (f" and at most {at_most}" if at_most else "")
+
+    def parse(value: Any) -> int:
+        number = float(value) if not isinstance(value, bool) else None
+        if number is None or number != int(number) or number < at_least or (at_most and number > at_most):
+            raise ValueError
+        return int(number)
+
+    return _wanting(wanted, parse)
+
+
+def seconds(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number < 1e9:
+        raise ValueError("a number of seconds, 0 for no limit")
+    return number
+
+
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
+
+
+def byte_count(value: Any) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", str(value).strip().lower())
+    if match is None or match[2] not in _UNITS or (size := int(float(match[1]) * _UNITS[match[2]])) < 1:
+        raise ValueError("a size such as 500000, 200MB or 1GiB")
+    return size
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """`a,b`, `[a, b]`, `["a", "b"]` or a list: people should not have to quote JSON in a shell."""
+    if isinstance(value, str):
+        value = [part.strip().strip("\"'") for part in value.strip().strip("[]()").split(",")]
+    found = tuple(value)
+    if not all(isinstance(part, str) and part for part in found):
+        raise ValueError("names separated by commas")
+    return found
+
+
+def url_list(value: Any) -> Any:
+    """A path, or several; Arrow tables and Python lists of URLs or rows pass as they are."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, str):
+        if value.startswith("[") and value.endswith("]"):
+            return list(names(value))
+        return text(value)
+    if isinstance(value, Mapping) or value is None or isinstance(value, (bool, int, float, bytes)):
+        raise ValueError("a path, a list of paths, a list of URLs or an Arrow table")
+    if isinstance(value, Sequence):
+        return [str(part) if isinstance(part, Path) else part for part in value]
+    return value
+
+
+def path(value: Any) -> str:
+    return text(str(value) if isinstance(value, Path) else value)
+
+
+def one_of(*allowed: str) -> Parser:
+    return _among(lambda: allowed)
+
+
+def part(kind: str) -> Parser:
+    """The name of a part that the registry knows."""
+    return _among(lambda: registry.names(kind))
+
+
+def _among(allowed: Callable[[], tuple[str, ...]]) -> Parser:
+    def parse(value: Any) -> str:
+        if value not in allowed():
+            near = difflib.get_close_matches(str(value), allowed(), n=1)
+            raise ValueError(f"one of {', '.join(allowed())}" + (f" (did you mean {near[0]}?)" if near else ""))
+        return str(value)
+
+    return parse
+
+
+def _wanting(wanted: str, parse: Parser) -> Parser:
+    def parse_or_say(value: Any) -> Any:
+        try:
+            return parse(value)
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(wanted) from None
+
+    return parse_or_say
+
+
+def extension(value: Any) -> str:
+    """A file extension without its dot; webdataset cuts a member's name at the first dot, so letters and digits only."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,16}", value):
+        raise ValueError("auto, or an extension of letters and digits such as flat")
+    if value in ("txt", "json"):
+        raise ValueError("another extension: txt is the caption's and json the metadata's")
+    return value
+
+
+def header_value(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError("one line of text")
+    return value.strip()
+
+
+# --- the options, by group ---
+
+
+@dataclass(frozen=True, slots=True)
+class InputOptions:
+    """Which rows"""
+
+    url_list: Any = option("file, folder, glob or list of them, local or remote; - is standard input", url_list)
+    input_format: str | None = option(
+        "txt, csv, tsv, json, jsonl or parquet, each also compressed",
+        optional(part("readers")),
+        None,
+        "from the file name, else txt",
+    )
+    url_col: str = option("column that holds the URLs", text, "url")
+    caption_col: str | None = option("column that holds the captions", optional(text), None)
+    save_additional_columns: tuple[str, ...] | None = option(
+        "columns to carry into the metadata, separated by commas", optional(names), None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """What is written"""
+
+    output_folder: str = option("folder for the dataset, local or remote (s3://bucket/name)", path, "files")
+    output_format: str = option("files, webdataset, parquet or dummy", part("writers"), "files")
+    number_sample_per_shard: int = option("rows in a shard", integer(1), 10000)
+    oom_shard_count: int = option("digits of the shard number", integer(1, 18), 5)
+    file_ext: str = option("extension of the stored files; auto: by their content", extension, "auto")
+    compute_md5: bool = option("md5 of each file into the metadata", boolean, True)
+    compute_hash: str | None = option(
+        "a further hash into the metadata: md5, sha256 or sha512", optional(one_of("md5", "sha256", "sha512")), None
+    )
+    disable_all_reencoding: bool = option("store every file byte for byte", boolean, False)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    """How it is fetched"""
+
+    thread_count: int = option("transfers in flight per process", integer(1, 100_000), 256)
+    timeout: float = option("seconds for one attempt, body included", seconds, 10.0)
+    retries: int = option("further attempts after one that failed for a passing reason", integer(0), 0)
+    max_redirects: int = option("redirects followed", integer(0, 100), 10)
+    max_file_bytes: int = option("bodies bigger than this fail as too_large", byte_count, 2**30, "1GiB")
+    max_buffered_bytes: int = option(
+        "memory for bodies, per process; beyond it they wait on disk", byte_count, 2**30, "1GiB"
+    )
+    user_agent: str = option("how any2ds introduces itself to servers", header_value, USER_AGENT)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How the work is shared out"""
+
+    processes_count: int | None = option(
+        "worker processes, no more than there are shards", optional(integer(1, 1024)), None, "number of cores"
+    )
+    distributor: str = option("multiprocessing, or inline for debugging", part("distributors"), "multiprocessing")
+    subjob_size: int = option("shards per job, for distributors that need it", integer(1), 1000)
+    log_level: str = option("debug, info, warning or error", one_of("debug", "info", "warning", "error"), "warning")
+    quiet: bool = option("no progress and no report on the terminal", boolean, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All options of a run, by group."""
+
+    input: InputOptions
+    output: OutputOptions
+    fetch: FetchOptions
+    run: RunOptions
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Config:
+        """Parses and checks flat `options`. Raises OptionError that names the option and what it takes."""
+        check_names(options)
+        groups = {}
+        for name, group in _GROUPS.items():
+            values = {f.name: _parse(f, options[f.name]) for f in dataclasses.fields(group) if f.name in options}
+            if "url_list" not in values and group is InputOptions:
+                raise OptionError("url_list is missing: --url_list=urls.txt (any2ds --help lists the options)")
+            groups[name] = group(**values)
+        return cls(**groups)
+
+    def to_options(self) -> dict[str, Any]:
+        """The flat options again."""
+        groups = (getattr(self, name) for name in _GROUPS)
+        return {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
+
+
+_GROUPS: dict[str, Any] = {
+    "input": InputOptions,
+    "output": OutputOptions,
+    "fetch": FetchOptions,
+    "run": RunOptions,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OptionInfo:
+    """One option as the command line and the documentation show it."""
+
+    name: str
+    group: str
+    help: str
+    default: Any  # MISSING where it has none
+    shown: str  # the default in words
+    is_flag: bool  # True or False, so that `--name` and `--noname` work
+
+
+def options() -> Iterator[OptionInfo]:
+    """Every option, in the order of the groups."""
+    for group in _GROUPS.values():
+        for f in dataclasses.fields(group):
+            shown = f.metadata["shown"] or ("required" if f.default is MISSING else str(f.default))
+            yield OptionInfo(f.name, group.__doc__, f.metadata["help"], f.default, shown, f.metadata["parse"] is boolean)
+
+
+def check_names(given: Mapping[str, Any] | Sequence[str]) -> None:
+    """Raises OptionError for the first name in `given` that is no option, with the nearest one that is."""
+    known = [info.name for info in options()]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else "any2ds --help lists the options"
+            raise OptionError(f"unknown option {name!r}: {hint}")
+
+
+def read_config_file(path: str) -> dict[str, Any]:
+    """The flat options in a YAML or JSON file. Raises OptionError if it cannot be read as such."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise OptionError(f"config file {path!r} cannot be read: {' '.join(str(error).split())}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise OptionError(f"config file {path!r} must hold `option: value` lines")
+    try:
+        check_names(content)
+    except OptionError as error:
+        raise OptionError(f"config file {path!r}: {error}") from None
+    return content
+
+
+def _parse(f: dataclasses.Field[Any], value: Any) -> Any:
+    try:
+        return f.metadata["parse"](value)
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise OptionError(f"{f.name}={value!r} cannot be: it takes {error}") from None
+
+
+__all__ = ["Config", "FetchOptions", "InputOptions", "OptionInfo", "OutputOptions", "RunOptions", "check_names", "options"]

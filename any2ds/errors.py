@@ -1,0 +1,73 @@
+"""Everything any2ds raises, as one tree.
+
+    Any2dsError
+    ├── UsageError            what was asked for cannot be done; nothing was created (exit code 2)
+    │   ├── OptionError       an unknown option, or a value that it cannot take
+    │   ├── InputError        the url list is missing, empty or lacks a column
+    │   ├── OutputError       the output folder cannot be used
+    │   └── MissingExtra      a library is not installed that this choice needs
+    └── RunError              the run ended, but not with everything that was asked for (exit code 1)
+        ├── ReadError         the url list broke off: malformed line, broken gzip, truncated parquet
+        └── IncompleteRun     shards are missing; carries the report of what was done
+
+What goes wrong with one row is not an exception but a `types.Failure`; what goes wrong with one
+shard travels as a `types.ShardError`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from any2ds.types import RunReport
+
+
+class Any2dsError(Exception):
+    """The root: `except Any2dsError` catches whatever any2ds raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(Any2dsError):
+    exit_code = 2
+
+
+class OptionError(UsageError):
+    pass
+
+
+class InputError(UsageError):
+    pass
+
+
+class OutputError(UsageError):
+    pass
+
+
+class MissingExtra(UsageError):
+    """`extra` is the name in `pip install any2ds[extra]` that brings the missing library."""
+
+    def __init__(self, wanted: str, extra: str) -> None:
+        super().__init__(f"{wanted} needs a library that is not installed: pip install 'any2ds[{extra}]'")
+        self.extra = extra
+
+
+class RunError(Any2dsError):
+    pass
+
+
+class ReadError(RunError):
+    """A url list could be read only up to a point. `path` names the file, `where` the place in it."""
+
+    def __init__(self, where: str, reason: str, path: str = "") -> None:
+        super().__init__(path, where, reason)
+        self.path, self.where, self.reason = path, where, reason
+
+    def __str__(self) -> str:
+        return f"{self.path or 'url list'}: could be read only up to {self.where}: {self.reason}"
+
+
+class IncompleteRun(RunError):
+    def __init__(self, message: str, report: RunReport) -> None:
+        super().__init__(message)
+        self.report = report

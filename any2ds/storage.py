@@ -1,0 +1,176 @@
+"""Every path that any2ds opens goes through here, on fsspec: url lists in, shards and run files out."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from any2ds import layout, registry
+from any2ds.errors import InputError, OutputError
+
+
+def open_filesystem(url: str) -> tuple[Any, str]:
+    """The file system of `url` and the path in it. Raises MissingExtra, or InputError for an unknown protocol."""
+    try:
+        fs, path = url_to_fs(url)
+    except ImportError as error:
+        raise registry.missing_extra(url, error) from error
+    except ValueError as error:
+        raise InputError(f"{url}: {error}") from error
+    return fs, path
+
+
+def is_local(fs: Any) -> bool:
+    return isinstance(fs, LocalFileSystem)
+
+
+class OutputFolder:
+    """The folder of the dataset. Files appear in it whole: by rename where it is local, else by a complete upload."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.fs, path = open_filesystem(os.path.expanduser(url))
+        self.path = path.rstrip("/") or "/"
+        self.is_local = is_local(self.fs)
+
+    def create(self) -> None:
+        """Raises OutputError unless files can be written in it."""
+        probe = f"_probe_{uuid.uuid4().hex[:8]}"
+        try:
+            self.fs.makedirs(self.path, exist_ok=True)
+            self.write(probe, b"any2ds")
+            self.fs.rm_file(self._full(probe))
+        except Exception as error:  # every file system has exceptions of its own
+            words = " ".join(str(error).split()) or type(error).__name__
+            raise OutputError(f"output folder {self.url!r} cannot be written: {words}") from error
+
+    def names(self) -> list[str]:
+        """What lies directly in it; empty if it does not exist."""
+        self.fs.invalidate_cache()
+        try:
+            found = self.fs.ls(self.path, detail=False)
+        except FileNotFoundError:
+            return []
+        return [str(name).rstrip("/").rsplit("/", 1)[-1] for name in found]
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file, or None if it is not there."""
+        try:
+            return bytes(self.fs.cat_file(self._full(name)))
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, data: bytes) -> None:
+        """A small file, whole or not at all."""
+        if self.is_local:
+            with staging(self) as folder:
+                staged = folder / name
+                staged.write_bytes(data)
+                self.publish(staged, name)
+        else:
+            self.fs.pipe_file(self._full(name), data)
+
+    def publish(self, staged: Path, name: str) -> None:
+        """Move a local file or folder to its final name; what an unfinished run left under that name is replaced."""
+        target = self._full(name)
+        if self.is_local:
+            if staged.is_dir() and os.path.isdir(target):
+                shutil.rmtree(target)
+            os.replace(staged, target)
+        elif staged.is_dir():
+            if self.fs.isdir(target):
+                self.fs.rm(target, recursive=True)
+            for file in sorted(staged.iterdir()):
+                self.fs.put_file(str(file), f"{target}/{file.name}")
+            shutil.rmtree(staged)
+        else:
+            self.fs.put_file(str(staged), target)
+            staged.unlink()
+
+    def _full(self, name: str) -> str:
+        return f"{self.path.rstrip('/')}/{name}"
+
+    @property
+    def staging_root(self) -> Path:
+        """Where shards are written before they are published: beside the result if that is local, so that a rename does."""
+        if self.is_local:
+            return Path(self.path) / layout.TEMPORARY_FOLDER
+        return Path(tempfile.gettempdir()) / "any2ds-staging"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that a staging folder belongs to."""
+
+    host: str
+    pid: int
+
+    @classmethod
+    def here(cls) -> Owner:
+        return cls(re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname()), os.getpid())
+
+    @classmethod
+    def parse(cls, folder_name: str) -> Owner | None:
+        match = re.fullmatch(r"([A-Za-z0-9._]+)-(\d+)-[0-9a-f]{8}", folder_name)
+        return cls(match[1], int(match[2])) if match else None
+
+    @property
+    def name(self) -> str:
+        return f"{self.host}-{self.pid}"
+
+    def is_gone(self) -> bool:
+        """Whether it surely is no more; False for other machines, and where the system cannot be asked (Windows)."""
+        if self.host != Owner.here().host or sys.platform == "win32":
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return False
+
+
+@contextmanager
+def staging(output: OutputFolder) -> Iterator[Path]:
+    """A folder of this process alone for shards being written, removed at the end."""
+    root = output.staging_root
+    owner = Owner.here()
+    folder = root / f"{owner.name}-{uuid.uuid4().hex[:8]}"
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _remove_if_empty(root)
+
+
+def sweep(output: OutputFolder) -> None:
+    """Remove what processes of this machine left in staging that are no more, and nothing else."""
+    root = output.staging_root
+    if root.is_dir():
+        for folder in root.iterdir():
+            owner = Owner.parse(folder.name)
+            if owner is not None and owner.is_gone():
+                shutil.rmtree(folder, ignore_errors=True)
+        _remove_if_empty(root)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return

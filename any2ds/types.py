@@ -1,0 +1,219 @@
+"""The values that flow from the url list to the dataset; nothing here does I/O."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from any2ds.buffer import Body
+
+Stage = Literal["fetch", "transform", "write"]
+SUCCESS = "success"
+# The words that the ancestors' users know, by the stage in which a row failed.
+STATUS_OF_STAGE: Mapping[str, str] = {
+    "fetch": "failed_to_download",
+    "transform": "failed_to_subsample",
+    "write": "failed_to_subsample",
+}
+
+NO_COLUMNS: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the url list, in its place in a shard."""
+
+    shard_id: int
+    position: int  # in the shard, from 0
+    key: str  # unique in the dataset, sorts as the list does
+    url: str | None  # as it stands in the list
+    caption: str | None = None
+    extra: Mapping[str, Any] = NO_COLUMNS  # the columns of save_additional_columns
+
+
+@dataclass(frozen=True, slots=True)
+class ShardJob:
+    """What a worker needs to make one shard; small enough to send to any cluster."""
+
+    shard_id: int
+    rows: bytes  # Arrow IPC stream: `url`, `caption` if there is one, then the additional columns
+    count: int  # rows in it
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FailureCode:
+    transient: bool  # whether another attempt can help
+    meaning: str  # one sentence for the person who reads the report
+
+
+FAILURE_CODES: Mapping[str, FailureCode] = {
+    "bad_url": FailureCode(False, "not a URL: empty, without a scheme or without a host"),
+    "unsupported_scheme": FailureCode(False, "a URL of a kind that any2ds does not fetch"),
+    "dns": FailureCode(True, "the host name could not be resolved"),
+    "connect": FailureCode(True, "no connection to the host"),
+    "tls": FailureCode(False, "the encrypted connection failed, most often over the certificate"),
+    "timeout_total": FailureCode(True, "not finished within --timeout seconds"),
+    "reset": FailureCode(True, "the connection broke off"),
+    "truncated": FailureCode(True, "fewer bytes arrived than were announced"),
+    "protocol": FailureCode(False, "the answer is not valid HTTP"),
+    "bad_encoding": FailureCode(False, "the compressed body cannot be decoded"),
+    "too_large": FailureCode(False, "bigger than --max_file_bytes"),
+    "too_many_redirects": FailureCode(False, "redirected more often than --max_redirects"),
+    "bad_redirect": FailureCode(False, "redirected to a URL of a kind that any2ds does not follow"),
+    "empty_body": FailureCode(False, "the answer has no body"),
+    "access_denied": FailureCode(False, "the server refused the credentials in the URL"),
+    "not_found": FailureCode(False, "the server has no such file (not HTTP)"),
+    "not_decodable": FailureCode(False, "the file cannot be decoded as what it claims to be"),
+    "transform_error": FailureCode(False, "a transform failed on this file"),
+    "fetch_error": FailureCode(False, "the transfer failed for another reason, named in error_message"),
+}
+"""The closed list, with `http_<status>` for every other status than success."""
+
+_HTTP_CODE = re.compile(r"http_([1-9]\d\d)")
+_TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524, 529})
+
+
+def failure_code(code: str) -> FailureCode:
+    """What `code` means. Raises KeyError for a code that is not in the closed list."""
+    match = _HTTP_CODE.fullmatch(code)
+    if match is None:
+        return FAILURE_CODES[code]
+    status = int(match[1])
+    return FailureCode(status in _TRANSIENT_STATUS, f"the server answered {status}")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a row is not in the dataset."""
+
+    stage: Stage
+    code: str  # of the closed list
+    detail: str = ""  # free words, for a person
+    http_status: int | None = None
+    final_url: str | None = None  # where redirects led, if anywhere
+
+    @property
+    def transient(self) -> bool:
+        return failure_code(self.code).transient
+
+    @property
+    def status(self) -> str:
+        return STATUS_OF_STAGE[self.stage]
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What a server answered with success."""
+
+    body: Body
+    media_type: str | None  # of the Content-Type header, without parameters, in lower case
+    http_status: int | None  # None where the protocol has none
+    final_url: str | None  # where redirects led; None if there were none
+    seconds: float  # from the start of the attempt to its last byte
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """One row and what became of it on the network."""
+
+    row: Row
+    outcome: Payload | Failure
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One outcome: a file for the dataset, or the failure in its stead."""
+
+    row: Row
+    body: Body | None  # the file; None on failure
+    ext: str  # of the file, without the dot; "" on failure
+    fields: Mapping[str, Any]  # metadata columns beyond those of the list; see `metadata.OUTCOME_FIELDS`
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReport:
+    """The figures of a finished shard; `_stats.json` is its JSON."""
+
+    shard_id: int
+    count: int = 0  # rows
+    successes: int = 0
+    failed_to_download: int = 0
+    failed_to_subsample: int = 0
+    bytes: int = 0  # of the files stored
+    start_time: float = 0.0  # Unix seconds
+    end_time: float = 0.0
+    status_dict: Mapping[str, int] = field(default_factory=dict)  # outcome code -> rows
+
+    @property
+    def duration(self) -> float:
+        return max(0.0, self.end_time - self.start_time)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "shard_id": self.shard_id,
+            "count": self.count,
+            "successes": self.successes,
+            "failed_to_download": self.failed_to_download,
+            "failed_to_subsample": self.failed_to_subsample,
+            "bytes": self.bytes,
+            "duration": self.duration,
+            "start_time": self.start_time,
+            "end_time": self.end_time,
+            "status_dict": dict(self.status_dict),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ShardError:
+    """A shard that could not be made; its rows have no outcome yet."""
+
+    shard_id: int
+    reason: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What has happened in one worker since its last Progress, for people who watch."""
+
+    attempted: int = 0  # rows with an outcome
+    successes: int = 0
+    bytes: int = 0
+
+
+Event = Progress | ShardReport | ShardError
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """The sum of a run. `status_dict` counts rows by outcome over the shards made in this run."""
+
+    shards: int = 0
+    count: int = 0
+    successes: int = 0
+    failed_to_download: int = 0
+    failed_to_subsample: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    status_dict: Mapping[str, int] = field(default_factory=dict)
+    skipped_shards: int = 0  # finished by an earlier run
+    failed_shards: tuple[ShardError, ...] = ()
+
+    def __add__(self, shard: ShardReport) -> RunReport:
+        return replace(
+            self,
+            shards=self.shards + 1,
+            count=self.count + shard.count,
+            successes=self.successes + shard.successes,
+            failed_to_download=self.failed_to_download + shard.failed_to_download,
+            failed_to_subsample=self.failed_to_subsample + shard.failed_to_subsample,
+            bytes=self.bytes + shard.bytes,
+            status_dict=dict(Counter(self.status_dict) + Counter(shard.status_dict)),
+        )

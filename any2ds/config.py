@@ -231,11 +231,17 @@ class Config:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Config:
-        """Parses and checks flat `options`. Raises OptionError that names the option and what it takes."""
-        check_names(options)
+        """Parses and checks flat `options`; `config` among them names a file with more, over which the others win.
+
+        Raises OptionError that names the option and what it takes.
+        """
+        given = dict(options)
+        if (file := given.pop("config", None)) is not None:
+            given = {**read_config_file(str(file)), **given}
+        check_names(given)
         groups = {}
         for name, group in _GROUPS.items():
-            values = {f.name: _parse(f, options[f.name]) for f in dataclasses.fields(group) if f.name in options}
+            values = {f.name: _parse(f, given[f.name]) for f in dataclasses.fields(group) if f.name in given}
             if "url_list" not in values and group is InputOptions:
                 raise OptionError("url_list is missing: --url_list=urls.txt (any2ds --help lists the options)")
             groups[name] = group(**values)
@@ -267,7 +273,7 @@ class OptionInfo:
     is_flag: bool  # True or False, so that `--name` and `--noname` work
 
 
-def options() -> Iterator[OptionInfo]:
+def declared() -> Iterator[OptionInfo]:
     """Every option, in the order of the groups."""
     for group in _GROUPS.values():
         for f in dataclasses.fields(group):
@@ -277,7 +283,7 @@ def options() -> Iterator[OptionInfo]:
 
 def check_names(given: Mapping[str, Any] | Sequence[str]) -> None:
     """Raises OptionError for the first name in `given` that is no option, with the nearest one that is."""
-    known = [info.name for info in options()]
+    known = [info.name for info in declared()]
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
@@ -313,4 +319,4 @@ def _parse(f: dataclasses.Field[Any], value: Any) -> Any:
         raise OptionError(f"{f.name}={value!r} cannot be: it takes {error}") from None
 
 
-__all__ = ["Config", "FetchOptions", "InputOptions", "OptionInfo", "OutputOptions", "RunOptions", "check_names", "options"]
+__all__ = ["Config", "FetchOptions", "InputOptions", "OptionInfo", "OutputOptions", "RunOptions", "check_names", "declared"]

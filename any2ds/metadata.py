@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
-from any2ds.types import SUCCESS, Sample
+from any2ds.types import Sample
 
 HASHES = ("md5", "sha256", "sha512")
 
@@ -24,7 +24,7 @@ OUTCOME_FIELDS: Mapping[str, pa.DataType] = {
     "final_url": pa.string(),  # only where redirects led elsewhere
 }
 
-RESERVED_COLUMNS = frozenset({"key", *OUTCOME_FIELDS, *HASHES})
+RESERVED_COLUMNS = frozenset({"key", "data", *OUTCOME_FIELDS, *HASHES})
 """Names that an additional column cannot have, because any2ds writes them itself."""
 
 
@@ -33,6 +33,7 @@ class MetadataTable:
 
     def __init__(self, rows: pa.Table, hashes: tuple[str, ...]) -> None:
         self._rows = rows
+        self.has_captions = "caption" in rows.schema.names
         self._positions: list[int] = []
         self._keys: list[str] = []
         self._types = {**OUTCOME_FIELDS, **dict.fromkeys(hashes, pa.string())}
@@ -54,6 +55,17 @@ class MetadataTable:
         for name, append in self._appends:
             append(fields.get(name))
 
+    def to_json(self, sample: Sample) -> bytes:
+        """What the table says of one sample, as the JSON object that lies beside its file (bytes as base64)."""
+        row = sample.row
+        known: dict[str, Any] = {"key": row.key, "url": row.url}
+        if self.has_captions:
+            known["caption"] = row.caption
+        if row.extra:
+            known.update(row.extra)
+        known.update(sample.fields)
+        return orjson.dumps(known, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+
     def table(self, start: int = 0, stop: int | None = None) -> pa.Table:
         """The outcomes from `start` up to `stop`, as a table of `schema`."""
         picked = self._rows.take(pa.array(self._positions[start:stop], pa.int64()))
@@ -62,26 +74,7 @@ class MetadataTable:
         return pa.Table.from_arrays([keys, *picked.columns, *own], schema=self.schema)
 
 
-def outcome_fields(sample: Sample) -> Iterator[tuple[str, Any]]:
-    """Name and value of all that the metadata says of one sample."""
-    row = sample.row
-    yield "key", row.key
-    yield "url", row.url
-    if row.caption is not None:
-        yield "caption", row.caption
-    yield from row.extra.items()
-    yield from sample.fields.items()
-
-
-def to_json(sample: Sample) -> bytes:
-    """The metadata of one sample as the JSON object that lies beside the file."""
-    return orjson.dumps(dict(outcome_fields(sample)), default=_plain, option=orjson.OPT_NON_STR_KEYS)
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray)):
         return base64.b64encode(value).decode("ascii")
     return str(value)
-
-
-__all__ = ["HASHES", "OUTCOME_FIELDS", "RESERVED_COLUMNS", "SUCCESS", "MetadataTable", "to_json"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -45,6 +46,7 @@ class OutputFolder:
         self.fs, path = open_filesystem(os.path.expanduser(url))
         self.path = path.rstrip("/") or "/"
         self.is_local = is_local(self.fs)
+        self.is_private = "memory" in self.fs.protocol  # no other process can see it
 
     def create(self) -> None:
         """Raises OutputError unless files can be written in it."""
@@ -82,6 +84,10 @@ class OutputFolder:
                 self.publish(staged, name)
         else:
             self.fs.pipe_file(self._full(name), data)
+
+    def remove(self, name: str) -> None:
+        """Remove a file that is there."""
+        self.fs.rm_file(self._full(name))
 
     def publish(self, staged: Path, name: str) -> None:
         """Move a local file or folder to its final name; what an unfinished run left under that name is replaced."""
@@ -150,7 +156,9 @@ def staging(output: OutputFolder) -> Iterator[Path]:
     root = output.staging_root
     owner = Owner.here()
     folder = root / f"{owner.name}-{uuid.uuid4().hex[:8]}"
-    folder.mkdir(parents=True)
+    while not folder.is_dir():
+        with contextlib.suppress(FileNotFoundError):  # another process may just be removing the empty root
+            folder.mkdir(parents=True)
     try:
         yield folder
     finally:

@@ -20,8 +20,6 @@ STATUS_OF_STAGE: Mapping[str, str] = {
     "write": "failed_to_subsample",
 }
 
-NO_COLUMNS: Mapping[str, Any] = {}
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -32,7 +30,7 @@ class Row:
     key: str  # unique in the dataset, sorts as the list does
     url: str | None  # as it stands in the list
     caption: str | None = None
-    extra: Mapping[str, Any] = NO_COLUMNS  # the columns of save_additional_columns
+    extra: Mapping[str, Any] | None = None  # the columns of save_additional_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +181,8 @@ class ShardError:
 class Progress:
     """What has happened in one worker since its last Progress, for people who watch."""
 
-    attempted: int = 0  # rows with an outcome
-    successes: int = 0
-    bytes: int = 0
+    outcomes: Mapping[str, int] = field(default_factory=dict)  # success or failure code -> rows
+    bytes: int = 0  # of successes
 
 
 Event = Progress | ShardReport | ShardError

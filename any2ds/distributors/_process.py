@@ -1,0 +1,73 @@
+"""The worker process of the multiprocessing distributor: jobs come in over stdin, events go out over stdout.
+
+A plain child process and two pipes, rather than the `multiprocessing` module, whose children import the user's main
+module again: a script or notebook that calls `download()` at top level would start itself over and over.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import IO, Any
+
+from any2ds.types import ShardJob
+
+WANT_JOB = "want_job"  # child to parent: one more, please
+EVENT = "event"  # child to parent, with the event
+END = "end"  # parent to child: there are no more
+CRASHED = "crashed"  # child to parent, with a traceback: the worker raised
+
+# What the child runs first, so that it finds the modules that the parent has found.
+BOOTSTRAP = "import sys, pickle; sys.path[:] = pickle.load(sys.stdin.buffer); from any2ds.distributors._process import main; main()"
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, who ends us
+    inlet, outlet = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not get between the events
+    worker = pickle.load(inlet)
+    jobs: SimpleQueue[ShardJob | None] = SimpleQueue()
+    threading.Thread(target=_receive, args=(inlet, jobs), daemon=True).start()
+    lock = threading.Lock()
+
+    def send(message: Any) -> None:
+        with lock:
+            pickle.dump(message, outlet, pickle.HIGHEST_PROTOCOL)
+            outlet.flush()
+
+    def wanted_jobs() -> Iterator[ShardJob]:
+        while True:
+            send((WANT_JOB, None))
+            job = jobs.get()
+            if job is None:
+                return
+            yield job
+
+    code = 0
+    try:
+        for event in worker(wanted_jobs()):
+            send((EVENT, event))
+    except BrokenPipeError:
+        code = 1
+    except BaseException:
+        import traceback
+
+        code = 1
+        send((CRASHED, traceback.format_exc()))
+    finally:
+        sys.stderr.flush()
+        os._exit(code)  # not waiting for threads that hang in the system's resolver
+
+
+def _receive(inlet: IO[bytes], jobs: SimpleQueue[ShardJob | None]) -> None:
+    try:
+        while True:
+            message = pickle.load(inlet)
+            jobs.put(None if message == END else message)
+    except EOFError:  # the parent is gone, so nobody wants our work
+        os._exit(1)

@@ -1,0 +1,130 @@
+"""Fetches rows: a schedule says when, a transport moves the bytes, a feeder brings rows from wherever they come."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from any2ds.buffer import Buffer
+from any2ds.config import FetchOptions
+from any2ds.fetch.curl import CurlTransport
+from any2ds.fetch.schedule import Schedule
+from any2ds.fetch.urls import normalize
+from any2ds.types import Fetched, Row
+
+HEARTBEAT = 0.1  # seconds: the longest time without a yield
+_STALL = 0.25  # seconds: a longer absence of the consumer (a slow disk) is not held against the servers
+
+
+class CurlFetcher:
+    """The `protocols.Fetcher` for http(s) and ftp(s). The thread that iterates over `fetch` moves the bytes."""
+
+    def __init__(self, options: FetchOptions, buffer: Buffer) -> None:
+        self._options = options
+        self._buffer = buffer
+        self._transport = CurlTransport(options, buffer)
+
+    def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
+        options, buffer, transport = self._options, self._buffer, self._transport
+        schedule = Schedule(options.thread_count, options.timeout, options.retries)
+        clock = Clock()
+        with Feeder(rows, schedule, options.thread_count, transport.wake) as feeder:
+            while True:
+                # Read before looking at the schedule: rows that come in between are then seen in the next turn.
+                exhausted = feeder.exhausted
+                now = clock.now()
+                done: list[Fetched] = []
+                while not buffer.full and (attempt := schedule.next(now)):
+                    url = normalize(attempt.row.url)
+                    if isinstance(url, str):
+                        transport.start(attempt, url)
+                    elif fetched := schedule.finish(attempt, url, now):
+                        done.append(fetched)
+                feeder.refill()
+                if not done and exhausted and schedule.idle:
+                    feeder.check()
+                    return
+                wait = 0.0 if done else min(HEARTBEAT, schedule.wait(now))
+                for attempt, outcome in transport.poll(wait):
+                    if fetched := schedule.finish(attempt, outcome, now):
+                        done.append(fetched)
+                for attempt in schedule.overdue(clock.now()):
+                    if fetched := schedule.finish(attempt, transport.cancel(attempt), now):
+                        done.append(fetched)
+                with clock.absence():
+                    yield done
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class Clock:
+    """Seconds that servers have had, which is not all of the time: while a consumer hangs on its disk nobody reads
+    from the sockets, and a transfer should not fail for that."""
+
+    def __init__(self) -> None:
+        self._lost = 0.0
+
+    def now(self) -> float:
+        return time.monotonic() - self._lost
+
+    @contextmanager
+    def absence(self) -> Iterator[None]:
+        """Around whatever is done instead of moving bytes."""
+        left = time.monotonic()
+        yield
+        self._lost += max(0.0, time.monotonic() - left - _STALL)
+
+
+class Feeder:
+    """Pulls rows into a schedule, in a thread of its own because `next(rows)` may wait for the url list."""
+
+    def __init__(self, rows: Iterable[Row], schedule: Schedule, stock: int, wake: Callable[[], None]) -> None:
+        self._rows = rows
+        self._fresh = schedule.fresh
+        self._stock = stock  # rows in reserve below which more are pulled, up to twice as many
+        self._wake = wake
+        self._wanted = threading.Event()
+        self._wanted.set()
+        self._stopped = False
+        self._error: Exception | None = None
+        self.exhausted = False
+
+    def __enter__(self) -> Feeder:
+        threading.Thread(target=self._run, name="any2ds-feeder", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Not joined: it may be waiting for rows that never come, and ends with the process then.
+        self._stopped = True
+        self._wanted.set()
+
+    def refill(self) -> None:
+        """To be called now and then: asks for more rows when few are left."""
+        if len(self._fresh) < self._stock and not self._wanted.is_set():
+            self._wanted.set()
+
+    def check(self) -> None:
+        """Raise what went wrong while pulling rows, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        fresh, most = self._fresh, 2 * self._stock
+        try:
+            for row in self._rows:
+                fresh.append(row)
+                if len(fresh) == 1:  # the other side may be asleep for want of rows
+                    self._wake()
+                elif len(fresh) >= most:
+                    self._wanted.clear()
+                    self._wanted.wait()
+                if self._stopped:
+                    return
+        except Exception as error:  # handed to the thread that can deal with it
+            self._error = error
+        finally:
+            self.exhausted = True
+            self._wake()

@@ -1,0 +1,111 @@
+"""Shows a run on the terminal: a line that lives while it runs, plain lines where there is no terminal, and a report."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+
+from rich.console import Console, Group, RenderableType
+from rich.filesize import decimal
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from any2ds.config import Config
+from any2ds.types import SUCCESS, Event, Progress, RunReport, ShardError, failure_code
+
+_LOG_INTERVAL = 10.0  # seconds between two plain lines
+_RATE_WINDOW = 10.0  # seconds over which the live rates are taken
+_TOP = 5  # failures named while running
+
+
+class ConsoleReporter:
+    """Writes to standard error, so that standard output stays the user's."""
+
+    def __init__(self, config: Config) -> None:
+        self._output_folder = config.output.output_folder
+        self._console = Console(stderr=True)
+        self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=4, transient=True)
+        self._outcomes: Counter[str] = Counter()
+        self._bytes = 0
+        self._total = RunReport()
+        self._history: deque[tuple[float, int, int]] = deque()  # time, successes, bytes
+        self._started = self._logged = time.monotonic()
+
+    def on_start(self, skipped_shards: int) -> None:
+        self._started = self._logged = time.monotonic()
+        already = f", where {skipped_shards:,} shards are finished already" if skipped_shards else ""
+        self._console.print(f"any2ds writes to {self._output_folder}{already}", highlight=False, markup=False)
+        if self._console.is_terminal:
+            self._live.start()
+
+    def on_event(self, event: Event, total: RunReport) -> None:
+        self._total = total
+        if isinstance(event, ShardError):
+            self._console.print(f"shard {event.shard_id} failed: {event.reason}", style="red", markup=False)
+        if isinstance(event, Progress):
+            self._outcomes.update(event.outcomes)
+            self._bytes += event.bytes
+            self._remember()
+        if not self._console.is_terminal and time.monotonic() - self._logged >= _LOG_INTERVAL:
+            self._logged = time.monotonic()
+            self._console.print(self._status(), soft_wrap=True)
+
+    def on_finish(self, total: RunReport) -> None:
+        if self._live.is_started:
+            self._live.stop()
+        self._console.print(_report(total, self._output_folder))
+
+    def _remember(self) -> None:
+        now = time.monotonic()
+        self._history.append((now, self._outcomes[SUCCESS], self._bytes))
+        while now - self._history[0][0] > _RATE_WINDOW:
+            self._history.popleft()
+
+    def _render(self) -> RenderableType:
+        failures = [(code, rows) for code, rows in self._outcomes.most_common(_TOP + 1) if code != SUCCESS][:_TOP]
+        named = " · ".join(f"{code} {rows:,}" for code, rows in failures)
+        return Group(self._status(), Text(f"  {named}", style="yellow")) if named else self._status()
+
+    def _status(self) -> Text:
+        rows, stored = sum(self._outcomes.values()), self._outcomes[SUCCESS]
+        then, stored_then, bytes_then = self._history[0] if self._history else (self._started, 0, 0)
+        if len(self._history) < 2:
+            then, stored_then, bytes_then = self._started, 0, 0
+        seconds = max(1e-3, time.monotonic() - then)
+        return Text.assemble(
+            (f"{rows:,} rows", "bold"),
+            f", {stored:,} stored",
+            f" ({stored / rows:.0%})" if rows else "",
+            f", {(stored - stored_then) / seconds:,.0f}/s, {decimal(int((self._bytes - bytes_then) / seconds))}/s",
+            f", {self._total.shards:,} shards done, {_clock(time.monotonic() - self._started)}",
+        )
+
+
+def _report(total: RunReport, output_folder: str) -> RenderableType:
+    """What a person wants to know at the end: what arrived, what did not and why, how fast, where it is."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading, justify in (("outcome", "left"), ("rows", "right"), ("share", "right"), ("what it means", "left")):
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    for code, rows in sorted(total.status_dict.items(), key=lambda item: (item[0] != SUCCESS, -item[1], item[0])):
+        meaning = "stored" if code == SUCCESS else failure_code(code).meaning
+        table.add_row(code, f"{rows:,}", f"{rows / total.count:.1%}", meaning, style="" if code == SUCCESS else "yellow")
+    seconds = max(total.seconds, 1e-3)
+    lines = [
+        f"{total.count:,} rows, {total.successes:,} stored, {total.count - total.successes:,} failed",
+        f"{decimal(total.bytes)} in {_clock(seconds)}: {total.successes / seconds:,.0f} stored/s, "
+        f"{total.count / seconds:,.0f} rows/s, {decimal(int(total.bytes / seconds))}/s",
+        f"{total.shards:,} shards written to {output_folder}"
+        + (f", {total.skipped_shards:,} were finished before" if total.skipped_shards else "")
+        + (f", {len(total.failed_shards):,} FAILED" if total.failed_shards else ""),
+    ]
+    return Group(table, *map(Text, lines)) if total.status_dict else Group(*map(Text, lines))
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if seconds >= 60 else f"{seconds:.1f} s"
+
+
+PART = ConsoleReporter

@@ -1,0 +1,88 @@
+"""Says what an output folder already holds, and refuses to mix two datasets in one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from any2ds import layout
+from any2ds.config import Config
+from any2ds.errors import OutputError
+from any2ds.layout import Layout
+from any2ds.storage import OutputFolder, sweep
+from any2ds.version import __version__
+
+# What decides which row is in which shard, what its key is, and what is stored of it.
+_DECIDING = (
+    "url_col",
+    "caption_col",
+    "save_additional_columns",
+    "output_format",
+    "number_sample_per_shard",
+    "oom_shard_count",
+    "file_ext",
+    "compute_md5",
+    "compute_hash",
+    "disable_all_reencoding",
+)
+
+
+class Finished:
+    """The shards of `output` that are finished; called with a shard's number and its rows, says whether it is."""
+
+    def __init__(self, output: OutputFolder, names: Layout) -> None:
+        self._output, self._layout = output, names
+        self.shards = set(layout.finished_shards(output.names()))
+        # Only the last shard of a list can be short, and it is when the list broke off or has grown since.
+        self._last = max(self.shards, default=None)
+        self._rows_in_last = self._count(self._last) if self._last is not None else None
+
+    def __call__(self, shard_id: int, rows: int) -> bool:
+        if shard_id == self._last and self._rows_in_last != rows:
+            # Its mark goes before its data is replaced: at no time does a mark stand beside data of another list.
+            self._output.remove(self._layout.stats_name(shard_id))
+            self.shards.discard(shard_id)
+        return shard_id in self.shards
+
+    def _count(self, shard_id: int) -> int | None:
+        try:
+            return int(orjson.loads(self._output.read(self._layout.stats_name(shard_id)) or b"")["count"])
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def prepare(output: OutputFolder, config: Config) -> Finished:
+    """Make `output` ready for a run: it exists, can be written, and what is in it was made with the same options.
+
+    Raises OutputError otherwise.
+    """
+    options = config.output
+    if output.is_private and config.run.distributor != "inline":
+        raise OutputError(f"{output.url!r} exists in this process only: it needs --distributor=inline")
+    finished = Finished(output, Layout(options.number_sample_per_shard, options.oom_shard_count))
+    deciding = {name: config.to_options()[name] for name in _DECIDING}
+    deciding["save_additional_columns"] = list(deciding["save_additional_columns"] or [])
+    if finished.shards:
+        _refuse_other(output, deciding)
+    output.create()
+    sweep(output)
+    output.write(layout.RUN_FILE, orjson.dumps({"any2ds": __version__, "options": deciding}, option=orjson.OPT_INDENT_2))
+    return finished
+
+
+def _refuse_other(output: OutputFolder, deciding: Mapping[str, Any]) -> None:
+    content = output.read(layout.RUN_FILE)
+    if content is None:
+        raise OutputError(f"{output.url!r} holds shards that were not made by any2ds: choose another output_folder")
+    try:
+        before = orjson.loads(content)["options"]
+        changed = [f"{name} was {before[name]!r}, now {now!r}" for name, now in deciding.items() if before[name] != now]
+    except (ValueError, KeyError, TypeError) as error:
+        raise OutputError(f"{output.url!r}: its {layout.RUN_FILE} cannot be read, so it is not touched") from error
+    if changed:
+        raise OutputError(
+            f"{output.url!r} holds shards made with other options ({'; '.join(changed)}): "
+            "use the same options to go on, or another output_folder"
+        )

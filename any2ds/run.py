@@ -1,0 +1,88 @@
+"""Runs the jobs of a plan through a distributor, adds up what happened, and tells the reporters."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+from any2ds.errors import IncompleteRun, ReadError
+from any2ds.protocols import Distributor, Reporter, Worker
+from any2ds.types import Event, RunReport, ShardError, ShardJob, ShardReport
+
+log = logging.getLogger(__name__)
+
+
+def run(
+    worker: Worker,
+    jobs: Iterable[ShardJob],
+    distributor: Distributor,
+    reporters: Sequence[Reporter],
+    skipped_shards: int = 0,
+) -> RunReport:
+    """The figures of the whole. Raises IncompleteRun, with them, if a shard is missing or the list broke off."""
+    tell = _Reporters(reporters)
+    total = RunReport(skipped_shards=skipped_shards)
+    broken: list[ReadError] = []
+    started = time.monotonic()
+    tell.on_start(skipped_shards)
+    try:
+        events: Any = distributor.map(worker, _readable(jobs, broken))
+        with closing(events):
+            for event in events:
+                total = replace(_add(total, event), seconds=time.monotonic() - started)
+                tell.on_event(event, total)
+    finally:
+        total = replace(total, seconds=time.monotonic() - started)
+        tell.on_finish(total)
+    problems = [str(error) for error in broken]
+    if total.failed_shards:
+        first = total.failed_shards[0]
+        problems.append(f"{len(total.failed_shards)} shards could not be written, the first ({first.shard_id}): {first.reason}")
+    if problems:
+        raise IncompleteRun("; ".join(problems), total)
+    return total
+
+
+def _readable(jobs: Iterable[ShardJob], broken: list[ReadError]) -> Iterator[ShardJob]:
+    """The jobs up to where the list breaks off: they are done before anybody complains."""
+    try:
+        yield from jobs
+    except ReadError as error:
+        broken.append(error)
+
+
+def _add(total: RunReport, event: Event) -> RunReport:
+    if isinstance(event, ShardReport):
+        return total + event
+    if isinstance(event, ShardError):
+        log.debug("shard %d failed:\n%s", event.shard_id, event.traceback)
+        return replace(total, failed_shards=(*total.failed_shards, event))
+    return total
+
+
+class _Reporters:
+    """All reporters as one; one that raises is left out from then on."""
+
+    def __init__(self, reporters: Sequence[Reporter]) -> None:
+        self._reporters = list(reporters)
+
+    def on_start(self, skipped_shards: int) -> None:
+        self._each("on_start", skipped_shards)
+
+    def on_event(self, event: Event, total: RunReport) -> None:
+        self._each("on_event", event, total)
+
+    def on_finish(self, total: RunReport) -> None:
+        self._each("on_finish", total)
+
+    def _each(self, method: str, *arguments: Any) -> None:
+        for reporter in list(self._reporters):
+            try:
+                getattr(reporter, method)(*arguments)
+            except Exception:
+                self._reporters.remove(reporter)
+                log.warning("%s failed and is switched off", type(reporter).__name__, exc_info=True)

@@ -1,0 +1,128 @@
+"""One shard while it is being made: puts outcomes back in order, writes them, and publishes the result."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from any2ds.buffer import Buffer
+from any2ds.layout import Layout
+from any2ds.metadata import MetadataTable
+from any2ds.protocols import ShardWriter
+from any2ds.storage import OutputFolder
+from any2ds.types import SUCCESS, Row, Sample, ShardJob, ShardReport
+
+_ROWS_AT_ONCE = 1000  # rows turned into Python objects in one go
+
+
+class OpenShard:
+    """Takes the outcomes of the rows of `job` in any order; complete when there is one for each row."""
+
+    def __init__(
+        self, job: ShardJob, layout: Layout, hashes: tuple[str, ...], writer: type[ShardWriter], folder: Path, buffer: Buffer
+    ) -> None:
+        self.job = job
+        self._layout = layout
+        self._buffer = buffer
+        self._table = pa.ipc.open_stream(job.rows).read_all()
+        self.metadata = MetadataTable(self._table, hashes)
+        name = layout.shard_name(job.shard_id)
+        self._data_name = None if writer.extension is None else f"{name}.{writer.extension}".rstrip(".")
+        self._folder = folder
+        self._open_writer = writer
+        self._writer: ShardWriter | None = None  # opened with the first sample: many shards may be waiting
+        self._waiting: dict[int, Sample] = {}  # outcomes whose turn has not come
+        self._next = 0  # position whose turn it is
+        self._counts: Counter[str] = Counter()
+        self._statuses: Counter[str] = Counter()
+        self._bytes = 0
+        self._start_time = time.time()
+        self.failed = False
+
+    @property
+    def complete(self) -> bool:
+        return self._next == self.job.count
+
+    def rows(self) -> Iterator[Row]:
+        shard_id, layout = self.job.shard_id, self._layout
+        extra = [name for name in self._table.schema.names if name not in ("url", "caption")]
+        positions = count()
+        for batch in self._table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+            urls = batch.column("url").to_pylist()
+            captions = batch.column("caption").to_pylist() if self.metadata.has_captions else [None] * len(urls)
+            extras = batch.select(extra).to_pylist() if extra else [None] * len(urls)
+            for url, caption, columns in zip(urls, captions, extras):
+                position = next(positions)
+                yield Row(shard_id, position, layout.key(shard_id, position), url, caption, columns)
+
+    def take(self, sample: Sample) -> None:
+        """Write the sample if its turn has come, and those that were waiting for it; else keep it.
+
+        Raises OSError and whatever else the writer raises; the shard is to be discarded then.
+        """
+        if sample.row.position != self._next:
+            self._waiting[sample.row.position] = sample
+            if sample.body is not None and self._buffer.used > self._buffer.half:
+                sample.body.spill()
+            return
+        ready: Sample | None = sample
+        while ready is not None:
+            self._write(ready)
+            self._next += 1
+            ready = self._waiting.pop(self._next, None) if self._waiting else None
+
+    def publish(self, output: OutputFolder) -> ShardReport:
+        """Complete the files and give them their final names: data, metadata, then the stats, which mean `done`."""
+        writer = self._writer or self._open()
+        writer.close()
+        if self._data_name is not None:
+            output.publish(self._folder / self._data_name, self._data_name)
+        if not writer.holds_metadata:
+            name = self._layout.metadata_name(self.job.shard_id)
+            staged = self._folder / f"metadata-{name}"
+            pq.write_table(self.metadata.table(), staged)
+            output.publish(staged, name)
+        report = ShardReport(
+            shard_id=self.job.shard_id,
+            count=self.job.count,
+            successes=self._statuses[SUCCESS],
+            failed_to_download=self._statuses["failed_to_download"],
+            failed_to_subsample=self._statuses["failed_to_subsample"],
+            bytes=self._bytes,
+            start_time=self._start_time,
+            end_time=time.time(),
+            status_dict=dict(self._counts),
+        )
+        output.write(self._layout.stats_name(self.job.shard_id), orjson.dumps(report.to_json(), option=orjson.OPT_INDENT_2))
+        return report
+
+    def discard(self) -> None:
+        """Free what the shard holds in memory; its staged files go with their folder."""
+        self.failed = True
+        for sample in self._waiting.values():
+            if sample.body is not None:
+                sample.body.release()
+        self._waiting.clear()
+
+    def _write(self, sample: Sample) -> None:
+        failure, body = sample.failure, sample.body
+        self.metadata.add(sample)
+        if body is not None:
+            try:
+                (self._writer or self._open()).write(sample)
+            finally:
+                body.release()
+            self._bytes += body.size
+        self._counts[failure.code if failure else SUCCESS] += 1
+        self._statuses[failure.status if failure else SUCCESS] += 1
+
+    def _open(self) -> ShardWriter:
+        self._writer = self._open_writer(self._folder / (self._data_name or "none"), self.metadata)
+        return self._writer

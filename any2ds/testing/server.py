@@ -1,0 +1,199 @@
+"""An HTTP server on loopback, embedded in the calling process, that serves a folder and fails as it is told to.
+
+    with serve(folder, {"a.jpg": ["timeout", "ok"], "b.jpg": ["404"]}) as server:
+        ...                       # server.url("a.jpg") -> http://127.0.0.1:<port>/a.jpg
+    assert server.counts["a.jpg"] == 2
+
+Each request of a scripted path takes the next entry of its list, and the last entry repeats; paths without a script
+are answered with `ok`. The entries are the names in `faults.py`, or a status number such as `503`; `python -m any2ds.testing.server --help`
+lists them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import socket
+import ssl
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from aiohttp import web
+
+from any2ds.testing.faults import FAULTS, STATUS, Exchange, Step
+
+Script = Mapping[str, Sequence[str]]
+"""Path below the folder -> what its requests get, one entry each; the last entry repeats."""
+
+_OK = Step.parse("ok")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as it arrived."""
+
+    path: str  # decoded, without the leading slash and the query: the key of a script
+    target: str  # as it was sent, with percent-encoding and query
+    method: str
+    headers: Mapping[str, str]  # case-insensitive
+    port: int  # the client's: the same one again means the same connection
+    at: float  # time.monotonic() of its arrival
+
+
+class Server:
+    """A running server. What it saw can be read from any thread, also after it was closed."""
+
+    def __init__(self, folder: Path, script: Script, host: str, port: int, ca_file: str | None) -> None:
+        self.folder = folder.resolve()
+        self.host = host
+        self.port = port
+        self.ca_file = ca_file  # with tls: the certificate that a client has to trust
+        self.requests: list[Request] = []
+        self.counts: Counter[str] = Counter()  # path -> requests
+        self.max_concurrent = 0  # the most requests that were being answered at one time
+        self._concurrent = 0
+        self._script = {
+            path.lstrip("/"): [Step.parse(entry) for entry in entries] for path, entries in script.items() if entries
+        }
+        self._arrived = threading.Condition()
+        self._loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+        self._released: asyncio.Event
+
+    @property
+    def base_url(self) -> str:
+        return f"{'https' if self.ca_file else 'http'}://{self.host}:{self.port}/"
+
+    def url(self, path: str) -> str:
+        """The URL of a file in the folder, given by its name."""
+        return self.base_url + quote(path.lstrip("/"))
+
+    def release(self) -> None:
+        """Let every request that waits in `hold` go on, and later ones pass."""
+        self._loop.call_soon_threadsafe(self._released.set)
+
+    def wait_for(self, path: str, count: int = 1, within: float = 10.0) -> None:
+        """Returns once `path` was requested `count` times. Raises TimeoutError after `within` seconds."""
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: self.counts[path] >= count, within):
+                raise TimeoutError(f"{path} was requested {self.counts[path]} times in {within} s, not {count}")
+
+    async def _run(self, listener: socket.socket, tls: ssl.SSLContext | None, ready: Future[None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop, self._released = asyncio.Event(), asyncio.Event()
+        # Cancellation on disconnect is what ends the answers that never end by themselves.
+        web_server = web.Server(
+            self._handle, handler_cancellation=True, access_log=None, max_line_size=1 << 16, max_field_size=1 << 16
+        )
+        acceptor = await self._loop.create_server(web_server, sock=listener, ssl=tls, backlog=4096)
+        ready.set_result(None)
+        await self._stop.wait()
+        acceptor.close()
+        for connection in web_server.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
+        while web_server.connections:
+            await asyncio.sleep(0)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.path.lstrip("/")
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError
+        port = transport.get_extra_info("peername")[1]
+        target = request.raw_path
+        with self._arrived:
+            self.requests.append(Request(path, target, request.method, request.headers, port, time.monotonic()))
+            step = self._next_step(path)
+            self.counts[path] += 1
+            self._arrived.notify_all()
+        self._concurrent += 1
+        self.max_concurrent = max(self.max_concurrent, self._concurrent)
+        try:
+            exchange = Exchange(request, transport, self._find(path), self._released)
+            response = await step.fault.answer(exchange, step.argument)
+            await response.prepare(request)
+            await response.write_eof()
+            return response
+        finally:
+            self._concurrent -= 1
+
+    def _next_step(self, path: str) -> Step:
+        steps = self._script.get(path)
+        return steps[min(self.counts[path], len(steps) - 1)] if steps else _OK
+
+    def _find(self, path: str) -> Path | None:
+        try:
+            file = (self.folder / path).resolve()
+            return file if file.is_relative_to(self.folder) and file.is_file() else None
+        except (OSError, ValueError):  # a name too long, or one with a NUL
+            return None
+
+
+@contextmanager
+def serve(
+    folder: str | Path, script: Script | None = None, *, host: str = "127.0.0.1", port: int = 0, tls: bool = False
+) -> Iterator[Server]:
+    """Serve `folder` from a thread of its own; at the end all connections are cut and the thread is gone.
+
+    Port 0 takes a free one. `tls` makes a certificate for the run, which needs the library `cryptography`;
+    `server.ca_file` is what a client then has to trust. Raises ValueError for a script that makes no sense, and
+    OSError if the port is taken.
+    """
+    with ExitStack() as stack:
+        context, ca_file = None, None
+        if tls:
+            from any2ds.testing.certificate import make_certificate
+
+            context, ca_file = make_certificate(host, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        listener = stack.enter_context(socket.create_server((host, port), backlog=4096))
+        server = Server(Path(folder), script or {}, host, listener.getsockname()[1], ca_file)
+        ready: Future[None] = Future()
+        thread = threading.Thread(
+            target=lambda: asyncio.run(server._run(listener, context, ready)), name="any2ds-server", daemon=True
+        )
+        thread.start()
+        ready.result()
+        try:
+            yield server
+        finally:
+            server._loop.call_soon_threadsafe(server._stop.set)
+            thread.join()
+
+
+def main() -> None:
+    """Serves a folder until it is interrupted; the first line of output is the address."""
+    described = "\n".join(f"  {f.usage:24} {f.answer.__doc__}" for f in (*FAULTS.values(), STATUS))
+    parser = argparse.ArgumentParser(
+        prog="python -m any2ds.testing.server",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Serves a folder on loopback, with faults where a script asks for them.",
+        epilog='entries of a script, such as {"a.jpg": ["503", "ok"]}:\n' + described,
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0, the default, takes a free one")
+    parser.add_argument("--script", type=Path, help="JSON file: path -> list of entries")
+    arguments = parser.parse_args()
+    script = json.loads(arguments.script.read_text(encoding="utf-8")) if arguments.script else {}
+    with serve(arguments.folder, script, host=arguments.host, port=arguments.port) as server:
+        sys.stdout.write(f"{server.base_url}\n")
+        sys.stdout.flush()
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""What every distributor runs: a stream of shard jobs in, a stream of events out.
+
+    jobs ─▶ rows ─▶ fetch ─▶ describe ─▶ take (order, write) ─▶ publish ─▶ reports
+
+Shards overlap: when the last rows of one wait for slow hosts, rows of the next ones are in flight already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from any2ds import registry
+from any2ds.buffer import Buffer
+from any2ds.config import FetchOptions, OutputOptions
+from any2ds.fetch import CurlFetcher
+from any2ds.layout import Layout
+from any2ds.media import recognize
+from any2ds.metadata import HASHES
+from any2ds.shard import OpenShard
+from any2ds.storage import OutputFolder, staging
+from any2ds.types import SUCCESS, Event, Failure, Fetched, Payload, Progress, Row, Sample, ShardError, ShardJob
+
+_PROGRESS_SECONDS = 0.5  # between two events of this kind
+# Rows without an outcome that one process may look at ahead: as many as fast hosts deliver while a slow one times out.
+_ROWS_AHEAD = 200_000
+_MOST_OPEN_SHARDS = 512
+_MOST_UNPUBLISHED = 4  # complete shards that may wait for the disk or the upload
+
+
+class ShardWorker:
+    """The `protocols.Worker` of a run; carries nothing but its options, so that it can be sent anywhere."""
+
+    def __init__(self, options: OutputOptions, fetch: FetchOptions) -> None:
+        self._options = options
+        self._fetch = fetch
+
+    def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
+        fetch = self._fetch
+        _raise_file_limit()
+        with ExitStack() as stack:
+            output = OutputFolder(self._options.output_folder)
+            folder = stack.enter_context(staging(output))
+            publisher = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="any2ds-publisher"))
+            buffer = Buffer(fetch.max_buffered_bytes, fetch.thread_count)
+            shards = stack.enter_context(closing(_Shards(self._options, output, folder, buffer, publisher)))
+            fetcher = stack.enter_context(closing(CurlFetcher(fetch, buffer)))
+            describe = Describe(self._options)
+            for batch in fetcher.fetch(shards.open(jobs)):
+                for fetched in batch:
+                    shards.take(describe(fetched))
+                yield from shards.events()
+            yield from shards.events(wait=True)
+
+
+class Describe:
+    """Turns what was fetched into a sample: recognises the file, hashes it, and says all of it in metadata fields."""
+
+    def __init__(self, options: OutputOptions) -> None:
+        self._hashes = [(name, getattr(hashlib, name)) for name in hash_columns(options)]
+        self._ext = None if options.file_ext == "auto" else options.file_ext
+        self._nothing = dict.fromkeys(("error_code", "error_message", "http_status", "mime_type", "ext", "bytes", "final_url"))
+        self._nothing.update(dict.fromkeys(name for name, _ in self._hashes))
+
+    def __call__(self, fetched: Fetched) -> Sample:
+        outcome = fetched.outcome
+        if isinstance(outcome, Failure):
+            return self._failed(fetched.row, outcome)
+        try:
+            return self._succeeded(fetched.row, outcome)
+        except Exception as error:  # whatever is in the bytes of one file, it concerns no other
+            outcome.body.release()
+            failure = Failure("transform", "transform_error", f"{type(error).__name__}: {error}", outcome.http_status)
+            return self._failed(fetched.row, failure)
+
+    def _failed(self, row: Row, failure: Failure) -> Sample:
+        fields: dict[str, Any] = {
+            "status": failure.status,
+            **self._nothing,
+            "error_code": failure.code,
+            "error_message": failure.detail or None,
+            "http_status": failure.http_status,
+            "final_url": failure.final_url,
+        }
+        return Sample(row, None, "", fields, failure)
+
+    def _succeeded(self, row: Row, outcome: Payload) -> Sample:
+        body = outcome.body
+        mime_type, ext = recognize(body.head(), outcome.media_type)
+        ext = self._ext or ext
+        fields = {
+            "status": SUCCESS,
+            "error_code": None,
+            "error_message": None,
+            "http_status": outcome.http_status,
+            "mime_type": mime_type,
+            "ext": ext,
+            "bytes": body.size,
+            "final_url": outcome.final_url,
+        }
+        for name, new_hash in self._hashes:
+            digest = new_hash()
+            for chunk in body.chunks():
+                digest.update(chunk)
+            fields[name] = digest.hexdigest()
+        return Sample(row, body, ext, fields)
+
+
+def hash_columns(options: OutputOptions) -> tuple[str, ...]:
+    """The hashes asked for, each once, in the order of `HASHES`."""
+    asked = {options.compute_hash, "md5" if options.compute_md5 else None}
+    return tuple(name for name in HASHES if name in asked)
+
+
+class _Shards:
+    """The shards that are open in this process. `open` runs in the feeder's thread, all else in the worker's."""
+
+    def __init__(
+        self, options: OutputOptions, output: OutputFolder, folder: Path, buffer: Buffer, publisher: ThreadPoolExecutor
+    ) -> None:
+        self._layout = Layout(options.number_sample_per_shard, options.oom_shard_count)
+        self._hashes = hash_columns(options)
+        self._writer = registry.load("writers", options.output_format)
+        self._output, self._folder, self._buffer, self._publisher = output, folder, buffer, publisher
+        self._open: dict[int, OpenShard] = {}
+        self._publishing: list[tuple[int, Future[Any]]] = []
+        self._errors: list[ShardError] = []
+        ahead = max(4, min(_MOST_OPEN_SHARDS, _ROWS_AHEAD // options.number_sample_per_shard))
+        self._room = threading.Semaphore(ahead)
+        self._closed = False
+        self._outcomes: Counter[str] = Counter()  # since the last Progress
+        self._bytes = 0
+        self._told = time.monotonic()
+
+    def open(self, jobs: Iterable[ShardJob]) -> Iterator[Row]:
+        """The rows of all jobs; a shard is opened when its first row is asked for."""
+        for job in jobs:
+            self._room.acquire()
+            if self._closed:
+                return
+            shard = OpenShard(job, self._layout, self._hashes, self._writer, self._folder, self._buffer)
+            self._open[job.shard_id] = shard
+            for row in shard.rows():
+                if shard.failed:
+                    break
+                yield row
+
+    def take(self, sample: Sample) -> None:
+        shard_id = sample.row.shard_id
+        self._outcomes[sample.failure.code if sample.failure else SUCCESS] += 1
+        self._bytes += sample.body.size if sample.body else 0
+        shard = self._open.get(shard_id)
+        if shard is None:  # given up before this row came back
+            if sample.body is not None:
+                sample.body.release()
+            return
+        try:
+            shard.take(sample)
+        except Exception as error:  # this shard is lost, the others are not
+            del self._open[shard_id]
+            shard.discard()
+            self._room.release()
+            self._errors.append(_shard_error(shard_id, error))
+            return
+        if shard.complete:
+            del self._open[shard_id]
+            self._publishing.append((shard_id, self._publisher.submit(shard.publish, self._output)))
+
+    def events(self, wait: bool = False) -> Iterator[Event]:
+        """What happened since the last call. With `wait`, until all shards are published."""
+        now = time.monotonic()
+        if now - self._told >= _PROGRESS_SECONDS or wait:
+            yield Progress(dict(self._outcomes), self._bytes)
+            self._outcomes.clear()
+            self._bytes = 0
+            self._told = now
+        while self._publishing:
+            shard_id, future = self._publishing[0]
+            if not (wait or future.done() or len(self._publishing) > _MOST_UNPUBLISHED):
+                break
+            self._publishing.pop(0)
+            self._room.release()
+            try:
+                yield future.result()
+            except Exception as error:
+                yield _shard_error(shard_id, error)
+        yield from self._errors
+        self._errors.clear()
+
+    def close(self) -> None:
+        """Give up whatever is not published."""
+        self._closed = True
+        self._room.release()
+        self._publisher.shutdown(wait=False, cancel_futures=True)
+        for shard in self._open.values():
+            shard.discard()
+
+
+def _shard_error(shard_id: int, error: Exception) -> ShardError:
+    words = " ".join(str(error).split()) or type(error).__name__
+    return ShardError(shard_id, words, "".join(traceback.format_exception(error)))
+
+
+def _raise_file_limit() -> None:
+    """As many open files and sockets as the system grants; the usual soft limit of 1024 is for another age."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # macOS refuses what it calls unlimited
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

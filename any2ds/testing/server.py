@@ -5,8 +5,8 @@
     assert server.counts["a.jpg"] == 2
 
 Each request of a scripted path takes the next entry of its list, and the last entry repeats; paths without a script
-are answered with `ok`. The entries are the names in `faults.py`, or a status number such as `503`; `python -m any2ds.testing.server --help`
-lists them.
+are answered with `ok`. The entries are the names in `faults.py`, or a status number such as `503`;
+`python -m any2ds.testing.server --help` lists them.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class Server:
             path.lstrip("/"): [Step.parse(entry) for entry in entries] for path, entries in script.items() if entries
         }
         self._arrived = threading.Condition()
+        self._thread: threading.Thread
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
         self._released: asyncio.Event
@@ -87,6 +88,20 @@ class Server:
         with self._arrived:
             if not self._arrived.wait_for(lambda: self.counts[path] >= count, within):
                 raise TimeoutError(f"{path} was requested {self.counts[path]} times in {within} s, not {count}")
+
+    def close(self) -> None:
+        """Cut every connection and stop; the end of the `with` block does it too."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _start(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+        ready: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run(listener, tls, ready)), name="any2ds-server", daemon=True
+        )
+        self._thread.start()
+        ready.result()
 
     async def _run(self, listener: socket.socket, tls: ssl.SSLContext | None, ready: Future[None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -110,7 +125,7 @@ class Server:
         transport = request.transport
         if transport is None:
             raise ConnectionResetError
-        port = transport.get_extra_info("peername")[1]
+        port = (transport.get_extra_info("peername") or ("", 0))[1]  # none if it is gone already
         target = request.raw_path
         with self._arrived:
             self.requests.append(Request(path, target, request.method, request.headers, port, time.monotonic()))
@@ -158,17 +173,11 @@ def serve(
             context, ca_file = make_certificate(host, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         listener = stack.enter_context(socket.create_server((host, port), backlog=4096))
         server = Server(Path(folder), script or {}, host, listener.getsockname()[1], ca_file)
-        ready: Future[None] = Future()
-        thread = threading.Thread(
-            target=lambda: asyncio.run(server._run(listener, context, ready)), name="any2ds-server", daemon=True
-        )
-        thread.start()
-        ready.result()
+        server._start(listener, context)
         try:
             yield server
         finally:
-            server._loop.call_soon_threadsafe(server._stop.set)
-            thread.join()
+            server.close()
 
 
 def main() -> None:

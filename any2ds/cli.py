@@ -83,11 +83,10 @@ def parse(given: Sequence[str]) -> dict[str, Any]:
     _check_flags(given)
     parsed: dict[str, Any] = {}
 
-    @SetParseFns(**{name: str for name in _names()})
     def any2ds(**options: str) -> None:
         parsed.update(options)
 
-    fire.Fire(any2ds, command=list(given), name="any2ds")
+    fire.Fire(SetParseFns(**dict.fromkeys(_names(), str))(any2ds), command=list(given), name="any2ds")
     return parsed
 
 

@@ -253,11 +253,13 @@ class _Transfer:
         handle = self.handle
         status = handle.getinfo(pycurl.RESPONSE_CODE) or None
         url = handle.getinfo(pycurl.EFFECTIVE_URL) if handle.getinfo(pycurl.REDIRECT_COUNT) else None
-        if self._discarding:
+        if number == pycurl.E_WRITE_ERROR and self._discarding:
             return Failure("fetch", f"http_{status}", "", status, url)
         code = _CODES.get(number, "fetch_error")
         if self._too_large:
             code, words = "too_large", f"more than {self._limit} bytes"
+        elif code == "unsupported_scheme" and "HTTP/0.9" in words:
+            code = "protocol"  # the answer does not begin as HTTP does
         elif code == "unsupported_scheme" and status is not None:
             code = "bad_redirect"
         elif code == "reset" and "chunk" in words.lower():
@@ -309,7 +311,7 @@ def _configuration(options: FetchOptions) -> Callable[[Any], None]:
 
 def certificate_bundle() -> str:
     """The certificate authorities to trust: the user's own, else the system's, else certifi's."""
-    names = ("CURL_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+    names = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
     candidates = [*map(os.environ.get, names), ssl.get_default_verify_paths().cafile]
     return next((path for path in candidates if path and Path(path).exists()), certifi.where())
 

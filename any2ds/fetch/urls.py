@@ -9,7 +9,7 @@ from any2ds.types import Failure
 SCHEMES = frozenset({"http", "https", "ftp", "ftps"})
 
 # Nothing in it needs encoding, and a host stands where it belongs: by far the most rows, and they skip the parser.
-_PLAIN = re.compile(r"(?:https?|ftps?)://[A-Za-z0-9\[][A-Za-z0-9\-._~:/?#@!$&'()*+,;=%\[\]]*")
+_PLAIN = re.compile(r"(?:https?|ftps?)://[A-Za-z0-9.\-]+(?::\d+)?(?:[/?#][A-Za-z0-9\-._~:/?#@!$&'()*+,;=%\[\]]*)?")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(//)?")
 
 

@@ -1,0 +1,115 @@
+"""The schedule is a state machine over a clock that the test turns."""
+
+import random
+
+from any2ds.fetch.schedule import MAX_BACKOFF, Attempt, Schedule
+from any2ds.types import Failure, Fetched, Row
+
+TIMEOUT = Failure("fetch", "timeout_total")
+GONE = Failure("fetch", "http_404")
+
+
+def rows(count: int) -> list[Row]:
+    return [Row(0, n, f"{n:05d}", "http://host/") for n in range(count)]
+
+
+def schedule(count: int, slots: int = 2, timeout: float = 10, retries: int = 0) -> Schedule:
+    made = Schedule(slots, timeout, retries, random.Random(0))
+    made.fresh.extend(rows(count))
+    return made
+
+
+def start_all(made: Schedule, now: float) -> list[Attempt]:
+    started = []
+    while attempt := made.next(now):
+        started.append(attempt)
+    return started
+
+
+def test_never_more_in_flight_than_slots_and_rows_start_in_order() -> None:
+    made = schedule(5, slots=2)
+    first = start_all(made, 0)
+    assert [attempt.row.position for attempt in first] == [0, 1]
+    made.finish(first[1], GONE, 1)
+    assert [attempt.row.position for attempt in start_all(made, 1)] == [2]
+
+
+def test_idle_only_when_nothing_is_in_flight_and_nothing_waits() -> None:
+    made = schedule(1, retries=1)
+    (attempt,) = start_all(made, 0)
+    assert not made.idle
+    assert made.finish(attempt, TIMEOUT, 1) is None
+    assert not made.idle
+    (again,) = start_all(made, 1000)
+    assert again.number == 2
+    made.finish(again, TIMEOUT, 1001)
+    assert made.idle
+
+
+def test_a_passing_failure_is_tried_again_up_to_retries_and_a_final_one_never() -> None:
+    made = schedule(1, retries=2)
+    now, outcome = 0.0, None
+    for number in (1, 2, 3):
+        (attempt,) = start_all(made, now)
+        assert attempt.number == number
+        outcome = made.finish(attempt, TIMEOUT, now)
+        now += 1000
+    assert outcome == Fetched(rows(1)[0], TIMEOUT, 3)
+
+    made = schedule(1, retries=2)
+    (attempt,) = start_all(made, 0)
+    assert made.finish(attempt, GONE, 0) == Fetched(rows(1)[0], GONE, 1)
+
+
+def test_a_waiting_retry_takes_no_slot() -> None:
+    made = schedule(3, slots=1, retries=1)
+    (attempt,) = start_all(made, 0)
+    made.finish(attempt, TIMEOUT, 0)
+    assert [attempt.row.position for attempt in start_all(made, 0)] == [1]
+
+
+def test_backoff_doubles_with_jitter_up_to_a_bound() -> None:
+    made = schedule(0)
+    for number, most in ((1, 1.0), (2, 2.0), (5, 16.0), (30, MAX_BACKOFF)):
+        waits = [made.backoff(number) for _ in range(200)]
+        assert max(waits) <= most
+        assert max(waits) > 0.8 * most
+        assert min(waits) < 0.2 * most
+
+
+def test_overdue_attempts_are_told_once_in_order_of_their_deadlines() -> None:
+    made = schedule(3, slots=3, timeout=10)
+    first = made.next(0)
+    second = made.next(1)
+    third = made.next(2)
+    assert first and second and third
+    made.finish(second, GONE, 3)
+    assert made.wait(4) == 6
+    assert made.overdue(9.9) == []
+    assert made.overdue(12) == [first, third]
+    assert made.overdue(99) == []
+
+
+def test_without_a_timeout_nothing_is_ever_overdue() -> None:
+    made = schedule(1, timeout=0)
+    start_all(made, 0)
+    assert made.overdue(1e9) == []
+    assert made.wait(0) == float("inf")
+
+
+def test_a_million_rows_of_which_some_hang_all_come_back_once() -> None:
+    made = Schedule(100, 10, 1, random.Random(1))
+    dice = random.Random(2)
+    count, seen, now = 200_000, set(), 0.0
+    made.fresh.extend(Row(0, n, str(n), None) for n in range(count))
+    while not made.idle:
+        for attempt in start_all(made, now):
+            if dice.random() > 0.01:
+                outcome = TIMEOUT if dice.random() < 0.05 else GONE
+                if fetched := made.finish(attempt, outcome, now):
+                    seen.add(fetched.row.position)
+        for attempt in made.overdue(now):
+            if fetched := made.finish(attempt, TIMEOUT, now):
+                seen.add(fetched.row.position)
+        now += 0.5
+    assert seen == set(range(count))

@@ -3,7 +3,8 @@
     Any2dsError
     ├── UsageError            what was asked for cannot be done; nothing was created (exit code 2)
     │   ├── OptionError       an unknown option, or a value that it cannot take
-    │   ├── InputError        the url list is missing, empty or lacks a column
+    │   ├── InputError        the url list is missing or empty
+    │   │   └── MissingColumns    it lacks a column
     │   ├── OutputError       the output folder cannot be used
     │   └── MissingExtra      a library is not installed that this choice needs
     └── RunError              the run ended, but not with everything that was asked for (exit code 1)
@@ -16,6 +17,7 @@ shard travels as a `types.ShardError`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,6 +40,18 @@ class OptionError(UsageError):
 
 class InputError(UsageError):
     pass
+
+
+class MissingColumns(InputError):
+    """The columns `missing` are not among the `existing` ones; `source` names the url list and how it was read."""
+
+    def __init__(self, missing: Sequence[str], existing: Sequence[str], source: str = "url list") -> None:
+        super().__init__(missing, existing, source)
+        self.missing, self.existing, self.source = tuple(missing), tuple(existing), source
+
+    def __str__(self) -> str:
+        absent = ", ".join(map(repr, self.missing))
+        return f"{self.source}: no column {absent}; columns that exist: {', '.join(self.existing) or 'none'}"
 
 
 class OutputError(UsageError):

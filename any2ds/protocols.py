@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
 
@@ -12,18 +13,39 @@ from any2ds.metadata import MetadataTable
 from any2ds.types import Event, Fetched, Row, RunReport, Sample, ShardJob
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns of a url list are wanted, by the names they have in it."""
+
+    url: str
+    caption: str | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Each once; the column of the URLs is the first."""
+        return tuple(dict.fromkeys([*self.texts, *self.others]))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Those that are text, whatever their values look like."""
+        return (self.url,) if self.caption is None else (self.url, self.caption)
+
+
 class Reader(Protocol):
     """Reads one url list. `seekable` says that `stream` must be able to seek (a footer at the end)."""
 
     seekable: ClassVar[bool]
 
-    def batches(self, stream: BinaryIO, columns: Sequence[str], schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        """The rows of `stream` in order, only `columns`, in bounded memory.
+    def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+        """The rows of `stream` in order, in batches of exactly `columns.names`, in bounded memory.
 
-        `stream` is already decompressed. The first of `columns` holds the URLs; a format without named columns
-        (txt) gives its only column that name. `schema` is the one that an earlier file of the same list had:
-        batches come in just these types. Raises `MissingColumns` if a column is absent, and `ReadError` where the
-        input is malformed, after having yielded what stands before.
+        `stream` is already decompressed; its `read` may return less than was asked for. A format without named
+        columns (txt) has one, called `columns.url`. `schema` gives the types that an earlier file of the same list
+        had: a format without types of its own yields these; what has types keeps them, and the caller casts.
+
+        Raises MissingColumns if a column is absent, and ReadError where the input is malformed, after having yielded
+        what stands before; so with a ReadError that `stream.read` raises.
         """
         ...
 

@@ -15,6 +15,9 @@ from any2ds.fetch.urls import normalize
 from any2ds.types import Fetched, Row
 
 HEARTBEAT = 0.1  # seconds: the longest time without a yield
+# Transfers begun per turn, and none while sockets wait to be read: when this process is what limits, more in flight
+# would only make each wait longer, up to timeouts that no server has deserved.
+_STARTS_PER_TURN = 32
 _STALL = 0.25  # seconds: a longer absence of the consumer (a slow disk) is not held against the servers
 
 
@@ -36,7 +39,9 @@ class CurlFetcher:
                 exhausted = feeder.exhausted
                 now = clock.now()
                 done: list[Fetched] = []
-                while not buffer.full and (attempt := schedule.next(now)):
+                begun = 0
+                while self._may_start(begun) and (attempt := schedule.next(now)):
+                    begun += 1
                     url = normalize(attempt.row.url)
                     if isinstance(url, str):
                         transport.start(attempt, url)
@@ -46,7 +51,7 @@ class CurlFetcher:
                 if not done and exhausted and schedule.idle:
                     feeder.check()
                     return
-                wait = 0.0 if done else min(HEARTBEAT, schedule.wait(now))
+                wait = 0.0 if done or begun == _STARTS_PER_TURN else min(HEARTBEAT, schedule.wait(now))
                 for attempt, outcome in transport.poll(wait):
                     if fetched := schedule.finish(attempt, outcome, now):
                         done.append(fetched)
@@ -58,6 +63,9 @@ class CurlFetcher:
 
     def close(self) -> None:
         self._transport.close()
+
+    def _may_start(self, begun: int) -> bool:
+        return begun < _STARTS_PER_TURN and not self._transport.backlog and not self._buffer.full
 
 
 class Clock:

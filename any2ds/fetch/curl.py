@@ -87,6 +87,11 @@ class CurlTransport:
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._closed = False
 
+    @property
+    def backlog(self) -> int:
+        """Sockets that are known to be ready and wait for `poll`."""
+        return len(self._ready)
+
     def start(self, attempt: Attempt, url: str) -> None:
         """Begin to fetch `url`, which has been normalised."""
         if self._idle:

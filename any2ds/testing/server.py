@@ -117,8 +117,6 @@ class Server:
         for connection in web_server.connections:
             if connection.transport is not None:
                 connection.transport.abort()
-        while web_server.connections:
-            await asyncio.sleep(0)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path.lstrip("/")

@@ -376,7 +376,8 @@ def test_it_runs_as_a_program(folder: Path, tmp_path: Path, stop: signal.Signals
     script.write_text(json.dumps({"a.jpg": ["503", "ok"]}), encoding="utf-8")
     command = [sys.executable, "-m", "any2ds.testing.server", str(folder), "--script", str(script)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         try:
             address = process.stdout.readline().strip()
             assert [get(address + "a.jpg").status_code for _ in range(2)] == [503, 200]

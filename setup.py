@@ -1,0 +1,70 @@
+"""What any2ds is as a package; the settings of the tools are in pyproject.toml."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+
+
+def read(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+def requirements(name: str) -> list[str]:
+    lines = (line.partition("#")[0].strip() for line in read(name).splitlines())
+    return [line for line in lines if line]
+
+
+def constant(name: str) -> str:
+    """A text of any2ds/version.py, read without importing the package, whose libraries may not be there yet."""
+    match = re.search(rf'^{name} = "(.+)"$', read("any2ds/version.py"), re.MULTILINE)
+    if match is None:
+        raise RuntimeError(f"any2ds/version.py has no {name}")
+    return match[1]
+
+
+EXTRAS = {
+    "azure": ["adlfs"],
+    "gcs": ["gcsfs"],
+    "hf": ["huggingface_hub"],
+    "s3": ["s3fs"],
+    "sftp": ["paramiko"],
+    "zstd": ["zstandard"],
+}
+
+setup(
+    name="any2ds",
+    version=constant("__version__"),
+    description="Turns huge lists of URLs into sharded datasets",
+    long_description=read("README.md"),
+    long_description_content_type="text/markdown",
+    author="the any2ds authors",
+    url=constant("HOMEPAGE"),
+    license="MIT",
+    license_files=["LICENSE"],
+    packages=find_packages(include=["any2ds", "any2ds.*"]),
+    package_data={"any2ds": ["py.typed"]},
+    python_requires=">=3.10",
+    install_requires=requirements("requirements.txt"),
+    extras_require={**EXTRAS, "all": sorted(library for libraries in EXTRAS.values() for library in libraries)},
+    entry_points={"console_scripts": ["any2ds=any2ds.cli:main"]},
+    keywords=["dataset", "download", "machine learning", "parquet", "url", "webdataset"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: OS Independent",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Internet :: WWW/HTTP",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+)

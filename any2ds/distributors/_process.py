@@ -69,5 +69,5 @@ def _receive(inlet: IO[bytes], jobs: SimpleQueue[ShardJob | None]) -> None:
         while True:
             message = pickle.load(inlet)
             jobs.put(None if message == END else message)
-    except EOFError:  # the parent is gone, so nobody wants our work
+    finally:  # the pipe ended, perhaps in the middle of a message: the parent is gone, and nobody wants our work
         os._exit(1)

@@ -1,0 +1,74 @@
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from any2ds.config import Config, RunOptions
+from any2ds.distributors.inline import InlineDistributor
+from any2ds.distributors.multiprocessing import MultiprocessingDistributor
+from any2ds.errors import RunError
+from any2ds.testing.distributing import DistributorContract, ProcessDistributorContract, ScriptedWorker, jobs_of
+from any2ds.types import ShardReport
+
+
+def options(**given: object) -> RunOptions:
+    return Config.from_options({"url_list": "-", **given}).run
+
+
+class TestInline(DistributorContract):
+    def make_distributor(self) -> InlineDistributor:
+        return InlineDistributor(options())
+
+
+class TestMultiprocessing(ProcessDistributorContract):
+    def make_distributor(self) -> MultiprocessingDistributor:
+        return MultiprocessingDistributor(options(processes_count=2))
+
+    def test_all_processes_get_work(self) -> None:
+        events = self.run(ScriptedWorker(seconds=0.05), jobs_of(60))
+        assert len({event.start_time for event in events if isinstance(event, ShardReport)}) == 2
+
+    def test_no_more_processes_than_shards(self) -> None:
+        distributor = MultiprocessingDistributor(options(processes_count=8))
+        reports = [event for event in distributor.map(ScriptedWorker(), jobs_of(2)) if isinstance(event, ShardReport)]
+        assert len({report.start_time for report in reports}) <= 2
+
+    def test_processes_that_end_one_after_the_other_end_the_run(self) -> None:
+        worker = ScriptedWorker(raising=frozenset(range(1000)))
+        with pytest.raises(RunError, match="ValueError: shard"):
+            self.run(worker, jobs_of(1000))
+
+    def test_the_default_is_the_cores_that_may_be_used(self) -> None:
+        assert MultiprocessingDistributor(options()).processes_count == len(os.sched_getaffinity(0))
+
+
+def test_workers_end_by_themselves_when_the_parent_is_killed(tmp_path: Path) -> None:
+    script = textwrap.dedent(
+        """
+        from any2ds.config import Config
+        from any2ds.distributors.multiprocessing import MultiprocessingDistributor
+        from any2ds.testing.distributing import ScriptedWorker, jobs_of
+        from any2ds.types import ShardReport
+
+        distributor = MultiprocessingDistributor(Config.from_options({"url_list": "-", "processes_count": 1}).run)
+        for event in distributor.map(ScriptedWorker(hanging=frozenset({1})), jobs_of(3)):
+            if isinstance(event, ShardReport):
+                print(int(event.start_time), flush=True)
+        """
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout as output:
+        pid = int(output.readline())
+        os.kill(pid, 0)
+        parent.kill()
+        parent.wait()
+        # The worker holds the other end of its own pipes; when it ends, the system forgets its pid.
+        for _ in range(1000):
+            if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]:
+                return
+            subprocess.run(["sleep", "0.01"], check=True)
+    raise AssertionError("the worker outlived its parent by ten seconds")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -104,8 +105,11 @@ class OpenShard:
         return report
 
     def discard(self) -> None:
-        """Free what the shard holds in memory; its staged files go with their folder."""
+        """Free what the shard holds; its staged files go with their folder."""
         self.failed = True
+        if self._writer is not None:
+            with contextlib.suppress(Exception):  # it may be what failed
+                self._writer.close()
         for sample in self._waiting.values():
             if sample.body is not None:
                 sample.body.release()

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
@@ -36,6 +36,79 @@ def open_filesystem(url: str) -> tuple[Any, str]:
 
 def is_local(fs: Any) -> bool:
     return isinstance(fs, LocalFileSystem)
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A url list that exists. `name` is its absolute path, or its URL."""
+
+    name: str
+    fs: Any
+    path: str
+
+    def open(self, random_access: bool = False) -> BinaryIO:
+        """Raises MissingExtra, or whatever the file system raises."""
+        options: dict[str, Any] = {} if is_local(self.fs) else {"block_size": 2**22}
+        if random_access and not is_local(self.fs):
+            options["cache_type"] = "none"  # several columns are read in turns: each would drop the others' read-ahead
+        try:
+            return cast(BinaryIO, self.fs.open(self.path, "rb", **options))
+        except ImportError as error:
+            raise registry.missing_extra(self.name, error) from error
+
+
+def input_files(url: str) -> tuple[list[InputFile], bool]:
+    """The files that `url`, a file, a folder or a glob, stands for, sorted; and whether it is a folder.
+
+    Of folders and globs, files and folders whose names start with `_` or `.` are left out, unless the glob itself asks
+    for them. Raises InputError if there is nothing.
+    """
+    fs, path = open_filesystem(os.path.expanduser(url))
+    try:
+        kind = _kind(fs, path)
+        if kind == "glob":
+            found = fs.glob(path, detail=True)
+            paths = [name for name, info in found.items() if info["type"] == "file" and _is_shown(name, path)]
+        elif kind == "directory":
+            paths = [name for name in fs.find(path) if _is_shown(name, f"{path.rstrip('/')}/")]
+        else:
+            paths = [path]
+    except FileNotFoundError as error:
+        raise InputError(f"{url}: no such file or folder") from error
+    except ImportError as error:
+        raise registry.missing_extra(url, error) from error
+    except Exception as error:  # every file system has exceptions of its own
+        words = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{url}: cannot be looked at: {words}") from error
+    if not paths:
+        raise InputError(f"{url}: " + ("matches no file" if kind == "glob" else "no files in this folder"))
+    chain = "::" + url.split("::", 1)[1] if "::" in url else ""
+    return [InputFile(_name(fs, path) + chain, fs, path) for path in sorted(paths)], kind == "directory"
+
+
+def _kind(fs: Any, path: str) -> str:
+    """file, directory or glob; a file with a bracket in its name is a file."""
+    if path.startswith(("http://", "https://")):
+        return "glob" if "*" in path else "file"
+    try:
+        return str(fs.info(path)["type"])
+    except FileNotFoundError:
+        if any(magic in path for magic in "*?["):
+            return "glob"
+        raise
+
+
+def _is_shown(name: str, root: str) -> bool:
+    """Whether no part of `name` is hidden, beyond what `root`, a glob or a folder with its slash, spells out itself."""
+    spelled = root.split("/")
+    return not any(
+        part[:1] in ("_", ".") and (depth >= len(spelled) or spelled[depth][:1] != part[:1])
+        for depth, part in enumerate(name.split("/"))
+    )
+
+
+def _name(fs: Any, path: str) -> str:
+    return path if is_local(fs) else str(fs.unstrip_protocol(path))
 
 
 class OutputFolder:

@@ -25,12 +25,12 @@ class ConsoleReporter:
     def __init__(self, config: Config) -> None:
         self._output_folder = config.output.output_folder
         self._console = Console(stderr=True)
-        self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=4, transient=True)
         self._outcomes: Counter[str] = Counter()
         self._bytes = 0
         self._total = RunReport()
         self._history: deque[tuple[float, int, int]] = deque()  # time, successes, bytes
         self._started = self._logged = time.monotonic()
+        self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=4, transient=True)
 
     def on_start(self, skipped_shards: int) -> None:
         self._started = self._logged = time.monotonic()

@@ -1,0 +1,107 @@
+"""Compressed url lists: what can be decompressed is given out up to the very break."""
+
+from __future__ import annotations
+
+import bz2
+import io
+import lzma
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+
+_INPUT = 2**16  # bytes read at a time
+_OUTPUT = 2**18  # bytes decompressed at a time
+_CAREFUL = 2**12  # the same where a break loses what was decompressed in that step
+
+Pieces = Callable[[BinaryIO], Iterator[bytes]]
+
+
+def decompressed(stream: BinaryIO, suffix: str) -> BinaryIO:
+    """`stream` as it was before compression. Reading beyond a break raises EOFError or the codec's own exception."""
+    return cast(BinaryIO, _Pieces(CODECS[suffix](stream)))
+
+
+class _Pieces(io.RawIOBase):
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._rest = memoryview(piece)
+        size = len(self._rest) if size < 0 else size
+        part, self._rest = self._rest[:size], self._rest[size:]
+        return bytes(part)
+
+
+def _gzip(stream: BinaryIO) -> Iterator[bytes]:
+    data = b""
+    while data := data.lstrip(b"\0") or stream.read(_INPUT):  # files may be padded with zeros
+        member = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        while not member.eof:
+            data = data or stream.read(_INPUT)
+            if not data:
+                yield member.flush()
+                raise EOFError("the compressed file ends too early")
+            before = member.copy()
+            try:
+                piece = member.decompress(data, _OUTPUT)
+            except zlib.error:
+                yield from _up_to_break(before, data)
+                raise
+            yield piece
+            data = member.unconsumed_tail
+        data = member.unused_data
+
+
+def _up_to_break(member: Any, data: bytes) -> Iterator[bytes]:
+    try:
+        for position in range(len(data)):
+            yield member.decompress(data[position : position + 1])
+    except zlib.error:
+        return
+
+
+def _stdlib(new: Callable[[], Any]) -> Pieces:
+    def pieces(stream: BinaryIO) -> Iterator[bytes]:
+        data = b""
+        while data := data.lstrip(b"\0") or stream.read(_INPUT):
+            member = new()
+            while not member.eof:
+                if member.needs_input and not data:
+                    data = stream.read(_INPUT)
+                    if not data:
+                        raise EOFError("the compressed file ends too early")
+                yield member.decompress(data, _CAREFUL)
+                data = b""
+            data = member.unused_data
+
+    return pieces
+
+
+def _pyarrow(codec: str) -> Pieces:
+    def pieces(stream: BinaryIO) -> Iterator[bytes]:
+        with pa.CompressedInputStream(stream, codec) as inner:
+            while piece := inner.read(_CAREFUL):
+                yield piece
+
+    return pieces
+
+
+CODECS: Mapping[str, Pieces] = {
+    "gz": _gzip,
+    "bz2": _stdlib(bz2.BZ2Decompressor),
+    "xz": _stdlib(lzma.LZMADecompressor),
+    "zst": _pyarrow("zstd"),
+    "lz4": _pyarrow("lz4"),
+    "br": _pyarrow("brotli"),
+}
+"""By the suffix of a file's name."""

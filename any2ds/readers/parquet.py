@@ -1,0 +1,47 @@
+"""Parquet lists, typed as they are, read page by page: a row group is never in memory whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from any2ds.errors import ReadError
+from any2ds.protocols import Columns
+from any2ds.readers._text import BATCH_ROWS, one_line, require
+
+BATCH_BYTES = 2**24  # of a batch's values, as the file's own figures tell
+BUFFER = 2**20  # bytes read at a time, per column
+
+
+class Parquet:
+    """Nested columns are wanted by the name of their root."""
+
+    seekable: ClassVar[bool] = True
+
+    def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+        used = 0
+        try:
+            with pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER) as file:
+                names = list(columns.names)
+                require(names, file.schema_arrow.names)
+                rows = _rows_per_batch(file.metadata, names)
+                for batch in file.iter_batches(rows, columns=names, use_threads=False):
+                    yield batch.select(names)
+                    used += batch.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise ReadError(f"row {used}", one_line(error)) from error
+
+
+def _rows_per_batch(metadata: pq.FileMetaData, names: list[str]) -> int:
+    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    wanted = [i for i, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in names)]
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    rows = sum(group.num_rows for group in groups)
+    size = 1 + sum(group.column(i).total_uncompressed_size for group in groups for i in wanted)
+    return min(BATCH_ROWS, max(1, int(BATCH_BYTES * rows / size)))
+
+
+PART = Parquet

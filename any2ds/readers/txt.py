@@ -1,0 +1,35 @@
+"""Lists of one URL a line, whatever the line contains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from any2ds.protocols import Columns
+from any2ds.readers._text import NO_UTF8_IN_URL, blocks, require, sliced, to_text, whole_lines
+
+LONGEST_LINE = 2**16  # bytes
+
+
+class Txt:
+    """Blanks around a URL are stripped and blank lines skipped; bytes that are not UTF-8 become percent-escapes.
+
+    A line of more than 64 KiB becomes a null, so that it fails as a bad URL.
+    """
+
+    seekable: ClassVar[bool] = False
+
+    def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+        require(columns.names, [columns.url])
+        for lines in whole_lines(blocks(stream), LONGEST_LINE):
+            urls = pc.list_flatten(pc.split_pattern(to_text(pa.array([lines], pa.binary()), NO_UTF8_IN_URL), "\n"))
+            urls = pc.utf8_trim_whitespace(urls)
+            lengths = pc.binary_length(urls)
+            urls = pc.if_else(pc.greater(lengths, LONGEST_LINE), None, urls).filter(pc.greater(lengths, 0))
+            yield from sliced(pa.record_batch([urls], names=[columns.url]))
+
+
+PART = Txt

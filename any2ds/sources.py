@@ -1,0 +1,382 @@
+"""Turns what a person gives as url list into one stream of rows: which files it means, and what is read from each."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+import tempfile
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol, cast
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from any2ds import registry, storage
+from any2ds.config import InputOptions
+from any2ds.errors import Any2dsError, InputError, MissingColumns, OptionError, ReadError
+from any2ds.metadata import RESERVED_COLUMNS
+from any2ds.protocols import Columns
+from any2ds.readers._compressed import CODECS, decompressed
+from any2ds.readers._objects import to_batches
+from any2ds.readers._text import BATCH_ROWS, NO_UTF8_IN_URL, one_line, require, sliced, to_text
+from any2ds.storage import InputFile
+
+STDIN = "-"
+_ALIASES = {"ndjson": "jsonl", "pq": "parquet"}
+
+
+class Source:
+    """The rows of a url list, which can be read once.
+
+    `options.url_list` is a file, a folder, a glob or a list of these, local or on any fsspec file system; `-` is
+    standard input. A folder means the files in it, at any depth, in the order of their names: those with an extension
+    of a list (csv, tsv, json, jsonl, parquet, txt, also compressed), or all if none has one; with `input_format` those
+    of this format, or all if none is. From Python it can also be
+
+    - a list of dicts: rows;
+    - a list of strings that all contain `://`, unless all end in an extension of a list or `input_format` is given:
+      URLs, one row each, in which None stands for a row without URL;
+    - any other list of strings: files, folders and globs;
+    - an Arrow table, record batch or stream, or what can be had as one (a pandas or polars DataFrame): rows.
+
+    Making it opens the first file and reads its first rows. So it raises UsageError for what can be known now: a file
+    that is not there, a list without rows, an absent column, a missing library; and ReadError if the list is broken
+    from its start.
+    """
+
+    def __init__(self, options: InputOptions) -> None:
+        self._from = _wanted(options)
+        caption = self._from.get("caption") if options.caption_col else None
+        others = [name for column, name in self._from.items() if column not in ("url", caption and "caption")]
+        self._columns = Columns(self._from["url"], caption, tuple(others))
+        self._schema: pa.Schema | None = None
+        self._inputs = _inputs(options)
+        self._rows = self._read()
+        self._first = next(self._rows, None)
+        if self._first is None:
+            names = f" in {', '.join(self.files[:3])}" if self.files else ""
+            raise InputError(f"the url list is empty: no rows{names}")
+
+    @property
+    def schema(self) -> pa.Schema:
+        """`url`, `caption` if there is a column of captions, both strings; then the additional columns as they are."""
+        if self._schema is None:
+            raise AssertionError("the types are known since the first rows were read")
+        return self._schema
+
+    @property
+    def files(self) -> list[str]:
+        """The absolute paths or URLs of the files in the order of reading; `-` for standard input, none for rows."""
+        return [part.name for part in self._inputs if part.name]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, in batches of `schema`. Raises ReadError where the list breaks off, after the rows before."""
+        with closing(self._rows):
+            if self._first is not None:
+                first, self._first = self._first, None
+                yield first
+            yield from self._rows
+
+    def close(self) -> None:
+        """Close what is open, if `batches` was not read to its end."""
+        self._rows.close()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _read(self) -> Batches:
+        for part in self._inputs:
+            used = 0
+            try:
+                with closing(part.batches(self._columns, self._schema_in_list())) as batches:
+                    for batch in batches:
+                        if batch.num_rows:
+                            fitted, misfit = self._fitted(batch)
+                            yield fitted
+                            used += fitted.num_rows
+                            if misfit:
+                                raise ReadError(f"row {used + 1}", misfit)
+            except MissingColumns as error:
+                if self._schema is not None:
+                    raise ReadError(f"row {used}", _without_source(error), part.name) from error
+                raise MissingColumns(error.missing, error.existing, part.description) from error
+            except InputError as error:
+                if self._schema is not None:
+                    raise ReadError(f"row {used}", str(error), part.name) from error
+                raise
+            except ReadError as error:
+                raise ReadError(error.where or f"row {used}", error.reason, part.name) from error.__cause__
+
+    def _schema_in_list(self) -> pa.Schema | None:
+        if self._schema is None:
+            return None
+        types = {self._from[field.name]: field.type for field in reversed(list(self._schema))}  # text wins
+        return pa.schema([pa.field(name, types[name]) for name in self._columns.names])
+
+    def _fitted(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, str]:
+        """The rows of `batch` as `schema` has them, as far as they fit; and what is wrong with the next one."""
+        if self._schema is None:
+            self._schema = _schema_of(batch, self._from, self._columns)
+        try:
+            return _cast(batch, self._from, self._schema), ""
+        except _Misfit as misfit:
+            reason = str(misfit)
+            good, bad = 0, batch.num_rows  # all rows before `good` fit; one before `bad` does not
+            while bad - good > 1:
+                middle = (good + bad) // 2
+                try:
+                    _cast(batch.slice(good, middle - good), self._from, self._schema)
+                    good = middle
+                except _Misfit as nearer:
+                    bad, reason = middle, str(nearer)
+            return _cast(batch.slice(0, good), self._from, self._schema), reason
+
+
+class _Misfit(Exception):
+    """A column that cannot be cast without loss."""
+
+
+def _wanted(options: InputOptions) -> dict[str, str]:
+    """Column of the dataset -> its name in the list. Raises OptionError for a name that is taken."""
+    wanted = {"url": options.url_col}
+    if options.caption_col is not None:
+        wanted["caption"] = options.caption_col
+    for name in options.save_additional_columns or ():
+        source = wanted.setdefault(name, name)
+        if source != name:
+            raise OptionError(f"save_additional_columns: {name!r} is what {source!r} becomes in the dataset")
+        if name in RESERVED_COLUMNS:
+            raise OptionError(f"save_additional_columns: any2ds writes a column {name!r} itself; rename it in the list")
+    return wanted
+
+
+def _schema_of(batch: pa.RecordBatch, sources: Mapping[str, str], columns: Columns) -> pa.Schema:
+    fields = []
+    for name, source in sources.items():
+        type = batch.schema.field(source).type
+        is_text = source in columns.texts
+        if is_text and pa.types.is_nested(type):
+            raise InputError(f"the column {source!r} holds {type}, not text")
+        fields.append(pa.field(name, pa.string() if is_text or pa.types.is_null(type) else type))
+    return pa.schema(fields)
+
+
+def _cast(batch: pa.RecordBatch, sources: Mapping[str, str], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = []
+    for field in schema:
+        array = batch[sources[field.name]]
+        try:
+            if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(field.type):
+                array = array.dictionary_decode()
+            if pa.types.is_string(field.type) and _is_bytes(array.type):
+                array = to_text(array, NO_UTF8_IN_URL if field.name == "url" else "replace")
+            arrays.append(array.cast(field.type))
+        except pa.ArrowException as error:
+            name = sources[field.name]
+            raise _Misfit(f"column {name!r}: {array.type} does not fit {field.type}: {one_line(error)}") from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _is_bytes(type: pa.DataType) -> bool:
+    kinds = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.string_view(), pa.binary_view())
+    return type in kinds
+
+
+# --- what a url list can be ---
+
+
+Batches = Generator[pa.RecordBatch, None, None]
+
+
+class Input(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file, or standard input if `file` is None."""
+
+    file: InputFile | None
+    format: str
+    compression: str | None = None
+
+    @property
+    def name(self) -> str:
+        return STDIN if self.file is None else self.file.name
+
+    @property
+    def description(self) -> str:
+        return f"{'standard input' if self.file is None else self.name} (read as {self.format})"
+
+    def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
+        reader = registry.load("readers", self.format)()
+        with ExitStack() as opened:
+            stream = self._open(opened, reader.seekable and self.compression is None)
+            if self.compression is not None:
+                stream = decompressed(stream, self.compression)
+            stream = cast(BinaryIO, _Guarded(stream))
+            if reader.seekable and not stream.seekable():
+                spool = opened.enter_context(tempfile.TemporaryFile(prefix="any2ds-"))
+                shutil.copyfileobj(stream, spool, 2**20)
+                spool.seek(0)
+                stream = cast(BinaryIO, spool)
+            yield from reader.batches(stream, columns, schema)
+
+    def _open(self, opened: ExitStack, random_access: bool) -> BinaryIO:
+        if self.file is None:
+            if sys.stdin is None:
+                raise InputError("there is no standard input")
+            return sys.stdin.buffer
+        try:
+            return opened.enter_context(self.file.open(random_access))
+        except Any2dsError:
+            raise
+        except FileNotFoundError as error:
+            raise InputError(f"{self.name}: no such file") from error
+        except Exception as error:  # every file system has exceptions of its own
+            raise InputError(f"{self.name}: cannot be opened: {one_line(error) or type(error).__name__}") from error
+
+
+class _Guarded(io.RawIOBase):
+    """A stream whose every failure is a ReadError; the place is left to those who count rows."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._stream.seekable()
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._stream.seek(offset, whence)
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self._stream.read(size)
+        except Exception as error:  # of any file system or codec
+            raise ReadError("", one_line(error) or type(error).__name__) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Urls:
+    """A Python list of URLs."""
+
+    urls: Sequence[str | None]
+    name = ""
+    description = "a list of URLs"
+
+    def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
+        require(columns.names, [columns.url])
+        for start in range(0, len(self.urls), BATCH_ROWS):
+            part = self.urls[start : start + BATCH_ROWS]
+            encoded = [None if url is None else url.encode("utf-8", "replace") for url in part]
+            yield pa.record_batch([pa.array(encoded, pa.binary())], names=[columns.url])
+
+
+@dataclass(frozen=True, slots=True)
+class _Objects:
+    """A Python list of dicts."""
+
+    objects: Sequence[Mapping[str, Any]]
+    name = ""
+    description = "a list of dicts"
+
+    def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
+        starts = range(0, len(self.objects), BATCH_ROWS)
+        groups = ((part := self.objects[at : at + BATCH_ROWS], range(at + 1, at + 1 + len(part))) for at in starts)
+        yield from to_batches(groups, columns, schema, "row")
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrow:
+    """An Arrow table or stream."""
+
+    stream: Any
+    name = ""
+    description = "an Arrow table"
+
+    def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
+        try:
+            with pa.RecordBatchReader.from_stream(self.stream) as reader:
+                require(columns.names, reader.schema.names)
+                for batch in reader:
+                    yield from sliced(batch.select(list(columns.names)))
+        except (pa.ArrowException, OSError) as error:
+            raise ReadError("", one_line(error)) from error
+
+
+def _inputs(options: InputOptions) -> list[Input]:
+    given, format = options.url_list, options.input_format
+    if hasattr(given, "__arrow_c_stream__"):
+        return [_Arrow(given)]
+    if hasattr(given, "__arrow_c_array__"):
+        return [_Arrow(pa.Table.from_batches([pa.record_batch(given)]))]
+    parts = [given] if isinstance(given, str) else given
+    if not isinstance(parts, Sequence):
+        raise OptionError(f"url_list cannot be a {type(given).__name__}: it takes a path, a list or an Arrow table")
+    if not parts:
+        raise InputError("the url list is empty")
+    if all(isinstance(part, Mapping) for part in parts):
+        return [_Objects(cast(Sequence[Mapping[str, Any]], parts))]
+    if not isinstance(given, str) and format is None and _are_urls(parts):
+        return [_Urls(parts)]
+    if not all(isinstance(part, str) for part in parts):
+        raise OptionError("url_list cannot be a list of this: it takes paths, URLs or dicts, not a mixture")
+    return [file for part in parts for file in _files(part, format)]
+
+
+def _are_urls(parts: Sequence[Any]) -> bool:
+    urls = [part for part in parts if part is not None]
+    return (
+        bool(urls)
+        and all(isinstance(url, str) and "://" in url for url in urls)
+        and not all(list_format(url)[0] for url in urls)
+    )
+
+
+def _files(url: str, format: str | None) -> Iterator[_File]:
+    if url == STDIN:
+        yield _File(None, format or "txt")
+        return
+    files, is_folder = storage.input_files(url)
+    if is_folder:
+        kinds = [list_format(file.name)[0] for file in files]
+        matching = [
+            file for file, kind in zip(files, kinds, strict=True) if kind is not None and format in (None, kind)
+        ]
+        files = matching or files
+    for file in files:
+        found, compression = list_format(file.name)
+        yield _File(file, format or found or "txt", compression)
+
+
+def list_format(name: str) -> tuple[str | None, str | None]:
+    """Format and compression that the name of a file or a URL tells, each None if it does not."""
+    path = urlsplit(name).path if name.startswith(("http://", "https://")) else name.split("::", 1)[0]
+    *rest, last = path.replace("\\", "/").rsplit("/", 1)[-1].lower().split(".")
+    compression = last if rest and last in CODECS else None
+    if compression is not None:
+        *rest, last = rest
+    format = _ALIASES.get(last, last)
+    return (format if rest and format in registry.names("readers") else None), compression
+
+
+def _without_source(error: MissingColumns) -> str:
+    return str(MissingColumns(error.missing, error.existing, "")).removeprefix(": ")

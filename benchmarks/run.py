@@ -1,0 +1,138 @@
+"""The command: starts the servers, takes the figures, prints them as a table and writes them as JSON.
+
+    python benchmarks/run.py [keepalive] [https] [processes] [hanging] [memory] [--quick] [--json FILE]
+
+Exit code 0 unless something broke: a slow machine is no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # any2ds, where it is not installed
+
+import figures
+import pycurl
+import servers
+from figures import FULL, QUICK, Figure, Stage
+from measure import Bench, Broken
+from rich import box
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from any2ds.version import __version__
+
+_RAM_DISK = Path("/dev/shm")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measures any2ds against a bare libcurl loop, on this machine alone.")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(figures.ALL)}; all of them by default")
+    parser.add_argument("--quick", action="store_true", help="short lists and one pair each: a look, not a measurement")
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/results.json"), help="default: %(default)s")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(figures.ALL):
+        parser.error(f"no such figure: {', '.join(sorted(unknown))} (there are {', '.join(figures.ALL)})")
+    signal.signal(signal.SIGTERM, _stop)
+    console = Console(stderr=True, highlight=False)
+    started = time.monotonic()
+    found: list[Figure] = []
+    facts: dict[str, Any] = {}
+    problem: str | None = None
+    try:
+        _measure(arguments.names or list(figures.ALL), arguments.quick, console, facts, found)
+    except Broken as error:
+        problem = str(error)
+    except KeyboardInterrupt:
+        problem = "interrupted"
+    facts["minutes"] = round((time.monotonic() - started) / 60, 1)
+    Console(highlight=False).print(_shown(facts, found))
+    if problem is not None:
+        facts["broke"] = problem
+        console.print(f"broke: {problem}", style="red", markup=False)
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    results = {"facts": facts, "figures": [figure.to_json() for figure in found]}
+    arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    console.print(f"written as {arguments.json}")
+    return 0 if problem is None else 1
+
+
+def _measure(names: list[str], quick: bool, console: Console, facts: dict[str, Any], found: list[Figure]) -> None:
+    """Fills `facts` and `found` as it goes, so that what was measured before a problem is not lost."""
+    has_ram_disk = os.access(_RAM_DISK, os.W_OK)
+    with (
+        tempfile.TemporaryDirectory(prefix="any2ds-bench-", dir=_RAM_DISK if has_ram_disk else None) as ram,
+        tempfile.TemporaryDirectory(prefix="any2ds-bench-") as disk,
+    ):
+        www = Path(ram) / "www"
+        figures.make_files(www)
+        with servers.start(www, Path(disk)) as server, servers.slow(www) as slow:
+            facts |= _facts(server.name, has_ram_disk)
+            bench = Bench(Path(ram), server.cpu_seconds, server.ca_file)
+            effort = QUICK if quick else FULL
+            with console.status("warming up") as status:
+                stage = Stage(bench, server, slow, Path(disk), effort, lambda words: status.update(words))
+                urls = stage.url_list("warm", server.http, figures.FILES)
+                bench.any2ds(urls, figures.FILES)
+                bench.bare(urls, figures.FILES, "sha256")
+                for name in names:
+                    for figure in figures.ALL[name](stage):
+                        found.append(figure)
+                        console.print(_line(figure))
+
+
+def _facts(server: str, has_ram_disk: bool) -> dict[str, Any]:
+    return {
+        "command": " ".join(["python benchmarks/run.py", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "any2ds": __version__,
+        "pycurl": pycurl.version,
+        "server": server,
+        "output": "RAM disk" if has_ram_disk else "temporary folder on disk (there is no RAM disk)",
+    }
+
+
+def _shown(facts: dict[str, Any], found: list[Figure]) -> Group:
+    """The table, and below it what would not fit into it."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("figure", "measured", "", "target", "met", "range", "of"):
+        justify: Any = "right" if heading in ("measured", "target") else "left"
+        table.add_column(heading, justify=justify, no_wrap=heading != "figure")
+    notes = []
+    for figure in found:
+        spread = f"{min(figure.spread):.2f} to {max(figure.spread):.2f}" if len(figure.spread) > 1 else ""
+        met = {None: "", True: "[green]yes[/]", False: "[red]no[/]"}[figure.met]
+        table.add_row(figure.name, _number(figure.value), figure.unit, figure.target, met, spread, figure.said)
+        if figure.note:
+            notes.append(Text(f"{figure.name}: {figure.note}"))
+    return Group(*(Text(f"{name}: {value}") for name, value in facts.items()), table, *notes)
+
+
+def _line(figure: Figure) -> str:
+    verdict = "" if figure.met is None else f", {'meets' if figure.met else 'MISSES'} {figure.target}"
+    return f"{figure.name}: {_number(figure.value)} {figure.unit}".rstrip() + verdict
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2f}"
+
+
+def _stop(number: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""The examples run as a newcomer would run them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(name: str, folder: Path) -> str:
+    """What an example prints when it is run in an empty folder."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
+    command = [sys.executable, str(ROOT / "examples" / name)]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_demo_makes_a_dataset_and_can_be_run_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        shown = run("demo.py", tmp_path)
+        assert "00003_stats.json" in shown
+        assert "http_404" in shown
+
+
+def test_simple_example_makes_a_dataset(tmp_path: Path) -> None:
+    shown = run("simple_example.py", tmp_path)
+    assert "files are in simple_output" in shown
+    assert (tmp_path / "simple_output" / "00002.tar").exists()

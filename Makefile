@@ -37,10 +37,10 @@ format black: $(TEST)
 	$(RUN) -m ruff format .
 
 bench: $(TEST)
-	$(RUN) -m benchmarks
+	$(RUN) benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) demo_output simple_output benchmarks/output build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) demo_output simple_output benchmarks/results.json build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find any2ds tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(RUN):

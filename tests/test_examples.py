@@ -19,11 +19,14 @@ def run(name: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_demo_makes_a_dataset_and_can_be_run_again(tmp_path: Path) -> None:
-    for _ in range(2):
-        shown = run("demo.py", tmp_path)
-        assert "00003_stats.json" in shown
-        assert "http_404" in shown
+def test_demo_makes_a_dataset_in_place_of_an_earlier_one(tmp_path: Path) -> None:
+    earlier = tmp_path / "demo_output" / "00009.tar"
+    earlier.parent.mkdir()
+    earlier.touch()
+    shown = run("demo.py", tmp_path)
+    assert "00003_stats.json" in shown
+    assert "http_404" in shown
+    assert not earlier.exists()
 
 
 def test_simple_example_makes_a_dataset(tmp_path: Path) -> None:

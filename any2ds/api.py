@@ -29,7 +29,7 @@ def download(url_list: Any = None, **options: Any) -> RunReport:
         jobs = plan(source.batches(), source.schema, config.output.number_sample_per_shard, finished)
         worker = ShardWorker(config.output, config.fetch)
         distributor = registry.load("distributors", config.run.distributor)(config.run)
-        return run(worker, jobs, distributor, _reporters(config), len(finished.shards))
+        return run(worker, jobs, distributor, _reporters(config), finished)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ class Finished:
 
     def __init__(self, output: OutputFolder, names: Layout) -> None:
         self._output, self._layout = output, names
+        self.skipped = 0  # shards that were asked for and found finished
         self.shards = set(layout.finished_shards(output.names()))
         # Only the last shard of a list can be short, and it is when the list broke off or has grown since.
         self._last = max(self.shards, default=None)
@@ -44,6 +45,7 @@ class Finished:
             # Its mark goes before its data is replaced: at no time does a mark stand beside data of another list.
             self._output.remove(self._layout.stats_name(shard_id))
             self.shards.discard(shard_id)
+        self.skipped += shard_id in self.shards
         return shard_id in self.shards
 
     def _count(self, shard_id: int) -> int | None:

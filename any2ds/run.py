@@ -11,6 +11,7 @@ from typing import Any
 
 from any2ds.errors import IncompleteRun, ReadError
 from any2ds.protocols import Distributor, Reporter, Worker
+from any2ds.resume import Finished
 from any2ds.types import Event, RunReport, ShardError, ShardJob, ShardReport
 
 log = logging.getLogger(__name__)
@@ -21,14 +22,14 @@ def run(
     jobs: Iterable[ShardJob],
     distributor: Distributor,
     reporters: Sequence[Reporter],
-    skipped_shards: int = 0,
+    finished: Finished,
 ) -> RunReport:
-    """The figures of the whole. Raises IncompleteRun, with them, if a shard is missing or the list broke off."""
+    """The figures of the whole; `finished` are the shards that the plan passes over. Raises IncompleteRun, with them, if a shard is missing or the list broke off."""
     tell = _Reporters(reporters)
-    total = RunReport(skipped_shards=skipped_shards)
+    total = RunReport()
     broken: list[ReadError] = []
     started = time.monotonic()
-    tell.on_start(skipped_shards)
+    tell.on_start(len(finished.shards))
     try:
         events: Any = distributor.map(worker, _readable(jobs, broken))
         with closing(events):
@@ -36,7 +37,7 @@ def run(
                 total = replace(_add(total, event), seconds=time.monotonic() - started)
                 tell.on_event(event, total)
     finally:
-        total = replace(total, seconds=time.monotonic() - started)
+        total = replace(total, seconds=time.monotonic() - started, skipped_shards=finished.skipped)
         tell.on_finish(total)
     problems = [str(error) for error in broken]
     if total.failed_shards:
@@ -70,8 +71,8 @@ class _Reporters:
     def __init__(self, reporters: Sequence[Reporter]) -> None:
         self._reporters = list(reporters)
 
-    def on_start(self, skipped_shards: int) -> None:
-        self._each("on_start", skipped_shards)
+    def on_start(self, finished_shards: int) -> None:
+        self._each("on_start", finished_shards)
 
     def on_event(self, event: Event, total: RunReport) -> None:
         self._each("on_event", event, total)

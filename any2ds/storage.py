@@ -20,7 +20,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from any2ds import layout, registry
-from any2ds.errors import InputError, OutputError
+from any2ds.errors import InputError, OutputError, UsageError
 
 
 def open_filesystem(url: str) -> tuple[Any, str]:
@@ -63,8 +63,8 @@ def input_files(url: str) -> tuple[list[InputFile], bool]:
     Of folders and globs, files and folders whose names start with `_` or `.` are left out, unless the glob itself asks
     for them. Raises InputError if there is nothing.
     """
-    fs, path = open_filesystem(os.path.expanduser(url))
     try:
+        fs, path = open_filesystem(os.path.expanduser(url))
         kind = _kind(fs, path)
         if kind == "glob":
             found = fs.glob(path, detail=True)
@@ -73,6 +73,8 @@ def input_files(url: str) -> tuple[list[InputFile], bool]:
             paths = [name for name in fs.find(path) if _is_shown(name, f"{path.rstrip('/')}/")]
         else:
             paths = [path]
+    except UsageError:
+        raise
     except FileNotFoundError as error:
         raise InputError(f"{url}: no such file or folder") from error
     except ImportError as error:
@@ -128,17 +130,18 @@ class OutputFolder:
             self.fs.makedirs(self.path, exist_ok=True)
             self.write(probe, b"any2ds")
             self.fs.rm_file(self._full(probe))
-        except Exception as error:  # every file system has exceptions of its own
-            words = " ".join(str(error).split()) or type(error).__name__
-            raise OutputError(f"output folder {self.url!r} cannot be written: {words}") from error
+        except Exception as error:
+            raise OutputError(f"output folder {self.url!r} cannot be written: {_words(error)}") from error
 
     def names(self) -> list[str]:
-        """What lies directly in it; empty if it does not exist."""
+        """What lies directly in it; empty if it does not exist. Raises OutputError if it cannot be listed."""
         self.fs.invalidate_cache()
         try:
             found = self.fs.ls(self.path, detail=False)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
+        except Exception as error:  # every file system has exceptions of its own
+            raise OutputError(f"output folder {self.url!r} cannot be listed: {_words(error)}") from error
         return [str(name).rstrip("/").rsplit("/", 1)[-1] for name in found]
 
     def read(self, name: str) -> bytes | None:
@@ -248,6 +251,10 @@ def sweep(output: OutputFolder) -> None:
             if owner is not None and owner.is_gone():
                 shutil.rmtree(folder, ignore_errors=True)
         _remove_if_empty(root)
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -32,9 +32,9 @@ class ConsoleReporter:
         self._started = self._logged = time.monotonic()
         self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=4, transient=True)
 
-    def on_start(self, skipped_shards: int) -> None:
+    def on_start(self, finished_shards: int) -> None:
         self._started = self._logged = time.monotonic()
-        already = f", where {skipped_shards:,} shards are finished already" if skipped_shards else ""
+        already = f", where {finished_shards:,} shards are finished already" if finished_shards else ""
         self._console.print(f"any2ds writes to {self._output_folder}{already}", highlight=False, markup=False)
         if self._console.is_terminal:
             self._live.start()

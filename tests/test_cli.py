@@ -1,0 +1,218 @@
+"""The command line as a person uses it: real processes, their exit codes, and what they say."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from any2ds.config import declared
+from any2ds.testing.server import serve
+from any2ds.version import __version__
+
+
+def any2ds(*arguments: str, cwd: Path, **more: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "any2ds", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, encoding="utf-8", **more)
+
+
+@pytest.fixture
+def media(tmp_path: Path) -> Path:
+    folder = tmp_path / "media"
+    folder.mkdir()
+    for n in range(6):
+        (folder / str(n)).write_bytes(b"file %d" % n)
+    return folder
+
+
+def test_a_run_succeeds_and_says_what_failed(media: Path, tmp_path: Path) -> None:
+    with serve(media) as server:
+        (tmp_path / "urls.txt").write_text(f"{server.url('0')}\n{server.url('missing')}\nnonsense\n")
+        ran = any2ds("--url_list=urls.txt", "--output_format=webdataset", cwd=tmp_path)
+    assert ran.returncode == 0
+    assert ran.stdout == ""
+    for words in ("1 stored", "2 failed", "http_404", "bad_url", "files"):
+        assert words in ran.stderr
+    assert (tmp_path / "files" / "00000.tar").exists()
+
+
+def test_every_option_of_the_table_works_from_the_command_line(media: Path, tmp_path: Path) -> None:
+    with serve(media, {"1": ["503", "ok"]}) as server:
+        rows = [{"link": server.url(str(n)), "words": f"file {n}", "size": n} for n in range(6)]
+        (tmp_path / "list.data").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        ran = any2ds(
+            "--url_list=list.data",
+            "--input_format=jsonl",
+            "--url_col=link",
+            "--caption_col=words",
+            "--save_additional_columns=size",
+            "--output_folder=out",
+            "--output_format=webdataset",
+            "--processes_count=1",
+            "--thread_count=3",
+            "--number_sample_per_shard=4",
+            "--oom_shard_count=3",
+            "--timeout=5.5",
+            "--retries=1",
+            "--compute_md5=False",
+            "--compute_hash=sha512",
+            "--subjob_size=10",
+            "--distributor=multiprocessing",
+            "--disable_all_reencoding",
+            "--file_ext=bin",
+            "--user_agent=tester/1 (+https://example.org)",
+            "--max_redirects=3",
+            "--max_file_bytes=1MB",
+            "--max_buffered_bytes=10MB",
+            "--log_level=info",
+            "--quiet",
+            cwd=tmp_path,
+        )
+        agents = {request.headers["User-Agent"] for request in server.requests}
+        assert server.counts["1"] == 2
+        assert server.max_concurrent <= 3
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    assert agents == {"tester/1 (+https://example.org)"}
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == [f"{n}{end}" for n in ("000", "001") for end in (".parquet", ".tar", "_stats.json")] + ["_run.json"]
+    tar = subprocess.run(["tar", "tf", "out/000.tar"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert tar.stdout.split()[:3] == ["0000.bin", "0000.txt", "0000.json"]
+    described = subprocess.run(
+        ["tar", "xOf", "out/000.tar", "0000.json"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    row = json.loads(described.stdout)
+    assert row["size"] == 0
+    assert len(row["sha512"]) == 128
+    assert "md5" not in row
+
+
+def test_standard_input_is_a_url_list(media: Path, tmp_path: Path) -> None:
+    with serve(media) as server:
+        ran = any2ds("--url_list=-", "--quiet", cwd=tmp_path, input=f"{server.url('0')}\n{server.url('1')}\n")
+    assert ran.returncode == 0
+    assert len(list((tmp_path / "files" / "00000").glob("*.flat"))) == 2
+
+
+def test_options_come_from_a_file_and_the_command_line_wins(media: Path, tmp_path: Path) -> None:
+    with serve(media) as server:
+        (tmp_path / "urls.txt").write_text(server.url("0"))
+        (tmp_path / "run.yaml").write_text("url_list: urls.txt\noutput_format: webdataset\noutput_folder: from_file\n")
+        (tmp_path / "run.json").write_text(json.dumps({"url_list": "urls.txt", "compute_hash": "sha256", "quiet": True}))
+        assert any2ds("--config=run.yaml", "--output_folder=from_line", cwd=tmp_path).returncode == 0
+        assert any2ds("--config=run.json", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "from_line" / "00000.tar").exists()
+    assert not (tmp_path / "from_file").exists()
+    assert "sha256" in (next((tmp_path / "files" / "00000").glob("*.json"))).read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--url_lst=urls.txt"], "did you mean url_list?"),
+        (["--url_list=urls.txt", "--output_fromat=webdataset"], "did you mean output_format?"),
+        (["--url_list=urls.txt", "--output_format=webdatset"], "did you mean webdataset?"),
+        (["--url_list=urls.txt", "--input_format=xlsx"], "one of csv, json, jsonl, parquet, tsv, txt"),
+        (["--url_list=urls.txt", "--timeout=soon"], "a number of seconds"),
+        (["--url_list=urls.txt", "--thread_count=0"], "at least 1"),
+        (["--url_list=urls.txt", "--thread_count"], "needs a value"),
+        (["--url_list=urls.txt", "--file_ext=json"], "json the metadata's"),
+        (["--url_list=urls.txt", "--compute_hash=crc"], "one of md5, sha256, sha512"),
+        (["--url_list=urls.txt", "--distributor=cloud"], "one of inline, multiprocessing"),
+        (["--url_list=urls.txt", "more.txt"], "unexpected 'more.txt'"),
+        (["--output_format=webdataset"], "url_list is missing"),
+        (["--url_list=absent.txt"], "absent.txt"),
+        (["--url_list=empty.txt"], "empty"),
+        (["--url_list=urls.txt", "--caption_col=text"], "columns that exist: url"),
+        (["--url_list=table.csv", "--url_col=URL"], "columns that exist: url, text"),
+        (["--url_list=table.csv", "--save_additional_columns=text,size"], "columns that exist: url, text"),
+        (["--url_list=urls.txt", "--output_folder=urls.txt/out"], "cannot be written"),
+        (["--url_list=gs://bucket/urls.txt"], "pip install 'any2ds[gcs]'"),
+        (["--url_list=urls.txt", "--output_folder=gs://bucket/out"], "pip install 'any2ds[gcs]'"),
+        (["--url_list=urls.txt", "--output_folder=memory://out"], "--distributor=inline"),
+        (["--config=absent.yaml"], "absent.yaml"),
+        (["--config=bad.yaml"], "did you mean timeout?"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_created(
+    arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "urls.txt").write_text("http://127.0.0.1:9/a\n")
+    (tmp_path / "table.csv").write_text("url,text\nhttp://127.0.0.1:9/a,hello\n")
+    (tmp_path / "empty.txt").write_text("\n\n")
+    (tmp_path / "bad.yaml").write_text("url_list: urls.txt\ntime_out: 3\n")
+    before = sorted(tmp_path.rglob("*"))
+    ran = any2ds(*arguments, cwd=tmp_path)
+    assert ran.returncode == 2
+    assert ran.stdout == ""
+    assert ran.stderr.count("\n") == 1
+    assert ran.stderr.startswith("any2ds: ")
+    assert said in ran.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_list_that_breaks_off_is_used_up_to_there_and_the_place_is_told(media: Path, tmp_path: Path) -> None:
+    with serve(media) as server:
+        (tmp_path / "urls.csv").write_text(f"url,n\n{server.url('0')},0\n{server.url('1')},1\nbroken,2,3,4\nx,5\n")
+        ran = any2ds("--url_list=urls.csv", "--quiet", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("any2ds: ")
+    assert ran.stderr.count("\n") == 1
+    assert "urls.csv" in ran.stderr
+    assert "4" in ran.stderr
+    assert json.loads((tmp_path / "files" / "00000_stats.json").read_text())["successes"] == 2
+
+
+def test_a_shard_that_cannot_be_written_is_exit_code_1(media: Path, tmp_path: Path) -> None:
+    (tmp_path / "files" / "00000.tar").mkdir(parents=True)
+    with serve(media) as server:
+        (tmp_path / "urls.txt").write_text(server.url("0"))
+        ran = any2ds("--url_list=urls.txt", "--output_format=webdataset", "--quiet", cwd=tmp_path)
+        debug = any2ds("--url_list=urls.txt", "--output_format=webdataset", "--log_level=debug", cwd=tmp_path)
+    assert ran.returncode == debug.returncode == 1
+    assert ran.stderr.count("\n") == 1
+    assert "1 shards could not be written" in ran.stderr
+    assert "Traceback" in debug.stderr
+
+
+def test_help_and_version(tmp_path: Path) -> None:
+    shown = any2ds("--help", cwd=tmp_path)
+    assert shown.returncode == 0
+    for info in declared():
+        assert f"--{info.name} " in shown.stdout
+        assert f"[{info.shown}]" in shown.stdout
+    assert any2ds("--version", cwd=tmp_path).stdout == f"any2ds {__version__}\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopping_ends_within_two_seconds_and_leaves_nothing_behind(
+    number: signal.Signals, code: int, media: Path, tmp_path: Path
+) -> None:
+    with serve(media, {"5": ["hold"]}) as server:
+        urls = [server.url(str(n)) for n in (0, 1, 2, 3, 4, 5)]
+        (tmp_path / "urls.txt").write_text("\n".join(urls))
+        command = [sys.executable, "-m", "any2ds", "--url_list=urls.txt", "--number_sample_per_shard=2", "--timeout=0"]
+        running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        server.wait_for("5")
+        children = [int(pid) for pid in Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()]
+        assert children
+        started = time.monotonic()
+        running.send_signal(number)
+        _, said = running.communicate(timeout=10)
+        assert time.monotonic() - started < 2
+        assert running.returncode == code
+        assert "run the same command again" in said
+        for pid in children:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+        out = tmp_path / "files"
+        assert not (out / "00002").exists()
+        assert not (out / "_tmp").exists()
+        server.release()
+        again = any2ds("--url_list=urls.txt", "--number_sample_per_shard=2", "--quiet", cwd=tmp_path)
+    assert again.returncode == 0
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["00000", "00001", "00002"]

@@ -239,56 +239,65 @@ def _ceiling(pairs: Sequence[Mapping[int, Run]], start_up: float, rows: int, cor
 
 def hanging(stage: Stage) -> Iterator[Figure]:
     """The rate with a few URLs that hang until the timeout, against that without them."""
+    yield from _hanging(stage, "20 KB", expected_rate=12_000)
+
+
+def hanging_large(stage: Stage) -> Iterator[Figure]:
+    """The same with larger files, so that more bytes wait for the rows that hang."""
+    yield from _hanging(stage, "100 KB", expected_rate=6_000)
+
+
+def _hanging(stage: Stage, size: str, expected_rate: int) -> Iterator[Figure]:
     effort = stage.effort
-    for size, rows in effort.hanging_rows.items():
-        # A hanging row holds its place for the whole timeout: there are rate * share * timeout of them.
-        expected_rate = 12_000 if size == "20 KB" else 6_000
-        places = 256 + int(expected_rate * HANGING * effort.timeout)
-        hangs = set(random.Random(1).sample(range(rows), int(rows * HANGING)))
-        fine = stage.url_list("fine", stage.server.http, rows, size)
-        mixed = stage.write_list(
-            "mixed",
-            (f"{stage.slow}/never/{row}" if row in hangs else url(stage.server.http, size, row) for row in range(rows)),
-        )
-        options = {
-            "processes_count": 1,
-            "number_sample_per_shard": 1000,
-            "thread_count": places,
-            "timeout": effort.timeout,
-            **HASHES["sha256"],
-        }
-        pairs = []
-        for number in range(effort.hanging_pairs):
-            stage.tell(f"hanging URLs, {size}: pair {number + 1} of {effort.hanging_pairs}")
-            pair = {}
-            for side in sorted(("without", "with"), reverse=bool(number % 2)):
-                if side == "with":
-                    pair[side] = stage.bench.any2ds(mixed, rows, hanging=len(hangs), **options)
-                else:
-                    pair[side] = stage.bench.any2ds(fine, rows, **options)
-            pairs.append(pair)
-        runs = [{"side": side, **run.to_json()} for pair in pairs for side, run in pair.items()]
-        whole = [pair["with"].rate / pair["without"].rate for pair in pairs]
-        # The last rows that hang take the whole timeout, however long the list is; nothing is left to do meanwhile.
-        steady = [
-            pair["with"].samples / (pair["with"].window - effort.timeout) / pair["without"].rate for pair in pairs
-        ]
-        seconds = {side: _median(pair[side].window for pair in pairs) for side in ("with", "without")}
-        stored = {side: _median(pair[side].rate for pair in pairs) for side in ("with", "without")}
-        peak = {side: max(pair[side].peak_rss for pair in pairs) / 1e6 for side in ("with", "without")}
-        yield Figure(
-            f"{HANGING:.0%} hanging, {size}",
-            _median(steady),
-            "x without",
-            f"{seconds['without']:.1f} s : {seconds['with']:.1f} s",
-            f"{rows:,} rows; of the time with hanging ones the last {effort.timeout} s are left out, in which only the "
-            f"timeout is waited for (with them: {_median(whole):.2f}, {stored['with']:,.0f}/s stored : "
-            f"{stored['without']:,.0f}/s). thread_count={places}: 256, and {expected_rate:,}/s * {HANGING:g} * "
-            f"{effort.timeout} s that hang. Largest process {peak['with']:,.0f} MB : {peak['without']:,.0f} MB",
-            at_least=0.8,
-            spread=steady,
-            runs=runs,
-        )
+    rows = effort.hanging_rows.get(size)
+    if rows is None:
+        stage.tell(f"{size}: not in a quick run")
+        return
+    # A hanging row holds its place for the whole timeout: there are rate * share * timeout of them at a time.
+    places = 256 + int(expected_rate * HANGING * effort.timeout)
+    hangs = set(random.Random(1).sample(range(rows), int(rows * HANGING)))
+    fine = stage.url_list("fine", stage.server.http, rows, size)
+    mixed = stage.write_list(
+        "mixed",
+        (f"{stage.slow}/never/{row}" if row in hangs else url(stage.server.http, size, row) for row in range(rows)),
+    )
+    options = {
+        "processes_count": 1,
+        "number_sample_per_shard": 1000,
+        "thread_count": places,
+        "timeout": effort.timeout,
+        **HASHES["sha256"],
+    }
+    pairs = []
+    for number in range(effort.hanging_pairs):
+        stage.tell(f"hanging URLs, {size}: pair {number + 1} of {effort.hanging_pairs}")
+        pair = {}
+        for side in sorted(("without", "with"), reverse=bool(number % 2)):
+            if side == "with":
+                pair[side] = stage.bench.any2ds(mixed, rows, hanging=len(hangs), **options)
+            else:
+                pair[side] = stage.bench.any2ds(fine, rows, **options)
+        pairs.append(pair)
+    runs = [{"side": side, **run.to_json()} for pair in pairs for side, run in pair.items()]
+    whole = [pair["with"].rate / pair["without"].rate for pair in pairs]
+    # The last rows that hang take the whole timeout, however long the list is; nothing is left to do meanwhile.
+    steady = [pair["with"].samples / (pair["with"].window - effort.timeout) / pair["without"].rate for pair in pairs]
+    seconds = {side: _median(pair[side].window for pair in pairs) for side in ("with", "without")}
+    stored = {side: _median(pair[side].rate for pair in pairs) for side in ("with", "without")}
+    peak = {side: max(pair[side].peak_rss for pair in pairs) / 1e6 for side in ("with", "without")}
+    yield Figure(
+        f"{HANGING:.0%} hanging, {size}",
+        _median(steady),
+        "x without",
+        f"{seconds['without']:.1f} s : {seconds['with']:.1f} s",
+        f"{rows:,} rows; of the time with hanging ones the last {effort.timeout} s are left out, in which only the "
+        f"timeout is waited for (with them: {_median(whole):.2f}, {stored['with']:,.0f}/s stored : "
+        f"{stored['without']:,.0f}/s). thread_count={places}: 256, and {expected_rate:,}/s * {HANGING:g} * "
+        f"{effort.timeout} s that hang. Largest process {peak['with']:,.0f} MB : {peak['without']:,.0f} MB",
+        at_least=0.8,
+        spread=steady,
+        runs=runs,
+    )
 
 
 def memory(stage: Stage) -> Iterator[Figure]:
@@ -349,5 +358,6 @@ ALL: Mapping[str, Callable[[Stage], Iterator[Figure]]] = {
     "https": https,
     "processes": processes,
     "hanging": hanging,
+    "hanging-large": hanging_large,
     "memory": memory,
 }

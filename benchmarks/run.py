@@ -1,8 +1,8 @@
 """The command: starts the servers, takes the figures, prints them as a table and writes them as JSON.
 
-    python benchmarks/run.py [keepalive] [https] [processes] [hanging] [memory] [--quick] [--json FILE]
+    python benchmarks/run.py [NAME ...] [--quick] [--json FILE]
 
-Exit code 0 unless something broke: a slow machine is no failure.
+NAME is one of the figures in `figures.ALL`. Exit code 0 unless something broke: a slow machine is no failure.
 """
 
 from __future__ import annotations
@@ -48,27 +48,26 @@ def main() -> int:
     started = time.monotonic()
     found: list[Figure] = []
     facts: dict[str, Any] = {}
-    problem: str | None = None
+    broken: list[str] = []
     try:
-        _measure(arguments.names or list(figures.ALL), arguments.quick, console, facts, found)
-    except Broken as error:
-        problem = str(error)
+        _measure(arguments.names or list(figures.ALL), arguments.quick, console, facts, found, broken)
     except KeyboardInterrupt:
-        problem = "interrupted"
+        broken.append("interrupted")
     facts["minutes"] = round((time.monotonic() - started) / 60, 1)
     Console(highlight=False).print(_shown(facts, found))
-    if problem is not None:
-        facts["broke"] = problem
+    for problem in broken:
         console.print(f"broke: {problem}", style="red", markup=False)
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    results = {"facts": facts, "figures": [figure.to_json() for figure in found]}
+    results = {"facts": facts, "figures": [figure.to_json() for figure in found], "broken": broken}
     arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     console.print(f"written as {arguments.json}")
-    return 0 if problem is None else 1
+    return 1 if broken else 0
 
 
-def _measure(names: list[str], quick: bool, console: Console, facts: dict[str, Any], found: list[Figure]) -> None:
-    """Fills `facts` and `found` as it goes, so that what was measured before a problem is not lost."""
+def _measure(
+    names: list[str], quick: bool, console: Console, facts: dict[str, Any], found: list[Figure], broken: list[str]
+) -> None:
+    """Fills `facts`, `found` and `broken` as it goes, so that what was measured before a problem is not lost."""
     has_ram_disk = os.access(_RAM_DISK, os.W_OK)
     with (
         tempfile.TemporaryDirectory(prefix="any2ds-bench-", dir=_RAM_DISK if has_ram_disk else None) as ram,
@@ -86,9 +85,12 @@ def _measure(names: list[str], quick: bool, console: Console, facts: dict[str, A
                 bench.any2ds(urls, figures.FILES)
                 bench.bare(urls, figures.FILES, "sha256")
                 for name in names:
-                    for figure in figures.ALL[name](stage):
-                        found.append(figure)
-                        console.print(_line(figure))
+                    try:
+                        for figure in figures.ALL[name](stage):
+                            found.append(figure)
+                            console.print(_line(figure))
+                    except Broken as error:
+                        broken.append(f"{name}: {error}")
 
 
 def _facts(server: str, has_ram_disk: bool) -> dict[str, Any]:

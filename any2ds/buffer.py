@@ -39,7 +39,7 @@ class Buffer:
         return Body(self, len(data), data)
 
     def open_file(self) -> IO[bytes]:
-        return tempfile.TemporaryFile(prefix="any2ds-", dir=self.folder)  # noqa: SIM115 - its Body closes it
+        return tempfile.TemporaryFile(prefix="any2ds-", dir=self.folder)
 
 
 class Receiving:

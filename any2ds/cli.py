@@ -1,4 +1,7 @@
-"""The command line: flags in, exit code out. 0 done, 1 not everything could be done, 2 cannot be done, 130 interrupted."""
+"""The command line: flags in, exit code out.
+
+0 done, 1 not everything could be done, 2 it cannot be done, 130 interrupted, 143 terminated.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,17 @@ def seconds(value: Any) -> float:
     return number
 
 
-_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
+_UNITS = {
+    "": 1,
+    "k": 1000,
+    "m": 1000**2,
+    "g": 1000**3,
+    "t": 1000**4,
+    "ki": 1024,
+    "mi": 1024**2,
+    "gi": 1024**3,
+    "ti": 1024**4,
+}
 
 
 def byte_count(value: Any) -> int:
@@ -141,7 +151,7 @@ def _wanting(wanted: str, parse: Parser) -> Parser:
 
 
 def extension(value: Any) -> str:
-    """A file extension without its dot; webdataset cuts a member's name at the first dot, so letters and digits only."""
+    """A file extension without its dot; no dot in it, since webdataset cuts a member's name at the first one."""
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,16}", value):
         raise ValueError("auto, or an extension of letters and digits such as flat")
     if value in ("txt", "json"):
@@ -278,7 +288,9 @@ def declared() -> Iterator[OptionInfo]:
     for group in _GROUPS.values():
         for f in dataclasses.fields(group):
             shown = f.metadata["shown"] or ("required" if f.default is MISSING else str(f.default))
-            yield OptionInfo(f.name, group.__doc__, f.metadata["help"], f.default, shown, f.metadata["parse"] is boolean)
+            yield OptionInfo(
+                f.name, group.__doc__, f.metadata["help"], f.default, shown, f.metadata["parse"] is boolean
+            )
 
 
 def check_names(given: Mapping[str, Any] | Sequence[str]) -> None:
@@ -319,4 +331,13 @@ def _parse(f: dataclasses.Field[Any], value: Any) -> Any:
         raise OptionError(f"{f.name}={value!r} cannot be: it takes {error}") from None
 
 
-__all__ = ["Config", "FetchOptions", "InputOptions", "OptionInfo", "OutputOptions", "RunOptions", "check_names", "declared"]
+__all__ = [
+    "Config",
+    "FetchOptions",
+    "InputOptions",
+    "OptionInfo",
+    "OutputOptions",
+    "RunOptions",
+    "check_names",
+    "declared",
+]

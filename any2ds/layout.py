@@ -1,10 +1,10 @@
 """What things are called in the output folder: shards, keys, marks of completion. Pure functions of numbers.
 
-    _run.json                what decides which row is in which shard
-    00000.tar                data (or 00000/, 00000.parquet)
-    00000.parquet            metadata, one row per outcome
-    00000_stats.json         figures; its presence alone means that the shard is finished
-    _tmp/<run>/              shards being written; renamed into place when they are whole
+_run.json                what decides which row is in which shard
+00000.tar                data (or 00000/, 00000.parquet)
+00000.parquet            metadata, one row per outcome
+00000_stats.json         figures; its presence alone means that the shard is finished
+_tmp/<run>/              shards being written; renamed into place when they are whole
 """
 
 from __future__ import annotations

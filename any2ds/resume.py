@@ -70,7 +70,9 @@ def prepare(output: OutputFolder, config: Config) -> Finished:
         _refuse_other(output, deciding)
     output.create()
     sweep(output)
-    output.write(layout.RUN_FILE, orjson.dumps({"any2ds": __version__, "options": deciding}, option=orjson.OPT_INDENT_2))
+    output.write(
+        layout.RUN_FILE, orjson.dumps({"any2ds": __version__, "options": deciding}, option=orjson.OPT_INDENT_2)
+    )
     return finished
 
 

@@ -24,7 +24,10 @@ def run(
     reporters: Sequence[Reporter],
     finished: Finished,
 ) -> RunReport:
-    """The figures of the whole; `finished` are the shards that the plan passes over. Raises IncompleteRun, with them, if a shard is missing or the list broke off."""
+    """The figures of the whole; `finished` are the shards that the plan passes over.
+
+    Raises IncompleteRun, with the figures, if a shard is missing or the list broke off.
+    """
     tell = _Reporters(reporters)
     total = RunReport()
     broken: list[ReadError] = []
@@ -42,7 +45,8 @@ def run(
     problems = [str(error) for error in broken]
     if total.failed_shards:
         first = total.failed_shards[0]
-        problems.append(f"{len(total.failed_shards)} shards could not be written, the first ({first.shard_id}): {first.reason}")
+        lost = f"{len(total.failed_shards)} shards could not be written"
+        problems.append(f"{lost}, the first ({first.shard_id}): {first.reason}")
     if problems:
         raise IncompleteRun("; ".join(problems), total)
     return total

@@ -27,7 +27,13 @@ class OpenShard:
     """Takes the outcomes of the rows of `job` in any order; complete when there is one for each row."""
 
     def __init__(
-        self, job: ShardJob, layout: Layout, hashes: tuple[str, ...], writer: type[ShardWriter], folder: Path, buffer: Buffer
+        self,
+        job: ShardJob,
+        layout: Layout,
+        hashes: tuple[str, ...],
+        writer: type[ShardWriter],
+        folder: Path,
+        buffer: Buffer,
     ) -> None:
         self.job = job
         self._layout = layout
@@ -59,7 +65,7 @@ class OpenShard:
             urls = batch.column("url").to_pylist()
             captions = batch.column("caption").to_pylist() if self.metadata.has_captions else [None] * len(urls)
             extras = batch.select(extra).to_pylist() if extra else [None] * len(urls)
-            for url, caption, columns in zip(urls, captions, extras):
+            for url, caption, columns in zip(urls, captions, extras, strict=True):
                 position = next(positions)
                 yield Row(shard_id, position, layout.key(shard_id, position), url, caption, columns)
 
@@ -101,7 +107,9 @@ class OpenShard:
             end_time=time.time(),
             status_dict=dict(self._counts),
         )
-        output.write(self._layout.stats_name(self.job.shard_id), orjson.dumps(report.to_json(), option=orjson.OPT_INDENT_2))
+        output.write(
+            self._layout.stats_name(self.job.shard_id), orjson.dumps(report.to_json(), option=orjson.OPT_INDENT_2)
+        )
         return report
 
     def discard(self) -> None:

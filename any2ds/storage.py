@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
@@ -47,14 +48,29 @@ class InputFile:
     path: str
 
     def open(self, random_access: bool = False) -> BinaryIO:
-        """Raises MissingExtra, or whatever the file system raises."""
-        options: dict[str, Any] = {} if is_local(self.fs) else {"block_size": 2**22}
-        if random_access and not is_local(self.fs):
-            options["cache_type"] = "none"  # several columns are read in turns: each would drop the others' read-ahead
+        """The file from its start; `seekable()` says whether the place where it lies can do more.
+
+        Raises MissingExtra, or whatever the file system raises.
+        """
         try:
-            return cast(BinaryIO, self.fs.open(self.path, "rb", **options))
+            if is_local(self.fs):
+                return cast(BinaryIO, self.fs.open(self.path, "rb"))
+            if "http" in self.fs.protocol and not self.fs.info(self.path).get("partial"):
+                return self._open_without_ranges()
+            # Where several columns are read in turns, each would drop the others' read-ahead.
+            options = {"cache_type": "none"} if random_access else {}
+            return cast(BinaryIO, self.fs.open(self.path, "rb", block_size=2**22, **options))
         except ImportError as error:
             raise registry.missing_extra(self.name, error) from error
+
+    def _open_without_ranges(self) -> BinaryIO:
+        """One HTTP answer, however long its rows are in use; only a silence of the server ends it."""
+        import aiohttp
+
+        patient = {"timeout": aiohttp.ClientTimeout(total=None, sock_read=60)}
+        stream = fsspec.filesystem("http", client_kwargs=patient).open(self.path, "rb", block_size=0)
+        stream.seekable = lambda: False  # fsspec says True, and fails
+        return cast(BinaryIO, stream)
 
 
 def input_files(url: str) -> tuple[list[InputFile], bool]:
@@ -187,7 +203,7 @@ class OutputFolder:
 
     @property
     def staging_root(self) -> Path:
-        """Where shards are written before they are published: beside the result if that is local, so that a rename does."""
+        """Where shards are written before they are published: on the disk of the result, if that is local."""
         if self.is_local:
             return Path(self.path) / layout.TEMPORARY_FOLDER
         return Path(tempfile.gettempdir()) / "any2ds-staging"

@@ -68,7 +68,9 @@ class Describe:
     def __init__(self, options: OutputOptions) -> None:
         self._hashes = [(name, getattr(hashlib, name)) for name in hash_columns(options)]
         self._ext = None if options.file_ext == "auto" else options.file_ext
-        self._nothing = dict.fromkeys(("error_code", "error_message", "http_status", "mime_type", "ext", "bytes", "final_url"))
+        self._nothing = dict.fromkeys(
+            ("error_code", "error_message", "http_status", "mime_type", "ext", "bytes", "final_url")
+        )
         self._nothing.update(dict.fromkeys(name for name, _ in self._hashes))
 
     def __call__(self, fetched: Fetched) -> Sample:

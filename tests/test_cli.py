@@ -102,7 +102,9 @@ def test_options_come_from_a_file_and_the_command_line_wins(media: Path, tmp_pat
     with serve(media) as server:
         (tmp_path / "urls.txt").write_text(server.url("0"))
         (tmp_path / "run.yaml").write_text("url_list: urls.txt\noutput_format: webdataset\noutput_folder: from_file\n")
-        (tmp_path / "run.json").write_text(json.dumps({"url_list": "urls.txt", "compute_hash": "sha256", "quiet": True}))
+        (tmp_path / "run.json").write_text(
+            json.dumps({"url_list": "urls.txt", "compute_hash": "sha256", "quiet": True})
+        )
         assert any2ds("--config=run.yaml", "--output_folder=from_line", cwd=tmp_path).returncode == 0
         assert any2ds("--config=run.json", cwd=tmp_path).returncode == 0
     assert (tmp_path / "from_line" / "00000.tar").exists()

@@ -1,4 +1,4 @@
-"""The whole road: every input format, plain and compressed, into every output format, read with other people's tools."""
+"""The whole road: every input format, plain and compressed, into every output format, read with others' tools."""
 
 import gzip
 import io
@@ -202,7 +202,8 @@ def test_items_may_be_given_as_a_python_list(server: Server, media: Path, tmp_pa
 def test_a_script_needs_no_main_guard(server: Server, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        f"from any2ds import download\nprint(download([{server.url('0.png')!r}], output_folder='out', quiet=True).successes)\n"
+        "from any2ds import download\n"
+        f"print(download([{server.url('0.png')!r}], output_folder='out', quiet=True).successes)\n"
     )
     ran = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert (ran.stdout, ran.stderr) == ("1\n", "")

@@ -63,7 +63,9 @@ def test_a_shard_is_data_metadata_and_stats_in_the_order_of_the_list(tmp_path: P
     names = ["00000.parquet", "00000.tar", "00000_stats.json", "00001.parquet", "00001.tar", "00001_stats.json"]
     assert sorted(os.listdir(out)) == names
     found = members(out / "00001.tar")
-    assert list(found) == [f"{key}.{ext}" for key in ("000010", "000011", "000012", "000013", "000014") for ext in ("jpg", "json")]
+    assert list(found) == [
+        f"{key}.{ext}" for key in ("000010", "000011", "000012", "000013", "000014") for ext in ("jpg", "json")
+    ]
     assert found["000012.jpg"] == (media / "7.jpg").read_bytes()
     stats = json.loads((out / "00001_stats.json").read_text())
     assert {name: stats[name] for name in ("count", "successes", "failed_to_download", "failed_to_subsample")} == {

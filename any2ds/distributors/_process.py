@@ -23,7 +23,12 @@ END = "end"  # parent to child: there are no more
 CRASHED = "crashed"  # child to parent, with a traceback: the worker raised
 
 # What the child runs first, so that it finds the modules that the parent has found.
-BOOTSTRAP = "import sys, pickle; sys.path[:] = pickle.load(sys.stdin.buffer); from any2ds.distributors._process import main; main()"
+BOOTSTRAP = """
+import pickle, sys
+sys.path[:] = pickle.load(sys.stdin.buffer)
+from any2ds.distributors._process import main
+main()
+"""
 
 
 def main() -> None:

@@ -30,42 +30,46 @@ class CurlFetcher:
         self._transport = CurlTransport(options, buffer)
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
-        options, buffer, transport = self._options, self._buffer, self._transport
+        options = self._options
         schedule = Schedule(options.thread_count, options.timeout, options.retries)
         clock = Clock()
-        with Feeder(rows, schedule, options.thread_count, transport.wake) as feeder:
-            while True:
-                # Read before looking at the schedule: rows that come in between are then seen in the next turn.
-                exhausted = feeder.exhausted
-                now = clock.now()
-                done: list[Fetched] = []
-                begun = 0
-                while self._may_start(begun) and (attempt := schedule.next(now)):
-                    begun += 1
-                    url = normalize(attempt.row.url)
-                    if isinstance(url, str):
-                        transport.start(attempt, url)
-                    elif fetched := schedule.finish(attempt, url, now):
-                        done.append(fetched)
+        with Feeder(rows, schedule, options.thread_count, self._transport.wake) as feeder:
+            # `exhausted` is read first: rows that come in between are then seen by the schedule.
+            while not (feeder.exhausted and schedule.idle):
+                begun, done = self._begin(schedule, clock.now())
+                wait = 0.0 if done or begun == _STARTS_PER_TURN else min(HEARTBEAT, schedule.wait(clock.now()))
+                done += self._move(schedule, clock, wait)
                 feeder.refill()
-                if not done and exhausted and schedule.idle:
-                    feeder.check()
-                    return
-                wait = 0.0 if done or begun == _STARTS_PER_TURN else min(HEARTBEAT, schedule.wait(now))
-                for attempt, outcome in transport.poll(wait):
-                    if fetched := schedule.finish(attempt, outcome, now):
-                        done.append(fetched)
-                for attempt in schedule.overdue(clock.now()):
-                    if fetched := schedule.finish(attempt, transport.cancel(attempt), now):
-                        done.append(fetched)
                 with clock.absence():
                     yield done
+            feeder.check()
 
     def close(self) -> None:
         self._transport.close()
 
-    def _may_start(self, begun: int) -> bool:
-        return begun < _STARTS_PER_TURN and not self._transport.backlog and not self._buffer.full
+    def _begin(self, schedule: Schedule, now: float) -> tuple[int, list[Fetched]]:
+        """Start what may start: how many attempts, and the rows that cannot even be tried."""
+        begun, done = 0, []
+        while begun < _STARTS_PER_TURN and not self._transport.backlog and not self._buffer.full:
+            attempt = schedule.next(now)
+            if attempt is None:
+                break
+            begun += 1
+            url = normalize(attempt.row.url)
+            if isinstance(url, str):
+                self._transport.start(attempt, url)
+            elif fetched := schedule.finish(attempt, url, now):
+                done.append(fetched)
+        return begun, done
+
+    def _move(self, schedule: Schedule, clock: Clock, wait: float) -> Iterator[Fetched]:
+        """Move bytes for at most `wait` seconds if there are none: the rows that are done with."""
+        for attempt, outcome in self._transport.poll(wait):
+            if fetched := schedule.finish(attempt, outcome, clock.now()):
+                yield fetched
+        for attempt in schedule.overdue(clock.now()):
+            if fetched := schedule.finish(attempt, self._transport.cancel(attempt), clock.now()):
+                yield fetched
 
 
 class Clock:

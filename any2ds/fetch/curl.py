@@ -125,9 +125,9 @@ class CurlTransport:
             self._timer = None
             multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
         ended: list[tuple[Attempt, Payload | Failure]] = []
-        more = True
-        while more:
-            more, complete, failed = multi.info_read()
+        remaining = 1
+        while remaining:
+            remaining, complete, failed = multi.info_read()
             for handle in complete:
                 transfer = self._by_handle[handle]
                 ended.append((transfer.attempt, transfer.succeeded()))
@@ -242,7 +242,7 @@ class _Transfer:
         if handle.getinfo(pycurl.REDIRECT_COUNT):
             url = handle.getinfo(pycurl.EFFECTIVE_URL)
         status = handle.getinfo(pycurl.RESPONSE_CODE) if self.url.startswith("http") else None
-        if status is not None and not 200 <= status < 300 or status in (204, 205):
+        if (status is not None and not 200 <= status < 300) or status in (204, 205):
             return Failure("fetch", f"http_{status}", "", status, url)
         if not self.receiving.size:
             return Failure("fetch", "empty_body", "", status, url)
@@ -319,4 +319,3 @@ def certificate_bundle() -> str:
     names = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
     candidates = [*map(os.environ.get, names), ssl.get_default_verify_paths().cafile]
     return next((path for path in candidates if path and Path(path).exists()), certifi.where())
-

@@ -25,7 +25,7 @@ class Attempt:
 
 
 class Schedule:
-    """At most `slots` attempts in flight, each at most `timeout` seconds (0: no limit), `retries` more after the first."""
+    """At most `slots` attempts in flight, each for `timeout` seconds (0: no limit), `retries` more after the first."""
 
     def __init__(self, slots: int, timeout: float, retries: int, rng: random.Random | None = None) -> None:
         self.slots = slots

@@ -15,7 +15,7 @@ from any2ds.errors import ReadError
 from any2ds.protocols import Columns
 from any2ds.readers._text import NO_UTF8_IN_URL, blocks, one_line, require, sliced, to_text
 
-LONGEST_ROW = 2**22  # bytes; pyarrow takes no row that is longer than its blocks
+LONGEST_ROW = 2**21  # bytes; pyarrow takes no row that is longer than its blocks
 _END = "any2ds: the end of the list"
 _EMPTY = pa.record_batch([], names=[])
 
@@ -34,6 +34,8 @@ class Separated:
         head = next(pieces, b"")
         if not head.strip():
             return
+        if b"\n" not in head:
+            head += next(pieces, b"")  # a header that is cut off says nothing of the columns
         existing = self._header(head)
         require(columns.names, existing)
         others = [name for name in columns.names if name not in columns.texts]

@@ -27,7 +27,7 @@ codecs.register_error(NO_UTF8_IN_URL, _percent)
 def blocks(stream: BinaryIO, size: int = BLOCK) -> Iterator[bytes]:
     """`stream` in blocks of `size` bytes, the last one shorter, without a byte order mark.
 
-    What was read before a ReadError comes first.
+    A last line without newline is given one, unless a ReadError cuts it off; what was read before that comes first.
     """
     block, is_first = bytearray(), True
     failure: ReadError | None = None
@@ -41,6 +41,8 @@ def blocks(stream: BinaryIO, size: int = BLOCK) -> Iterator[bytes]:
             data, block = bytes(block), bytearray()
             if is_first:
                 data, is_first = data.removeprefix(codecs.BOM_UTF8), False
+            if data and not piece and failure is None and not data.endswith(b"\n"):
+                data += b"\n"
             if data:
                 yield data
             if not piece and failure is None:

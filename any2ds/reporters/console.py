@@ -1,4 +1,4 @@
-"""Shows a run on the terminal: a line that lives while it runs, plain lines where there is no terminal, and a report."""
+"""Shows a run to a person: live on a terminal, in plain lines elsewhere, and in a report at the end."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def _report(total: RunReport, output_folder: str) -> RenderableType:
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
     for code, rows in sorted(total.status_dict.items(), key=lambda item: (item[0] != SUCCESS, -item[1], item[0])):
         meaning = "stored" if code == SUCCESS else failure_code(code).meaning
-        table.add_row(code, f"{rows:,}", f"{rows / total.count:.1%}", meaning, style="" if code == SUCCESS else "yellow")
+        table.add_row(
+            code, f"{rows:,}", f"{rows / total.count:.1%}", meaning, style="" if code == SUCCESS else "yellow"
+        )
     seconds = max(total.seconds, 1e-3)
     lines = [
         f"{total.count:,} rows, {total.successes:,} stored, {total.count - total.successes:,} failed",

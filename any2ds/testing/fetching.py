@@ -201,15 +201,15 @@ class FetcherContract:
         fetch_options = Config.from_options({"url_list": "-", "max_buffered_bytes": limit, "thread_count": 16}).fetch
         buffer = Buffer(limit, 16)
         most, bodies = 0, []
-        with serve(self.folder(tmp_path), {"a.jpg": ["big:3000000"]}) as server:
-            with contextlib.closing(self.make_fetcher(fetch_options, buffer)) as fetcher:
-                for batch in fetcher.fetch(rows_of([server.url("a.jpg")] * 24)):
-                    most = max(most, buffer.used)
-                    for fetched in batch:
-                        assert isinstance(fetched.outcome, Payload)
-                        bodies.append(fetched.outcome.body)
-                        if buffer.used > buffer.half:
-                            fetched.outcome.body.spill()
+        fetcher = self.make_fetcher(fetch_options, buffer)
+        with serve(self.folder(tmp_path), {"a.jpg": ["big:3000000"]}) as server, contextlib.closing(fetcher):
+            for batch in fetcher.fetch(rows_of([server.url("a.jpg")] * 24)):
+                most = max(most, buffer.used)
+                for fetched in batch:
+                    assert isinstance(fetched.outcome, Payload)
+                    bodies.append(fetched.outcome.body)
+                    if buffer.used > buffer.half:
+                        fetched.outcome.body.spill()
         assert [body.size for body in bodies] == [3_000_000] * 24
         assert len({body.read() for body in bodies}) == 1
         assert most <= limit

@@ -15,9 +15,9 @@ _NAME = 100  # bytes that the name field holds
 _MOST = 8**11  # sizes from here on need another notation
 
 # POSIX.1-1988 ustar. What never changes: owner 0, mode 0644 and time 0, so that the same samples give the same bytes.
-_OWNER = b"0000644\0" b"0000000\0" b"0000000\0"
-_TIME = b"00000000000\0"
-_REST = (b"0" + bytes(100) + b"ustar\x0000").ljust(_BLOCK - 156, b"\0")
+_OWNER = b"0000644\x00" + 2 * b"0000000\x00"
+_TIME = b"00000000000\x00"
+_REST = (b"0" + bytes(100) + b"ustar\x0000").ljust(_BLOCK - 156, b"\x00")
 _FIXED_SUM = sum(_OWNER) + sum(_TIME) + sum(_REST) + 8 * ord(" ")
 
 
@@ -51,9 +51,9 @@ def header(name: str, size: int) -> bytes:
         info = tarfile.TarInfo(name)
         info.size = size
         return info.tobuf(tarfile.PAX_FORMAT)
-    digits = b"%011o\0" % size
-    checksum = b"%06o\0 " % (_FIXED_SUM + sum(encoded) + sum(digits))
-    return b"".join((encoded.ljust(_NAME, b"\0"), _OWNER, digits, _TIME, checksum, _REST))
+    digits = b"%011o\x00" % size
+    checksum = b"%06o\x00 " % (_FIXED_SUM + sum(encoded) + sum(digits))
+    return b"".join((encoded.ljust(_NAME, b"\x00"), _OWNER, digits, _TIME, checksum, _REST))
 
 
 PART = WebdatasetWriter

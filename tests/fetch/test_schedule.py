@@ -82,7 +82,9 @@ def test_overdue_attempts_are_told_once_in_order_of_their_deadlines() -> None:
     first = made.next(0)
     second = made.next(1)
     third = made.next(2)
-    assert first and second and third
+    assert first
+    assert second
+    assert third
     made.finish(second, GONE, 3)
     assert made.wait(4) == 6
     assert made.overdue(9.9) == []

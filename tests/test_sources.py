@@ -1,0 +1,508 @@
+"""Which files a url list means, what rows come of it, and what is raised when it breaks off."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import fsspec
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from any2ds.config import InputOptions
+from any2ds.errors import InputError, MissingColumns, MissingExtra, OptionError, ReadError
+from any2ds.sources import Source, list_format
+
+FORMATS = ("txt", "csv", "tsv", "json", "jsonl", "parquet")
+URLS = [f"http://a/{i}.jpg" for i in range(5)]
+
+
+def content(format: str, urls: list[str] = URLS) -> bytes:
+    table = pa.table({"url": urls, "n": range(len(urls))})
+    if format == "txt":
+        return "\n".join([*urls, ""]).encode()
+    if format in ("csv", "tsv"):
+        mark = "," if format == "csv" else "\t"
+        return "\n".join([f"url{mark}n", *(f"{url}{mark}{i}" for i, url in enumerate(urls)), ""]).encode()
+    if format == "json":
+        return json.dumps(table.to_pylist()).encode()
+    if format == "jsonl":
+        return b"".join(json.dumps(row).encode() + b"\n" for row in table.to_pylist())
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+COMPRESS = {
+    "gz": gzip.compress,
+    "bz2": lambda data: bz2.compress(data, 1),
+    "xz": lambda data: lzma.compress(data, preset=0),
+    "zst": zstd,
+}
+
+
+def put(path: Path, data: bytes | str = "http://a/1\n") -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return str(path)
+
+
+def open_files(folder: Path) -> list[str]:
+    """What this process holds open in `folder`."""
+    links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
+    targets = [os.readlink(link) for link in links if os.path.islink(link)]
+    return [target for target in targets if target.startswith(str(folder))]
+
+
+def rows(url_list: Any, **options: Any) -> list[dict[str, Any]]:
+    with Source(InputOptions(url_list=url_list, **options)) as source:
+        batches = list(source.batches())
+        assert all(batch.schema == source.schema for batch in batches)
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def urls(url_list: Any, **options: Any) -> list[str]:
+    return [row["url"] for row in rows(url_list, **options)]
+
+
+def until_broken(url_list: Any, **options: Any) -> tuple[list[str], ReadError]:
+    found: list[str] = []
+    with pytest.raises(ReadError) as caught:
+        for batch in Source(InputOptions(url_list=url_list, **options)).batches():
+            found += batch["url"].to_pylist()
+    return found, caught.value
+
+
+class TestFormats:
+    @pytest.mark.parametrize("format", FORMATS)
+    @pytest.mark.parametrize("suffix", ["", *COMPRESS])
+    def test_by_name(self, tmp_path: Path, format: str, suffix: str) -> None:
+        data = COMPRESS[suffix](content(format)) if suffix else content(format)
+        assert urls(put(tmp_path / f"list.{format}{suffix and '.' + suffix}", data)) == URLS
+        assert len(list(tmp_path.iterdir())) == 1
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("a/list.CSV", ("csv", None)),
+            ("part-0.snappy.parquet", ("parquet", None)),
+            ("list.jsonl.gz", ("jsonl", "gz")),
+            ("list.gz", (None, "gz")),
+            ("list", (None, None)),
+            ("parquet", (None, None)),
+            ("gz", (None, None)),
+            (".csv", ("csv", None)),
+            ("v1.2/list", (None, None)),
+            ("https://h/list.tsv.xz?sig=a/b.csv#x", ("tsv", "xz")),
+            ("https://h.csv", (None, None)),
+            ("zip://a.csv::s3://b/c.zip", ("csv", None)),
+            ("list.ndjson", ("jsonl", None)),
+        ],
+    )
+    def test_of_a_name(self, name: str, expected: tuple[str | None, str | None]) -> None:
+        assert list_format(name) == expected
+
+    def test_an_unknown_extension_is_txt_unless_a_format_is_given(self, tmp_path: Path) -> None:
+        path = put(tmp_path / "list.lst", content("csv"))
+        assert urls(path)[0] == "url,n"
+        assert urls(path, input_format="csv") == URLS
+
+    @pytest.mark.parametrize("suffix", COMPRESS)
+    def test_several_compressed_members_and_padding(self, tmp_path: Path, suffix: str) -> None:
+        compress = COMPRESS[suffix]
+        padding = b"\0" * 8 if suffix in ("gz", "xz") else b""
+        data = compress(b"http://a/0\nhttp") + compress(b"://a/1\n") + padding
+        assert urls(put(tmp_path / f"list.txt.{suffix}", data)) == ["http://a/0", "http://a/1"]
+
+
+class TestFiles:
+    def test_a_folder_is_read_in_order_at_any_depth(self, tmp_path: Path) -> None:
+        for name in (
+            "b/2.txt",
+            "a.txt",
+            "b/1.txt",
+            "c.txt",
+            "_tmp/x.txt",
+            ".git/x.txt",
+            "_SUCCESS",
+            ".x.txt",
+            "README",
+        ):
+            put(tmp_path / name, f"http://{name}\n")
+        assert urls(str(tmp_path)) == ["http://a.txt", "http://b/1.txt", "http://b/2.txt", "http://c.txt"]
+
+    def test_files_of_a_folder_without_a_known_extension_are_txt(self, tmp_path: Path) -> None:
+        for name in ("part-1", "part-0", "_SUCCESS"):
+            put(tmp_path / name, f"http://{name}\n")
+        assert urls(str(tmp_path)) == ["http://part-0", "http://part-1"]
+
+    def test_input_format_chooses_in_a_folder(self, tmp_path: Path) -> None:
+        put(tmp_path / "a.csv.gz", gzip.compress(content("csv")))
+        put(tmp_path / "b.txt", "http://b\n")
+        assert urls(str(tmp_path), input_format="csv") == URLS
+        assert urls(str(tmp_path), input_format="txt") == ["http://b"]
+
+    def test_input_format_takes_all_of_a_folder_if_none_has_its_name(self, tmp_path: Path) -> None:
+        put(tmp_path / "a", "url\nu\n")
+        put(tmp_path / "b.txt", "url\nv\n")
+        assert urls(str(tmp_path), input_format="csv") == ["u", "v"]
+
+    def test_a_glob_and_lists_of_all_these(self, tmp_path: Path) -> None:
+        for name in ("x/1.txt", "x/2.txt", "x/_3.txt", "y/4.txt", "z[1].txt"):
+            put(tmp_path / name, f"http://{name}\n")
+        found = urls([f"{tmp_path}/z[1].txt", f"{tmp_path}/x/*.txt", str(tmp_path / "y")])
+        assert found == ["http://z[1].txt", "http://x/1.txt", "http://x/2.txt", "http://y/4.txt"]
+        assert urls(f"{tmp_path}/x/_*") == ["http://x/_3.txt"]
+
+    def test_names_for_the_manifest(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        put(tmp_path / "d/a.txt")
+        put(tmp_path / "d/b.txt")
+        monkeypatch.chdir(tmp_path)
+        with Source(InputOptions(url_list="d")) as source:
+            assert source.files == [str(tmp_path / "d/a.txt"), str(tmp_path / "d/b.txt")]
+
+    def test_empty_files_are_passed_over(self, tmp_path: Path) -> None:
+        for name in ("a.csv", "c.csv"):
+            put(tmp_path / name, "url,n\n")
+        put(tmp_path / "b.csv", content("csv"))
+        put(tmp_path / "d.csv", b"")
+        assert urls(str(tmp_path), save_additional_columns=("n",)) == URLS
+
+    def test_remote_files(self) -> None:
+        fs = fsspec.filesystem("memory")
+        fs.pipe({"/lists/b.txt": b"http://b\n", "/lists/a.parquet": content("parquet"), "/lists/_x.txt": b"http://x\n"})
+        with Source(InputOptions(url_list="memory://lists")) as source:
+            assert source.files == ["memory:///lists/a.parquet", "memory:///lists/b.txt"]
+        assert urls("memory://lists/*.txt") == ["http://b"]
+        assert urls("memory://lists") == [*URLS, "http://b"]
+
+    @pytest.mark.parametrize("format", ["parquet", "csv"])
+    def test_s3(self, s3: str, format: str) -> None:
+        fs = fsspec.filesystem("s3")
+        fs.pipe(f"{s3}/{format}/0.{format}", content(format))
+        fs.pipe(f"{s3}/{format}/1.{format}.gz", gzip.compress(content(format)))
+        assert rows(f"s3://{s3}/{format}/", save_additional_columns=("n",)) == 2 * [
+            {"url": url, "n": n} for n, url in enumerate(URLS)
+        ]
+        with pytest.raises(InputError, match="no such file or folder"):
+            Source(InputOptions(url_list=f"s3://{s3}/absent.txt"))
+
+    @pytest.mark.parametrize("name", ["list.csv", "list.parquet", "list.jsonl.gz", "list.parquet.gz"])
+    def test_http_servers_without_ranges(self, tmp_path: Path, name: str) -> None:
+        many = [f"http://a/{i * 7919 % 1_000_003}" for i in range(300_000)]
+        data = content(name.split(".")[1], many)
+        put(tmp_path / name, gzip.compress(data) if name.endswith(".gz") else data)
+        with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path))) as server:
+            Thread(target=server.serve_forever).start()
+            url = f"http://127.0.0.1:{server.server_port}"
+            try:
+                assert urls(f"{url}/{name}?signature=a/b.txt") == many
+                with pytest.raises(InputError, match="no such file"):
+                    Source(InputOptions(url_list=f"{url}/absent.txt"))
+            finally:
+                server.shutdown()
+
+    @pytest.mark.parametrize("format", ["txt", "parquet"])
+    def test_standard_input(self, tmp_path: Path, format: str) -> None:
+        program = (
+            "from any2ds.config import InputOptions; from any2ds.sources import Source\n"
+            f"source = Source(InputOptions(url_list='-', input_format={format!r}))\n"
+            "print(source.files, *(url for batch in source.batches() for url in batch['url'].to_pylist()))"
+        )
+        run = subprocess.run([sys.executable, "-c", program], input=content(format), capture_output=True, check=True)
+        assert run.stdout.decode().split() == ["['-']", *URLS]
+
+    def test_everything_is_closed_when_the_consumer_stops_early(self, tmp_path: Path) -> None:
+        for format in FORMATS:
+            path = put(tmp_path / f"list.{format}", content(format))
+            batches = Source(InputOptions(url_list=[path, path])).batches()
+            next(batches)
+            batches.close()  # type: ignore[attr-defined]
+            with Source(InputOptions(url_list=path)):
+                pass
+        if sys.platform == "linux":
+            assert open_files(tmp_path) == []
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """A bucket on a server of this machine."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        fsspec.filesystem("s3").mkdir("lists")
+        yield "lists"
+        server.stop()
+
+
+class TestFromPython:
+    def test_a_list_of_urls(self) -> None:
+        given = ["http://a/1.jpg", None, "s3://b/list.txt", " http://\ud800/"]
+        assert urls(given) == ["http://a/1.jpg", None, "s3://b/list.txt", " http://?/"]
+
+    def test_a_list_of_urls_that_all_end_as_lists_do_are_files(self, tmp_path: Path) -> None:
+        path = "file://" + put(tmp_path / "a.txt.gz", gzip.compress(b"http://a/1\n"))
+        assert urls([path]) == ["http://a/1"]
+        assert urls([path, "http://a/2"]) == [path, "http://a/2"]
+
+    def test_with_a_format_a_list_of_strings_is_files(self, tmp_path: Path) -> None:
+        assert urls(["file://" + put(tmp_path / "a")], input_format="txt") == ["http://a/1"]
+
+    def test_a_list_of_dicts(self) -> None:
+        given = [{"link": "http://a/1", "n": 1, "tags": ["a"]}, {"link": None, "n": 2.5}]
+        assert rows(given, url_col="link", save_additional_columns=("n", "tags")) == [
+            {"url": "http://a/1", "n": 1.0, "tags": ["a"]},
+            {"url": None, "n": 2.5, "tags": None},
+        ]
+
+    def test_arrow_and_pandas(self) -> None:
+        table = pa.table({"url": pa.array(URLS).dictionary_encode(), "n": pa.array(range(5), pa.int8())})
+        for given in (table, table.combine_chunks().to_batches()[0], table.to_reader(2), table.to_pandas()):
+            found = rows(given, save_additional_columns=("n",))
+            assert found == [{"url": url, "n": n} for n, url in enumerate(URLS)]
+        assert isinstance(table.to_pandas(), pd.DataFrame)
+
+    def test_long_lists_come_in_moderate_batches(self) -> None:
+        many = [f"http://a/{i}" for i in range(150_000)]
+        for given in (many, pa.table({"url": many}), [{"url": url} for url in many]):
+            batches = list(Source(InputOptions(url_list=given)).batches())
+            assert max(batch.num_rows for batch in batches) <= 65536
+            assert [url for batch in batches for url in batch["url"].to_pylist()] == many
+
+    def test_rows_have_no_files(self) -> None:
+        assert Source(InputOptions(url_list=["http://a/1"])).files == []
+
+    @pytest.mark.parametrize("given", [["http://a/1", {"url": "b"}], [1], iter(["http://a/1"])])
+    def test_anything_else_is_refused(self, given: Any) -> None:
+        with pytest.raises(OptionError, match="url_list cannot be"):
+            Source(InputOptions(url_list=given))
+
+
+class TestColumns:
+    def test_names_and_types(self, tmp_path: Path) -> None:
+        table = pa.table(
+            {
+                "text": pa.array(["c"]).dictionary_encode(),
+                "n": pa.array([7], pa.uint16()),
+                "nothing": pa.nulls(1),
+                "link": pa.array(["u"], pa.large_string()),
+                "when": pa.array([0], pa.timestamp("ms", "UTC")),
+            }
+        )
+        pq.write_table(table, tmp_path / "list.parquet")
+        options = InputOptions(
+            str(tmp_path / "list.parquet"), None, "link", "text", ("n", "when", "text", "nothing", "n")
+        )
+        with Source(options) as source:
+            assert source.schema == pa.schema(
+                {
+                    "url": pa.string(),
+                    "caption": pa.string(),
+                    "n": pa.uint16(),
+                    "when": pa.timestamp("ms", "UTC"),
+                    "text": pa.string(),
+                    "nothing": pa.string(),
+                }
+            )
+            (batch,) = source.batches()
+        assert batch.to_pylist()[0]["caption"] == batch.to_pylist()[0]["text"] == "c"
+
+    def test_the_columns_of_url_and_caption_may_be_named_again(self) -> None:
+        given = [{"url": "u", "caption": "c"}]
+        assert rows(given, caption_col="caption", save_additional_columns=("caption", "url")) == given
+
+    def test_numbers_as_captions_are_text(self, tmp_path: Path) -> None:
+        assert rows(put(tmp_path / "a.csv", "url,n\nu,007\n"), caption_col="n") == [{"url": "u", "caption": "007"}]
+        assert rows([{"url": "u", "n": 7}], caption_col="n") == [{"url": "u", "caption": "7"}]
+
+    def test_bytes_that_are_not_utf8(self) -> None:
+        table = pa.table({"url": [b"http://a/\xe9"], "text": [b"caf\xe9"]})
+        assert rows(table, caption_col="text") == [{"url": "http://a/%E9", "caption": "caf\ufffd"}]
+
+    @pytest.mark.parametrize(
+        ("extra", "options"),
+        [
+            ("status", {}),
+            ("key", {"url_col": "key"}),
+            ("url", {"url_col": "link"}),
+            ("caption", {"caption_col": "text"}),
+        ],
+    )
+    def test_names_that_are_taken(self, extra: str, options: dict[str, str]) -> None:
+        with pytest.raises(OptionError, match=f"save_additional_columns: .*{extra}"):
+            Source(InputOptions(url_list=["http://a/1"], save_additional_columns=(extra,), **options))
+
+    def test_captions_that_are_no_text(self) -> None:
+        with pytest.raises(InputError, match="'tags' holds list<item: string>, not text"):
+            Source(InputOptions(url_list=pa.table({"url": ["u"], "tags": [["a"]]}), caption_col="tags"))
+
+    def test_files_of_several_formats_and_types_become_one(self, tmp_path: Path) -> None:
+        pq.write_table(pa.table({"url": ["u"], "n": pa.array([1], pa.int16())}), tmp_path / "1.parquet")
+        put(tmp_path / "2.csv", "n,url\n2,v\n")
+        put(tmp_path / "3.jsonl", '{"url":"w"}\n')
+        pq.write_table(pa.table({"url": ["x"], "n": [4.0]}), tmp_path / "4.parquet")
+        found = rows(str(tmp_path), save_additional_columns=("n",))
+        assert found == [{"url": "u", "n": 1}, {"url": "v", "n": 2}, {"url": "w", "n": None}, {"url": "x", "n": 4}]
+
+    def test_a_value_that_does_not_fit_the_first_file_ends_the_list_there(self, tmp_path: Path) -> None:
+        pq.write_table(pa.table({"url": ["u"], "n": pa.array([1], pa.int8())}), tmp_path / "1.parquet")
+        many = [*range(100), 1000, *range(100)]
+        pq.write_table(pa.table({"url": [str(i) for i in range(201)], "n": many}), tmp_path / "2.parquet")
+        found, error = until_broken(str(tmp_path), save_additional_columns=("n",))
+        assert found == ["u", *(str(i) for i in range(100))]
+        assert (error.path, error.where) == (str(tmp_path / "2.parquet"), "row 101")
+        assert "int8" in error.reason
+
+
+class TestCannotStart:
+    @pytest.mark.parametrize("name", ["absent.txt", "absent/*.txt", "absent/"])
+    def test_nothing_there(self, tmp_path: Path, name: str) -> None:
+        with pytest.raises(InputError, match="absent"):
+            Source(InputOptions(url_list=f"{tmp_path}/{name}"))
+
+    def test_one_of_several_files_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"b\.txt: no such file"):
+            Source(InputOptions(url_list=[put(tmp_path / "a.txt"), f"{tmp_path}/b.txt"]))
+
+    def test_a_server_that_is_not_there(self) -> None:
+        with pytest.raises(InputError, match=r"list\.txt"):
+            Source(InputOptions(url_list="ftp://127.0.0.1:9/list.txt"))
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_no_rows(self, tmp_path: Path, format: str) -> None:
+        empty = content(format, []) if format != "parquet" else content("parquet", ["u"])
+        if format == "parquet":
+            sink = io.BytesIO()
+            pq.write_table(pa.table({"url": pa.array([], pa.string())}), sink)
+            empty = sink.getvalue()
+        path = put(tmp_path / f"a.{format}", empty)
+        with pytest.raises(InputError, match=rf"no rows in {re.escape(path)}"):
+            Source(InputOptions(url_list=path))
+
+    @pytest.mark.parametrize("given", [[], pa.table({"url": pa.array([], pa.string())})])
+    def test_no_rows_from_python(self, given: Any) -> None:
+        with pytest.raises(InputError, match="empty"):
+            Source(InputOptions(url_list=given))
+
+    def test_an_empty_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="no files in this folder"):
+            Source(InputOptions(url_list=str(tmp_path)))
+
+    @pytest.mark.parametrize("format", [format for format in FORMATS if format != "txt"])
+    def test_an_absent_column(self, tmp_path: Path, format: str) -> None:
+        path = put(tmp_path / f"a.{format}", content(format))
+        with pytest.raises(MissingColumns) as caught:
+            Source(InputOptions(url_list=path, caption_col="text"))
+        assert str(caught.value) == f"{path} (read as {format}): no column 'text'; columns that exist: url, n"
+
+    def test_columns_of_a_txt_list(self, tmp_path: Path) -> None:
+        with pytest.raises(MissingColumns, match=r"\(read as txt\): no column 'caption'; columns that exist: url"):
+            Source(InputOptions(url_list=put(tmp_path / "a.lst"), caption_col="caption"))
+
+    def test_unknown_protocol(self) -> None:
+        with pytest.raises(InputError, match="nope"):
+            Source(InputOptions(url_list="nope://a/b.txt"))
+
+    def test_a_library_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "gcsfs", None)
+        with pytest.raises(MissingExtra, match=r"any2ds\[gcs\]"):
+            Source(InputOptions(url_list="gs://bucket/a.txt"))
+
+
+class TestBreaksOff:
+    def test_broken_from_the_start(self, tmp_path: Path) -> None:
+        path = put(tmp_path / "a.parquet", content("parquet")[:-8])
+        with pytest.raises(ReadError) as caught:
+            Source(InputOptions(url_list=path))
+        assert (caught.value.path, caught.value.where) == (path, "row 0")
+
+    @pytest.mark.parametrize(
+        ("name", "data", "survive", "where"),
+        [
+            ("csv", b"url\nv\nw,1\nx\n", ["v"], "row 3"),
+            ("jsonl", b'{"url":"v"}\n{"url"\n', ["v"], "line 2"),
+            ("json", b'[{"url":"v"},', ["v"], "item 2"),
+            ("parquet", b"PAR1", [], "row 0"),
+            ("txt.gz", gzip.compress(b"v\nw\n", mtime=0)[:-4], ["v", "w"], "row 2"),
+            ("txt.gz", b"v\nw\n", [], "row 0"),
+            ("txt.bz2", b"v\nw\n", [], "row 0"),
+            ("txt.xz", b"v\nw\n", [], "row 0"),
+            ("txt.zst", b"v\nw\n", [], "row 0"),
+            ("parquet.gz", gzip.compress(content("parquet"))[:-9], [], "row 0"),
+            ("csv", b"link\nv\n", [], "row 0"),
+        ],
+    )
+    def test_a_later_file(self, tmp_path: Path, name: str, data: bytes, survive: list[str], where: str) -> None:
+        paths = [put(tmp_path / "a.txt", "u\n"), put(tmp_path / f"b.{name}", data), put(tmp_path / "c.txt", "z\n")]
+        found, error = until_broken(paths)
+        assert found == ["u", *survive]
+        assert (error.path, error.where) == (paths[1], where)
+        assert error.reason
+        assert str(error).startswith(f"{paths[1]}: could be read only up to {where}: ")
+
+    @pytest.mark.parametrize("format", ["txt", "csv", "tsv", "json", "jsonl"])
+    @pytest.mark.parametrize("suffix", COMPRESS)
+    def test_every_whole_row_before_a_break_in_a_compressed_file(
+        self, tmp_path: Path, format: str, suffix: str
+    ) -> None:
+        many = [f"http://example.com/{i * 7919 % 100_003}/{i * 104_729 % 999_983}.jpg" for i in range(30_000)]
+        data = content(format, many)
+        broken = COMPRESS[suffix](data)
+        broken = broken[: len(broken) * 3 // 4]
+        found, error = until_broken(put(tmp_path / f"a.{format}.{suffix}", broken))
+        assert found == many[: len(found)]
+        assert len(found) > 15_000
+        assert error.where == f"row {len(found)}"
+        if suffix == "gz":
+            text = zlib.decompressobj(31).decompress(broken)
+            assert len(found) == text.count(b"http") - (format != "json" or not text.endswith(b"}"))
+
+    def test_rows_before_damaged_bytes_in_a_gzip(self, tmp_path: Path) -> None:
+        many = [f"http://example.com/{i * 7919 % 100_003}.jpg" for i in range(60_000)]
+        data = bytearray(gzip.compress(content("txt", many)))
+        data[len(data) // 2] ^= 0xFF
+        found, error = until_broken(put(tmp_path / "a.txt.gz", bytes(data)))
+        assert 20_000 < len(found) <= 60_000
+        assert found[:20_000] == many[:20_000]
+        assert error.__cause__ is not None
+
+    def test_the_types_of_the_first_file_bind_the_later(self, tmp_path: Path) -> None:
+        paths = [put(tmp_path / "a.csv", "url,n\nu,1\n"), put(tmp_path / "b.csv", "url,n\nv,2\nw,x\n")]
+        found, error = until_broken(paths, save_additional_columns=("n",))
+        assert found == ["u", "v"]
+        assert (error.path, error.where) == (paths[1], "row 3")

@@ -25,10 +25,11 @@ class Json:
         head = next(pieces, b"")
         pieces = chain([head], pieces)
         if head.lstrip()[:1] == b"{":
-            return to_batches(lines(pieces), columns, schema, "line")
+            yield from to_batches(lines(pieces), columns, schema, "line")
+            return
         if head.lstrip()[:1] not in (b"[", b""):
             raise ReadError("line 1", "neither an array nor an object")
-        return to_batches(_items(pieces) if head.strip() else (), columns, schema, "item")
+        yield from to_batches(_items(pieces) if head.strip() else (), columns, schema, "item")
 
 
 def _items(pieces: Iterator[bytes]) -> Iterator[Group]:

@@ -1,0 +1,383 @@
+"""What each reader makes of well-formed and of broken lists, seen through the rows that come out."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from any2ds import registry
+from any2ds.errors import InputError, MissingColumns, ReadError
+from any2ds.protocols import Columns
+
+URL = Columns("url")
+
+
+def read(format: str, data: bytes, columns: Columns = URL, schema: pa.Schema | None = None) -> list[dict[str, Any]]:
+    batches = list(registry.load("readers", format)().batches(io.BytesIO(data), columns, schema))
+    for batch in batches:
+        batch.validate(full=True)
+        assert batch.schema.names == list(columns.names)
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def urls(format: str, data: bytes, columns: Columns = URL) -> list[str]:
+    return [row["url"] for row in read(format, data, columns)]
+
+
+def until_broken(
+    format: str, data: bytes, columns: Columns = URL, schema: pa.Schema | None = None
+) -> tuple[list[dict[str, Any]], ReadError]:
+    rows: list[dict[str, Any]] = []
+    batches = registry.load("readers", format)().batches(io.BytesIO(data), columns, schema)
+    with pytest.raises(ReadError) as caught:
+        rows.extend(row for batch in batches for row in batch.to_pylist())
+    return rows, caught.value
+
+
+class Breaking(io.BytesIO):
+    """A stream that fails where its bytes end, and hands out few at a time."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        piece = super().read(min(size or 7, 7))
+        if not piece:
+            raise ReadError("", "connection lost")
+        return piece
+
+
+def until_lost(format: str, data: bytes, columns: Columns = URL) -> list[str]:
+    rows: list[str] = []
+    batches = registry.load("readers", format)().batches(Breaking(data), columns, None)
+    with pytest.raises(ReadError, match="connection lost"):
+        rows.extend(url for batch in batches for url in batch["url"].to_pylist())
+    return rows
+
+
+class TestTxt:
+    def test_one_url_a_line_whatever_it_contains(self) -> None:
+        lines = ["http://a/x,y.jpg", 'http://a/"q"', "http://a/a b?c=d#e", "http://a/\u00fc", "no url"]
+        assert urls("txt", "\n".join(lines).encode()) == lines
+
+    def test_byte_order_mark_crlf_blank_lines_and_surrounding_blanks(self) -> None:
+        assert urls("txt", b"\xef\xbb\xbf  http://a/1\r\n\r\n \t\r\nhttp://a/2 \t\n\n") == ["http://a/1", "http://a/2"]
+
+    def test_bytes_that_are_not_utf8_become_percent_escapes(self) -> None:
+        assert urls("txt", b"http://a/caf\xe9\nhttp://a/\xc3\xa9\n") == ["http://a/caf%E9", "http://a/\u00e9"]
+
+    @pytest.mark.parametrize("data", [b"", b"\n \r\n", b"\xef\xbb\xbf"])
+    def test_nothing(self, data: bytes) -> None:
+        assert urls("txt", data) == []
+
+    @pytest.mark.parametrize("length", [2**16 + 1, 3 * 2**20])
+    def test_a_line_that_is_too_long_is_a_row_without_url(self, length: int) -> None:
+        data = b"http://a/1\n" + b"x" * length + b"\nhttp://a/2\n" + b"y" * length
+        assert urls("txt", data) == ["http://a/1", None, "http://a/2", None]
+
+    def test_lines_across_blocks(self) -> None:
+        lines = [f"http://example.com/{i}/" + "x" * (i % 97) for i in range(60_000)]
+        assert urls("txt", "\r\n".join(lines).encode()) == lines
+
+    def test_batches_are_moderate(self) -> None:
+        batches = registry.load("readers", "txt")().batches(io.BytesIO(b"a\n" * 200_000), URL, None)
+        sizes = [batch.num_rows for batch in batches]
+        assert sum(sizes) == 200_000
+        assert max(sizes) <= 65536
+
+    def test_other_columns_are_missing(self) -> None:
+        with pytest.raises(MissingColumns) as caught:
+            urls("txt", b"http://a/1", Columns("url", "caption", ("width",)))
+        assert caught.value.missing == ("caption", "width")
+        assert caught.value.existing == ("url",)
+
+    def test_a_line_cut_off_by_a_failure_is_no_row(self) -> None:
+        assert until_lost("txt", b"http://a/1\nhttp://a/2\nhttp://a/3") == ["http://a/1", "http://a/2"]
+
+
+@pytest.mark.parametrize(("format", "mark"), [("csv", ","), ("tsv", "\t")])
+class TestSeparated:
+    COLUMNS = Columns("url", "caption", ("n",))
+
+    @staticmethod
+    def table(mark: str, *rows: str) -> bytes:
+        return "\n".join(row.replace("|", mark) for row in rows).encode()
+
+    def test_quotes_newlines_and_delimiters_in_values(self, format: str, mark: str) -> None:
+        data = self.table(mark, "n|caption|other|url", '1|"a ""b""\n|c"|x|http://a/1', "|007||http://a/2", "")
+        assert read(format, b"\xef\xbb\xbf" + data.replace(b"\n|", b"\n|"), self.COLUMNS) == [
+            {"url": "http://a/1", "caption": f'a "b"\n{mark}c', "n": 1},
+            {"url": "http://a/2", "caption": "007", "n": None},
+        ]
+
+    def test_types_are_those_of_the_first_rows(self, format: str, mark: str) -> None:
+        data = self.table(mark, "url|i|f|b|d|s|none", "u|1|1.5|true|2024-01-02|x|", "v|||||y|", "")
+        columns = Columns("url", None, ("i", "f", "b", "d", "s", "none"))
+        (batch,) = registry.load("readers", format)().batches(io.BytesIO(data), columns, None)
+        types = [pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.string(), pa.string()]
+        assert batch.schema.types == types
+        assert batch.to_pylist()[1] == {"url": "v", "i": None, "f": None, "b": None, "d": None, "s": "y", "none": ""}
+
+    def test_a_schema_is_kept_to(self, format: str, mark: str) -> None:
+        schema = pa.schema({"url": pa.string(), "caption": pa.string(), "n": pa.float64()})
+        data = self.table(mark, "url|caption|n", "u|c|1", "v|c|x")
+        rows, error = until_broken(format, data, self.COLUMNS, schema)
+        assert rows == [{"url": "u", "caption": "c", "n": 1.0}]
+        assert error.where == "row 3"
+
+    def test_a_type_that_text_cannot_have(self, format: str, mark: str) -> None:
+        schema = pa.schema({"url": pa.string(), "caption": pa.string(), "n": pa.list_(pa.int64())})
+        rows, error = until_broken(format, self.table(mark, "url|caption|n", "u|c|1"), self.COLUMNS, schema)
+        assert (rows, error.where) == ([], "row 2")
+
+    @pytest.mark.parametrize("before", [0, 1, 5, 200_000])
+    @pytest.mark.parametrize("bad", ["bad", "bad|2|3|4"])
+    def test_everything_before_a_malformed_row_and_nothing_after(
+        self, format: str, mark: str, before: int, bad: str
+    ) -> None:
+        good = [f"http://a/{i}|c\n|{i}".replace("c\n", '"c\nd"') for i in range(before)]
+        rows, error = until_broken(format, self.table(mark, "url|caption|n", *good, bad, *good, bad, ""), self.COLUMNS)
+        assert [row["url"] for row in rows] == [f"http://a/{i}" for i in range(before)]
+        assert error.where == f"row {before + 2}"
+        assert "for 3 columns" in error.reason
+
+    @pytest.mark.parametrize("before", [2, 300_000])
+    def test_a_value_of_another_type_ends_the_list_there(self, format: str, mark: str, before: int) -> None:
+        good = [f"http://a/{i}|c|{i}" for i in range(before)]
+        schema = pa.schema({"url": pa.string(), "caption": pa.string(), "n": pa.int64()}) if before == 2 else None
+        data = self.table(mark, "url|caption|n", *good, "http://a/x|c|many", *good)
+        rows, error = until_broken(format, data, self.COLUMNS, schema)
+        assert [row["n"] for row in rows] == list(range(before))
+        assert error.where == f"row {before + 2}"
+        assert "many" in error.reason
+
+    @pytest.mark.parametrize("after", [0, 5, 400_000])
+    def test_a_quote_that_is_never_closed(self, format: str, mark: str, after: int) -> None:
+        lines = ["http://a/3|c"] * after
+        data = self.table(mark, "url|caption", "http://a/1|c", 'http://a/2|"c', *lines)
+        rows, error = until_broken(format, data, Columns("url", "caption"))
+        assert rows == [{"url": "http://a/1", "caption": "c"}]
+        assert error.where == "row 3"
+        assert "quote" in error.reason
+
+    def test_a_quote_in_the_first_column_that_is_never_closed(self, format: str, mark: str) -> None:
+        rows, error = until_broken(format, self.table(mark, "url|caption", "u|c", '"v|c', "w|c"))
+        assert [row["url"] for row in rows] == ["u"]
+        assert (error.where, error.reason) == ("row 3", "a quote is opened and never closed")
+
+    @pytest.mark.parametrize(
+        ("tail", "survive"),
+        [("u3|", 2), ("u3", 2), ('u3|"c\n', 2), ("u3|c3\n", 3), ("u3|c3", 2), ('u3|"a\nb"\nu4', 3), ("", 2)],
+    )
+    def test_a_row_cut_off_by_a_failure_is_no_row(self, format: str, mark: str, tail: str, survive: int) -> None:
+        data = self.table(mark, "url|caption", "u1|c1", "u2|c2", tail)
+        assert until_lost(format, data, Columns("url", "caption")) == ["u1", "u2", "u3"][:survive]
+
+    def test_blank_lines_are_no_rows(self, format: str, mark: str) -> None:
+        rows, error = until_broken(format, self.table(mark, "url|n", "", "u|1", "", "v|2", "", "bad", "w|3"))
+        assert [row["url"] for row in rows] == ["u", "v"]
+        assert error.where == "row 4"
+
+    @pytest.mark.parametrize("data", [b"", b"\n\n", b"url", b"url\n", b"\xef\xbb\xbfurl\r\n"])
+    def test_no_rows(self, format: str, mark: str, data: bytes) -> None:
+        assert urls(format, data) == []
+
+    def test_a_single_column_and_no_newline_at_the_end(self, format: str, mark: str) -> None:
+        assert urls(format, b"url\nhttp://a/1\nhttp://a/2") == ["http://a/1", "http://a/2"]
+
+    def test_bytes_that_are_not_utf8(self, format: str, mark: str) -> None:
+        data = self.table(mark, "url|caption").strip() + b"\nhttp://a/\xe9" + mark.encode() + b"caf\xe9\n"
+        rows = read(format, data, Columns("url", "caption"))
+        assert rows == [{"url": "http://a/%E9", "caption": "caf\ufffd"}]
+
+    def test_absent_columns_are_named_with_those_that_exist(self, format: str, mark: str) -> None:
+        with pytest.raises(MissingColumns) as caught:
+            urls(format, self.table(mark, "link|text", "a|b"), Columns("url", "text"))
+        assert (caught.value.missing, caught.value.existing) == (("url",), ("link", "text"))
+
+    def test_columns_of_the_same_name(self, format: str, mark: str) -> None:
+        with pytest.raises(InputError, match="several columns called 'url'"):
+            urls(format, self.table(mark, "url|url", "a|b"))
+        assert urls(format, self.table(mark, "x|url|x", "a|b|c")) == ["b"]
+
+
+class TestJsonl:
+    COLUMNS = Columns("url", "caption", ("n",))
+
+    def test_null_and_absent_keys(self) -> None:
+        data = b'\xef\xbb\xbf{"url":"u","caption":null}\r\n\n  \n{"n":2,"url":null,"caption":"c"}\n{"url":"w"}'
+        assert read("jsonl", data, self.COLUMNS) == [
+            {"url": "u", "caption": None, "n": None},
+            {"url": None, "caption": "c", "n": 2},
+            {"url": "w", "caption": None, "n": None},
+        ]
+
+    @pytest.mark.parametrize(
+        ("values", "type"),
+        [
+            (["1", "2.5", "null"], pa.float64()),
+            (["1", "-2"], pa.int64()),
+            (["true", "null"], pa.bool_()),
+            (["null"], pa.string()),
+            (["[1, 2]", "[]"], pa.list_(pa.int64())),
+            (['{"a": 1}', '{"a": null}'], pa.struct({"a": pa.int64()})),
+            (["NaN", "1"], pa.float64()),
+        ],
+    )
+    def test_types(self, values: list[str], type: pa.DataType) -> None:
+        data = "\n".join(f'{{"url": "u", "n": {value}}}' for value in values).encode()
+        (batch,) = registry.load("readers", "jsonl")().batches(io.BytesIO(data), Columns("url", None, ("n",)), None)
+        assert batch.schema.field("n").type == type
+        assert batch["n"].null_count == values.count("null")
+
+    @pytest.mark.parametrize(
+        "values", [[1, "a"], [True, 2], [{"a": 1}, {"b": 2}], [{}], [[]], [[1], "a"], [[1, "a"]], [2**63, None]]
+    )
+    def test_values_that_do_not_go_together_become_json_text(self, values: list[Any]) -> None:
+        data = "\n".join(json.dumps({"url": "u", "n": value}) for value in values).encode()
+        rows = read("jsonl", data, Columns("url", None, ("n",)))
+        texts = [value if isinstance(value, str) or value is None else json.dumps(value) for value in values]
+        assert [row["n"] and row["n"].replace(" ", "") for row in rows] == [t and t.replace(" ", "") for t in texts]
+
+    @pytest.mark.parametrize(
+        ("type", "fits", "misfit"),
+        [
+            (pa.int64(), "2.0", "2.5"),
+            (pa.int64(), "2", '"2"'),
+            (pa.int64(), "2", "true"),
+            (pa.int64(), "2", "9223372036854775808"),
+            (pa.float64(), "2", '"x"'),
+            (pa.bool_(), "true", "1"),
+            (pa.list_(pa.string()), '["x"]', '"x"'),
+            (pa.struct({"a": pa.int64()}), "{}", '{"a": 1, "b": 2}'),
+        ],
+    )
+    def test_a_later_value_that_does_not_fit_ends_the_list_there(
+        self, type: pa.DataType, fits: str, misfit: str
+    ) -> None:
+        schema = pa.schema({"url": pa.string(), "n": type})
+        data = f'{{"url":"u","n":{fits}}}\n\n{{"url":"v","n":{misfit}}}\n{{"url":"w","n":{fits}}}\n'.encode()
+        rows, error = until_broken("jsonl", data, Columns("url", None, ("n",)), schema)
+        assert [row["url"] for row in rows] == ["u"]
+        assert error.where == "line 3"
+
+    def test_anything_fits_text(self) -> None:
+        schema = pa.schema({"url": pa.string(), "n": pa.string()})
+        data = b'{"url":"u","n":1}\n{"url":5,"n":{"a":[1]}}\n'
+        rows = read("jsonl", data, Columns("url", None, ("n",)), schema)
+        assert rows == [{"url": "u", "n": "1"}, {"url": "5", "n": '{"a":[1]}'}]
+
+    @pytest.mark.parametrize("before", [0, 3, 100_000])
+    @pytest.mark.parametrize("bad", [b'{"url": "x"', b'["x"]', b"x", b'{"url": "\xe9"}', b'{"url":"a"} {"url":"b"}'])
+    def test_everything_before_a_malformed_line_and_nothing_after(self, before: int, bad: bytes) -> None:
+        good = b"".join(b'{"url": "http://a/%d"}\n' % i for i in range(before))
+        rows, error = until_broken("jsonl", good + bad + b"\n" + good)
+        assert [row["url"] for row in rows] == [f"http://a/{i}" for i in range(before)]
+        assert error.where == f"line {before + 1}"
+
+    def test_a_line_cut_off_by_a_failure_is_no_row(self) -> None:
+        assert until_lost("jsonl", b'{"url":"a"}\n{"url":"b"}\n{"url":"c"}') == ["a", "b"]
+
+    def test_absent_columns_are_named_with_those_that_exist(self) -> None:
+        with pytest.raises(MissingColumns) as caught:
+            urls("jsonl", b'{"link":"a"}\n{"text":"b"}\n', Columns("link", "caption"))
+        assert (caught.value.missing, caught.value.existing) == (("caption",), ("link", "text"))
+
+    def test_a_column_may_be_absent_in_a_later_list(self) -> None:
+        schema = pa.schema({"url": pa.string(), "caption": pa.string(), "n": pa.int64()})
+        assert read("jsonl", b'{"url":"u"}\n', self.COLUMNS, schema) == [{"url": "u", "caption": None, "n": None}]
+
+
+class TestJson:
+    def test_an_array_of_objects(self) -> None:
+        items = [{"url": f"http://a/{i}", "n": i / 2, "tags": [str(i)]} for i in range(40_000)]
+        data = b"\xef\xbb\xbf \n" + json.dumps(items, indent=1).encode()
+        assert read("json", data, Columns("url", None, ("n", "tags"))) == items
+
+    def test_one_object_a_line(self) -> None:
+        assert urls("json", b'\n{"url":"u"}\n{"url":"v"}\n') == ["u", "v"]
+
+    @pytest.mark.parametrize("before", [0, 1, 50_000])
+    @pytest.mark.parametrize("bad", [b"", b'{"url": ', b'{"url": "x"]', b"7]", b"[]]", b'"x", {"url": "y"}]'])
+    def test_everything_before_the_break(self, before: int, bad: bytes) -> None:
+        good = b"".join(b'{"url": "http://a/%d"}, ' % i for i in range(before))
+        rows, error = until_broken("json", b"[" + good + bad)
+        assert [row["url"] for row in rows] == [f"http://a/{i}" for i in range(before)]
+        assert error.where == f"item {before + 1}"
+
+    def test_something_behind_the_array(self) -> None:
+        rows, _ = until_broken("json", b'[{"url": "u"}] x')
+        assert [row["url"] for row in rows] == ["u"]
+
+    def test_neither_array_nor_object(self) -> None:
+        assert until_broken("json", b'"u"')[1].where == "line 1"
+
+    @pytest.mark.parametrize("data", [b"", b" \n", b"[]", b" [ ] "])
+    def test_no_rows(self, data: bytes) -> None:
+        assert urls("json", data) == []
+
+    def test_an_item_cut_off_by_a_failure_is_no_row(self) -> None:
+        assert until_lost("json", b'[{"url":"a"},{"url":"b"},{"url":"c"') == ["a", "b"]
+
+
+class TestParquet:
+    @staticmethod
+    def file(table: pa.Table, **options: Any) -> bytes:
+        sink = io.BytesIO()
+        pq.write_table(table, sink, **options)
+        return sink.getvalue()
+
+    def test_columns_keep_their_types(self) -> None:
+        table = pa.table(
+            {
+                "unused": [b"x"],
+                "n": pa.array([1], pa.uint8()),
+                "time": pa.array([5], pa.timestamp("us", "UTC")),
+                "a.b": pa.array([1.5], pa.float32()),
+                "nested": pa.array([{"a": [1]}]),
+                "url": ["u"],
+            }
+        )
+        columns = Columns("url", None, ("n", "time", "a.b", "nested"))
+        (batch,) = registry.load("readers", "parquet")().batches(io.BytesIO(self.file(table)), columns, None)
+        assert batch.schema == table.select(["url", "n", "time", "a.b", "nested"]).schema
+
+    def test_one_large_row_group_comes_in_moderate_batches(self) -> None:
+        data = self.file(pa.table({"url": [f"http://a/{i}" for i in range(200_000)]}))
+        batches = list(registry.load("readers", "parquet")().batches(io.BytesIO(data), URL, None))
+        assert max(batch.num_rows for batch in batches) <= 65536
+        assert [url for batch in batches for url in batch["url"].to_pylist()] == [
+            f"http://a/{i}" for i in range(200_000)
+        ]
+
+    def test_batches_of_wide_rows_are_small(self) -> None:
+        table = pa.table({"url": ["u"] * 3000, "blob": [bytes([i % 256]) * 2**14 for i in range(3000)]})
+        data = self.file(table, use_dictionary=False, compression="none")
+        reader = registry.load("readers", "parquet")()
+        batches = reader.batches(io.BytesIO(data), Columns("url", None, ("blob",)), None)
+        assert max(batch.nbytes for batch in batches) <= 2**25
+
+    @pytest.mark.parametrize("keep", [0, 4, 1000, -1, -20])
+    def test_truncated(self, keep: int) -> None:
+        data = self.file(pa.table({"url": [f"http://a/{i}" for i in range(5000)]}))[:keep]
+        rows, error = until_broken("parquet", data)
+        assert (rows, error.where) == ([], "row 0")
+
+    def test_what_stands_before_a_damaged_page_is_used(self) -> None:
+        data = bytearray(self.file(pa.table({"url": [f"http://a/{i}" for i in range(600_000)]}), use_dictionary=False))
+        middle = len(data) // 2
+        data[middle : middle + 20_000] = b"x" * 20_000
+        rows, error = until_broken("parquet", bytes(data))
+        assert 0 < len(rows) < 300_000
+        assert [row["url"] for row in rows] == [f"http://a/{i}" for i in range(len(rows))]
+        assert error.where == f"row {len(rows)}"
+
+    def test_absent_columns_are_named_with_those_that_exist(self) -> None:
+        with pytest.raises(MissingColumns) as caught:
+            urls("parquet", self.file(pa.table({"link": ["a"], "text": ["b"]})))
+        assert (caught.value.missing, caught.value.existing) == (("url",), ("link", "text"))
+
+    def test_no_rows(self) -> None:
+        assert urls("parquet", self.file(pa.table({"url": pa.array([], pa.string())}))) == []

@@ -17,7 +17,7 @@ from any2ds.buffer import Buffer
 from any2ds.layout import Layout
 from any2ds.metadata import MetadataTable
 from any2ds.protocols import ShardWriter
-from any2ds.storage import OutputFolder
+from any2ds.storage import OutputFolder, remove
 from any2ds.types import SUCCESS, Row, Sample, ShardJob, ShardReport
 
 _ROWS_AT_ONCE = 1000  # rows turned into Python objects in one go
@@ -42,7 +42,8 @@ class OpenShard:
         self.metadata = MetadataTable(self._table, hashes)
         name = layout.shard_name(job.shard_id)
         self._data_name = None if writer.extension is None else f"{name}.{writer.extension}".rstrip(".")
-        self._folder = folder
+        self._staged = folder / (self._data_name or f"{name}.none")
+        self._staged_metadata = folder / f"{name}.metadata"
         self._open_writer = writer
         self._writer: ShardWriter | None = None  # opened with the first sample: many shards may be waiting
         self._waiting: dict[int, Sample] = {}  # outcomes whose turn has not come
@@ -89,12 +90,11 @@ class OpenShard:
         """Complete the files and give them their final names: data, metadata, then the stats, which mean `done`."""
         writer = self._writer or self._open()
         writer.close()
-        if self._data_name is not None:
-            output.publish(self._folder / self._data_name, self._data_name)
+        files = {} if self._data_name is None else {self._data_name: self._staged}
         if not writer.holds_metadata:
-            name = self._layout.metadata_name(self.job.shard_id)
-            staged = self._folder / f"metadata-{name}"
-            pq.write_table(self.metadata.table(), staged)
+            pq.write_table(self.metadata.table(), self._staged_metadata)
+            files[self._layout.metadata_name(self.job.shard_id)] = self._staged_metadata
+        for name, staged in files.items():
             output.publish(staged, name)
         report = ShardReport(
             shard_id=self.job.shard_id,
@@ -113,11 +113,13 @@ class OpenShard:
         return report
 
     def discard(self) -> None:
-        """Free what the shard holds; its staged files go with their folder."""
+        """Free what the shard holds, in memory and on disk; others may be in want of it."""
         self.failed = True
         if self._writer is not None:
             with contextlib.suppress(Exception):  # it may be what failed
                 self._writer.close()
+        for staged in (self._staged, self._staged_metadata):
+            remove(staged)
         for sample in self._waiting.values():
             if sample.body is not None:
                 sample.body.release()
@@ -136,5 +138,5 @@ class OpenShard:
         self._statuses[failure.status if failure else SUCCESS] += 1
 
     def _open(self) -> ShardWriter:
-        self._writer = self._open_writer(self._folder / (self._data_name or "none"), self.metadata)
+        self._writer = self._open_writer(self._staged, self.metadata)
         return self._writer

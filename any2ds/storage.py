@@ -35,6 +35,13 @@ def open_filesystem(url: str) -> tuple[Any, str]:
     return fs, path
 
 
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "r2"}  # they have no folders
+
+
+def _protocols(fs: Any) -> tuple[str, ...]:
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
+
+
 def is_local(fs: Any) -> bool:
     return isinstance(fs, LocalFileSystem)
 
@@ -137,13 +144,14 @@ class OutputFolder:
         self.fs, path = open_filesystem(os.path.expanduser(url))
         self.path = path.rstrip("/") or "/"
         self.is_local = is_local(self.fs)
-        self.is_private = "memory" in self.fs.protocol  # no other process can see it
+        self.is_private = "memory" in _protocols(self.fs)  # no other process can see it
 
     def create(self) -> None:
         """Raises OutputError unless files can be written in it."""
         probe = f"_probe_{uuid.uuid4().hex[:8]}"
         try:
-            self.fs.makedirs(self.path, exist_ok=True)
+            if not _OBJECT_STORES & set(_protocols(self.fs)):  # there it would make the bucket of a mistyped name
+                self.fs.makedirs(self.path, exist_ok=True)
             self.write(probe, b"any2ds")
             self.fs.rm_file(self._full(probe))
         except Exception as error:
@@ -191,8 +199,8 @@ class OutputFolder:
         elif staged.is_dir():
             if self.fs.isdir(target):
                 self.fs.rm(target, recursive=True)
-            for file in sorted(staged.iterdir()):
-                self.fs.put_file(str(file), f"{target}/{file.name}")
+            files = sorted(staged.iterdir())
+            self.fs.put([str(file) for file in files], [f"{target}/{file.name}" for file in files])
             shutil.rmtree(staged)
         else:
             self.fs.put_file(str(staged), target)
@@ -267,6 +275,14 @@ def sweep(output: OutputFolder) -> None:
             if owner is not None and owner.is_gone():
                 shutil.rmtree(folder, ignore_errors=True)
         _remove_if_empty(root)
+
+
+def remove(staged: Path) -> None:
+    """Remove a staged file or folder, if it is there."""
+    if staged.is_dir():
+        shutil.rmtree(staged, ignore_errors=True)
+    else:
+        staged.unlink(missing_ok=True)
 
 
 def _words(error: Exception) -> str:

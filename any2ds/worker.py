@@ -28,7 +28,19 @@ from any2ds.media import recognize
 from any2ds.metadata import HASHES
 from any2ds.shard import OpenShard
 from any2ds.storage import OutputFolder, staging
-from any2ds.types import SUCCESS, Event, Failure, Fetched, Payload, Progress, Row, Sample, ShardError, ShardJob
+from any2ds.types import (
+    SUCCESS,
+    Event,
+    Failure,
+    Fetched,
+    Payload,
+    Progress,
+    Row,
+    Sample,
+    ShardError,
+    ShardJob,
+    ShardReport,
+)
 
 _PROGRESS_SECONDS = 0.5  # between two events of this kind
 # Rows without an outcome that one process may look at ahead: as many as fast hosts deliver while a slow one times out.
@@ -134,7 +146,7 @@ class _Shards:
         self._writer = registry.load("writers", options.output_format)
         self._output, self._folder, self._buffer, self._publisher = output, folder, buffer, publisher
         self._open: dict[int, OpenShard] = {}
-        self._publishing: list[tuple[int, Future[Any]]] = []
+        self._publishing: list[tuple[OpenShard, Future[ShardReport]]] = []
         self._errors: list[ShardError] = []
         ahead = max(4, min(_MOST_OPEN_SHARDS, _ROWS_AHEAD // options.number_sample_per_shard))
         self._room = threading.Semaphore(ahead)
@@ -175,7 +187,7 @@ class _Shards:
             return
         if shard.complete:
             del self._open[shard_id]
-            self._publishing.append((shard_id, self._publisher.submit(shard.publish, self._output)))
+            self._publishing.append((shard, self._publisher.submit(shard.publish, self._output)))
 
     def events(self, wait: bool = False) -> Iterator[Event]:
         """What happened since the last call. With `wait`, until all shards are published."""
@@ -186,7 +198,7 @@ class _Shards:
             self._bytes = 0
             self._told = now
         while self._publishing:
-            shard_id, future = self._publishing[0]
+            shard, future = self._publishing[0]
             if not (wait or future.done() or len(self._publishing) > _MOST_UNPUBLISHED):
                 break
             self._publishing.pop(0)
@@ -194,7 +206,8 @@ class _Shards:
             try:
                 yield future.result()
             except Exception as error:
-                yield _shard_error(shard_id, error)
+                shard.discard()
+                yield _shard_error(shard.job.shard_id, error)
         yield from self._errors
         self._errors.clear()
 

@@ -42,7 +42,7 @@ class ConsoleReporter:
     def on_event(self, event: Event, total: RunReport) -> None:
         self._total = total
         if isinstance(event, ShardError):
-            self._console.print(f"shard {event.shard_id} failed: {event.reason}", style="red", markup=False)
+            self._console.print(f"shard {event.shard_id} failed: {event.reason}", style="red", markup=False, soft_wrap=True)
         if isinstance(event, Progress):
             self._outcomes.update(event.outcomes)
             self._bytes += event.bytes
@@ -76,7 +76,7 @@ class ConsoleReporter:
         return Text.assemble(
             (f"{rows:,} rows", "bold"),
             f", {stored:,} stored",
-            f" ({stored / rows:.0%})" if rows else "",
+            f" ({stored / rows:.1%})" if rows else "",
             f", {(stored - stored_then) / seconds:,.0f}/s, {decimal(int((self._bytes - bytes_then) / seconds))}/s",
             f", {self._total.shards:,} shards done, {_clock(time.monotonic() - self._started)}",
         )
@@ -84,6 +84,8 @@ class ConsoleReporter:
 
 def _report(total: RunReport, output_folder: str) -> RenderableType:
     """What a person wants to know at the end: what arrived, what did not and why, how fast, where it is."""
+    if not (total.shards or total.failed_shards) and total.skipped_shards:
+        return Text(f"nothing to do: all {total.skipped_shards:,} shards in {output_folder} were finished before")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading, justify in (("outcome", "left"), ("rows", "right"), ("share", "right"), ("what it means", "left")):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 from collections.abc import Iterator
@@ -42,6 +43,8 @@ def _opened(config: Config) -> Iterator[tuple[Source, OutputFolder]]:
     try:
         yield source, output
     finally:
+        with contextlib.suppress(ValueError):  # it is being read at this moment, in a thread that ends with us
+            source.close()
         sweep(output)
 
 

@@ -147,6 +147,8 @@ def _wanted(options: InputOptions) -> dict[str, str]:
     wanted = {"url": options.url_col}
     if options.caption_col is not None:
         wanted["caption"] = options.caption_col
+    elif "caption" in (options.save_additional_columns or ()):
+        raise OptionError("save_additional_columns: a column 'caption' is what caption_col is for: caption_col=caption")
     for name in options.save_additional_columns or ():
         source = wanted.setdefault(name, name)
         if source != name:

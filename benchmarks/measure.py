@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -59,8 +59,11 @@ class Run:
 class Bench:
     """What all measurements share: a folder for output, the environment of the commands, the server's own clock."""
 
-    def __init__(self, scratch: Path, server_cpu: Any, ca_file: str | None) -> None:
+    def __init__(
+        self, scratch: Path, in_memory: bool, server_cpu: Callable[[], float | None], ca_file: str | None
+    ) -> None:
         self.scratch = scratch
+        self._warm_bytes = _MOST_WARM if in_memory else 0
         self.output = scratch / "output"
         self._server_cpu = server_cpu
         self.ca_file = ca_file
@@ -126,7 +129,7 @@ class Bench:
         return (self.scratch / "command.err").read_text(encoding="utf-8", errors="replace").strip()[-2000:]
 
     def _run(self, command: Sequence[str], output: Path, rows: int) -> Run:
-        with _warm_memory(self.scratch / "warm", output, min(_MOST_WARM, rows * 110_000)):
+        with _warm_memory(self.scratch / "warm", output, min(self._warm_bytes, rows * 110_000)):
             server_before = self._server_cpu()
             started = time.monotonic()
             with self.process(command) as process:
@@ -134,10 +137,9 @@ class Bench:
                 process.returncode = os.waitstatus_to_exitcode(status)
             wall = time.monotonic() - started
         if process.returncode:
-            shown = " ".join(command[1:]).replace(str(self.scratch), "<scratch>").replace(str(ROOT), ".")
-            raise Broken(f"exit code {process.returncode} from: {shown}\n{self.last_words()}")
+            raise Broken(f"exit code {process.returncode} from {' '.join(command[1:])}\n{self.last_words()}")
         server_after = self._server_cpu()
-        server_cpu = None if server_before is None else server_after - server_before
+        server_cpu = None if server_before is None or server_after is None else server_after - server_before
         return Run(0, wall, wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, server_cpu)
 
 
@@ -226,7 +228,9 @@ class Interrupted:
     left_over: int  # processes that outlived it
 
 
-def interrupt(bench: Bench, command: Sequence[str], seconds: float, first_request: Any) -> Interrupted:
+def interrupt(
+    bench: Bench, command: Sequence[str], seconds: float, first_request: Callable[[], float | None]
+) -> Interrupted:
     """Start the command, press Ctrl-C after `seconds`, and say what was seen."""
     peaks: dict[int, int] = {}
     started = time.time()

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import signal
 import sys
 import tempfile
@@ -33,13 +34,15 @@ from rich.text import Text
 from any2ds.version import __version__
 
 _RAM_DISK = Path("/dev/shm")
+_ROOM = 6_000_000_000  # bytes that a full run may take there; containers often have 64 MB
+_RESULTS = Path(__file__).with_name("results.json")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measures any2ds against a bare libcurl loop, on this machine alone.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(figures.ALL)}; all of them by default")
     parser.add_argument("--quick", action="store_true", help="short lists and one pair each: a look, not a measurement")
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results.json"), help="default: %(default)s")
+    parser.add_argument("--json", type=Path, default=_RESULTS, help="default: benchmarks/results.json")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(figures.ALL):
         parser.error(f"no such figure: {', '.join(sorted(unknown))} (there are {', '.join(figures.ALL)})")
@@ -54,7 +57,8 @@ def main() -> int:
     except KeyboardInterrupt:
         broken.append("interrupted")
     facts["minutes"] = round((time.monotonic() - started) / 60, 1)
-    Console(highlight=False).print(_shown(facts, found))
+    # A file or a pipe has no width; there the table need not be squeezed into 80 columns.
+    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(_shown(facts, found))
     for problem in broken:
         console.print(f"broke: {problem}", style="red", markup=False)
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +72,7 @@ def _measure(
     names: list[str], quick: bool, console: Console, facts: dict[str, Any], found: list[Figure], broken: list[str]
 ) -> None:
     """Fills `facts`, `found` and `broken` as it goes, so that what was measured before a problem is not lost."""
-    has_ram_disk = os.access(_RAM_DISK, os.W_OK)
+    has_ram_disk = os.access(_RAM_DISK, os.W_OK) and shutil.disk_usage(_RAM_DISK).free >= _ROOM
     with (
         tempfile.TemporaryDirectory(prefix="any2ds-bench-", dir=_RAM_DISK if has_ram_disk else None) as ram,
         tempfile.TemporaryDirectory(prefix="any2ds-bench-") as disk,
@@ -77,7 +81,7 @@ def _measure(
         figures.make_files(www)
         with servers.start(www, Path(disk)) as server, servers.slow(www) as slow:
             facts |= _facts(server.name, has_ram_disk)
-            bench = Bench(Path(ram), server.cpu_seconds, server.ca_file)
+            bench = Bench(Path(ram), has_ram_disk, server.cpu_seconds, server.ca_file)
             effort = QUICK if quick else FULL
             with console.status("warming up") as status:
                 stage = Stage(bench, server, slow, Path(disk), effort, lambda words: status.update(words))
@@ -101,9 +105,9 @@ def _facts(server: str, has_ram_disk: bool) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "any2ds": __version__,
-        "pycurl": pycurl.version,
+        "libcurl": " ".join(pycurl.version.split()[:3]),
         "server": server,
-        "output": "RAM disk" if has_ram_disk else "temporary folder on disk (there is no RAM disk)",
+        "output": "RAM disk" if has_ram_disk else "temporary folder on disk (there is no RAM disk with 6 GB)",
     }
 
 

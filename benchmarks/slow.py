@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import socket
 import sys
 from pathlib import Path
@@ -58,5 +59,7 @@ async def serve(answers: dict[bytes, bytes], delay: float) -> None:
 
 
 if __name__ == "__main__":
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # those that wait are thousands
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve(read(Path(sys.argv[1])), float(sys.argv[2])))

@@ -42,7 +42,9 @@ class ConsoleReporter:
     def on_event(self, event: Event, total: RunReport) -> None:
         self._total = total
         if isinstance(event, ShardError):
-            self._console.print(f"shard {event.shard_id} failed: {event.reason}", style="red", markup=False, soft_wrap=True)
+            self._console.print(
+                f"shard {event.shard_id} failed: {event.reason}", style="red", markup=False, soft_wrap=True
+            )
         if isinstance(event, Progress):
             self._outcomes.update(event.outcomes)
             self._bytes += event.bytes

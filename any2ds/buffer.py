@@ -7,12 +7,15 @@ depends on the slowest host. Everything here belongs to one thread.
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Iterator
-from typing import IO
+from dataclasses import dataclass
+from typing import cast
 
-_CHUNK = 1 << 20
-_HEAD = 8192
+_HEAD = 8192  # bytes, long enough to recognise a file type by
+_PIECE = 1 << 20  # bytes written and read at once
+_SEGMENT = 64 << 20  # bytes in one file; so many bodies share a file that descriptors do not run out
 
 
 class Buffer:
@@ -24,55 +27,108 @@ class Buffer:
         self.half = limit // 2  # from here on, what can go to disk does
         # What a transfer may hold when memory is short; all of them together hold at most half of it.
         self.share = max(1, self.half // transfers)
-        self.folder = folder
+        self.spool = Spool(folder)
 
     @property
     def full(self) -> bool:
         """No new transfer should start: what is in flight may still grow to its share."""
-        return self.used >= self.half + self.half // 2
+        return self.used > self.half + self.half // 2
 
     def receive(self) -> Receiving:
         return Receiving(self)
 
-    def hold(self, data: bytes) -> Body:
-        self.used += len(data)
-        return Body(self, len(data), data)
 
-    def open_file(self) -> IO[bytes]:
-        return tempfile.TemporaryFile(prefix="any2ds-", dir=self.folder)
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A piece of a body on disk."""
+
+    segment: Segment
+    offset: int
+    size: int
+
+    def read(self) -> bytes:
+        self.segment.file.seek(self.offset)
+        return self.segment.file.read(self.size) or b""
+
+    def release(self) -> None:
+        self.segment.live -= self.size
+        if not self.segment.live:
+            self.segment.size = 0  # used again from the start
+
+
+class Segment:
+    """A temporary file without a name: it is gone with the last extent in it, or the process, however that ends."""
+
+    def __init__(self, file: io.RawIOBase) -> None:
+        self.file = file
+        self.size = 0
+        self.live = 0  # bytes that somebody still wants
+
+    def __del__(self) -> None:
+        self.file.close()
+
+    def append(self, data: memoryview) -> Extent:
+        self.file.seek(self.size)
+        left = data
+        while left:
+            left = left[self.file.write(left) or 0 :]
+        extent = Extent(self, self.size, len(data))
+        self.size += len(data)
+        self.live += len(data)
+        return extent
+
+
+class Spool:
+    """Bodies on disk, many to a file."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
+        self._current: Segment | None = None
+
+    def append(self, data: bytes) -> list[Extent]:
+        """Raises OSError if the disk is full."""
+        return [self._append(piece) for piece in _pieces(data)]
+
+    def _append(self, piece: memoryview) -> Extent:
+        segment = self._current
+        if segment is None or segment.size >= _SEGMENT:
+            file = tempfile.TemporaryFile(prefix="any2ds-", dir=self._folder, buffering=0)  # noqa: SIM115 - Segment does
+            segment = self._current = Segment(cast(io.RawIOBase, file))
+        return segment.append(piece)
 
 
 class Receiving:
     """A body that is still arriving."""
 
-    __slots__ = ("_buffer", "_chunks", "_file", "size")
+    __slots__ = ("_buffer", "_chunks", "_extents", "size")
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
         self._chunks: list[bytes] = []
-        self._file: IO[bytes] | None = None
+        self._extents: list[Extent] = []
         self.size = 0
 
     def write(self, chunk: bytes) -> None:
+        """Raises OSError if the disk is full."""
         count = len(chunk)
         self.size += count
-        if self._file is not None:
-            self._file.write(chunk)
+        if self._extents:
+            self._extents += self._buffer.spool.append(chunk)
             return
         self._chunks.append(chunk)
         buffer = self._buffer
         buffer.used += count
         if buffer.used > buffer.half and self.size > buffer.share:
-            self._file = buffer.open_file()
-            self._file.writelines(self._chunks)
+            for held in self._chunks:
+                self._extents += buffer.spool.append(held)
             self._forget_chunks()
 
     def finish(self) -> Body:
         """The body, complete; this object is ready for the next one."""
         size, self.size = self.size, 0
-        if self._file is not None:
-            file, self._file = self._file, None
-            return Body(self._buffer, size, None, file)
+        if self._extents:
+            extents, self._extents = self._extents, []
+            return Body(self._buffer, size, None, extents)
         chunks = self._chunks
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
@@ -80,11 +136,10 @@ class Receiving:
 
     def discard(self) -> None:
         """Forget what arrived; this object is ready for the next body."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        else:
-            self._forget_chunks()
+        for extent in self._extents:
+            extent.release()
+        self._extents = []
+        self._forget_chunks()
         self.size = 0
 
     def _forget_chunks(self) -> None:
@@ -93,57 +148,54 @@ class Receiving:
 
 
 class Body:
-    """A complete body of `size` bytes. Whoever is done with it calls `release`, once; nothing can be read after."""
+    """A complete body of `size` bytes. Whoever is done with it calls `release`; nothing can be read after."""
 
-    __slots__ = ("_buffer", "_data", "_file", "size")
+    __slots__ = ("_buffer", "_data", "_extents", "size")
 
-    def __init__(self, buffer: Buffer, size: int, data: bytes | None, file: IO[bytes] | None = None) -> None:
+    def __init__(self, buffer: Buffer, size: int, data: bytes | None, extents: list[Extent] | None = None) -> None:
         self._buffer = buffer
         self.size = size
         self._data = data
-        self._file = file
+        self._extents = extents
 
     def read(self) -> bytes:
         """All of it, in memory."""
-        if self._data is not None:
-            return self._data
-        return b"".join(self.chunks())
+        return self._data if self._data is not None else b"".join(self.chunks())
 
     def head(self) -> bytes:
         """Its beginning, long enough to recognise a file type by."""
-        if self._data is not None:
-            return self._data[:_HEAD]
-        file = self._open()
-        file.seek(0)
-        return file.read(_HEAD)
+        found = b""
+        for chunk in self.chunks():
+            found += chunk[:_HEAD]
+            if len(found) >= _HEAD:
+                break
+        return found[:_HEAD]
 
     def chunks(self) -> Iterator[bytes]:
-        """All of it, in pieces of a megabyte where it lies on disk."""
+        """All of it, in pieces of at most a megabyte where it lies on disk."""
         if self._data is not None:
             yield self._data
-            return
-        file = self._open()
-        file.seek(0)
-        while chunk := file.read(_CHUNK):
-            yield chunk
+        elif self._extents is not None:
+            for extent in self._extents:
+                yield extent.read()
+        else:
+            raise ValueError("this body was released")
 
     def spill(self) -> None:
-        """Move it from memory to disk, to wait there."""
+        """Move it from memory to disk, to wait there. Raises OSError if the disk is full."""
         if self._data is not None:
-            file = self._buffer.open_file()
-            file.write(self._data)
-            self._file, self._data = file, None
+            self._extents, self._data = self._buffer.spool.append(self._data), None
             self._buffer.used -= self.size
 
     def release(self) -> None:
         if self._data is not None:
             self._data = None
             self._buffer.used -= self.size
-        elif self._file is not None:
-            self._file.close()
-            self._file = None
+        for extent in self._extents or ():
+            extent.release()
+        self._extents = None
 
-    def _open(self) -> IO[bytes]:
-        if self._file is None:
-            raise ValueError("this body was released")
-        return self._file
+
+def _pieces(data: bytes) -> Iterator[memoryview]:
+    view = memoryview(data)
+    return (view[start : start + _PIECE] for start in range(0, len(data), _PIECE))

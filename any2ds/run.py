@@ -31,14 +31,19 @@ def run(
     tell = _Reporters(reporters)
     total = RunReport()
     broken: list[ReadError] = []
+    open_shards: set[int] = set()
     started = time.monotonic()
     tell.on_start(len(finished.shards))
     try:
-        events: Any = distributor.map(worker, _readable(jobs, broken))
+        events: Any = distributor.map(worker, _noted(jobs, open_shards, broken))
         with closing(events):
             for event in events:
+                if isinstance(event, (ShardReport, ShardError)):
+                    open_shards.discard(event.shard_id)
                 total = replace(_add(total, event), seconds=time.monotonic() - started)
                 tell.on_event(event, total)
+        for shard_id in sorted(open_shards):
+            total = _add(total, ShardError(shard_id, "no worker has reported on it"))
     finally:
         total = replace(total, seconds=time.monotonic() - started, skipped_shards=finished.skipped)
         tell.on_finish(total)
@@ -52,10 +57,12 @@ def run(
     return total
 
 
-def _readable(jobs: Iterable[ShardJob], broken: list[ReadError]) -> Iterator[ShardJob]:
+def _noted(jobs: Iterable[ShardJob], open_shards: set[int], broken: list[ReadError]) -> Iterator[ShardJob]:
     """The jobs up to where the list breaks off: they are done before anybody complains."""
     try:
-        yield from jobs
+        for job in jobs:
+            open_shards.add(job.shard_id)
+            yield job
     except ReadError as error:
         broken.append(error)
 

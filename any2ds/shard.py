@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -21,6 +22,31 @@ from any2ds.storage import OutputFolder, remove
 from any2ds.types import SUCCESS, Row, Sample, ShardJob, ShardReport
 
 _ROWS_AT_ONCE = 1000  # rows turned into Python objects in one go
+
+
+def _to_python(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows as Python values, and as text in columns that Python has none for (the year 10000, nanoseconds)."""
+    try:
+        return list(batch.to_pylist())
+    except (ValueError, OverflowError, ArithmeticError, pa.ArrowException):
+        columns = [_values(batch.column(name)) for name in batch.schema.names]
+        return [dict(zip(batch.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _values(column: pa.Array) -> list[Any]:
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError, ArithmeticError, pa.ArrowException):
+        return [_text(value) for value in column]
+
+
+def _text(value: pa.Scalar) -> str | None:
+    if not value.is_valid:
+        return None
+    try:
+        return str(value.cast(pa.string()).as_py())
+    except pa.ArrowException:
+        return None
 
 
 class OpenShard:
@@ -65,7 +91,7 @@ class OpenShard:
         for batch in self._table.to_batches(max_chunksize=_ROWS_AT_ONCE):
             urls = batch.column("url").to_pylist()
             captions = batch.column("caption").to_pylist() if self.metadata.has_captions else [None] * len(urls)
-            extras = batch.select(extra).to_pylist() if extra else [None] * len(urls)
+            extras = _to_python(batch.select(extra)) if extra else [None] * len(urls)
             for url, caption, columns in zip(urls, captions, extras, strict=True):
                 position = next(positions)
                 yield Row(shard_id, position, layout.key(shard_id, position), url, caption, columns)

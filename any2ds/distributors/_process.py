@@ -24,7 +24,9 @@ CRASHED = "crashed"  # child to parent, with a traceback: the worker raised
 
 # What the child runs first, so that it finds the modules that the parent has found.
 BOOTSTRAP = """
-import pickle, sys
+import sys
+sys.path[:] = filter(None, sys.path)  # a pickle.py in the folder at hand is none of ours
+import pickle
 sys.path[:] = pickle.load(sys.stdin.buffer)
 from any2ds.distributors._process import main
 main()

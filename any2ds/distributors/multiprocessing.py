@@ -22,6 +22,7 @@ from any2ds.types import Event, ShardError, ShardJob, ShardReport
 
 log = logging.getLogger(__name__)
 
+_FAREWELL = 1.0  # seconds that a process has to end after its last word
 _CRASHES_IN_A_ROW = 3  # processes that may end early before the run gives up
 
 # What the threads around the main loop say to it, beside the messages of the children.
@@ -63,7 +64,7 @@ class MultiprocessingDistributor:
                     children.discard(child)
                     with contextlib.suppress(ValueError):
                         hungry.remove(child)
-                    if not child.released:
+                    if child.jobs or not child.released:
                         crashes += 1
                         yield from child.unfinished()
                         if crashes >= _CRASHES_IN_A_ROW:
@@ -125,7 +126,7 @@ class _Child:
             [sys.executable, "-c", BOOTSTRAP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, **own
         )
         self._inbox = inbox
-        self._jobs: dict[int, ShardJob] = {}
+        self.jobs: dict[int, ShardJob] = {}
         self.started = False  # it has asked for a job
         self.released = False  # it was told that there are no more
         self.last_words = ""
@@ -138,7 +139,7 @@ class _Child:
         return self._process.pid
 
     def give(self, job: ShardJob) -> None:
-        self._jobs[job.shard_id] = job
+        self.jobs[job.shard_id] = job
         self._send(job)
 
     def release(self) -> None:
@@ -147,21 +148,24 @@ class _Child:
 
     def note(self, event: Event) -> None:
         if isinstance(event, (ShardReport, ShardError)):
-            self._jobs.pop(event.shard_id, None)
+            self.jobs.pop(event.shard_id, None)
 
     def unfinished(self) -> Iterator[ShardError]:
         """An error for each shard that went down with the process."""
-        for shard_id in sorted(self._jobs):
+        for shard_id in sorted(self.jobs):
             yield ShardError(shard_id, self.farewell())
-        self._jobs.clear()
+        self.jobs.clear()
 
     def farewell(self) -> str:
         code = self._process.returncode
         return self.last_words or f"the worker process {self.pid} ended early, with {code}"
 
     def kill(self) -> None:
+        """End it at once if it has not ended."""
         self._process.kill()
         self._process.wait()
+        with contextlib.suppress(BrokenPipeError, OSError):
+            self._process.stdin.close()  # type: ignore[union-attr]
 
     def _send(self, message: Any) -> None:
         pipe = self._process.stdin
@@ -174,14 +178,18 @@ class _Child:
     def _listen(self) -> None:
         pipe = self._process.stdout
         assert pipe is not None
-        with pipe, contextlib.suppress(EOFError, pickle.UnpicklingError, OSError):
-            while True:
-                kind, content = pickle.load(pipe)
-                self._inbox.put((self, kind, content))
-        self._process.wait()
-        with contextlib.suppress(BrokenPipeError, OSError):
-            self._process.stdin.close()  # type: ignore[union-attr]
-        self._inbox.put((self, _GONE, None))
+        try:
+            with pipe, contextlib.suppress(EOFError, OSError):
+                while True:
+                    kind, content = pickle.load(pipe)
+                    self._inbox.put((self, kind, content))
+        except Exception as error:  # half a message, or one that cannot be understood
+            self.last_words = self.last_words or f"its message is not readable: {error}"
+        finally:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_FAREWELL)
+            self.kill()
+            self._inbox.put((self, _GONE, None))
 
 
 def _cores() -> int:

@@ -132,7 +132,8 @@ class Feeder:
                     self._wake()
                 elif len(fresh) >= most:
                     self._wanted.clear()
-                    self._wanted.wait()
+                    if not self._stopped:  # set before the other side sets `_wanted` for the last time
+                        self._wanted.wait()
                 if self._stopped:
                     return
         except Exception as error:  # handed to the thread that can deal with it

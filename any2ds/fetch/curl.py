@@ -238,18 +238,16 @@ class _Transfer:
 
     def succeeded(self) -> Payload | Failure:
         handle = self.handle
-        url = None
-        if handle.getinfo(pycurl.REDIRECT_COUNT):
-            url = handle.getinfo(pycurl.EFFECTIVE_URL)
+        url = self._final_url()
         status = handle.getinfo(pycurl.RESPONSE_CODE) if self.url.startswith("http") else None
         if (status is not None and not 200 <= status < 300) or status in (204, 205):
             return Failure("fetch", f"http_{status}", "", status, url)
         if not self.receiving.size:
             return Failure("fetch", "empty_body", "", status, url)
-        media_type = handle.getinfo(pycurl.CONTENT_TYPE)
-        if media_type is not None:
-            media_type = media_type.partition(";")[0].strip().lower() or None
-        return Payload(self.receiving.finish(), media_type, status, url, time.monotonic() - self._started)
+        # Raw, because servers put into their headers what they like.
+        content_type = handle.getinfo_raw(pycurl.CONTENT_TYPE) or b""
+        media_type = content_type.decode("latin-1").partition(";")[0].strip().lower()
+        return Payload(self.receiving.finish(), media_type or None, status, url, time.monotonic() - self._started)
 
     def failed(self, number: int, words: str) -> Failure:
         """Translate libcurl's error `number`. Raises the OSError that stopped this transfer, if one did."""
@@ -257,7 +255,8 @@ class _Transfer:
             raise self._error
         handle = self.handle
         status = handle.getinfo(pycurl.RESPONSE_CODE) or None
-        url = handle.getinfo(pycurl.EFFECTIVE_URL) if handle.getinfo(pycurl.REDIRECT_COUNT) else None
+        url = self._final_url()
+        words = words.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         if number == pycurl.E_WRITE_ERROR and self._discarding:
             return Failure("fetch", f"http_{status}", "", status, url)
         code = _CODES.get(number, "fetch_error")
@@ -272,6 +271,11 @@ class _Transfer:
         elif code == "fetch_error":
             words = f"libcurl error {number}: {words}"
         return Failure("fetch", code, words, status, url)
+
+    def _final_url(self) -> str | None:
+        if not self.handle.getinfo(pycurl.REDIRECT_COUNT):
+            return None
+        return bytes(self.handle.getinfo_raw(pycurl.EFFECTIVE_URL)).decode("utf-8", "replace")
 
     def timed_out(self) -> Failure:
         handle = self.handle

@@ -56,7 +56,8 @@ class Schedule:
         attempt.flying = True
         attempt.deadline = now + self.timeout
         self.in_flight += 1
-        self._deadlines.append(attempt)
+        if attempt.deadline != float("inf"):
+            self._deadlines.append(attempt)
         return attempt
 
     def finish(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:

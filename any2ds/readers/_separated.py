@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, BinaryIO, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from any2ds.errors import ReadError
@@ -36,16 +37,19 @@ class Separated:
             return
         if b"\n" not in head:
             head += next(pieces, b"")  # a header that is cut off says nothing of the columns
-        existing = self._header(head)
+        raw = self._header(head)
+        existing = [_decoded(name) for name in raw]
         require(columns.names, existing)
+        raw_names = [raw[existing.index(name)] for name in columns.names]
         others = [name for name in columns.names if name not in columns.texts]
         types = {name: schema.field(name).type for name in others} if schema is not None else None
         end_mark = _END + self.delimiter * len(existing)  # one value too many
         used = 1
-        for batch in self._raw(_Feed(chain([head], pieces), end_mark), columns.names):
+        for batch in self._raw(_Feed(chain([head], pieces), end_mark), raw_names):
             errors = {columns.url: NO_UTF8_IN_URL}
-            texts = {name: to_text(batch[name], errors.get(name, "replace")) for name in columns.names}
-            table = pa.record_batch(list(texts.values()), names=list(texts))
+            values = zip(columns.names, batch.columns, strict=True)
+            texts = [to_text(_as_in_list(array), errors.get(name, "replace")) for name, array in values]
+            table = pa.record_batch(texts, names=list(columns.names))
             if types is None:
                 types = _inferred(table.select(others))
             typed, failure = _typed(table, types, used + 1)
@@ -55,7 +59,7 @@ class Separated:
             used += batch.num_rows
 
     def _raw(self, feed: _Feed, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows as bytes, up to the first that is malformed or not whole; then a ReadError."""
+        """The rows, transcoded as _Feed does, up to the first that is malformed or not whole; then a ReadError."""
         used, held, unreadable = 0, None, None
         try:
             with self._open(feed, names, feed.note_malformed) as reader:
@@ -79,7 +83,7 @@ class Separated:
     def _open(self, source: Any, names: Sequence[str] | None, on_malformed: Any) -> pacsv.CSVStreamingReader:
         return pacsv.open_csv(
             source,
-            read_options=pacsv.ReadOptions(use_threads=False, block_size=LONGEST_ROW),
+            read_options=pacsv.ReadOptions(use_threads=False, block_size=2 * LONGEST_ROW),  # transcoded
             parse_options=pacsv.ParseOptions(
                 delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=on_malformed
             ),
@@ -89,15 +93,19 @@ class Separated:
         )
 
     def _header(self, head: bytes) -> list[str]:
+        """The names of the columns, transcoded as _Feed does."""
         try:
-            with self._open(io.BytesIO(head + b"\n"), None, lambda row: "skip") as reader:
+            with self._open(io.BytesIO(_transcoded(_first_record(head)) + b"\n"), None, lambda row: "skip") as reader:
                 return list(reader.schema.names)
-        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        except pa.ArrowInvalid as error:
             raise ReadError("row 1", _reason(error)) from error
 
 
 class _Feed(io.RawIOBase):
     """The blocks as a file for pyarrow, with an end mark behind them; it also collects what pyarrow cannot use.
+
+    They are transcoded as if they were Latin-1, which can hold any bytes: pyarrow gives up at a malformed row that is
+    not UTF-8, with all that stands before it in the block. `_as_in_list` turns the values back.
 
     The mark is a malformed row: if it is not reported as such, a quoted value has swallowed it. A failure to read is
     kept, and ends the file.
@@ -121,6 +129,7 @@ class _Feed(io.RawIOBase):
             self.failure, piece = error, b""
         if piece:
             self._after_newline = piece.endswith(b"\n")
+            piece = _transcoded(piece)
         elif not self._has_ended:
             self._has_ended = True
             piece = f"\n{self._end_mark}\n".encode()
@@ -147,7 +156,40 @@ class _Feed(io.RawIOBase):
         if self._end_mark in row.text:
             return True, ReadError(f"row {row.number}", unclosed)
         values = f"{row.actual_columns} values for {row.expected_columns} columns"
-        return True, ReadError(f"row {row.number}", f"{values}: {one_line(row.text)!r}")
+        return True, ReadError(f"row {row.number}", f"{values}: {one_line(_decoded(row.text))!r}")
+
+
+def _transcoded(data: bytes) -> bytes:
+    return data if data.isascii() else data.decode("latin-1").encode()
+
+
+def _decoded(transcoded: str) -> str:
+    return transcoded.encode("latin-1").decode(errors="replace")
+
+
+def _as_in_list(array: pa.Array) -> pa.Array:
+    """The bytes as they stand in the list, of values that were transcoded."""
+    _, offsets, data = array.buffers()
+    ends = pa.Array.from_buffers(pa.int32(), len(array) + 1, [None, offsets], offset=array.offset)
+    start, stop = ends[0].as_py(), ends[-1].as_py()
+    if start == stop:
+        return array
+    transcoded = data.slice(start, stop - start).to_pybytes()
+    if transcoded.isascii():
+        return array
+    lengths = pc.utf8_length(array.cast(pa.string()))  # one character was one byte
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)]).buffers()[1]
+    original = transcoded.decode().encode("latin-1")
+    return pa.Array.from_buffers(pa.binary(), len(array), [None, offsets, pa.py_buffer(original)])
+
+
+def _first_record(data: bytes) -> bytes:
+    """`data` up to the first newline that is in no quotes, or all of it; blank lines before it are left out."""
+    data = data.lstrip(b"\r\n")
+    end = data.find(b"\n")
+    while end >= 0 and data.count(b'"', 0, end) % 2:
+        end = data.find(b"\n", end + 1)
+    return data if end < 0 else data[:end]
 
 
 def _converted(texts: pa.RecordBatch, types: dict[str, pa.DataType]) -> pa.Table:

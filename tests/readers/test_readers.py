@@ -192,6 +192,29 @@ class TestSeparated:
         rows = read(format, data, Columns("url", "caption"))
         assert rows == [{"url": "http://a/%E9", "caption": "caf\ufffd"}]
 
+    @pytest.mark.parametrize("before", [0, 40_000, 200_000])
+    def test_everything_before_a_malformed_row_that_is_not_utf8(
+        self, format: str, mark: str, before: int, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        header, good, bad = (line.replace("|", mark).encode("latin-1") for line in ("url|c", "http://a/|é", "u|café|x"))
+        rows, error = until_broken(format, b"\n".join([header, *[good] * before, bad, good]), Columns("url", "c"))
+        assert [row["c"] for row in rows] == ["\ufffd"] * before
+        assert error.where == f"row {before + 2}"
+        assert "caf\ufffd" in error.reason
+        assert capfd.readouterr() == ("", "")
+
+    def test_a_malformed_row_that_is_not_utf8_beside_values_that_are(self, format: str, mark: str) -> None:
+        good = [f"http://a/ü{i}|猫 \u00c3\u00a9 {'x' * (i % 7)}" for i in range(60_000)]
+        data = self.table(mark, "url|é", *good) + f"\nu{mark}é{mark}x\n".encode("latin-1")
+        rows, _ = until_broken(format, data, Columns("url", "é"))
+        assert [f"{row['url']}|{row['é']}" for row in rows] == good
+
+    def test_a_header_that_is_not_utf8_or_has_several_lines(self, format: str, mark: str) -> None:
+        data = self.table(mark, '|"two\nlines"|caf\xe9|url', "1|2|3|u").decode().encode("latin-1")
+        assert read(format, b"\n" + data, Columns("url", "two\nlines", ("caf\ufffd",))) == [
+            {"url": "u", "two\nlines": "2", "caf\ufffd": 3}
+        ]
+
     def test_absent_columns_are_named_with_those_that_exist(self, format: str, mark: str) -> None:
         with pytest.raises(MissingColumns) as caught:
             urls(format, self.table(mark, "link|text", "a|b"), Columns("url", "text"))

@@ -26,7 +26,7 @@ def download(url_list: Any = None, **options: Any) -> RunReport:
     """Fetch every row of `url_list` and pack the files into shards."""
     config = Config.from_options(options if url_list is None else {"url_list": url_list, **options})
     with _opened(config) as (source, output):
-        finished = prepare(output, config)
+        finished = prepare(output, config, source.first_rows)
         jobs = plan(source.batches(), source.schema, config.output.number_sample_per_shard, finished)
         worker = ShardWorker(config.output, config.fetch)
         distributor = registry.load("distributors", config.run.distributor)(config.run)
@@ -38,8 +38,8 @@ def _opened(config: Config) -> Iterator[tuple[Source, OutputFolder]]:
     """Both ends of the way. Whatever happens, no staged file of a process that is gone stays behind."""
     logging.getLogger("any2ds").setLevel(config.run.log_level.upper())
     registry.load("writers", config.output.output_format)  # so that a missing extra is told before anything is made
-    source = Source(config.input)
     output = OutputFolder(config.output.output_folder)
+    source = Source(config.input)
     try:
         yield source, output
     finally:

@@ -5,19 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
-from typing import Any, NoReturn
-
-import fire
-from fire.decorators import SetParseFns
-
-from any2ds.config import Config, OptionInfo, check_names, declared
-from any2ds.errors import Any2dsError, OptionError
-from any2ds.version import __version__
+from typing import Any, NoReturn, TextIO
 
 _EXAMPLES = """\
 examples:
@@ -30,95 +25,116 @@ examples:
 """
 
 
+_GO_ON = "finished shards are kept, run the same command again to go on"
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    code = _run(given)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    code = 130
+    with contextlib.suppress(KeyboardInterrupt):  # in the moment before there is anything to clean up
+        code = run(list(sys.argv[1:] if arguments is None else arguments))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads
+            stream.flush()
     # Not sys.exit: threads that hang in the system's resolver would keep the process for seconds.
     os._exit(code)
 
 
-def _run(given: list[str]) -> int:
-    if not given or {"--help", "-h"} & set(given) or given == ["help"]:
-        print(help_text(), end="")
-        return 0
+def run(given: Sequence[str]) -> int:
+    """Do what the arguments say; the exit code."""
+    from any2ds.errors import Any2dsError
+
+    if not given or {"--help", "-h"} & set(given) or list(given) == ["help"]:
+        return _say(help_text(), sys.stdout)
     if "--version" in given:
-        print(f"any2ds {__version__}")
-        return 0
-    debug = False
+        from any2ds.version import __version__
+
+        return _say(f"any2ds {__version__}", sys.stdout)
+    debug = "--log_level=debug" in given
     try:
         options = parse(given)
-        config = Config.from_options(options)
-        debug = config.run.log_level == "debug"
-        _log_to_terminal()
-        # Imported late: --help and a mistyped option answer at once.
+        _check(options)
         from any2ds.api import download
 
+        _log_to_terminal()
         signal.signal(signal.SIGTERM, _terminate)
         download(**options)
+        return 0
     except Any2dsError as error:
-        print(f"any2ds: {error}", file=sys.stderr)
-        if debug:
-            logging.getLogger("any2ds").exception("where it happened")
-        return error.exit_code
+        code, words, trace = error.exit_code, str(error), traceback.format_exc()
     except KeyboardInterrupt:
-        print("any2ds: interrupted; finished shards are kept, run the same command again to go on", file=sys.stderr)
-        return 130
-    except SystemExit as exit:
-        print("any2ds: terminated; finished shards are kept, run the same command again to go on", file=sys.stderr)
-        return int(exit.code or 0)
+        code, words, trace = 130, f"interrupted; {_GO_ON}", ""
+    except _Terminated:
+        code, words, trace = 143, f"terminated; {_GO_ON}", ""
     except Exception as error:
-        print(f"any2ds: unexpected {type(error).__name__}: {error} (--log_level=debug shows where)", file=sys.stderr)
-        if debug:
-            logging.getLogger("any2ds").exception("where it happened")
-        return 1
-    return 0
+        code, words = 1, f"unexpected {type(error).__name__}: {error} (--log_level=debug shows where)"
+        trace = traceback.format_exc()
+    if debug and trace:
+        _say(trace, sys.stderr)
+    # What a list or a server has put into the words must not reach the terminal as more than words.
+    _say("any2ds: " + "".join(c if c.isprintable() else " " for c in words), sys.stderr)
+    return code
 
 
 def parse(given: Sequence[str]) -> dict[str, Any]:
     """The options among the arguments, as text. Raises OptionError for whatever is not an option.
 
-    fire would call the function first and complain about unknown flags afterwards, and would guess types from the
-    look of a value (`1,2` a tuple, `None` nothing): here names are checked before, and values stay text for the
-    option's own parser.
+    fire would call the function first and complain about unknown flags afterwards, guess types from the look of a
+    value (`1,2` a tuple, `None` nothing) and take `-` for a separator: here names are checked before, values are
+    joined to them, and stay text for the option's own parser.
     """
-    _check_flags(given)
+    import fire
+    from fire.decorators import SetParseFns
+
+    arguments = _joined(given)
+    names = [argument[2:].partition("=")[0] for argument in arguments]
     parsed: dict[str, Any] = {}
 
     def any2ds(**options: str) -> None:
         parsed.update(options)
 
-    fire.Fire(SetParseFns(**dict.fromkeys(_names(), str))(any2ds), command=list(given), name="any2ds")
+    fire.Fire(SetParseFns(**dict.fromkeys(names, str))(any2ds), command=arguments, name="any2ds")
     return parsed
 
 
-def _check_flags(given: Sequence[str]) -> None:
+def _joined(given: Sequence[str]) -> list[str]:
+    """Every option as `--name=value`. Raises OptionError for anything else."""
+    from any2ds.config import check_names, declared
+    from any2ds.errors import OptionError
+
     flags = {info.name for info in declared() if info.is_flag}
-    expects_value = False
-    for argument in given:
-        if not argument.startswith("--") or len(argument) == 2:
-            if not expects_value:
-                raise OptionError(f"unexpected {argument!r}: options are given as --name=value (quote a glob)")
-            expects_value = False
-            continue
-        name, equals, _ = argument[2:].partition("=")
+    found: list[str] = []
+    arguments = list(given)
+    while arguments:
+        argument = arguments.pop(0)
+        if not argument.startswith("--") or argument == "--":
+            raise OptionError(f"unexpected {argument!r}: options are given as --name=value (quote a glob)")
+        name, equals, value = argument[2:].partition("=")
         name = name.replace("-", "_")
-        if name.startswith("no") and name[2:] in flags and not equals:
-            expects_value = False
-            continue
+        if not equals and name.startswith("no") and name[2:] in flags:
+            name, equals, value = name[2:], "=", "False"
         if name != "config":
             check_names([name])
-        expects_value = not equals
-    if expects_value and name not in flags:
-        raise OptionError(f"--{name} needs a value: --{name}=...")
+        next_is_value = bool(arguments) and not arguments[0].startswith("--")
+        if not equals and next_is_value:
+            value = arguments.pop(0)
+        elif not equals and name in flags:
+            value = "True"
+        elif not equals:
+            raise OptionError(f"--{name} needs a value: --{name}=...")
+        found.append(f"--{name}={value}")
+    return found
 
 
-def _names() -> list[str]:
-    return [*(info.name for info in declared()), "config"]
+def _check(options: dict[str, Any]) -> None:
+    """Raises OptionError for values that cannot be, before anything heavy is loaded."""
+    from any2ds.config import Config
+
+    Config.from_options(options)
 
 
 def help_text() -> str:
+    from any2ds.config import declared
+
     lines = [
         "any2ds: from a list of URLs to a dataset",
         "",
@@ -129,7 +145,7 @@ def help_text() -> str:
         if info.group != group:
             group = info.group
             lines += ["", f"{group}:"]
-        lines.append(_help_line(info))
+        lines.append(f"  --{info.name:<25} {info.help} [{info.shown}]")
     lines += [
         "",
         "Also:",
@@ -141,16 +157,25 @@ def help_text() -> str:
     return "\n".join(lines)
 
 
-def _help_line(info: OptionInfo) -> str:
-    return f"  --{info.name:<25} {info.help} [{info.shown}]"
+def _say(words: str, stream: TextIO) -> int:
+    """Print, if anybody listens. 0, so that saying something can be the last thing done."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        print(words.rstrip("\n"), file=stream)
+    return 0
 
 
 def _log_to_terminal() -> None:
-    from rich.console import Console
     from rich.logging import RichHandler
 
-    logging.getLogger("any2ds").addHandler(RichHandler(console=Console(stderr=True), show_path=False))
+    from any2ds.reporters._stderr import StderrConsole
+
+    logging.raiseExceptions = False  # a terminal that is gone is no reason to complain to it
+    logging.getLogger("any2ds").addHandler(RichHandler(console=StderrConsole(), show_path=False))
+
+
+class _Terminated(BaseException):
+    """SIGTERM, on its way through the same clean-up as Ctrl-C."""
 
 
 def _terminate(number: int, frame: Any) -> NoReturn:
-    raise SystemExit(128 + number)
+    raise _Terminated

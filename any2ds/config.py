@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
@@ -86,7 +87,7 @@ _UNITS = {
 
 
 def byte_count(value: Any) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", str(value).strip().lower())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?i?)b?", str(value).strip().lower())
     if match is None or match[2] not in _UNITS or (size := int(float(match[1]) * _UNITS[match[2]])) < 1:
         raise ValueError("a size such as 500000, 200MB or 1GiB")
     return size
@@ -95,7 +96,9 @@ def byte_count(value: Any) -> int:
 def names(value: Any) -> tuple[str, ...]:
     """`a,b`, `[a, b]`, `["a", "b"]` or a list: people should not have to quote JSON in a shell."""
     if isinstance(value, str):
-        value = [part.strip().strip("\"'") for part in value.strip().strip("[]()").split(",")]
+        outer = re.fullmatch(r"\s*(?:\[(.*)\]|\((.*)\))\s*", value)
+        inner = value if outer is None else outer[1] if outer[1] is not None else outer[2]
+        value = [part.strip().strip("\"'") for part in inner.split(",")]
     found = tuple(value)
     if not all(isinstance(part, str) and part for part in found):
         raise ValueError("names separated by commas")
@@ -154,14 +157,14 @@ def extension(value: Any) -> str:
     """A file extension without its dot; no dot in it, since webdataset cuts a member's name at the first one."""
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,16}", value):
         raise ValueError("auto, or an extension of letters and digits such as flat")
-    if value in ("txt", "json"):
+    if value.lower() in ("txt", "json"):
         raise ValueError("another extension: txt is the caption's and json the metadata's")
     return value
 
 
 def header_value(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ValueError("one line of text")
+    if not isinstance(value, str) or not value.strip() or not (value.isprintable() and value.isascii()):
+        raise ValueError("one line of ASCII text")
     return value.strip()
 
 
@@ -308,7 +311,11 @@ def read_config_file(path: str) -> dict[str, Any]:
     import yaml
 
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        written = Path(path).expanduser().read_text(encoding="utf-8-sig")
+        try:
+            content = json.loads(written)  # YAML takes most of JSON, but no tabs
+        except ValueError:
+            content = yaml.safe_load(written)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise OptionError(f"config file {path!r} cannot be read: {' '.join(str(error).split())}") from error
     if content is None:

@@ -72,11 +72,16 @@ class ShardWriter(Protocol):
 
     extension: ClassVar[str | None]  # of the data file; "" for a folder; None where there is no data
     holds_metadata: ClassVar[bool]  # whether the data file contains the metadata table as well
+    held: int  # bytes of bodies that it keeps in memory, until the next `flush` at the latest
 
     def __init__(self, path: Path, metadata: MetadataTable) -> None: ...
 
     def write(self, sample: Sample) -> None:
         """Add a successful sample, in the order of keys, after its metadata. The body is released by the caller."""
+        ...
+
+    def flush(self) -> None:
+        """Let go of what is held in memory, because it is short."""
         ...
 
     def close(self) -> None: ...

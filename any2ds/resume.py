@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
 from any2ds import layout
 from any2ds.config import Config
@@ -55,8 +59,9 @@ class Finished:
             return None
 
 
-def prepare(output: OutputFolder, config: Config) -> Finished:
-    """Make `output` ready for a run: it exists, can be written, and what is in it was made with the same options.
+def prepare(output: OutputFolder, config: Config, first_rows: pa.RecordBatch) -> Finished:
+    """Make `output` ready for a run: it exists, can be written, and what is in it was made with the same options from
+    the same list, which may have grown since.
 
     Raises OutputError otherwise.
     """
@@ -66,27 +71,47 @@ def prepare(output: OutputFolder, config: Config) -> Finished:
     finished = Finished(output, Layout(options.number_sample_per_shard, options.oom_shard_count))
     deciding = {name: config.to_options()[name] for name in _DECIDING}
     deciding["save_additional_columns"] = list(deciding["save_additional_columns"] or [])
+    beginning = Beginning.of(first_rows)
     if finished.shards:
-        _refuse_other(output, deciding)
+        beginning = _refuse_other(output, deciding, first_rows)
     output.create()
     sweep(output)
-    output.write(
-        layout.RUN_FILE, orjson.dumps({"any2ds": __version__, "options": deciding}, option=orjson.OPT_INDENT_2)
-    )
+    run = {"any2ds": __version__, "options": deciding, "list": dataclasses.asdict(beginning)}
+    output.write(layout.RUN_FILE, orjson.dumps(run, option=orjson.OPT_INDENT_2))
     return finished
 
 
-def _refuse_other(output: OutputFolder, deciding: Mapping[str, Any]) -> None:
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What tells one url list from another, even after it has grown: a fingerprint of its first rows."""
+
+    rows: int
+    sha256: str  # of their URLs
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch, count: int = 1000) -> Beginning:
+        urls = rows.column("url").slice(0, count).to_pylist()
+        return cls(len(urls), hashlib.sha256(orjson.dumps(urls)).hexdigest())
+
+
+def _refuse_other(output: OutputFolder, deciding: Mapping[str, Any], first_rows: pa.RecordBatch) -> Beginning:
     content = output.read(layout.RUN_FILE)
     if content is None:
         raise OutputError(f"{output.url!r} holds shards that were not made by any2ds: choose another output_folder")
     try:
-        before = orjson.loads(content)["options"]
+        written = orjson.loads(content)
+        before, beginning = written["options"], Beginning(**written["list"])
         changed = [f"{name} was {before[name]!r}, now {now!r}" for name, now in deciding.items() if before[name] != now]
     except (ValueError, KeyError, TypeError) as error:
         raise OutputError(f"{output.url!r}: its {layout.RUN_FILE} cannot be read, so it is not touched") from error
+    if not changed and Beginning.of(first_rows, beginning.rows) != beginning:
+        raise OutputError(
+            f"{output.url!r} holds shards of another url list: its first rows were others. "
+            "Go on with that list, or choose another output_folder"
+        )
     if changed:
         raise OutputError(
             f"{output.url!r} holds shards made with other options ({'; '.join(changed)}): "
             "use the same options to go on, or another output_folder"
         )
+    return beginning

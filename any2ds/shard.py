@@ -72,6 +72,7 @@ class OpenShard:
         self._staged_metadata = folder / f"{name}.metadata"
         self._open_writer = writer
         self._writer: ShardWriter | None = None  # opened with the first sample: many shards may be waiting
+        self._accounted = 0  # bytes held by the writer that the buffer knows of
         self._waiting: dict[int, Sample] = {}  # outcomes whose turn has not come
         self._next = 0  # position whose turn it is
         self._counts: Counter[str] = Counter()
@@ -112,6 +113,21 @@ class OpenShard:
             self._next += 1
             ready = self._waiting.pop(self._next, None) if self._waiting else None
 
+    @property
+    def held(self) -> int:
+        """Bytes of bodies that the writer keeps in memory."""
+        return self._writer.held if self._writer else 0
+
+    def flush(self) -> None:
+        """Let the writer let go of it."""
+        if self._writer is not None:
+            self._writer.flush()
+            self._account(self.held)
+
+    def settle(self) -> None:
+        """To be called when it is complete: what the writer still holds is about to be written, by another thread."""
+        self._account(0)
+
     def publish(self, output: OutputFolder) -> ShardReport:
         """Complete the files and give them their final names: data, metadata, then the stats, which mean `done`."""
         writer = self._writer or self._open()
@@ -141,6 +157,7 @@ class OpenShard:
     def discard(self) -> None:
         """Free what the shard holds, in memory and on disk; others may be in want of it."""
         self.failed = True
+        self._account(0)
         if self._writer is not None:
             with contextlib.suppress(Exception):  # it may be what failed
                 self._writer.close()
@@ -159,9 +176,14 @@ class OpenShard:
                 (self._writer or self._open()).write(sample)
             finally:
                 body.release()
+                self._account(self.held)
             self._bytes += body.size
         self._counts[failure.code if failure else SUCCESS] += 1
         self._statuses[failure.status if failure else SUCCESS] += 1
+
+    def _account(self, held: int) -> None:
+        self._buffer.used += held - self._accounted
+        self._accounted = held
 
     def _open(self) -> ShardWriter:
         self._writer = self._open_writer(self._staged, self.metadata)

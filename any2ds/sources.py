@@ -13,6 +13,8 @@ from typing import Any, BinaryIO, Protocol, cast
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from any2ds import registry, storage
 from any2ds.config import InputOptions
@@ -66,6 +68,11 @@ class Source:
         if self._schema is None:
             raise AssertionError("the types are known since the first rows were read")
         return self._schema
+
+    @property
+    def first_rows(self) -> pa.RecordBatch | None:
+        """The rows that were read to see whether there are any; None once `batches` has given them out."""
+        return self._first
 
     @property
     def files(self) -> list[str]:
@@ -162,11 +169,48 @@ def _schema_of(batch: pa.RecordBatch, sources: Mapping[str, str], columns: Colum
     fields = []
     for name, source in sources.items():
         type = batch.schema.field(source).type
+        if pa.types.is_run_end_encoded(type) or (pa.types.is_dictionary(type) and _is_view(type.value_type)):
+            type = type.value_type
         is_text = source in columns.texts
         if is_text and pa.types.is_nested(type):
             raise InputError(f"the column {source!r} holds {type}, not text")
-        fields.append(pa.field(name, pa.string() if is_text or pa.types.is_null(type) else type))
+        field = pa.field(name, pa.string() if is_text or pa.types.is_null(type) else _storable(type))
+        try:
+            _store_nothing(pa.schema([field]))
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(
+                f"the column {source!r} holds {type}, which cannot be written to Parquet: give it another type, or "
+                f"leave it out of save_additional_columns ({one_line(error, 100)})"
+            ) from error
+        fields.append(field)
     return pa.schema(fields)
+
+
+def _storable(type: pa.DataType) -> pa.DataType:
+    """The type of the same values without views, which Arrow itself cannot pick rows from."""
+    if pa.types.is_string_view(type):
+        return pa.string()
+    if pa.types.is_binary_view(type):
+        return pa.binary()
+    if pa.types.is_struct(type):
+        return pa.struct([field.with_type(_storable(field.type)) for field in type])
+    if pa.types.is_map(type):
+        return pa.map_(_storable(type.key_type), _storable(type.item_type))
+    if pa.types.is_list(type):
+        return pa.list_(type.value_field.with_type(_storable(type.value_type)))
+    if pa.types.is_large_list(type):
+        return pa.large_list(type.value_field.with_type(_storable(type.value_type)))
+    return type
+
+
+def _is_view(type: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(type) or pa.types.is_binary_view(type))
+
+
+def _store_nothing(schema: pa.Schema) -> None:
+    """Raises whatever would be raised when a shard with these columns is written."""
+    rows = schema.empty_table()
+    pq.write_table(rows.take(pa.array([], pa.int64())), pa.BufferOutputStream())
 
 
 def _cast(batch: pa.RecordBatch, sources: Mapping[str, str], schema: pa.Schema) -> pa.RecordBatch:
@@ -174,6 +218,12 @@ def _cast(batch: pa.RecordBatch, sources: Mapping[str, str], schema: pa.Schema) 
     for field in schema:
         array = batch[sources[field.name]]
         try:
+            if pa.types.is_run_end_encoded(array.type):
+                array = pc.run_end_decode(array)
+            if pa.types.is_dictionary(array.type) and _is_view(array.type.value_type):
+                array = pa.DictionaryArray.from_arrays(
+                    array.indices, array.dictionary.cast(_storable(array.type.value_type))
+                )
             if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(field.type):
                 array = array.dictionary_decode()
             if pa.types.is_string(field.type) and _is_bytes(array.type):

@@ -140,6 +140,11 @@ class OutputFolder:
     """The folder of the dataset. Files appear in it whole: by rename where it is local, else by a complete upload."""
 
     def __init__(self, url: str) -> None:
+        """Raises OutputError, InputError or MissingExtra if there can be no such folder."""
+        try:
+            url.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise OutputError(f"output folder {url!r} is not text in the encoding of this system: {error}") from error
         self.url = url
         self.fs, path = open_filesystem(os.path.expanduser(url))
         self.path = path.rstrip("/") or "/"
@@ -214,7 +219,8 @@ class OutputFolder:
         """Where shards are written before they are published: on the disk of the result, if that is local."""
         if self.is_local:
             return Path(self.path) / layout.TEMPORARY_FOLDER
-        return Path(tempfile.gettempdir()) / "any2ds-staging"
+        user = os.getuid() if hasattr(os, "getuid") else "all"
+        return Path(tempfile.gettempdir()) / f"any2ds-staging-{user}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +264,8 @@ def staging(output: OutputFolder) -> Iterator[Path]:
     folder = root / f"{owner.name}-{uuid.uuid4().hex[:8]}"
     while not folder.is_dir():
         with contextlib.suppress(FileNotFoundError):  # another process may just be removing the empty root
-            folder.mkdir(parents=True)
+            root.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
     try:
         yield folder
     finally:
@@ -269,8 +276,8 @@ def staging(output: OutputFolder) -> Iterator[Path]:
 def sweep(output: OutputFolder) -> None:
     """Remove what processes of this machine left in staging that are no more, and nothing else."""
     root = output.staging_root
-    if root.is_dir():
-        for folder in root.iterdir():
+    with contextlib.suppress(OSError):  # not there, or another run is sweeping too
+        for folder in list(root.iterdir()):
             owner = Owner.parse(folder.name)
             if owner is not None and owner.is_gone():
                 shutil.rmtree(folder, ignore_errors=True)

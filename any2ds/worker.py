@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
+import sys
 import threading
 import time
 import traceback
@@ -16,6 +18,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +47,14 @@ from any2ds.types import (
     ShardReport,
 )
 
+log = logging.getLogger(__name__)
+
+_WINDOWS_FILES = 8192  # handles are not limited there; this bounds open shards
 _PROGRESS_SECONDS = 0.5  # between two events of this kind
 # Rows without an outcome that one process may look at ahead: as many as fast hosts deliver while a slow one times out.
 _ROWS_AHEAD = 200_000
 _MOST_OPEN_SHARDS = 512
+_WORTH_A_FLUSH = 1 << 20  # bytes held by a writer; less would make tiny row groups
 _MOST_UNPUBLISHED = 4  # complete shards that may wait for the disk or the upload
 
 
@@ -59,15 +66,17 @@ class ShardWorker:
         self._fetch = fetch
 
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
-        fetch = self._fetch
-        _raise_file_limit()
+        files = _raise_file_limit()
+        fetch = replace(self._fetch, thread_count=min(self._fetch.thread_count, _sockets(files)))
+        if fetch.thread_count < self._fetch.thread_count:
+            log.warning("%d transfers in flight, because only %d files may be open", fetch.thread_count, files)
         pa.array([])  # its first call imports pandas, if that is installed: 0.2 s, better now than between two turns
         with ExitStack() as stack:
             output = OutputFolder(self._options.output_folder)
             folder = stack.enter_context(staging(output))
             publisher = ThreadPoolExecutor(1, thread_name_prefix="any2ds-publisher")
             buffer = Buffer(fetch.max_buffered_bytes, fetch.thread_count)
-            shards = stack.enter_context(closing(_Shards(self._options, output, folder, buffer, publisher)))
+            shards = stack.enter_context(closing(_Shards(self._options, output, folder, buffer, publisher, files // 4)))
             fetcher = stack.enter_context(closing(CurlFetcher(fetch, buffer)))
             describe = Describe(self._options)
             for batch in fetcher.fetch(shards.open(jobs)):
@@ -142,7 +151,13 @@ class _Shards:
     """The shards that are open in this process. `open` runs in the feeder's thread, all else in the worker's."""
 
     def __init__(
-        self, options: OutputOptions, output: OutputFolder, folder: Path, buffer: Buffer, publisher: ThreadPoolExecutor
+        self,
+        options: OutputOptions,
+        output: OutputFolder,
+        folder: Path,
+        buffer: Buffer,
+        publisher: ThreadPoolExecutor,
+        most_open: int,
     ) -> None:
         self._layout = Layout(options.number_sample_per_shard, options.oom_shard_count)
         self._hashes = hash_columns(options)
@@ -152,7 +167,7 @@ class _Shards:
         self._publishing: list[tuple[OpenShard, Future[ShardReport]]] = []
         self._errors: list[ShardError] = []
         self._unreadable: deque[tuple[int, Exception]] = deque()  # from the feeder's thread
-        ahead = max(4, min(_MOST_OPEN_SHARDS, _ROWS_AHEAD // options.number_sample_per_shard))
+        ahead = max(4, min(most_open, _MOST_OPEN_SHARDS, _ROWS_AHEAD // options.number_sample_per_shard))
         self._room = threading.Semaphore(ahead)
         self._closed = False
         self._outcomes: Counter[str] = Counter()  # since the last Progress
@@ -195,9 +210,21 @@ class _Shards:
         except Exception as error:  # this shard is lost, the others are not
             self._give_up(shard_id, error)
             return
-        if shard.complete:
+        if self._buffer.used > self._buffer.half:
+            self._relieve()
+        if shard.complete and shard_id in self._open:
             del self._open[shard_id]
+            shard.settle()
             self._publishing.append((shard, self._publisher.submit(shard.publish, self._output)))
+
+    def _relieve(self) -> None:
+        """Make the writer that holds the most let go of it; the formats that write at once hold nothing."""
+        fullest = max(list(self._open.values()), key=lambda shard: shard.held, default=None)
+        if fullest is not None and fullest.held >= _WORTH_A_FLUSH:
+            try:
+                fullest.flush()
+            except Exception as error:
+                self._give_up(fullest.job.shard_id, error)
 
     def events(self, wait: bool = False) -> Iterator[Event]:
         """What happened since the last call. With `wait`, until all shards are published."""
@@ -237,13 +264,28 @@ def _shard_error(shard_id: int, error: Exception) -> ShardError:
     return ShardError(shard_id, words, "".join(traceback.format_exception(error)))
 
 
-def _raise_file_limit() -> None:
-    """As many open files and sockets as the system grants; the usual soft limit of 1024 is for another age."""
+def _raise_file_limit() -> int:
+    """As many open files and sockets as the system grants, and how many that is.
+
+    The usual soft limits, 1024 on Linux and 256 on macOS, are for another age.
+    """
     try:
         import resource
-    except ModuleNotFoundError:  # Windows has no such limit
-        return
+    except ModuleNotFoundError:  # Windows
+        return _WINDOWS_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):  # macOS refuses what it calls unlimited
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if soft == resource.RLIM_INFINITY:
+        return 1 << 20
+    for wanted in (hard, 65536, 10240):  # macOS refuses what it calls unlimited
+        if wanted != resource.RLIM_INFINITY and soft < wanted:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                return wanted
+    return soft
+
+
+def _sockets(files: int) -> int:
+    """Transfers that so many open files allow, with connections that are kept, and files for everything else."""
+    if sys.platform == "win32":
+        return 400  # select() takes 512 sockets
+    return max(1, files // 2)

@@ -123,6 +123,8 @@ def test_options_come_from_a_file_and_the_command_line_wins(media: Path, tmp_pat
         (["--url_list=urls.txt", "--thread_count=0"], "at least 1"),
         (["--url_list=urls.txt", "--thread_count"], "needs a value"),
         (["--url_list=urls.txt", "--file_ext=json"], "json the metadata's"),
+        (["--url_list=urls.txt", "--file_ext=TXT"], "json the metadata's"),
+        (["--url_list=urls.txt", "--user_agent=é"], "ASCII"),
         (["--url_list=urls.txt", "--compute_hash=crc"], "one of md5, sha256, sha512"),
         (["--url_list=urls.txt", "--distributor=cloud"], "one of inline, multiprocessing"),
         (["--url_list=urls.txt", "more.txt"], "unexpected 'more.txt'"),
@@ -179,6 +181,35 @@ def test_a_shard_that_cannot_be_written_is_exit_code_1(media: Path, tmp_path: Pa
     assert ran.stderr.count("\n") == 1
     assert "1 shards could not be written" in ran.stderr
     assert "Traceback" in debug.stderr
+
+
+def test_a_value_may_follow_its_option_and_a_dash_is_standard_input(media: Path, tmp_path: Path) -> None:
+    with serve(media) as server:
+        ran = any2ds("--url_list", "-", "--output-folder", "out", "--quiet", cwd=tmp_path, input=server.url("0"))
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (tmp_path / "out" / "00000_stats.json").exists()
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(media: Path, tmp_path: Path) -> None:
+    with serve(media, {"0": ["slow:0.5"]}) as server:
+        (tmp_path / "urls.txt").write_text(server.url("0"))
+        command = [sys.executable, "-m", "any2ds", "--url_list=urls.txt"]
+        running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
+        assert running.stderr is not None
+        running.stderr.close()
+        assert running.wait(30) == 0
+    assert (tmp_path / "files" / "00000_stats.json").exists()
+
+
+def test_a_file_in_the_folder_at_hand_is_not_run(media: Path, tmp_path: Path) -> None:
+    for name in ("pickle", "random", "any2ds"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('I was run')")
+    with serve(media) as server:
+        (tmp_path / "urls.txt").write_text(server.url("0"))
+        script = Path(sys.executable).with_name("any2ds")
+        command = [str(script), "--url_list=urls.txt", "--quiet"]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_help_and_version(tmp_path: Path) -> None:

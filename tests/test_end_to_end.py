@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -20,6 +22,7 @@ import webdataset
 from PIL import Image
 
 from any2ds import download
+from any2ds.errors import OutputError
 from any2ds.testing.server import Server, serve
 
 # webdataset leaves the last shard that it reads open.
@@ -191,6 +194,55 @@ def test_a_list_that_grew_is_continued_and_its_short_last_shard_made_again(rows:
     assert (report.shards, report.skipped_shards, report.count) == (2, 1, 7)
     keys = [key for path in sorted((tmp_path / "out").glob("*.parquet")) for key in pd.read_parquet(path)["key"]]
     assert keys == [f"{n // 5:05d}{n % 5}" for n in range(COUNT)]
+
+
+def test_another_list_is_not_mixed_into_a_dataset(server: Server, rows: pa.Table, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"output_folder": tmp_path / "out", "number_sample_per_shard": 5, "quiet": True}
+    download(url_list=rows, **options)
+    others = pa.table({"url": list(reversed(rows["url"].to_pylist()))})
+    with pytest.raises(OutputError, match="another url list"):
+        download(url_list=others, **options)
+    with pytest.raises(OutputError, match="number_sample_per_shard was 5, now 6"):
+        download(url_list=rows, **{**options, "number_sample_per_shard": 6})
+
+
+def test_a_killed_worker_costs_its_shards_and_the_next_run_makes_them(
+    server: Server, media: Path, tmp_path: Path
+) -> None:
+    with serve(media, {"5.png": ["hold", "ok"]}) as slow:
+        urls = [server.url("0.png")] * 10 + [slow.url("5.png")]
+        out = tmp_path / "out"
+        command = [sys.executable, "-c", KILLED_RUN, json.dumps(urls), str(out)]
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        slow.wait_for("5.png")
+        for pid in Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        said, _ = running.communicate(timeout=30)
+        assert running.returncode == 1
+        assert "IncompleteRun" in said
+        assert "ended early" in said
+        again = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    assert "whole" in again.stdout
+    assert [key for key, _ in read_webdataset(out)] == [f"{n // 4:05d}{n % 4}" for n in range(11)]
+
+
+KILLED_RUN = """
+import json, sys
+from any2ds import IncompleteRun, download
+try:
+    download(
+        json.loads(sys.argv[1]),
+        output_folder=sys.argv[2],
+        output_format="webdataset",
+        number_sample_per_shard=4,
+        processes_count=1,
+        timeout=0,
+        quiet=True,
+    )
+except IncompleteRun as error:
+    sys.exit(print("IncompleteRun", error) or 1)
+print("whole")
+"""
 
 
 def test_items_may_be_given_as_a_python_list(server: Server, media: Path, tmp_path: Path) -> None:

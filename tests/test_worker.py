@@ -7,6 +7,7 @@ import json
 import os
 import tarfile
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,59 @@ def test_what_waits_for_a_slow_row_waits_on_disk_when_memory_is_short(tmp_path: 
     assert [e.successes for e in happened if isinstance(e, ShardReport)] == [20]
     found = members(tmp_path / "out" / "00000.tar")
     assert [found[name] for name in sorted(found) if not name.endswith("json")] == contents
+
+
+def test_values_that_python_has_no_type_for_are_text_in_the_json_and_as_they_were_in_the_metadata(
+    tmp_path: Path, media: Path
+) -> None:
+    with serve(media) as server:
+        table = pa.table(
+            {
+                "url": [server.url(f"{n}.jpg") for n in range(4)],
+                "far": pa.array([0, 10**12, None, 5], pa.timestamp("s")),
+                "fine": pa.array([1, None, 10**9 + 1, 7], pa.time64("ns")),
+                "day": pa.array([0, 10**7, None, 1], pa.date32()),
+            }
+        )
+        happened = work(table, tmp_path / "out", number_sample_per_shard=2)
+    assert [e.successes for e in happened if isinstance(e, ShardReport)] == [2, 2]
+    found = pq.read_table(tmp_path / "out" / "00000.parquet")
+    assert found["far"].equals(table["far"].slice(0, 2).cast(pa.timestamp("ms")))  # parquet has no seconds
+    described = json.loads(members(tmp_path / "out" / "00000.tar")["000001.json"])
+    assert described["far"].startswith("33658-09-27")
+
+
+def test_parquet_shards_that_wait_do_not_pile_up_in_memory(tmp_path: Path) -> None:
+    media = tmp_path / "media"
+    media.mkdir()
+    (media / "big").write_bytes(b"\1" * 2_000_000)
+    (media / "last").write_bytes(b"\2")
+    with serve(media, {"last": ["hold"]}) as server:
+        # Each shard but its last row is fetched and written, and then waits.
+        urls = [server.url("last" if n % 6 == 5 else "big") for n in range(120)]
+
+        def release_when_all_wait() -> None:
+            server.wait_for("last", 20, within=60)
+            server.release()
+
+        waiting = threading.Thread(target=release_when_all_wait)
+        waiting.start()
+        tracemalloc.start()
+        happened = work(
+            pa.table({"url": urls}),
+            tmp_path / "out",
+            output_format="parquet",
+            number_sample_per_shard=6,
+            max_buffered_bytes="16MB",
+            thread_count=20,
+        )
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        waiting.join()
+    assert [e.successes for e in happened if isinstance(e, ShardReport)] == [6] * 20
+    assert peak < 100_000_000  # of 200 MB that were fetched, and the server's own
+    for path in (tmp_path / "out").glob("*.parquet"):
+        assert [len(data) for data in pq.read_table(path)["data"].to_pylist()] == [2_000_000] * 5 + [1]
 
 
 def test_a_shard_that_cannot_be_published_is_an_error_and_the_others_are_made(tmp_path: Path, media: Path) -> None:

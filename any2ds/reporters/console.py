@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from any2ds.config import Config
+from any2ds.reporters._stderr import StderrConsole
 from any2ds.types import SUCCESS, Event, Progress, RunReport, ShardError, failure_code
 
 _LOG_INTERVAL = 10.0  # seconds between two plain lines
@@ -24,7 +25,7 @@ class ConsoleReporter:
 
     def __init__(self, config: Config) -> None:
         self._output_folder = config.output.output_folder
-        self._console = Console(stderr=True)
+        self._console = StderrConsole()
         self._outcomes: Counter[str] = Counter()
         self._bytes = 0
         self._total = RunReport()

@@ -24,9 +24,10 @@ class ScriptedWorker:
     raising: frozenset[int] = frozenset()  # the worker raises
     hanging: frozenset[int] = frozenset()  # nothing comes back, ever
     seconds: float = 0.0  # that each shard takes
+    looks_ahead: bool = False  # takes all jobs before it reports on the first, as a worker does that overlaps shards
 
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
-        for job in jobs:
+        for job in list(jobs) if self.looks_ahead else jobs:
             time.sleep(self.seconds)
             yield Progress({"success": job.count})
             if job.shard_id in self.poisoned:
@@ -127,6 +128,17 @@ class ProcessDistributorContract(DistributorContract):
         assert errors[2] == "ValueError: shard 2 is too much"
         made = {event.shard_id for event in events if isinstance(event, ShardReport)}
         assert set(errors) | made == set(range(12))
+
+    def test_shards_of_a_process_that_dies_after_it_took_the_last_job_are_not_forgotten(self) -> None:
+        for worker in (
+            ScriptedWorker(looks_ahead=True, fatal=frozenset({0, 1, 2, 3})),
+            ScriptedWorker(looks_ahead=True, raising=frozenset({0, 1, 2, 3})),
+        ):
+            events = self.run(worker, jobs_of(4))
+            lost = {event.shard_id for event in events if isinstance(event, ShardError)}
+            made = {event.shard_id for event in events if isinstance(event, ShardReport)}
+            assert lost | made == {0, 1, 2, 3}
+            assert lost
 
     def test_closing_leaves_no_process_behind_even_if_a_worker_hangs(self) -> None:
         worker = ScriptedWorker(hanging=frozenset({1, 2, 3}))

@@ -105,6 +105,24 @@ class FetcherContract:
         assert outcome.final_url == expected
         assert outcome.body.read() == BODY
 
+    def test_servers_may_put_any_byte_into_their_headers(self) -> None:
+        answers = [
+            b"HTTP/1.1 200 OK\r\nContent-Type: image/jpeg; name=caf\xe9\r\nContent-Length: 2\r\n\r\nok",
+            b"HTTP/1.1 302 Found\r\nLocation: http://caf\xe9\xff.invalid/\r\nContent-Length: 0\r\n\r\n",
+            b"HTTP/1.1 302 Found\r\nLocation: gopher://caf\xe9/\r\nContent-Length: 0\r\n\r\n",
+            b"HTTP/1.1 404 caf\xe9\xff\x00\r\nETag: \xff\r\nContent-Length: 0\r\n\r\n",
+        ]
+        with _raw_server(answers) as urls:
+            found = self.fetch(urls)
+        payload = found[0].outcome
+        assert isinstance(payload, Payload)
+        assert (payload.body.read(), payload.media_type) == (b"ok", "image/jpeg")
+        for position in (1, 2, 3):
+            failure = found[position].outcome
+            assert isinstance(failure, Failure)
+            for text in (failure.detail, failure.final_url or ""):
+                assert text.encode("utf-8").decode("utf-8") == text
+
     def test_redirects_end_at_a_limit_and_never_leave_the_web(self, tmp_path: Path) -> None:
         script = {"r": ["redirect:loop"], "f": ["redirect:file:///etc/passwd"], "once": ["redirect:a.jpg"]}
         with serve(self.folder(tmp_path), script) as server:
@@ -293,6 +311,26 @@ class FetcherContract:
         with serve(tmp_path) as server:
             found = self.fetch([server.url("small")] * 10_000, thread_count=1000, timeout=60)
         assert sum(isinstance(fetched.outcome, Payload) for fetched in found.values()) == 10_000
+
+
+@contextlib.contextmanager
+def _raw_server(answers: list[bytes]) -> Iterator[list[str]]:
+    """A URL for each of `answers`, where just these bytes are answered."""
+    with contextlib.ExitStack() as stack:
+        urls = []
+        for answer in answers:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            urls.append(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+
+            def serve_once(listener: socket.socket = listener, answer: bytes = answer) -> None:
+                with listener.accept()[0] as connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+            thread = threading.Thread(target=serve_once, daemon=True)
+            thread.start()
+            stack.callback(thread.join, 10)
+        yield urls
 
 
 def _open_files() -> int:

@@ -12,6 +12,7 @@ from any2ds.writers._members import members
 class FilesWriter:
     extension = ""
     holds_metadata = False
+    held = 0
 
     def __init__(self, path: Path, metadata: MetadataTable) -> None:
         self._folder = path
@@ -22,6 +23,9 @@ class FilesWriter:
         for name, _, chunks in members(sample, self._metadata):
             with open(self._folder / name, "wb") as file:
                 file.writelines(chunks)
+
+    def flush(self) -> None:
+        """Nothing is held."""
 
     def close(self) -> None:
         """Every file is complete already."""

@@ -26,27 +26,27 @@ class ParquetWriter:
         self._file = pq.ParquetWriter(path, schema.append(DATA), compression=codecs, use_dictionary=schema.names)
         self._start = 0  # first row of the metadata that is not in a row group yet
         self._data: dict[int, bytes] = {}
-        self._bytes = 0
+        self.held = 0
 
     def write(self, sample: Sample) -> None:
         if sample.body is not None:
             self._data[len(self._metadata) - 1] = sample.body.read()
-            self._bytes += sample.body.size
-            if self._bytes >= _ROW_GROUP_BYTES:
-                self._flush()
+            self.held += sample.body.size
+            if self.held >= _ROW_GROUP_BYTES:
+                self.flush()
 
     def close(self) -> None:
         with self._file:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         stop = len(self._metadata)
         if stop > self._start:
             data = pa.array([self._data.get(row) for row in range(self._start, stop)], DATA.type)
             self._file.write_table(self._metadata.table(self._start, stop).append_column(DATA, data))
         self._start = stop
         self._data.clear()
-        self._bytes = 0
+        self.held = 0
 
 
 PART = ParquetWriter

@@ -24,6 +24,7 @@ _FIXED_SUM = sum(_OWNER) + sum(_TIME) + sum(_REST) + 8 * ord(" ")
 class WebdatasetWriter:
     extension = "tar"
     holds_metadata = False
+    held = 0
 
     def __init__(self, path: Path, metadata: MetadataTable) -> None:
         self._metadata = metadata
@@ -37,6 +38,9 @@ class WebdatasetWriter:
                 write(chunk)
             if left := size % _BLOCK:
                 write(_ZEROS[left:])
+
+    def flush(self) -> None:
+        """Nothing is held."""
 
     def close(self) -> None:
         with self._file as file:

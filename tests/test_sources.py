@@ -22,6 +22,7 @@ from typing import Any
 import fsspec
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -373,6 +374,47 @@ class TestColumns:
     def test_captions_that_are_no_text(self) -> None:
         with pytest.raises(InputError, match="'tags' holds list<item: string>, not text"):
             Source(InputOptions(url_list=pa.table({"url": ["u"], "tags": [["a"]]}), caption_col="tags"))
+
+    @pytest.mark.parametrize(
+        ("values", "kept"),
+        [
+            (pa.array(["a", None], pa.string_view()), pa.string()),
+            (pa.array([b"a", b"b"], pa.binary_view()), pa.binary()),
+            (pc.run_end_encode(pa.array(["a", "a"])), pa.string()),
+            (pc.run_end_encode(pa.array([1, 2])), pa.int64()),
+            (pa.array([["a"], None], pa.list_(pa.string_view())), pa.list_(pa.string())),
+            (pa.array([["a"], []], pa.large_list(pa.string_view())), pa.large_list(pa.string())),
+            (pa.array([{"x": b"a"}, None], pa.struct({"x": pa.binary_view()})), pa.struct({"x": pa.binary()})),
+            (pa.array([[("k", "v")], []], pa.map_(pa.string(), pa.string_view())), pa.map_(pa.string(), pa.string())),
+            (pa.DictionaryArray.from_arrays([0, 0], pa.array(["a"], pa.string_view())), pa.string()),
+        ],
+    )
+    def test_views_and_run_lengths_become_plain(self, values: pa.Array, kept: pa.DataType) -> None:
+        with Source(InputOptions(pa.table({"url": ["u", "v"], "x": values}), save_additional_columns=("x",))) as source:
+            assert source.schema.field("x").type == kept
+            (batch,) = source.batches()
+        assert batch["x"].to_pylist() == values.to_pylist()
+
+    def test_urls_and_captions_in_views_and_run_lengths(self) -> None:
+        views = pa.array(["u", "v"], pa.string_view())
+        given = pa.table({"url": views, "c": pc.run_end_encode(pa.array(["x", "x"]))})
+        assert rows(given, caption_col="c") == [{"url": "u", "caption": "x"}, {"url": "v", "caption": "x"}]
+        given = pa.table({"url": pa.DictionaryArray.from_arrays([0, 0], views)})
+        assert urls(given) == ["u", "u"]
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            pa.nulls(1, pa.month_day_nano_interval()),
+            pa.array([{}], pa.struct([])),
+            pa.ListArray.from_arrays([0, 1], pc.run_end_encode(pa.array([1]))),
+            pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]),
+        ],
+        ids=lambda values: str(values.type),
+    )
+    def test_a_type_that_no_shard_can_hold(self, values: pa.Array) -> None:
+        with pytest.raises(InputError, match=r"the column 'x' holds .* cannot be written to Parquet"):
+            Source(InputOptions(pa.table({"url": ["u"], "x": values}), save_additional_columns=("x",)))
 
     def test_files_of_several_formats_and_types_become_one(self, tmp_path: Path) -> None:
         pq.write_table(pa.table({"url": ["u"], "n": pa.array([1], pa.int16())}), tmp_path / "1.parquet")

@@ -278,7 +278,7 @@ class _File:
             stream = self._open(opened, reader.seekable and self.compression is None)
             if self.compression is not None:
                 stream = decompressed(stream, self.compression)
-            stream = cast(BinaryIO, _Guarded(stream))
+            stream = cast(BinaryIO, _Guarded(stream, patient=reader.seekable))
             if reader.seekable and not stream.seekable():
                 spool = opened.enter_context(tempfile.TemporaryFile(prefix="any2ds-"))
                 shutil.copyfileobj(stream, spool, 2**20)
@@ -302,10 +302,14 @@ class _File:
 
 
 class _Guarded(io.RawIOBase):
-    """A stream whose every failure is a ReadError; the place is left to those who count rows."""
+    """A stream whose every failure is a ReadError; the place is left to those who count rows.
 
-    def __init__(self, stream: BinaryIO) -> None:
+    Unless it is `patient`, it gives what has arrived, where the stream can, instead of waiting for more.
+    """
+
+    def __init__(self, stream: BinaryIO, patient: bool) -> None:
         self._stream = stream
+        self._read = stream.read if patient else getattr(stream, "read1", stream.read)
 
     def readable(self) -> bool:
         return True
@@ -321,7 +325,7 @@ class _Guarded(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         try:
-            return self._stream.read(size)
+            return self._read(size)
         except Exception as error:  # of any file system or codec
             raise ReadError("", one_line(error) or type(error).__name__) from error
 

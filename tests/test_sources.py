@@ -9,6 +9,7 @@ import json
 import lzma
 import os
 import re
+import select
 import subprocess
 import sys
 import zlib
@@ -238,6 +239,32 @@ class TestFiles:
         )
         run = subprocess.run([sys.executable, "-c", program], input=content(format), capture_output=True, check=True)
         assert run.stdout.decode().split() == ["['-']", *URLS]
+
+    @pytest.mark.parametrize(
+        ("format", "line", "options"),
+        [
+            ("txt", "http://a/{}\n", ""),
+            ("jsonl", '{{"url": "http://a/{}"}}\n', ""),
+            ("jsonl", '{{"url": "http://a/{}", "c": "x"}}\n', ", caption_col='c'"),
+        ],
+    )
+    def test_standard_input_is_used_as_it_arrives(self, format: str, line: str, options: str) -> None:
+        program = (
+            "from any2ds.config import InputOptions; from any2ds.sources import Source\n"
+            f"for batch in Source(InputOptions(url_list='-', input_format={format!r}{options})).batches():\n"
+            "    print(*batch['url'].to_pylist(), flush=True)"
+        )
+        command = [sys.executable, "-c", program]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            for i in range(3):
+                process.stdin.write(line.format(i).encode())
+                process.stdin.flush()
+                has_answered, _, _ = select.select([process.stdout], [], [], 60)
+                if not has_answered:
+                    process.kill()
+                assert process.stdout.readline().decode() == f"http://a/{i}\n"
 
     def test_everything_is_closed_when_the_consumer_stops_early(self, tmp_path: Path) -> None:
         for format in FORMATS:

@@ -7,6 +7,7 @@ import re
 from any2ds.types import Failure
 
 SCHEMES = frozenset({"http", "https", "ftp", "ftps"})
+LONGEST = 2**16  # characters; readers cut what is longer so that it stays longer than this
 
 # Nothing in it needs encoding, and a host stands where it belongs: by far the most rows, and they skip the parser.
 _PLAIN = re.compile(r"(?:https?|ftps?)://[A-Za-z0-9.\-]+(?::\d+)?(?:[/?#][A-Za-z0-9\-._~:/?#@!$&'()*+,;=%\[\]]*)?")
@@ -20,6 +21,8 @@ def normalize(url: str | None) -> str | Failure:
     """
     if url is None or not (url := url.strip()):
         return Failure("fetch", "bad_url", "the row has no URL")
+    if len(url) > LONGEST:
+        return Failure("fetch", "bad_url", f"the URL is longer than {LONGEST} characters")
     if _PLAIN.fullmatch(url):
         return url
     match = _SCHEME.match(url)

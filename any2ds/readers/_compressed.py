@@ -24,22 +24,31 @@ def decompressed(stream: BinaryIO, suffix: str) -> BinaryIO:
 
 
 class _Pieces(io.RawIOBase):
+    """The pieces as a file, which gives less than was asked for only where they end."""
+
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
-        self._rest = memoryview(b"")
+        self._rest = bytearray()
+        self._failure: Exception | None = None
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        while not self._rest:
-            piece = next(self._pieces, None)
+        while self._failure is None and not 0 <= size <= len(self._rest):
+            try:
+                piece = next(self._pieces, None)
+            except Exception as error:  # of any codec; first comes what was decompressed before
+                self._failure = error
+                break
             if piece is None:
-                return b""
-            self._rest = memoryview(piece)
-        size = len(self._rest) if size < 0 else size
-        part, self._rest = self._rest[:size], self._rest[size:]
-        return bytes(part)
+                break
+            self._rest += piece
+        if self._failure is not None and not self._rest:
+            raise self._failure
+        part = bytes(self._rest if size < 0 else self._rest[:size])
+        del self._rest[: len(part)]
+        return part
 
 
 def _gzip(stream: BinaryIO) -> Iterator[bytes]:

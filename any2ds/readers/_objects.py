@@ -14,6 +14,7 @@ from any2ds.protocols import Columns
 from any2ds.readers._text import one_line, require, whole_lines
 
 LONGEST_LINE = 2**26  # bytes
+_ENOUGH = 100  # objects; a key that none of them has is missing
 
 Group = tuple[Sequence[Mapping[str, Any]], Sequence[int]]
 """Objects, and their numbers in the list."""
@@ -34,15 +35,15 @@ def to_batches(
 ) -> Iterator[pa.RecordBatch]:
     """One batch per group. `place` is the word before an object's number: line, item, row.
 
-    A column must occur in the first group, if only in one object; the column of the URLs in the first group of every
-    list. Values of kinds that do not go together, objects whose keys differ and nested values without a type become
-    JSON text.
+    A column must occur in the first group, if only in one object, or in groups of together 100 objects where they are
+    smaller; the column of the URLs so in every list. Values of kinds that do not go together, objects whose keys differ
+    and nested values without a type become JSON text.
     """
     types: dict[str, pa.DataType] = {name: pa.string() for name in columns.texts}
     if schema is not None:
         types |= {field.name: field.type for field in schema}
     is_first = True
-    for objects, numbers in groups:
+    for objects, numbers in _gathered(groups, columns.names if schema is None else [columns.url]):
         if not objects:
             continue
         if is_first:
@@ -68,6 +69,28 @@ def to_batches(
         )
         value = one_line(repr(objects[row].get(name)), 50)
         raise ReadError(f"{place} {numbers[row]}", f"column {name!r} holds {types[name]}, which {value} is not")
+
+
+def _gathered(groups: Iterable[Group], names: Iterable[str]) -> Iterator[Group]:
+    """`groups`, of which the first are made one until all of `names` have occurred or that can be expected."""
+    iterator, missing = iter(groups), set(names)
+    objects: list[Mapping[str, Any]] = []
+    numbers: list[int] = []
+    failure: ReadError | None = None
+    while missing and len(objects) < _ENOUGH:
+        try:
+            more = next(iterator, None)
+        except ReadError as error:
+            failure, more = error, None
+        if more is None:
+            break
+        objects += more[0]
+        numbers += more[1]
+        missing.difference_update(*more[0])
+    yield objects, numbers
+    if failure is not None:
+        raise failure
+    yield from iterator
 
 
 def lines(pieces: Iterator[bytes]) -> Iterator[Group]:

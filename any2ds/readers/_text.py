@@ -24,12 +24,15 @@ def _percent(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(NO_UTF8_IN_URL, _percent)
 
 
-def blocks(stream: BinaryIO, size: int = BLOCK) -> Iterator[bytes]:
+def blocks(stream: BinaryIO, size: int = BLOCK, held: int | None = None) -> Iterator[bytes]:
     """`stream` in blocks of `size` bytes, the last one shorter, without a byte order mark.
+
+    With `held`, nothing is waited for after so many bytes: a block is then what one `read` gives, which is less than
+    was asked for where more has not arrived yet.
 
     A last line without newline is given one, unless a ReadError cuts it off; what was read before that comes first.
     """
-    block, is_first = bytearray(), True
+    block, is_first, given, last = bytearray(), True, 0, b"\n"
     failure: ReadError | None = None
     while failure is None:
         try:
@@ -37,11 +40,14 @@ def blocks(stream: BinaryIO, size: int = BLOCK) -> Iterator[bytes]:
         except ReadError as error:
             failure, piece = error, b""
         block += piece
-        if len(block) == size or not piece:
+        has_arrived = held is not None and given + len(block) >= max(held, len(codecs.BOM_UTF8))
+        if len(block) == size or not piece or has_arrived:
             data, block = bytes(block), bytearray()
+            given += len(data)
             if is_first:
                 data, is_first = data.removeprefix(codecs.BOM_UTF8), False
-            if data and not piece and failure is None and not data.endswith(b"\n"):
+            last = data[-1:] or last
+            if not piece and failure is None and last != b"\n":
                 data += b"\n"
             if data:
                 yield data

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from any2ds.protocols import Columns
 from any2ds.readers._objects import lines, to_batches
-from any2ds.readers._text import blocks
+from any2ds.readers._text import BLOCK, blocks
 
 
 class Jsonl:
@@ -18,7 +18,9 @@ class Jsonl:
     seekable: ClassVar[bool] = False
 
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        return to_batches(lines(blocks(stream)), columns, schema, "line")
+        has_types = schema is not None or not columns.others
+        pieces = blocks(stream, held=0 if has_types else BLOCK)  # one object is too few to tell types from
+        return to_batches(lines(pieces), columns, schema, "line")
 
 
 PART = Jsonl

@@ -17,18 +17,22 @@ LONGEST_LINE = 2**16  # bytes
 class Txt:
     """Blanks around a URL are stripped and blank lines skipped; bytes that are not UTF-8 become percent-escapes.
 
-    A line of more than 64 KiB becomes a null, so that it fails as a bad URL.
+    Of a line of more than 64 KiB the beginning is kept, with dots that make it longer than any URL may be. So it fails
+    as a bad URL, and the metadata shows which.
     """
 
     seekable: ClassVar[bool] = False
 
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         require(columns.names, [columns.url])
-        for lines in whole_lines(blocks(stream), LONGEST_LINE):
+        for lines in whole_lines(blocks(stream, held=0), LONGEST_LINE):
             urls = pc.list_flatten(pc.split_pattern(to_text(pa.array([lines], pa.binary()), NO_UTF8_IN_URL), "\n"))
+            too_long = pc.greater(pc.binary_length(urls), LONGEST_LINE)
             urls = pc.utf8_trim_whitespace(urls)
-            lengths = pc.binary_length(urls)
-            urls = pc.if_else(pc.greater(lengths, LONGEST_LINE), None, urls).filter(pc.greater(lengths, 0))
+            if pc.any(too_long).as_py():
+                beginnings = pc.utf8_trim_whitespace(pc.utf8_slice_codeunits(urls, 0, LONGEST_LINE))
+                urls = pc.if_else(too_long, pc.utf8_rpad(beginnings, LONGEST_LINE + 1, "…"), urls)
+            urls = urls.filter(pc.greater(pc.binary_length(urls), 0))
             yield from sliced(pa.record_batch([urls], names=[columns.url]))
 
 

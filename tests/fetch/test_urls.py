@@ -43,6 +43,7 @@ def test_urls_are_sent_as_a_browser_would(written: str, sent: str) -> None:
         ("s3://bucket/key", "unsupported_scheme"),
         ("javascript:alert(1)", "unsupported_scheme"),
         ("gopher://example.com/", "unsupported_scheme"),
+        ("http://example.com/" + "x" * 2**16, "bad_url"),
     ],
 )
 def test_what_cannot_be_fetched_is_a_failed_row(written: str | None, code: str) -> None:

@@ -12,7 +12,9 @@ import pytest
 
 from any2ds import registry
 from any2ds.errors import InputError, MissingColumns, ReadError
+from any2ds.fetch.urls import normalize
 from any2ds.protocols import Columns
+from any2ds.types import Failure
 
 URL = Columns("url")
 
@@ -73,9 +75,22 @@ class TestTxt:
         assert urls("txt", data) == []
 
     @pytest.mark.parametrize("length", [2**16 + 1, 3 * 2**20])
-    def test_a_line_that_is_too_long_is_a_row_without_url(self, length: int) -> None:
-        data = b"http://a/1\n" + b"x" * length + b"\nhttp://a/2\n" + b"y" * length
-        assert urls("txt", data) == ["http://a/1", None, "http://a/2", None]
+    def test_a_line_that_is_too_long_is_a_bad_url_that_can_be_recognised(self, length: int) -> None:
+        long = [
+            b"http://a/" + b"x" * length,
+            b"http://a/" + b" " * length + b"x",
+            b" " * (2**16 - 20) + b"http://a/" + b"y" * length,
+            b"http://a/" + "猫".encode() * length,
+            b"http://a/" + b"\xe9" * length,
+        ]
+        given = urls("txt", b"http://a/1\n" + b"\nhttp://a/2\n".join(long))
+        assert given[::2] == ["http://a/1"] + ["http://a/2"] * 4
+        for url in given[1::2]:
+            assert url.startswith("http://a/")
+            assert url.endswith("…")
+            outcome = normalize(url)
+            assert isinstance(outcome, Failure)
+            assert (outcome.code, outcome.detail) == ("bad_url", "the URL is longer than 65536 characters")
 
     def test_lines_across_blocks(self) -> None:
         lines = [f"http://example.com/{i}/" + "x" * (i % 97) for i in range(60_000)]
@@ -302,6 +317,10 @@ class TestJsonl:
 
     def test_a_line_cut_off_by_a_failure_is_no_row(self) -> None:
         assert until_lost("jsonl", b'{"url":"a"}\n{"url":"b"}\n{"url":"c"}') == ["a", "b"]
+
+    def test_a_key_may_be_absent_in_the_first_lines_that_arrive(self) -> None:
+        lines = b'{"url":"u"}\n' * 50 + b'{"url":"v","caption":"c"}\n'
+        assert until_lost("jsonl", lines, Columns("url", "caption")) == ["u"] * 50 + ["v"]
 
     def test_absent_columns_are_named_with_those_that_exist(self) -> None:
         with pytest.raises(MissingColumns) as caught:

@@ -210,7 +210,7 @@ class _Shards:
         except Exception as error:  # this shard is lost, the others are not
             self._give_up(shard_id, error)
             return
-        if self._buffer.used > self._buffer.half:
+        if shard.held and self._buffer.used > self._buffer.half:
             self._relieve()
         if shard.complete and shard_id in self._open:
             del self._open[shard_id]

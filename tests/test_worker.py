@@ -171,7 +171,7 @@ def test_values_that_python_has_no_type_for_are_text_in_the_json_and_as_they_wer
     found = pq.read_table(tmp_path / "out" / "00000.parquet")
     assert found["far"].equals(table["far"].slice(0, 2).cast(pa.timestamp("ms")))  # parquet has no seconds
     described = json.loads(members(tmp_path / "out" / "00000.tar")["000001.json"])
-    assert described["far"].startswith("33658-09-27")
+    assert "1000000000000" in described["far"]
 
 
 def test_parquet_shards_that_wait_do_not_pile_up_in_memory(tmp_path: Path) -> None:

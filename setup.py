@@ -31,7 +31,6 @@ EXTRAS = {
     "hf": ["huggingface_hub"],
     "s3": ["s3fs"],
     "sftp": ["paramiko"],
-    "zstd": ["zstandard"],
 }
 
 setup(

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from any2ds.types import RunReport
 
 
+_NAMES_SHOWN = 20
+
+
+def printable(text: str) -> str:
+    """`text` on one line, without what a terminal would obey: such characters as Python would write them."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 class Any2dsError(Exception):
     """The root: `except Any2dsError` catches whatever any2ds raises on purpose."""
 
@@ -51,7 +59,11 @@ class MissingColumns(InputError):
 
     def __str__(self) -> str:
         absent = ", ".join(map(repr, self.missing))
-        return f"{self.source}: no column {absent}; columns that exist: {', '.join(self.existing) or 'none'}"
+        shown = ", ".join(printable(name[:100]) for name in self.existing[:_NAMES_SHOWN]) or "none"
+        more = len(self.existing) - _NAMES_SHOWN
+        return f"{self.source}: no column {absent}; columns that exist: {shown}" + (
+            f" … and {more:,} more" * (more > 0)
+        )
 
 
 class OutputError(UsageError):

@@ -22,7 +22,6 @@ _EXTRAS = {
     "adlfs": "azure",
     "huggingface_hub": "hf",
     "paramiko": "sftp",
-    "zstandard": "zstd",
 }
 
 

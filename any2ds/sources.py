@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import sys
 import tempfile
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from any2ds import registry, storage
+from any2ds import layout, registry, storage
 from any2ds.config import InputOptions
 from any2ds.errors import Any2dsError, InputError, MissingColumns, OptionError, ReadError
 from any2ds.metadata import RESERVED_COLUMNS
@@ -36,13 +37,14 @@ class Source:
     `options.url_list` is a file, a folder, a glob or a list of these, local or on any fsspec file system; `-` is
     standard input. A folder means the files in it, at any depth, in the order of their names: those with an extension
     of a list (csv, tsv, json, jsonl, parquet, txt, also compressed), or all if none has one; with `input_format` those
-    of this format, or all if none is. From Python it can also be
+    of this format, or all if none is. Datasets in it are passed over. From Python it can also be
 
     - a list of dicts: rows;
     - a list of strings that all contain `://`, unless all end in an extension of a list or `input_format` is given:
       URLs, one row each, in which None stands for a row without URL;
     - any other list of strings: files, folders and globs;
-    - an Arrow table, record batch or stream, or what can be had as one (a pandas or polars DataFrame): rows.
+    - an Arrow table, record batch or stream, or what can be had as one (a pandas or polars DataFrame): rows;
+    - an Arrow array of strings, or what can be had as one (a Series): URLs.
 
     Making it opens the first file and reads its first rows. So it raises UsageError for what can be known now: a file
     that is not there, a list without rows, an absent column, a missing library; and ReadError if the list is broken
@@ -296,7 +298,10 @@ class _File:
         except Any2dsError:
             raise
         except FileNotFoundError as error:
-            raise InputError(f"{self.name}: no such file") from error
+            cause = error.__cause__  # fsspec says so of whatever a web server answers, and of one that is not there
+            if cause is None or isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) == 404:
+                raise InputError(f"{self.name}: no such file") from error
+            raise InputError(f"{self.name}: cannot be opened: {one_line(cause) or type(cause).__name__}") from error
         except Exception as error:  # every file system has exceptions of its own
             raise InputError(f"{self.name}: cannot be opened: {one_line(error) or type(error).__name__}") from error
 
@@ -380,10 +385,8 @@ class _Arrow:
 
 def _inputs(options: InputOptions) -> list[Input]:
     given, format = options.url_list, options.input_format
-    if hasattr(given, "__arrow_c_stream__"):
-        return [_Arrow(given)]
-    if hasattr(given, "__arrow_c_array__"):
-        return [_Arrow(pa.Table.from_batches([pa.record_batch(given)]))]
+    if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
+        return [_Arrow(_stream(given, options.url_col))]
     parts = [given] if isinstance(given, str) else given
     if not isinstance(parts, Sequence):
         raise OptionError(f"url_list cannot be a {type(given).__name__}: it takes a path, a list or an Arrow table")
@@ -396,6 +399,24 @@ def _inputs(options: InputOptions) -> list[Input]:
     if not all(isinstance(part, str) for part in parts):
         raise OptionError("url_list cannot be a list of this: it takes paths, URLs or dicts, not a mixture")
     return [file for part in parts for file in _files(part, format)]
+
+
+def _stream(given: Any, url_col: str) -> Any:
+    """The Arrow stream of a table, or of an array or series of URLs."""
+    is_stream = hasattr(given, "__arrow_c_stream__")
+    try:
+        try:
+            return pa.RecordBatchReader.from_stream(given) if is_stream else pa.table(pa.record_batch(given))
+        except pa.ArrowInvalid as error:
+            if "non-struct type" not in str(error):
+                raise
+        values = pa.chunked_array(given if is_stream else [pa.array(given)])
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise InputError(f"url_list: this {type(given).__name__} is no table that Arrow can take: {error}") from error
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if not (_is_bytes(kind) or pa.types.is_null(kind)):
+        raise OptionError(f"url_list cannot be a {type(given).__name__} of {kind}: only of strings, which are URLs")
+    return pa.table({url_col: values})
 
 
 def _are_urls(parts: Sequence[Any]) -> bool:
@@ -413,6 +434,7 @@ def _files(url: str, format: str | None) -> Iterator[_File]:
         return
     files, is_folder = storage.input_files(url)
     if is_folder:
+        files = _outside_datasets(url, files)
         kinds = [list_format(file.name)[0] for file in files]
         matching = [
             file for file, kind in zip(files, kinds, strict=True) if kind is not None and format in (None, kind)
@@ -421,6 +443,19 @@ def _files(url: str, format: str | None) -> Iterator[_File]:
     for file in files:
         found, compression = list_format(file.name)
         yield _File(file, format or found or "txt", compression)
+
+
+def _outside_datasets(url: str, files: list[InputFile]) -> list[InputFile]:
+    """The files of a folder that do not lie in a dataset, which its stats files tell."""
+    places = [file.path.rpartition("/") for file in files]
+    datasets = {folder for folder, _, name in places if layout.finished_shards([name])}
+    root = storage.open_filesystem(os.path.expanduser(url))[1].rstrip("/")
+    if root in datasets:
+        raise InputError(
+            f"{url}: is a dataset that was written here, not a folder of lists; name the lists in it, if it holds some"
+        )
+    inside = tuple(f"{folder}/" for folder in datasets)
+    return [file for file in files if not file.path.startswith(inside)]
 
 
 def list_format(name: str) -> tuple[str | None, str | None]:

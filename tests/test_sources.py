@@ -175,6 +175,14 @@ class TestFiles:
         put(tmp_path / "b.txt", "url\nv\n")
         assert urls(str(tmp_path), input_format="csv") == ["u", "v"]
 
+    def test_datasets_in_a_folder_are_no_lists(self, tmp_path: Path) -> None:
+        for name in ("a.txt", "out/00000.parquet", "out/00000_stats.json", "out/00001/000010000.txt", "outer/b.txt"):
+            put(tmp_path / name, f"http://{name}\n")
+        assert urls(str(tmp_path)) == ["http://a.txt", "http://outer/b.txt"]
+        for folder in (f"{tmp_path}/out", f"file://{tmp_path}/out/"):
+            with pytest.raises(InputError, match="is a dataset that was written here"):
+                Source(InputOptions(url_list=folder))
+
     def test_a_glob_and_lists_of_all_these(self, tmp_path: Path) -> None:
         for name in ("x/1.txt", "x/2.txt", "x/_3.txt", "y/4.txt", "z[1].txt"):
             put(tmp_path / name, f"http://{name}\n")
@@ -328,6 +336,29 @@ class TestFromPython:
             assert found == [{"url": url, "n": n} for n, url in enumerate(URLS)]
         assert isinstance(table.to_pandas(), pd.DataFrame)
 
+    def test_arrays_and_series_of_strings_are_urls(self) -> None:
+        series = pd.Series(URLS)
+        for given in (series, series.astype("category"), pa.array(URLS), pa.chunked_array([URLS[:2], URLS[2:]])):
+            assert rows(given, url_col="link") == [{"url": url} for url in URLS]
+        assert urls(pa.array([{"url": "u"}])) == ["u"]
+
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [
+            (pd.Series([1]), "a Series of int64"),
+            (pa.array([1.5]), "a DoubleArray of double"),
+            (pa.chunked_array([[["u"]]]), "a ChunkedArray of list<"),
+            (pd.Series(["u"]).to_numpy(), "ndarray"),
+        ],
+    )
+    def test_arrays_of_something_else(self, given: Any, words: str) -> None:
+        with pytest.raises(OptionError, match=f"url_list cannot be .*{words}"):
+            Source(InputOptions(url_list=given))
+
+    def test_a_frame_that_arrow_cannot_take(self) -> None:
+        with pytest.raises(InputError, match="no table that Arrow can take"):
+            Source(InputOptions(url_list=pd.DataFrame({"url": ["u", b"v", 3]})))
+
     def test_long_lists_come_in_moderate_batches(self) -> None:
         many = [f"http://a/{i}" for i in range(150_000)]
         for given in (many, pa.table({"url": many}), [{"url": url} for url in many]):
@@ -475,6 +506,11 @@ class TestCannotStart:
         with pytest.raises(InputError, match=r"list\.txt"):
             Source(InputOptions(url_list="ftp://127.0.0.1:9/list.txt"))
 
+    @pytest.mark.parametrize("name", ["list.csv", "list.parquet"])
+    def test_a_web_server_that_is_not_there(self, name: str) -> None:
+        with pytest.raises(InputError, match=r"cannot be opened: Cannot connect to host 127\.0\.0\.1:1 "):
+            Source(InputOptions(url_list=f"https://127.0.0.1:1/{name}"))
+
     @pytest.mark.parametrize("format", FORMATS)
     def test_no_rows(self, tmp_path: Path, format: str) -> None:
         empty = content(format, []) if format != "parquet" else content("parquet", ["u"])
@@ -505,6 +541,21 @@ class TestCannotStart:
     def test_columns_of_a_txt_list(self, tmp_path: Path) -> None:
         with pytest.raises(MissingColumns, match=r"\(read as txt\): no column 'caption'; columns that exist: url"):
             Source(InputOptions(url_list=put(tmp_path / "a.lst"), caption_col="caption"))
+
+    def test_names_of_columns_do_not_reach_the_terminal_as_they_are(self, tmp_path: Path) -> None:
+        path = put(tmp_path / "a.csv", ",".join(['"a\nb"', "\x1b[2Jé", "x" * 1000, *map(str, range(4997))]) + "\n1\n")
+        with pytest.raises(MissingColumns) as caught:
+            Source(InputOptions(url_list=path))
+        message = str(caught.value)
+        assert message.isprintable()
+        assert r"exist: a\nb, \x1b[2Jé, " in message
+        assert message.endswith(", 15, 16 … and 4,980 more")
+        assert len(message) < 400 + len(path)
+
+    def test_what_stands_in_a_list_does_not_reach_the_terminal_as_it_is(self, tmp_path: Path) -> None:
+        with pytest.raises(ReadError) as caught:
+            Source(InputOptions(url_list=put(tmp_path / "a.jsonl", '"\x1b[2J"\n')))
+        assert str(caught.value).isprintable()
 
     def test_unknown_protocol(self) -> None:
         with pytest.raises(InputError, match="nope"):

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from any2ds.errors import InputError, MissingColumns, ReadError
+from any2ds.errors import InputError, MissingColumns, ReadError, printable
 
 BATCH_ROWS = 65536
 BLOCK = 2**20  # bytes; small enough to be there at once, large enough for vectorised work
@@ -107,5 +107,5 @@ def sliced(batch: pa.RecordBatch, rows: int = BATCH_ROWS) -> Iterator[pa.RecordB
 
 def one_line(text: Any, at_most: int = 200) -> str:
     """`text` for an error message."""
-    words = " ".join(str(text).split())
+    words = printable(" ".join(str(text).split()))
     return words if len(words) <= at_most else f"{words[:at_most]}…"

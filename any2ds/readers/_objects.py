@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from any2ds.errors import ReadError
 from any2ds.protocols import Columns
-from any2ds.readers._text import one_line, require, whole_lines
+from any2ds.readers._text import misfit, one_line, require, whole_lines
 
 LONGEST_LINE = 2**26  # bytes
 _ENOUGH = 100  # objects; a key that none of them has is missing
@@ -67,8 +67,7 @@ def to_batches(
             [_array([item.get(column) for item in good], types[column]) for column in columns.names],
             names=list(columns.names),
         )
-        value = one_line(repr(objects[row].get(name)), 50)
-        raise ReadError(f"{place} {numbers[row]}", f"column {name!r} holds {types[name]}, which {value} is not")
+        raise ReadError(f"{place} {numbers[row]}", misfit(name, types[name], objects[row].get(name)))
 
 
 def _gathered(groups: Iterable[Group], names: Iterable[str]) -> Iterator[Group]:

@@ -14,7 +14,7 @@ import pyarrow.csv as pacsv
 
 from any2ds.errors import ReadError
 from any2ds.protocols import Columns
-from any2ds.readers._text import NO_UTF8_IN_URL, blocks, one_line, require, sliced, to_text
+from any2ds.readers._text import NO_UTF8_IN_URL, blocks, misfit, one_line, require, sliced, to_text
 
 LONGEST_ROW = 2**21  # bytes; pyarrow takes no row that is longer than its blocks
 _END = "any2ds: the end of the list"
@@ -222,11 +222,14 @@ def _typed(
     try:
         converted = _converted(table.select(list(changed)), changed)
     except pa.ArrowException as error:
-        place = re.search(r"Row #(\d+): (.*)", str(error), re.DOTALL)
-        row = int(place[1]) - 2 if place else 0
-        failure = ReadError(f"row {first_row + row}", one_line(place[2] if place else error))
-        good = _typed(table.slice(0, row), types, first_row)[0] if row else _EMPTY
-        return good, failure
+        place = re.search(r"column #(\d+): Row #(\d+): .*invalid value '(.*)'", str(error), re.DOTALL)
+        row = int(place[2]) - 2 if place else 0
+        name = list(changed)[int(place[1])] if place else ""
+        failure = ReadError(f"row {first_row + row}", misfit(name, types[name], place[3]) if place else one_line(error))
+        if not row:
+            return _EMPTY, failure
+        good, earlier = _typed(table.slice(0, row), types, first_row)  # of another column
+        return good, earlier or failure
     arrays = [converted[name].combine_chunks() if name in changed else table[name] for name in table.schema.names]
     return pa.record_batch(arrays, names=table.schema.names), None
 

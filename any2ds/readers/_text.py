@@ -109,3 +109,11 @@ def one_line(text: Any, at_most: int = 200) -> str:
     """`text` for an error message."""
     words = printable(" ".join(str(text).split()))
     return words if len(words) <= at_most else f"{words[:at_most]}…"
+
+
+def misfit(column: str, type: pa.DataType, value: Any) -> str:
+    """What is wrong with a value of a list whose types were told from its first rows, and what helps."""
+    return (
+        f"column {column!r} holds {type}, to judge by the first rows, which {one_line(repr(value), 50)} is not; "
+        "give the list as parquet, which says its types, or leave the column out"
+    )

@@ -142,6 +142,13 @@ class TestSeparated:
         assert rows == [{"url": "u", "caption": "c", "n": 1.0}]
         assert error.where == "row 3"
 
+    def test_the_first_of_two_values_of_another_type_is_named(self, format: str, mark: str) -> None:
+        schema = pa.schema({"url": pa.string(), "a": pa.int64(), "b": pa.int64()})
+        data = self.table(mark, "url|a|b", "u|1|1", "v|1|x", "w|x|1")
+        rows, error = until_broken(format, data, Columns("url", None, ("a", "b")), schema)
+        assert [row["url"] for row in rows] == ["u"]
+        assert (error.where, error.reason[:10]) == ("row 3", "column 'b'")
+
     def test_a_type_that_text_cannot_have(self, format: str, mark: str) -> None:
         schema = pa.schema({"url": pa.string(), "caption": pa.string(), "n": pa.list_(pa.int64())})
         rows, error = until_broken(format, self.table(mark, "url|caption|n", "u|c|1"), self.COLUMNS, schema)
@@ -166,7 +173,7 @@ class TestSeparated:
         rows, error = until_broken(format, data, self.COLUMNS, schema)
         assert [row["n"] for row in rows] == list(range(before))
         assert error.where == f"row {before + 2}"
-        assert "many" in error.reason
+        assert error.reason.startswith("column 'n' holds int64, to judge by the first rows, which 'many' is not; ")
 
     @pytest.mark.parametrize("after", [0, 5, 400_000])
     def test_a_quote_that_is_never_closed(self, format: str, mark: str, after: int) -> None:
@@ -300,6 +307,8 @@ class TestJsonl:
         rows, error = until_broken("jsonl", data, Columns("url", None, ("n",)), schema)
         assert [row["url"] for row in rows] == ["u"]
         assert error.where == "line 3"
+        assert error.reason.startswith(f"column 'n' holds {type}, to judge by the first rows, which ")
+        assert error.reason.endswith(" is not; give the list as parquet, which says its types, or leave the column out")
 
     def test_anything_fits_text(self) -> None:
         schema = pa.schema({"url": pa.string(), "n": pa.string()})

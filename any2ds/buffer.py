@@ -1,8 +1,8 @@
 """Owns the bytes between network and writer: in memory up to a bound, in unnamed temporary files beyond it.
 
 Two things make bodies pile up: large files arriving many at once, and rows that wait for an earlier row of their
-shard (samples are written in the order of the list). Both spill to disk, so that neither memory nor progress
-depends on the slowest host. Everything here belongs to one thread.
+shard (samples are written in the order of the list). Both go to a spool, first in memory and then on disk, so that
+neither memory nor progress depends on the slowest host. Everything here belongs to one thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import cast
 
 _HEAD = 8192  # bytes, long enough to recognise a file type by
 _PIECE = 1 << 20  # bytes written and read at once
-_SEGMENT = 64 << 20  # bytes in one file; so many bodies share a file that descriptors do not run out
+_SEGMENT = 16 << 20  # bytes in one file or block; so many bodies share a file that descriptors do not run out
 
 
 class Buffer:
@@ -24,18 +24,25 @@ class Buffer:
     def __init__(self, limit: int, transfers: int, folder: str | None = None) -> None:
         self.used = 0  # bytes of bodies in memory, arriving ones included
         self.limit = limit
-        self.half = limit // 2  # from here on, what can go to disk does
+        self.half = limit // 2  # what is in flight, and what writers hold
         # What a transfer may hold when memory is short; all of them together hold at most half of it.
         self.share = max(1, self.half // transfers)
-        self.spool = Spool(folder)
+        # From here on, bodies that wait go to the spool: many of them scattered over the heap make every allocation
+        # and every collection slower (a third of the CPU of a sample, with 3 % of hosts hanging).
+        self.few = limit // 16
+        self.spool = Spool(limit // 4, folder)
 
     @property
     def full(self) -> bool:
         """No new transfer should start: what is in flight may still grow to its share."""
-        return self.used > self.half + self.half // 2
+        return self.used > self.half + self.few
 
     def receive(self) -> Receiving:
         return Receiving(self)
+
+    def close(self) -> None:
+        """Give the disk back; no body on it can be read after."""
+        self.spool.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,55 +53,94 @@ class Extent:
     offset: int
     size: int
 
-    def read(self) -> bytes:
-        self.segment.file.seek(self.offset)
-        return self.segment.file.read(self.size) or b""
+    def read(self) -> bytes | memoryview:
+        return self.segment.read(self.offset, self.size)
 
     def release(self) -> None:
         self.segment.live -= self.size
         if not self.segment.live:
-            self.segment.size = 0  # used again from the start
+            self.segment.give_back()
 
 
 class Segment:
-    """A temporary file without a name: it is gone with the last extent in it, or the process, however that ends."""
+    """A block of memory, or a temporary file without a name, which is gone with the process, however that ends."""
 
-    def __init__(self, file: io.RawIOBase) -> None:
-        self.file = file
+    def __init__(self, spool: Spool, file: io.RawIOBase | None) -> None:
+        self._spool = spool
+        self._file = file
+        self._memory = memoryview(bytearray(_SEGMENT)) if file is None else None
         self.size = 0
         self.live = 0  # bytes that somebody still wants
 
-    def __del__(self) -> None:
-        self.file.close()
+    def has_room(self, size: int) -> bool:
+        return self.size + size <= _SEGMENT
 
     def append(self, data: memoryview) -> Extent:
-        self.file.seek(self.size)
-        left = data
-        while left:
-            left = left[self.file.write(left) or 0 :]
+        if self._memory is not None:
+            self._memory[self.size : self.size + len(data)] = data
+        elif self._file is not None:
+            self._file.seek(self.size)
+            left = data
+            while left:
+                left = left[self._file.write(left) or 0 :]
         extent = Extent(self, self.size, len(data))
         self.size += len(data)
         self.live += len(data)
         return extent
 
+    def read(self, offset: int, size: int) -> bytes | memoryview:
+        if self._memory is not None:
+            return self._memory[offset : offset + size]
+        if self._file is None:
+            raise ValueError("a segment is in memory or on disk")
+        self._file.seek(offset)
+        return self._file.read(size) or b""
+
+    def give_back(self) -> None:
+        """Nobody wants anything of it any more: it is written again from its start."""
+        self.size = 0
+        self._spool.free(self)
+
 
 class Spool:
-    """Bodies on disk, many to a file."""
+    """Bodies that wait, many to a segment: the first `memory` bytes of segments in memory, the others on disk.
 
-    def __init__(self, folder: str | None) -> None:
+    Segments are used again rather than made anew: their pages are there already.
+    """
+
+    def __init__(self, memory: int, folder: str | None) -> None:
         self._folder = folder
+        self._memory_segments = memory // _SEGMENT
+        self._files: list[io.RawIOBase] = []
+        self._free: list[Segment] = []
         self._current: Segment | None = None
 
     def append(self, data: bytes) -> list[Extent]:
         """Raises OSError if the disk is full."""
-        return [self._append(piece) for piece in _pieces(data)]
+        return [self._writable(len(piece)).append(piece) for piece in _pieces(data)]
 
-    def _append(self, piece: memoryview) -> Extent:
-        segment = self._current
-        if segment is None or segment.size >= _SEGMENT:
-            file = tempfile.TemporaryFile(prefix="any2ds-", dir=self._folder, buffering=0)  # noqa: SIM115 - Segment does
-            segment = self._current = Segment(cast(io.RawIOBase, file))
-        return segment.append(piece)
+    def free(self, segment: Segment) -> None:
+        if segment is not self._current:
+            self._free.append(segment)
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+    def _writable(self, size: int) -> Segment:
+        if self._current is None or not self._current.has_room(size):
+            full, self._current = self._current, self._free.pop() if self._free else self._new()
+            if full is not None and not full.live:
+                self.free(full)
+        return self._current
+
+    def _new(self) -> Segment:
+        if self._memory_segments:
+            self._memory_segments -= 1
+            return Segment(self, None)
+        file = tempfile.TemporaryFile(prefix="any2ds-", dir=self._folder, buffering=0)  # noqa: SIM115 - see close
+        self._files.append(cast(io.RawIOBase, file))
+        return Segment(self, self._files[-1])
 
 
 class Receiving:
@@ -164,6 +210,8 @@ class Body:
 
     def head(self) -> bytes:
         """Its beginning, long enough to recognise a file type by."""
+        if self._data is not None:
+            return self._data[:_HEAD]
         found = b""
         for chunk in self.chunks():
             found += chunk[:_HEAD]
@@ -171,8 +219,8 @@ class Body:
                 break
         return found[:_HEAD]
 
-    def chunks(self) -> Iterator[bytes]:
-        """All of it, in pieces of at most a megabyte where it lies on disk."""
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        """All of it, in pieces of at most a megabyte where it waits; each is valid until the body is released."""
         if self._data is not None:
             yield self._data
         elif self._extents is not None:
@@ -182,7 +230,7 @@ class Body:
             raise ValueError("this body was released")
 
     def spill(self) -> None:
-        """Move it from memory to disk, to wait there. Raises OSError if the disk is full."""
+        """Move it to the spool, to wait there. Raises OSError if the disk is full."""
         if self._data is not None:
             self._extents, self._data = self._buffer.spool.append(self._data), None
             self._buffer.used -= self.size

@@ -104,7 +104,7 @@ class OpenShard:
         """
         if sample.row.position != self._next:
             self._waiting[sample.row.position] = sample
-            if sample.body is not None and self._buffer.used > self._buffer.half:
+            if sample.body is not None and self._buffer.used > self._buffer.few:
                 sample.body.spill()
             return
         ready: Sample | None = sample

@@ -75,7 +75,7 @@ class ShardWorker:
             output = OutputFolder(self._options.output_folder)
             folder = stack.enter_context(staging(output))
             publisher = ThreadPoolExecutor(1, thread_name_prefix="any2ds-publisher")
-            buffer = Buffer(fetch.max_buffered_bytes, fetch.thread_count)
+            buffer = stack.enter_context(closing(Buffer(fetch.max_buffered_bytes, fetch.thread_count)))
             shards = stack.enter_context(closing(_Shards(self._options, output, folder, buffer, publisher, files // 4)))
             fetcher = stack.enter_context(closing(CurlFetcher(fetch, buffer)))
             describe = Describe(self._options)

@@ -6,6 +6,7 @@ module again: a script or notebook that calls `download()` at top level would st
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -38,6 +39,9 @@ def main() -> None:
     inlet, outlet = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not get between the events
     worker = pickle.load(inlet)
+    # Rows by the ten thousand are alive at a time, none of them in a cycle: looking for cycles less often saves 5 %.
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 20)
     jobs: SimpleQueue[ShardJob | None] = SimpleQueue()
     threading.Thread(target=_receive, args=(inlet, jobs), daemon=True).start()
     lock = threading.Lock()

@@ -234,6 +234,7 @@ class FetcherContract:
         for body in bodies:
             body.release()
         assert buffer.used == 0
+        buffer.close()
 
     def test_it_yields_while_nothing_happens(self, tmp_path: Path) -> None:
         with serve(self.folder(tmp_path), {"a.jpg": ["hold"]}) as server:

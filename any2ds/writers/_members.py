@@ -8,7 +8,7 @@ from any2ds.metadata import MetadataTable
 from any2ds.types import Sample
 
 
-def members(sample: Sample, metadata: MetadataTable) -> Iterator[tuple[str, int, Iterable[bytes]]]:
+def members(sample: Sample, metadata: MetadataTable) -> Iterator[tuple[str, int, Iterable[bytes | memoryview]]]:
     """Name, size in bytes and content of each, in the order in which they are stored."""
     key = sample.row.key
     if sample.body is not None:

@@ -30,7 +30,7 @@ class Buffer:
         # From here on, bodies that wait go to the spool: many of them scattered over the heap make every allocation
         # and every collection slower (a third of the CPU of a sample, with 3 % of hosts hanging).
         self.few = limit // 16
-        self.spool = Spool(limit // 4, folder)
+        self.spool = Spool(limit - self.half - self.few, folder)
 
     @property
     def full(self) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 _POLL = 0.02  # seconds
-_MOST_WARM = 1_500_000_000  # bytes of the RAM disk made ready for a run; a longer run's files are deleted meanwhile
+_MOST_WARM = 6_000_000_000  # bytes of memory made ready for a run; a longer run's files are deleted meanwhile
 _WARM_AHEAD = 300_000_000  # bytes: what a run writes in half a second, at most
 _MEGABYTE = bytes(1 << 20)
 
@@ -78,7 +78,7 @@ class Bench:
         shutil.rmtree(self.output, ignore_errors=True)
         try:
             with _janitor(self.output) as stats:
-                run = self._run(self.any2ds_command(urls, **options), self.output, rows)
+                run = self._run(self.any2ds_command(urls, **options), rows)
             stored = sum(report["successes"] for report in stats)
             if stored != rows - hanging:
                 outcomes = [report["status_dict"] for report in stats]
@@ -94,7 +94,7 @@ class Bench:
         if self.ca_file:
             command.append(f"--ca-file={self.ca_file}")
         try:
-            run = self._run(command, tar, rows)
+            run = self._run(command, rows)
         finally:
             tar.unlink(missing_ok=True)
         said = json.loads((self.scratch / "command.out").read_text(encoding="utf-8"))
@@ -128,8 +128,8 @@ class Bench:
         """What the last command said when it failed."""
         return (self.scratch / "command.err").read_text(encoding="utf-8", errors="replace").strip()[-2000:]
 
-    def _run(self, command: Sequence[str], output: Path, rows: int) -> Run:
-        with _warm_memory(self.scratch / "warm", output, min(self._warm_bytes, rows * 110_000)):
+    def _run(self, command: Sequence[str], rows: int) -> Run:
+        with _warm_memory(self.scratch / "warm", min(self._warm_bytes, rows * 110_000)):
             server_before = self._server_cpu()
             started = time.monotonic()
             with self.process(command) as process:
@@ -144,8 +144,8 @@ class Bench:
 
 
 @contextmanager
-def _warm_memory(ballast: Path, output: Path, size: int) -> Iterator[None]:
-    """Has free memory at hand that was in use a moment ago, as `output` grows, up to `size` bytes.
+def _warm_memory(ballast: Path, size: int) -> Iterator[None]:
+    """Has free memory at hand that was in use a moment ago, as the machine needs more, up to `size` bytes.
 
     A virtual machine may give memory back to its host two seconds after it was freed; to write a page of the RAM disk
     then costs up to ten times as much (measured: 25 or 250 µs for 100 KB), and which run pays it is chance.
@@ -155,7 +155,8 @@ def _warm_memory(ballast: Path, output: Path, size: int) -> Iterator[None]:
     def give_way() -> None:
         left = size
         while left and not stopped.wait(0.02):
-            wanted = max(0, size - _size(output) - _WARM_AHEAD)
+            grown = before - _free_memory() + size - left  # what others have taken, the ballast apart
+            wanted = max(0, size - grown - _WARM_AHEAD)
             if wanted < left:
                 left = wanted
                 os.truncate(ballast, left)
@@ -164,6 +165,7 @@ def _warm_memory(ballast: Path, output: Path, size: int) -> Iterator[None]:
         with ballast.open("wb", buffering=0) as file:
             for _ in range(0, size, len(_MEGABYTE)):
                 file.write(_MEGABYTE)
+        before = _free_memory()
         thread = threading.Thread(target=give_way, daemon=True)
         thread.start()
         try:
@@ -175,16 +177,10 @@ def _warm_memory(ballast: Path, output: Path, size: int) -> Iterator[None]:
         ballast.unlink(missing_ok=True)
 
 
-def _size(path: Path) -> int:
-    """Bytes in a file or below a folder, as far as they can be seen while others write there."""
-    if path.is_file():
-        return path.stat().st_size
-    total = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.stat(f"{folder}/{name}").st_size
-    return total
+def _free_memory() -> int:
+    """Bytes of memory that nobody uses, not even as a cache."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemFree:"))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from measure import Bench, Broken, Run, interrupt
 from servers import DELAY, Server
+from slow import other_hosts
 
 FILES = 1000
 HASHES = {"sha256": {"compute_md5": False, "compute_hash": "sha256"}, "md5": {}}  # md5 is any2ds's default
@@ -247,6 +248,12 @@ def hanging_large(stage: Stage) -> Iterator[Figure]:
     yield from _hanging(stage, "100 KB", expected_rate=6_000)
 
 
+def never(slow: str, row: int) -> str:
+    """A URL that is never answered; of many hosts, as in real lists, where a machine has as many addresses."""
+    hosts = other_hosts()
+    return f"{slow.replace('127.0.0.1', hosts[row % len(hosts)]) if hosts else slow}/never/{row}"
+
+
 def _hanging(stage: Stage, size: str, expected_rate: int) -> Iterator[Figure]:
     effort = stage.effort
     rows = effort.hanging_rows.get(size)
@@ -259,7 +266,7 @@ def _hanging(stage: Stage, size: str, expected_rate: int) -> Iterator[Figure]:
     fine = stage.url_list("fine", stage.server.http, rows, size)
     mixed = stage.write_list(
         "mixed",
-        (f"{stage.slow}/never/{row}" if row in hangs else url(stage.server.http, size, row) for row in range(rows)),
+        (never(stage.slow, row) if row in hangs else url(stage.server.http, size, row) for row in range(rows)),
     )
     options = {
         "processes_count": 1,

@@ -385,7 +385,7 @@ class _Arrow:
 
 def _inputs(options: InputOptions) -> list[Input]:
     given, format = options.url_list, options.input_format
-    if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
+    if any(hasattr(given, method) for method in ("__arrow_c_stream__", "__arrow_c_array__", "to_frame")):
         return [_Arrow(_stream(given, options.url_col))]
     parts = [given] if isinstance(given, str) else given
     if not isinstance(parts, Sequence):
@@ -406,7 +406,10 @@ def _stream(given: Any, url_col: str) -> Any:
     is_stream = hasattr(given, "__arrow_c_stream__")
     try:
         try:
-            return pa.RecordBatchReader.from_stream(given) if is_stream else pa.table(pa.record_batch(given))
+            if is_stream:
+                return pa.RecordBatchReader.from_stream(given)
+            if not hasattr(given, "to_frame"):  # a Series of pandas 2, which does not speak Arrow itself
+                return pa.table(pa.record_batch(given))
         except pa.ArrowInvalid as error:
             if "non-struct type" not in str(error):
                 raise

@@ -175,10 +175,8 @@ class Receiving:
         if self._extents:
             extents, self._extents = self._extents, []
             return Body(self._buffer, size, None, extents)
-        chunks = self._chunks
-        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        chunks.clear()
-        return Body(self._buffer, size, data)
+        chunks, self._chunks = self._chunks, []
+        return Body(self._buffer, size, chunks)
 
     def discard(self) -> None:
         """Forget what arrived; this object is ready for the next body."""
@@ -196,48 +194,47 @@ class Receiving:
 class Body:
     """A complete body of `size` bytes. Whoever is done with it calls `release`; nothing can be read after."""
 
-    __slots__ = ("_buffer", "_data", "_extents", "size")
+    __slots__ = ("_buffer", "_chunks", "_extents", "size")
 
-    def __init__(self, buffer: Buffer, size: int, data: bytes | None, extents: list[Extent] | None = None) -> None:
+    def __init__(
+        self, buffer: Buffer, size: int, chunks: list[bytes] | None, extents: list[Extent] | None = None
+    ) -> None:
         self._buffer = buffer
         self.size = size
-        self._data = data
+        self._chunks = chunks  # as they arrived: to join them would cost as much as to write them
         self._extents = extents
 
     def read(self) -> bytes:
         """All of it, in memory."""
-        return self._data if self._data is not None else b"".join(self.chunks())
+        return b"".join(self.chunks())
 
     def head(self) -> bytes:
         """Its beginning, long enough to recognise a file type by."""
-        if self._data is not None:
-            return self._data[:_HEAD]
         found = b""
         for chunk in self.chunks():
             found += chunk[:_HEAD]
             if len(found) >= _HEAD:
-                break
-        return found[:_HEAD]
+                return found[:_HEAD]
+        return found
 
     def chunks(self) -> Iterator[bytes | memoryview]:
         """All of it, in pieces of at most a megabyte where it waits; each is valid until the body is released."""
-        if self._data is not None:
-            yield self._data
-        elif self._extents is not None:
-            for extent in self._extents:
-                yield extent.read()
-        else:
-            raise ValueError("this body was released")
+        if self._chunks is not None:
+            return iter(self._chunks)
+        if self._extents is not None:
+            return (extent.read() for extent in self._extents)
+        raise ValueError("this body was released")
 
     def spill(self) -> None:
         """Move it to the spool, to wait there. Raises OSError if the disk is full."""
-        if self._data is not None:
-            self._extents, self._data = self._buffer.spool.append(self._data), None
+        if self._chunks is not None:
+            self._extents = self._buffer.spool.append(b"".join(self._chunks))
+            self._chunks = None
             self._buffer.used -= self.size
 
     def release(self) -> None:
-        if self._data is not None:
-            self._data = None
+        if self._chunks is not None:
+            self._chunks = None
             self._buffer.used -= self.size
         for extent in self._extents or ():
             extent.release()

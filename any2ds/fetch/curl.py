@@ -198,7 +198,18 @@ class CurlTransport:
 class _Transfer:
     """A libcurl handle and what it is doing; used again for one attempt after the other."""
 
-    __slots__ = ("_discarding", "_error", "_limit", "_started", "_too_large", "attempt", "handle", "receiving", "url")
+    __slots__ = (
+        "_discarding",
+        "_error",
+        "_headers",
+        "_limit",
+        "_started",
+        "_too_large",
+        "attempt",
+        "handle",
+        "receiving",
+        "url",
+    )
 
     def __init__(self, buffer: Buffer, limit: int, configure: Callable[[Any], None]) -> None:
         self.handle = pycurl.Curl()
@@ -206,23 +217,24 @@ class _Transfer:
         self._limit = limit
         configure(self.handle)
         self.handle.setopt(pycurl.WRITEFUNCTION, self._write)
-        self.handle.setopt(pycurl.HEADERFUNCTION, self._header)
+        self._headers: list[bytes] = []  # lines of each answer on the way, redirects included
+        self.handle.setopt(pycurl.HEADERFUNCTION, self._headers.append)
 
     def begin(self, attempt: Attempt, url: str) -> None:
         self.attempt = attempt
         self.url = url
         self._discarding = self._too_large = False
+        self._headers.clear()
         self._error: OSError | None = None
         self._started = time.monotonic()
         self.handle.setopt(pycurl.URL, url)
 
-    def _header(self, line: bytes) -> None:
-        if line.startswith(b"HTTP/"):  # of each answer on the way, redirects included
-            self._discarding = line.partition(b" ")[2][:1] != b"2"
-
     def _write(self, chunk: bytes) -> int | None:
         receiving = self.receiving
         size = receiving.size + len(chunk)
+        if not receiving.size:  # the status, which libcurl does not tell while it calls us
+            status_lines = (line for line in reversed(self._headers) if line.startswith(b"HTTP/"))
+            self._discarding = next(status_lines, b"HTTP/1.1 200").partition(b" ")[2][:1] != b"2"
         if self._discarding:
             receiving.size = size
             return None if size <= _ERROR_BODY else -1

@@ -70,6 +70,7 @@ class Bench:
         proxies = {"http_proxy", "https_proxy", "all_proxy", "curl_ca_bundle", "requests_ca_bundle"}
         self.env = {name: value for name, value in os.environ.items() if name.lower() not in proxies}
         self.env["no_proxy"] = "*"
+        self.env["TMPDIR"] = str(scratch)  # where bodies wait: the disk is not what is measured
         if ca_file:
             self.env["SSL_CERT_FILE"] = ca_file
 

@@ -23,7 +23,6 @@ class Buffer:
 
     def __init__(self, limit: int, transfers: int, folder: str | None = None) -> None:
         self.used = 0  # bytes of bodies in memory, arriving ones included
-        self.limit = limit
         self.half = limit // 2  # what is in flight, and what writers hold
         # What a transfer may hold when memory is short; all of them together hold at most half of it.
         self.share = max(1, self.half // transfers)
@@ -129,9 +128,7 @@ class Spool:
 
     def _writable(self, size: int) -> Segment:
         if self._current is None or not self._current.has_room(size):
-            full, self._current = self._current, self._free.pop() if self._free else self._new()
-            if full is not None and not full.live:
-                self.free(full)
+            self._current = self._free.pop() if self._free else self._new()
         return self._current
 
     def _new(self) -> Segment:

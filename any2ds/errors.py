@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 _NAMES_SHOWN = 20
 
 
+def words_of(error: Exception) -> str:
+    """What an exception of another library says, on one line; its name if it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def printable(text: str) -> str:
     """`text` on one line, without what a terminal would obey: such characters as Python would write them."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

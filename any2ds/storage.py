@@ -21,7 +21,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from any2ds import layout, registry
-from any2ds.errors import InputError, OutputError, UsageError
+from any2ds.errors import InputError, OutputError, UsageError, words_of
 
 
 def open_filesystem(url: str) -> tuple[Any, str]:
@@ -103,8 +103,7 @@ def input_files(url: str) -> tuple[list[InputFile], bool]:
     except ImportError as error:
         raise registry.missing_extra(url, error) from error
     except Exception as error:  # every file system has exceptions of its own
-        words = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{url}: cannot be looked at: {words}") from error
+        raise InputError(f"{url}: cannot be looked at: {words_of(error)}") from error
     if not paths:
         raise InputError(f"{url}: " + ("matches no file" if kind == "glob" else "no files in this folder"))
     chain = "::" + url.split("::", 1)[1] if "::" in url else ""
@@ -160,7 +159,7 @@ class OutputFolder:
             self.write(probe, b"any2ds")
             self.fs.rm_file(self._full(probe))
         except Exception as error:
-            raise OutputError(f"output folder {self.url!r} cannot be written: {_words(error)}") from error
+            raise OutputError(f"output folder {self.url!r} cannot be written: {words_of(error)}") from error
 
     def names(self) -> list[str]:
         """What lies directly in it; empty if it does not exist. Raises OutputError if it cannot be listed."""
@@ -170,7 +169,7 @@ class OutputFolder:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as error:  # every file system has exceptions of its own
-            raise OutputError(f"output folder {self.url!r} cannot be listed: {_words(error)}") from error
+            raise OutputError(f"output folder {self.url!r} cannot be listed: {words_of(error)}") from error
         return [str(name).rstrip("/").rsplit("/", 1)[-1] for name in found]
 
     def read(self, name: str) -> bytes | None:
@@ -290,10 +289,6 @@ def remove(staged: Path) -> None:
         shutil.rmtree(staged, ignore_errors=True)
     else:
         staged.unlink(missing_ok=True)
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -27,6 +27,7 @@ import pyarrow as pa
 from any2ds import registry
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions, OutputOptions
+from any2ds.errors import words_of
 from any2ds.fetch import CurlFetcher
 from any2ds.layout import Layout
 from any2ds.media import recognize
@@ -260,8 +261,7 @@ class _Shards:
 
 
 def _shard_error(shard_id: int, error: Exception) -> ShardError:
-    words = " ".join(str(error).split()) or type(error).__name__
-    return ShardError(shard_id, words, "".join(traceback.format_exception(error)))
+    return ShardError(shard_id, words_of(error), "".join(traceback.format_exception(error)))
 
 
 def _raise_file_limit() -> int:

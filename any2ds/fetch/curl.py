@@ -22,6 +22,7 @@ import pycurl
 
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
+from any2ds.fetch.rules import opted_out, product_of, refuses
 from any2ds.fetch.schedule import Attempt
 from any2ds.types import Failure, Payload
 
@@ -29,7 +30,12 @@ from any2ds.types import Failure, Payload
 # still in the processor's cache when it is hashed and written (measured: 16 to 64 beat 1 and 256 by 10 to 30 %).
 _EVENTS_PER_TURN = 32
 _RECEIVE_BUFFER = 1 << 18  # libcurl's maximum is 10 MiB; one buffer per multi handle. Fewer callbacks than with 16 KiB
+_NEVER_MS = 2**31 - 1
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
+
+# The headers that are read, by their names; their initials in both cases let most others pass quickly.
+_HEADERS = {b"etag": "etag", b"last-modified": "last-modified", b"x-robots-tag": "x-robots-tag"}
+_INITIALS = frozenset({b"e", b"E", b"l", b"L", b"x", b"X"})
 
 _CODES = {
     pycurl.E_UNSUPPORTED_PROTOCOL: "unsupported_scheme",
@@ -42,7 +48,6 @@ _CODES = {
     16: "reset",  # CURLE_HTTP2
     pycurl.E_PARTIAL_FILE: "truncated",
     19: "not_found",  # CURLE_FTP_COULDNT_RETR_FILE
-    pycurl.E_OPERATION_TIMEDOUT: "timeout_total",
     pycurl.E_SSL_CONNECT_ERROR: "tls",
     pycurl.E_TOO_MANY_REDIRECTS: "too_many_redirects",
     pycurl.E_GOT_NOTHING: "reset",
@@ -97,7 +102,7 @@ class CurlTransport:
         if self._idle:
             transfer = self._idle.pop()
         else:
-            transfer = _Transfer(self._buffer, self._options.max_file_bytes, self._configure)
+            transfer = _Transfer(self._buffer, self._options, self._configure)
             self._by_handle[transfer.handle] = transfer
         transfer.begin(attempt, url)
         self._by_attempt[attempt] = transfer
@@ -198,27 +203,74 @@ class CurlTransport:
 class _Transfer:
     """A libcurl handle and what it is doing; used again for one attempt after the other."""
 
-    __slots__ = ("_discarding", "_error", "_limit", "_started", "_too_large", "attempt", "handle", "receiving", "url")
+    __slots__ = (
+        "_addresses",
+        "_discarding",
+        "_error",
+        "_headers",
+        "_opt_outs",
+        "_options",
+        "_product",
+        "_refusal",
+        "_started",
+        "attempt",
+        "handle",
+        "receiving",
+        "url",
+    )
 
-    def __init__(self, buffer: Buffer, limit: int, configure: Callable[[Any], None]) -> None:
+    def __init__(self, buffer: Buffer, options: FetchOptions, configure: Callable[[Any], None]) -> None:
         self.handle = pycurl.Curl()
         self.receiving = buffer.receive()
-        self._limit = limit
+        self._options = options
+        self._opt_outs = frozenset(options.disallowed_header_directives or ())
+        self._product = product_of(options.user_agent)
+        self._headers: dict[str, str] = {}  # of the last answer, those that matter
+        self._addresses: list[str] = []  # that were asked, redirects included
         configure(self.handle)
         self.handle.setopt(pycurl.WRITEFUNCTION, self._write)
         self.handle.setopt(pycurl.HEADERFUNCTION, self._header)
+        if options.proxy is None:
+            self.handle.setopt(pycurl.PREREQFUNCTION, self._connected)
 
     def begin(self, attempt: Attempt, url: str) -> None:
         self.attempt = attempt
         self.url = url
-        self._discarding = self._too_large = False
+        self._discarding = False
+        self._refusal: tuple[str, str] | None = None  # code and words, where we end the transfer ourselves
         self._error: OSError | None = None
+        self._headers.clear()
+        self._addresses.clear()
         self._started = time.monotonic()
         self.handle.setopt(pycurl.URL, url)
 
-    def _header(self, line: bytes) -> None:
+    def _connected(self, address: str, *_: Any) -> int:
+        """Before each request, on the connection that it is going to use."""
+        addresses = self._addresses
+        addresses.append(address)
+        options = self._options
+        if reason := refuses(addresses, options.block_private_addresses, options.allow_link_local):
+            self._refusal = ("blocked_address", f"{address} {reason}")
+            return int(pycurl.PREREQFUNC_ABORT)
+        return int(pycurl.PREREQFUNC_OK)
+
+    def _header(self, line: bytes) -> int | None:
         if line.startswith(b"HTTP/"):  # of each answer on the way, redirects included
             self._discarding = line.partition(b" ")[2][:1] != b"2"
+            self._headers.clear()
+        elif line[:1] in _INITIALS:
+            name, _, value = line.partition(b":")
+            name = name.lower()
+            if name in _HEADERS:
+                text = value.strip().decode("latin-1")
+                before = self._headers.get(_HEADERS[name])
+                self._headers[_HEADERS[name]] = f"{before}, {text}" if before else text
+        elif line == b"\r\n" and "x-robots-tag" in self._headers and not self._discarding:
+            directive = opted_out(self._headers["x-robots-tag"], self._product, self._opt_outs)
+            if directive is not None:
+                self._refusal = ("opted_out", f"X-Robots-Tag: {directive}")
+                return -1
+        return None
 
     def _write(self, chunk: bytes) -> int | None:
         receiving = self.receiving
@@ -226,8 +278,8 @@ class _Transfer:
         if self._discarding:
             receiving.size = size
             return None if size <= _ERROR_BODY else -1
-        if size > self._limit:
-            self._too_large = True
+        if size > self._options.max_file_bytes:
+            self._refusal = ("too_large", f"more than {self._options.max_file_bytes} bytes")
             return -1
         try:
             receiving.write(chunk)
@@ -240,14 +292,23 @@ class _Transfer:
         handle = self.handle
         url = self._final_url()
         status = handle.getinfo(pycurl.RESPONSE_CODE) if self.url.startswith("http") else None
-        if (status is not None and not 200 <= status < 300) or status in (204, 205):
-            return Failure("fetch", f"http_{status}", "", status, url)
+        if status is not None and (not 200 <= status < 300 or status in (204, 205)):
+            return self._refused(status, url)
         if not self.receiving.size:
             return Failure("fetch", "empty_body", "", status, url)
         # Raw, because servers put into their headers what they like.
         content_type = handle.getinfo_raw(pycurl.CONTENT_TYPE) or b""
         media_type = content_type.decode("latin-1").partition(";")[0].strip().lower()
-        return Payload(self.receiving.finish(), media_type or None, status, url, time.monotonic() - self._started)
+        headers = self._headers
+        return Payload(
+            self.receiving.finish(),
+            media_type or None,
+            status,
+            url,
+            time.monotonic() - self._started,
+            headers.get("etag"),
+            headers.get("last-modified"),
+        )
 
     def failed(self, number: int, words: str) -> Failure:
         """Translate libcurl's error `number`. Raises the OSError that stopped this transfer, if one did."""
@@ -257,11 +318,13 @@ class _Transfer:
         status = handle.getinfo(pycurl.RESPONSE_CODE) or None
         url = self._final_url()
         words = words.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        if number == pycurl.E_WRITE_ERROR and self._discarding:
-            return Failure("fetch", f"http_{status}", "", status, url)
+        if self._refusal is not None:
+            return Failure("fetch", *self._refusal, status, url)
+        if number == pycurl.E_WRITE_ERROR and self._discarding and status:
+            return self._refused(status, url)
         code = _CODES.get(number, "fetch_error")
-        if self._too_large:
-            code, words = "too_large", f"more than {self._limit} bytes"
+        if number == pycurl.E_OPERATION_TIMEDOUT:
+            code = "timeout_stalled" if "too slow" in words else "timeout_connect"
         elif code == "unsupported_scheme" and "HTTP/0.9" in words:
             code = "protocol"  # the answer does not begin as HTTP does
         elif code == "unsupported_scheme" and status is not None:
@@ -291,6 +354,10 @@ class _Transfer:
         status = handle.getinfo(pycurl.RESPONSE_CODE) or None
         return Failure("fetch", "timeout_total", f"after {seconds:.1f} s, while {where}", status)
 
+    def _refused(self, status: int, url: str | None) -> Failure:
+        wait = self.handle.getinfo(pycurl.RETRY_AFTER) if status in (429, 503) else 0  # libcurl reads dates as well
+        return Failure("fetch", f"http_{status}", "", status, url, float(wait) or None)
+
 
 def _configuration(options: FetchOptions) -> Callable[[Any], None]:
     """What every handle of a run has in common."""
@@ -299,7 +366,7 @@ def _configuration(options: FetchOptions) -> Callable[[Any], None]:
         (pycurl.NOSIGNAL, 1),
         (pycurl.BUFFERSIZE, _RECEIVE_BUFFER),
         (pycurl.USERAGENT, options.user_agent),
-        (pycurl.HTTPHEADER, ["Accept: */*"]),
+        (pycurl.HTTPHEADER, ["Accept: */*", *(options.headers or ())]),
         (pycurl.ACCEPT_ENCODING, "gzip, deflate, br"),
         (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
         (pycurl.PROTOCOLS, web | pycurl.PROTO_FTP | pycurl.PROTO_FTPS),
@@ -309,7 +376,18 @@ def _configuration(options: FetchOptions) -> Callable[[Any], None]:
         (pycurl.MAXFILESIZE_LARGE, options.max_file_bytes),
         (pycurl.TCP_KEEPALIVE, 1),
         (pycurl.CAINFO, certificate_bundle()),
+        # Without a limit of ours there is none: libcurl's own would be 300 s.
+        (pycurl.CONNECTTIMEOUT_MS, int(options.connect_timeout * 1000) or _NEVER_MS),
     ]
+    if options.stall_timeout:
+        settings.append((pycurl.LOW_SPEED_TIME, max(1, round(options.stall_timeout))))
+        settings.append((pycurl.LOW_SPEED_LIMIT, options.min_speed))
+    if options.cookies:
+        settings.append((pycurl.COOKIEFILE, options.cookies))
+    if options.proxy:
+        settings.append((pycurl.PROXY, options.proxy))
+    if options.ignore_ssl_certificate:
+        settings += [(pycurl.SSL_VERIFYPEER, 0), (pycurl.SSL_VERIFYHOST, 0)]
 
     def configure(handle: Any) -> None:
         for name, value in settings:

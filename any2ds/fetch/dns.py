@@ -7,6 +7,7 @@ system, and `--nameservers=os` leaves all of them to it.
 
 from __future__ import annotations
 
+import heapq
 import re
 import socket
 import time
@@ -35,8 +36,20 @@ _BROKEN = 5.0  # seconds for which SERVFAIL and other errors of all servers are 
 # and doubles per round of servers. Short rounds that begin anew lose fewer names in 10 s than one long one.
 _TRY = 1.0
 _TRIES = 3  # per server and round
+# Of servers that say that they failed another may only have lost the question, so it is put again after these seconds.
+_PAUSES = (0.25, 0.5)
 _LONGEST = 60.0  # seconds after which a name is given up that rows without a timeout wait for
 
+# Numbers of ares.h, so that a run without names need not load the library.
+_NO_DATA, _NO_NAME, _BAD_NAME, _TIMEOUT = 1, 4, 8, 12
+_NO_SUCH_NAME = frozenset({_NO_DATA, _NO_NAME, _BAD_NAME})
+_MEANINGS = {
+    3: "the name servers say SERVFAIL",
+    6: "the name servers refuse to answer",
+    11: "no name server can be reached",
+    _TIMEOUT: "no name server answered",
+}
+_ENV_HOSTS = 1 << 8  # ARES_AI_ENVHOSTS: the variable CARES_HOSTS may name another hosts file; nobody needs root for it
 _STREAM = int(socket.SOCK_STREAM)  # without it each address comes once per kind of socket
 
 _NUMERIC = re.compile(r"\d+|0[xX][0-9a-fA-F]*")  # a last label that makes the whole host an IPv4 address (WHATWG)
@@ -54,6 +67,7 @@ class _Lookup:
 
     waiting: int  # lookups that wait for it
     since: float
+    errors: int = 0  # rounds in which the servers failed
     asked: bool = False  # c-ares has it
 
 
@@ -75,6 +89,7 @@ class Resolver:
         self._known: OrderedDict[str, tuple[float, Addresses | Failure]] = OrderedDict()  # until when, what
         self._pending: dict[str, _Lookup] = {}
         self._queue: deque[str] = deque()
+        self._later: list[tuple[float, str]] = []  # when, which: a heap of names to be queued again
         self._asking = 0
         self._answers: deque[tuple[str, Any, int | None]] = deque()  # filled by c-ares' thread
         self._channel: pycares.Channel | None = None  # made for the first name, so that lists without names pay nothing
@@ -107,21 +122,24 @@ class Resolver:
 
     def finished(self) -> list[tuple[str, Addresses | Failure]]:
         """The names that were resolved, or could not be, since the last call."""
-        if not self._answers:
+        if not self._answers and not self._later:
             return []
-        import pycares
-
         found = []
+        while self._later and self._later[0][0] <= self._now():
+            self._queue.append(heapq.heappop(self._later)[1])
         while self._answers:
             host, result, error = self._answers.popleft()
             self._asking -= 1
             lookup = self._pending[host]
             lookup.asked = False
-            if error == pycares.errno.ARES_ETIMEOUT and self._now() - lookup.since < _LONGEST:
-                if lookup.waiting:
+            if self._again(lookup, error):
+                if not lookup.waiting:
+                    del self._pending[host]
+                elif error == _TIMEOUT:
                     self._queue.append(host)
                 else:
-                    del self._pending[host]
+                    heapq.heappush(self._later, (self._now() + _PAUSES[lookup.errors], host))
+                    lookup.errors += 1
                 continue
             outcome, seconds = _read(result, error)
             self._remember(host, outcome, seconds)
@@ -130,6 +148,12 @@ class Resolver:
                 found.append((host, outcome))
         self._ask()
         return found
+
+    def _again(self, lookup: _Lookup, error: int | None) -> bool:
+        """Whether it was not the last word: a round of servers did not answer, or failed for the first times."""
+        if error is None or error in _NO_SUCH_NAME or self._now() - lookup.since > _LONGEST:
+            return False
+        return error == _TIMEOUT or lookup.errors < len(_PAUSES)
 
     def close(self) -> None:
         """Returns at once; what was being asked for is dropped."""
@@ -163,9 +187,9 @@ class Resolver:
             elif self._refresh_at <= self._now():
                 self._channel.reinit()
                 self._refresh_at = self._now() + _REFRESH
-            self._channel.getaddrinfo(host, None, type=_STREAM, callback=answered)
+            self._channel.getaddrinfo(host, None, type=_STREAM, flags=_ENV_HOSTS, callback=answered)
         except (pycares.AresError, ValueError) as error:  # UnicodeError is one: a name that cannot be asked for
-            answered(str(error), pycares.errno.ARES_EBADNAME)
+            answered(str(error), _BAD_NAME)
 
     def _remember(self, host: str, outcome: Addresses | Failure, seconds: float) -> None:
         self._known[host] = (self._now() + seconds, outcome)
@@ -179,25 +203,17 @@ def _channel(nameservers: tuple[str, ...] | None) -> pycares.Channel:
 
     # Search domains are the system's; they make no sense to other name servers.
     flags = pycares.ARES_FLAG_NOSEARCH if nameservers else None
-    return pycares.Channel(servers=nameservers, flags=flags, timeout=_TRY, tries=_TRIES, lookups="fb")
+    # Not `lookups`: pycares 5.2.1 hands c-ares a text that it has freed already. By default: the hosts file, then DNS.
+    return pycares.Channel(servers=nameservers, flags=flags, timeout=_TRY, tries=_TRIES)
 
 
 def _read(result: Any, error: int | None) -> tuple[Addresses | Failure, float]:
     """What c-ares said, and for how many seconds it holds."""
-    import pycares
-
     if error is None and result.nodes:
         addresses = tuple(dict.fromkeys(node.addr[0].decode() for node in result.nodes))
         ttl = min(part.ttl for part in (*result.nodes, *result.cnames))
         return addresses, min(max(float(ttl), _LEAST_TTL), _MOST_TTL)
-    errno = pycares.errno
-    if error in (errno.ARES_ENOTFOUND, errno.ARES_ENODATA, errno.ARES_EBADNAME, None):
-        words = "the name has no address" if error in (errno.ARES_ENODATA, None) else "there is no such name"
+    if error is None or error in _NO_SUCH_NAME:
+        words = "the name has no address" if error in (None, _NO_DATA) else "there is no such name"
         return Failure("fetch", "dns", words), _NEGATIVE
-    meanings = {
-        errno.ARES_ETIMEOUT: "no name server answered",
-        errno.ARES_ESERVFAIL: "the name servers say SERVFAIL",
-        errno.ARES_EREFUSED: "the name servers refuse to answer",
-        errno.ARES_ECONNREFUSED: "no name server can be reached",
-    }
-    return Failure("fetch", "dns", meanings.get(error) or f"c-ares error {error}"), _BROKEN
+    return Failure("fetch", "dns", _MEANINGS.get(error) or f"c-ares error {error}"), _BROKEN

@@ -30,19 +30,21 @@ class Client:
     def __init__(self, *servers: str) -> None:
         self.time = 0.0
         self.rang = threading.Event()
-        self.resolver = Resolver(servers, self.rang.set, lambda: self.time)
+        self.resolver = Resolver(servers or None, self.rang.set, lambda: self.time)
         self.told: dict[str, Addresses | Failure] = {}
 
-    def resolve(self, host: str) -> Addresses | Failure:
+    def resolve(self, host: str, pace: float = 0.0) -> Addresses | Failure:
         """Real seconds pass until it is resolved, none on the clock."""
         found = self.resolver.lookup(host)
-        return self.wait(host) if found is None else found
+        return self.wait(host, pace) if found is None else found
 
-    def wait(self, host: str) -> Addresses | Failure:
+    def wait(self, host: str, pace: float = 0.0) -> Addresses | Failure:
+        """The clock goes on by `pace` seconds each time that nothing has come."""
         end = time.monotonic() + 30
         while host not in self.told:
             assert time.monotonic() < end
-            self.rang.wait(0.1)
+            if not self.rang.wait(0.1):
+                self.time += pace
             self.rang.clear()
             for name, outcome in self.resolver.finished():
                 assert name not in self.told
@@ -184,7 +186,8 @@ def test_another_server_is_asked_where_one_fails_or_is_silent() -> None:
             assert made.resolve("b.test") == HOME
         assert asked(first, "a.test") == 1
         with client(first.address) as made:
-            assert words(made.resolve("a.test")) == "the name servers say SERVFAIL"
+            assert words(made.resolve("a.test", pace=1.0)) == "the name servers say SERVFAIL"
+        assert asked(first, "a.test") == 1 + 3 * 3
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobody, serve_dns(good) as server:
         nobody.bind(("127.0.0.1", 0))
         closed = "127.0.0.1:" + str(nobody.getsockname()[1])
@@ -192,7 +195,33 @@ def test_another_server_is_asked_where_one_fails_or_is_silent() -> None:
         with client(closed, server.address) as made:
             assert made.resolve("a.test") == ("127.0.0.5",)
         with client(closed) as made:
-            assert words(made.resolve("a.test")) == "no name server can be reached"
+            assert words(made.resolve("a.test", pace=1.0)) == "no name server can be reached"
+
+
+def test_a_name_survives_that_one_server_fails_and_the_other_loses_questions() -> None:
+    hosts = [f"h{n}.test" for n in range(300)]
+    with serve_dns({host: ["servfail"] for host in hosts}) as first, serve_dns(drop=0.2) as second:
+        made = Resolver((first.address, second.address), (rang := threading.Event()).set)
+        for host in hosts:
+            assert made.lookup(host) is None
+        found: dict[str, Addresses | Failure] = {}
+        end = time.monotonic() + 60
+        while len(found) < len(hosts) and time.monotonic() < end:
+            rang.wait(0.1)
+            rang.clear()
+            found.update(made.finished())
+        made.close()
+    assert found == dict.fromkeys(hosts, HOME)
+
+
+def test_the_hosts_file_of_the_system_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hosts").write_text("127.0.0.6 wiki.corp.test\n127.0.0.7 a.test\n", encoding="utf-8")
+    monkeypatch.setenv("CARES_HOSTS", str(tmp_path / "hosts"))  # c-ares takes it in place of /etc/hosts
+    with client() as made:
+        assert made.resolve("wiki.corp.test") == ("127.0.0.6",)
+    with serve_dns() as server, client(server.address) as made:
+        assert made.resolve("a.test") == ("127.0.0.7",)
+        assert made.resolve("b.test") == HOME
 
 
 def test_names_that_cannot_be_asked_for_fail() -> None:
@@ -374,6 +403,17 @@ def test_so_does_one_of_the_environment(folder: Path, monkeypatch: pytest.Monkey
         monkeypatch.setenv(variable, f"http://127.0.0.1:{proxy.port}")
         fetch(["http://far.test/a"], nameservers=names.address)
         assert proxy.requests
+        assert not names.counts
+
+
+def test_names_of_the_system_are_left_to_the_system(folder: Path) -> None:
+    with serve(folder) as server, serve_dns() as names:
+        url = f"http://localhost:{server.port}/a"
+        assert isinstance(one(url, nameservers=names.address), Payload)
+        assert isinstance(one(f"http://127.1:{server.port}/a", nameservers=names.address), Payload)
+        outcome = one("http://nowhere.invalid/a", nameservers="os")
+        assert isinstance(outcome, Failure)
+        assert outcome.code == "dns"
         assert not names.counts
 
 

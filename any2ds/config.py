@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import ipaddress
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -180,6 +181,25 @@ def existing_file(value: Any) -> str:
     return str(value)
 
 
+def nameservers(value: Any) -> tuple[str, ...]:
+    """Addresses with or without a port, `[::1]:53` for IPv6; or the word os."""
+    try:
+        found = names(value)
+        if found != ("os",):
+            for server in found:
+                _check_address(server)
+    except (TypeError, ValueError):
+        raise ValueError("addresses such as 1.1.1.1,8.8.8.8 or 127.0.0.1:5353, or os") from None
+    return found
+
+
+def _check_address(server: str) -> None:
+    match = re.fullmatch(r"\[([0-9a-fA-F:.]+)\](?::(\d+))?|([0-9.]+)(?::(\d+))?|([0-9a-fA-F:.]+)", server)
+    if match is None or not 0 < int(match[2] or match[4] or 53) < 65536:
+        raise ValueError
+    ipaddress.ip_address(match[1] or match[3] or match[5])
+
+
 def header_value(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or not (value.isprintable() and value.isascii()):
         raise ValueError("one line of ASCII text")
@@ -251,6 +271,12 @@ class FetchOptions:
     )
     cookies: str | None = option("cookie file in Netscape's format", optional(existing_file), None)
     proxy: str | None = option("proxy for all requests: http://, https:// or socks5://", optional(text), None)
+    nameservers: tuple[str, ...] | None = option(
+        "name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system",
+        optional(nameservers),
+        None,
+        "those of the system",
+    )
     ignore_ssl_certificate: bool = option("accept any certificate", boolean, False)
     disallowed_header_directives: tuple[str, ...] | None = option(
         "X-Robots-Tag directives that exclude a file; None for none",

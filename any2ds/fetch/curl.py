@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.request import getproxies_environment
@@ -39,12 +40,12 @@ _NEVER_MS = 2**31 - 1
 _BODY_ERRORS = frozenset({pycurl.E_WRITE_ERROR, 61})  # 61: bad encoding; of a redirect the body does not matter
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
 
-# The headers that are read, by their names; their initials in both cases let most others pass quickly.
+# The headers that are read, by their names; their initials in both cases, and H of HTTP/, let most others pass quickly.
 _HEADERS = {b"etag": "etag", b"last-modified": "last-modified", b"x-robots-tag": "x-robots-tag"}
 _AUTHORITY = re.compile(r"([a-z]+)://(?:([^/?#@]*)@)?(\[[^\]]*\]|[^/?#:]*)(?::(\d+))?", re.IGNORECASE)
 _PORTS = {"http": "80", "https": "443", "ftp": "21", "ftps": "990"}
 _SECRET = ("authorization:", "cookie:")  # headers that are not for the hosts to which others redirect
-_INITIALS = frozenset({b"e", b"E", b"l", b"L", b"x", b"X"})
+_INITIALS = frozenset(b"eElLxXH")
 
 _CODES = {
     pycurl.E_UNSUPPORTED_PROTOCOL: "unsupported_scheme",
@@ -198,8 +199,8 @@ class CurlTransport:
     def _send(self, transfer: _Transfer) -> None:
         """Hand a transfer to libcurl as soon as its host's addresses are known."""
         if self._resolver is not None:
-            _, _, host, port = _parts(transfer.at)
-            if asks_dns(host):
+            host, port, is_name = _asked(transfer.at)
+            if is_name:
                 found = self._resolver.lookup(host)
                 if found is None:
                     self._waiting.setdefault(host, {})[transfer] = None
@@ -243,7 +244,9 @@ class CurlTransport:
     ) -> None:
         """libcurl is done with a transfer: follow its redirect, or say what became of it."""
         outcome: Payload | Failure | None
-        if location := transfer.location(error):
+        if transfer.lines:
+            transfer.read_headers()
+        if transfer.discarding and (location := transfer.location(error)):
             outcome = transfer.follow(location)
             if outcome is None:
                 self._multi.remove_handle(transfer.handle)
@@ -298,7 +301,6 @@ class _Transfer:
     __slots__ = (
         "_addresses",
         "_changed",
-        "_discarding",
         "_error",
         "_headers",
         "_opt_outs",
@@ -310,7 +312,9 @@ class _Transfer:
         "at",
         "attempt",
         "connect_by",
+        "discarding",
         "handle",
+        "lines",
         "receiving",
         "sent",
         "url",
@@ -322,13 +326,15 @@ class _Transfer:
         self._options = options
         self._opt_outs = frozenset(options.disallowed_header_directives or ())
         self._product = product_of(options.user_agent)
+        self.lines: list[bytes] = []  # of headers, not yet read
         self._headers: dict[str, str] = {}  # of the last answer, those that matter
         self._addresses: list[str] = []  # that were asked, redirects included
         self._changed: set[int] = set()  # libcurl's options that differ from what all handles have
         self.sent = False  # libcurl has it
         configure(self.handle)
         self.handle.setopt(pycurl.WRITEFUNCTION, self._write)
-        self.handle.setopt(pycurl.HEADERFUNCTION, self._header)
+        # All lines are read at once, before the body: ten calls of a function of ours would cost more than the rest.
+        self.handle.setopt(pycurl.HEADERFUNCTION, self.lines.append)
         if options.proxy is None:
             self.handle.setopt(pycurl.PREREQFUNCTION, self._connected)
 
@@ -336,9 +342,10 @@ class _Transfer:
         self.attempt = attempt
         self.url = self.at = url  # of the row, and where redirects have led
         self._redirects = 0
-        self._discarding = False
+        self.discarding = False
         self._refusal: tuple[str, str] | None = None  # code and words, where we end the transfer ourselves
         self._error: OSError | None = None
+        self.lines.clear()
         self._headers.clear()
         self._addresses.clear()
         self._started = time.monotonic()
@@ -380,8 +387,8 @@ class _Transfer:
         changed &= {pycurl.RESOLVE}  # which the next transfer sets anew, or takes back
 
     def location(self, error: tuple[int, str] | None) -> str | None:
-        """Where the answer sends us, if it does. libcurl could follow by itself, but would resolve by itself, too."""
-        if not self._discarding or self._refusal is not None:
+        """Where an answer that is no success sends us, if anywhere; libcurl would resolve by itself there."""
+        if self._refusal is not None:
             return None
         if error is not None and error[0] not in _BODY_ERRORS:
             return None
@@ -403,7 +410,7 @@ class _Transfer:
         if isinstance(url, Failure) or not url.startswith(("http://", "https://")):
             return Failure("fetch", "bad_redirect", f"to {_scheme(location)}:", status, at)
         self._redirects += 1
-        self._discarding = False
+        self.discarding = False
         self._headers.clear()
         self.receiving.discard()
         self.connect_by = time.monotonic() + self._options.connect_timeout
@@ -440,28 +447,34 @@ class _Transfer:
             return int(pycurl.PREREQFUNC_ABORT)
         return int(pycurl.PREREQFUNC_OK)
 
-    def _header(self, line: bytes) -> int | None:
-        if line.startswith(b"HTTP/"):  # of each answer on the way, redirects included
-            self._discarding = line.partition(b" ")[2][:1] != b"2"
-            self._headers.clear()
-        elif line[:1] in _INITIALS:
-            name, _, value = line.partition(b":")
-            name = name.lower()
-            if name in _HEADERS:
-                text = value.strip().decode("latin-1")
-                before = self._headers.get(_HEADERS[name])
-                self._headers[_HEADERS[name]] = f"{before}, {text}" if before else text
-        elif line == b"\r\n" and "x-robots-tag" in self._headers and not self._discarding:
-            directive = opted_out(self._headers["x-robots-tag"], self._product, self._opt_outs)
+    def read_headers(self) -> None:
+        """Take what the headers say that have come since the last call; a refusal may follow from it."""
+        lines, headers = self.lines, self._headers
+        for line in lines:
+            if line[0] in _INITIALS:
+                if line.startswith(b"HTTP/"):  # of each answer: informational ones and the proxy's included
+                    self.discarding = line.partition(b" ")[2][:1] != b"2"
+                    headers.clear()
+                    continue
+                name, _, value = line.partition(b":")
+                key = _HEADERS.get(name.lower())
+                if key is not None:
+                    text = value.strip().decode("latin-1")
+                    headers[key] = f"{headers[key]}, {text}" if key in headers else text
+        lines.clear()
+        if "x-robots-tag" in headers and not self.discarding and self._refusal is None:
+            directive = opted_out(headers["x-robots-tag"], self._product, self._opt_outs)
             if directive is not None:
                 self._refusal = ("opted_out", f"X-Robots-Tag: {directive}")
-                return -1
-        return None
 
     def _write(self, chunk: bytes) -> int | None:
+        if self.lines:
+            self.read_headers()
+            if self._refusal is not None:
+                return -1
         receiving = self.receiving
         size = receiving.size + len(chunk)
-        if self._discarding:
+        if self.discarding:
             receiving.size = size
             return None if size <= _ERROR_BODY else -1
         if size > self._options.max_file_bytes:
@@ -476,10 +489,12 @@ class _Transfer:
 
     def succeeded(self) -> Payload | Failure:
         handle = self.handle
-        url = self._end_of_redirects
+        url = self.at if self._redirects else None
         status = handle.getinfo(pycurl.RESPONSE_CODE) if self.url.startswith("http") else None
         if status is not None and (not 200 <= status < 300 or status in (204, 205)):
             return self._refused(status, url)
+        if self._refusal is not None:
+            return Failure("fetch", *self._refusal, status, url)
         if not self.receiving.size:
             return Failure("fetch", "empty_body", "", status, url)
         # Raw, because servers put into their headers what they like.
@@ -506,7 +521,7 @@ class _Transfer:
         words = words.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         if self._refusal is not None:
             return Failure("fetch", *self._refusal, status, url)
-        if number == pycurl.E_WRITE_ERROR and self._discarding and status:
+        if number == pycurl.E_WRITE_ERROR and self.discarding and status:
             return self._refused(status, url)
         code = _CODES.get(number, "fetch_error")
         if number == pycurl.E_OPERATION_TIMEDOUT:
@@ -599,6 +614,18 @@ def _parts(url: str) -> tuple[str, str | None, str, str]:
         return "", None, "", ""
     scheme, credentials, host, port = match.groups()
     return scheme.lower(), credentials, host.lower(), port or _PORTS.get(scheme.lower(), "")
+
+
+def _asked(url: str) -> tuple[str, str, bool]:
+    """Host and port of a normalised URL, and whether name servers are to be asked for the host."""
+    end = url.find("/", 8)
+    return _asked_at(url[:end]) if 0 < end < 300 else _asked_at.__wrapped__(url)
+
+
+@lru_cache(maxsize=4096)
+def _asked_at(origin: str) -> tuple[str, str, bool]:
+    _, _, host, port = _parts(origin)
+    return host, port, asks_dns(host)
 
 
 def _scheme(url: str) -> str:

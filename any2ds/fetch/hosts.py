@@ -132,6 +132,11 @@ class Host:
         if self._delay > self._manners.host_delay:
             self._delay = max(self._manners.host_delay, self._delay - 0.1 * _FIRST_DELAY)
 
+    @property
+    def proven(self) -> bool:
+        """Whether it bears a good deal more than one that nothing is known of gets."""
+        return self._limit >= 2 * FIRST_AT_ONCE
+
     def forgettable(self, now: float) -> bool:
         """Whether nothing about it is worth keeping."""
         busy = self.in_flight or self.queue or self.in_turn

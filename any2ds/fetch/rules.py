@@ -10,7 +10,6 @@ from functools import lru_cache
 _METADATA_SERVICES = (ipaddress.ip_network("fd00:ec2::254/128"),)
 
 
-@lru_cache(maxsize=65536)
 def address_kind(address: str) -> str:
     """`link-local` (instance metadata among them), `private` (loopback, private and reserved ranges) or `public`."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
@@ -25,12 +24,17 @@ def refuses(addresses: Sequence[str], block_private: bool, allow_link_local: boo
 
     It is the address that is really connected to, so that a name that resolves anew each time is of no help.
     """
-    kind = address_kind(addresses[-1])
+    return _refuses(addresses[0], addresses[-1], block_private, allow_link_local)
+
+
+@lru_cache(maxsize=65536)
+def _refuses(first: str, last: str, block_private: bool, allow_link_local: bool) -> str | None:
+    kind = address_kind(last)
     if kind == "link-local" and not allow_link_local:
         return "is link-local, where machines keep their secrets (--allow_link_local)"
     if kind != "public" and block_private:
         return "is not public (--block_private_addresses)"
-    if kind != "public" and address_kind(addresses[0]) == "public":
+    if kind != "public" and address_kind(first) == "public":
         return "is not public, and a public host redirected to it"
     return None
 

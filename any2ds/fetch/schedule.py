@@ -19,6 +19,7 @@ FIRST_BACKOFF = 1.0  # seconds; doubles with each attempt
 MAX_BACKOFF = 60.0
 # A host that says `not now` is asked again later without it counting as an attempt, but not for ever.
 MAX_DEFERRALS = 5
+_PROVEN_HOSTS = 10_000  # up to so many hosts, those that have shown what they bear need not do so again
 _WAIT_CODES = frozenset({"http_429", "http_503"})
 
 
@@ -64,7 +65,7 @@ class Schedule:
 
     @property
     def hosts(self) -> int:
-        """Hosts that are remembered: those with rows, and those that were in trouble lately."""
+        """Hosts that are remembered: those with rows, those in trouble lately, and some that bear much."""
         return len(self._hosts)
 
     def next(self, now: float) -> Attempt | None:
@@ -109,14 +110,15 @@ class Schedule:
         self.in_flight -= 1
         host.in_flight -= 1
         host.learn(outcome, now)
-        if host.down_until > now:
-            while host.queue:
-                self.queued -= 1
-                self._give_up(host.queue.popleft(), now)
-        self._offer_turn(host, now)
+        if host.queue:
+            if host.down_until > now:
+                while host.queue:
+                    self.queued -= 1
+                    self._give_up(host.queue.popleft(), now)
+            self._offer_turn(host, now)
         if isinstance(outcome, Failure) and self._put_off(attempt, outcome, now):
             return None
-        if host.forgettable(now):
+        if not host.in_flight and host.forgettable(now) and not (host.proven and len(self._hosts) < _PROVEN_HOSTS):
             self._hosts.pop(host.name, None)
         return Fetched(attempt.row, outcome, attempt.number)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import ipaddress
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -162,6 +163,43 @@ def extension(value: Any) -> str:
     return value
 
 
+def headers(value: Any) -> tuple[str, ...]:
+    """`Name: value, Name: value`, a mapping, or a list of `Name: value`."""
+    if isinstance(value, Mapping):
+        value = [f"{name}: {content}" for name, content in value.items()]
+    elif isinstance(value, str):
+        value = re.split(r",\s*(?=[A-Za-z0-9-]+:\s)", value)
+    found = tuple(header_value(part) for part in value)
+    if not all(re.match(r"[A-Za-z0-9-]+:\s", part) for part in found):
+        raise ValueError("headers such as 'Referer: https://example.org'")
+    return found
+
+
+def existing_file(value: Any) -> str:
+    if not Path(str(value)).is_file():
+        raise ValueError("a file that exists")
+    return str(value)
+
+
+def nameservers(value: Any) -> tuple[str, ...]:
+    """Addresses with or without a port, `[::1]:53` for IPv6; or the word os."""
+    try:
+        found = names(value)
+        if found != ("os",):
+            for server in found:
+                _check_address(server)
+    except (TypeError, ValueError):
+        raise ValueError("addresses such as 1.1.1.1,8.8.8.8 or 127.0.0.1:5353, or os") from None
+    return found
+
+
+def _check_address(server: str) -> None:
+    match = re.fullmatch(r"\[([0-9a-fA-F:.]+)\](?::(\d+))?|([0-9.]+)(?::(\d+))?|([0-9a-fA-F:.]+)", server)
+    if match is None or not 0 < int(match[2] or match[4] or 53) < 65536:
+        raise ValueError
+    ipaddress.ip_address(match[1] or match[3] or match[5])
+
+
 def header_value(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or not (value.isprintable() and value.isascii()):
         raise ValueError("one line of ASCII text")
@@ -212,12 +250,44 @@ class FetchOptions:
     thread_count: int = option("transfers in flight per process", integer(1, 100_000), 256)
     timeout: float = option("seconds for one attempt, body included", seconds, 10.0)
     retries: int = option("further attempts after one that failed for a passing reason", integer(0), 0)
+    connect_timeout: float = option(
+        "seconds until connected, name look-up included; 0 for no limit of its own", seconds, 0.0
+    )
+    stall_timeout: float = option("seconds that a transfer may be slower than min_speed; 0 for no limit", seconds, 30.0)
+    min_speed: int = option("bytes per second below which a transfer counts as stalled", byte_count, 100)
+    max_per_host: int = option(
+        "transfers at once to one host, at most", integer(1), 1_000_000, "no limit but what it bears"
+    )
+    host_delay: float = option("seconds between two transfers to one host, at least", seconds, 0.0)
+    max_retry_after: float = option("seconds that a host may make us wait (Retry-After)", seconds, 120.0)
     max_redirects: int = option("redirects followed", integer(0, 100), 10)
     max_file_bytes: int = option("bodies bigger than this fail as too_large", byte_count, 2**30, "1GiB")
     max_buffered_bytes: int = option(
         "memory for bodies, per process; beyond it they wait on disk", byte_count, 2**30, "1GiB"
     )
     user_agent: str = option("how any2ds introduces itself to servers", header_value, USER_AGENT)
+    headers: tuple[str, ...] | None = option(
+        "further request headers: 'Referer: https://a, X-Key: b'", optional(headers), None
+    )
+    cookies: str | None = option("cookie file in Netscape's format", optional(existing_file), None)
+    proxy: str | None = option("proxy for all requests: http://, https:// or socks5://", optional(text), None)
+    nameservers: tuple[str, ...] | None = option(
+        "name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system",
+        optional(nameservers),
+        None,
+        "those of the system",
+    )
+    ignore_ssl_certificate: bool = option("accept any certificate", boolean, False)
+    disallowed_header_directives: tuple[str, ...] | None = option(
+        "X-Robots-Tag directives that exclude a file; None for none",
+        optional(names),
+        ("noai", "noimageai", "noindex", "noimageindex"),
+        "noai,noimageai,noindex,noimageindex",
+    )
+    block_private_addresses: bool = option(
+        "refuse loopback and private addresses, for lists of strangers", boolean, False
+    )
+    allow_link_local: bool = option("fetch from link-local addresses, cloud metadata among them", boolean, False)
 
 
 @dataclass(frozen=True, slots=True)

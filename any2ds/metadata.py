@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from any2ds.types import Sample
 
@@ -22,17 +24,30 @@ OUTCOME_FIELDS: Mapping[str, pa.DataType] = {
     "ext": pa.string(),  # the stored file is <key>.<ext>
     "bytes": pa.int64(),  # size of the stored file
     "final_url": pa.string(),  # only where redirects led elsewhere
+    "etag": pa.string(),  # validators, as the server gave them
+    "last_modified": pa.string(),
+    "attempts": pa.int32(),  # made for this row
 }
 
 RESERVED_COLUMNS = frozenset({"key", "data", *OUTCOME_FIELDS, *HASHES})
 """Names that an additional column cannot have, because any2ds writes them itself."""
 
 
+_CREDENTIALS = re.compile(r"^(\s*[A-Za-z][A-Za-z0-9+.-]*://)[^/?#]*@")
+
+
+def without_credentials(url: str) -> str:
+    """The URL as it may be shown: user name and password are for the server alone."""
+    return _CREDENTIALS.sub(r"\1", url) if "@" in url else url
+
+
 class MetadataTable:
     """Grows by one row per outcome. `rows` are the job's own, in order; `hashes` names the hash columns."""
 
     def __init__(self, rows: pa.Table, hashes: tuple[str, ...]) -> None:
-        self._rows = rows
+        urls = rows.schema.get_field_index("url")
+        shown = pc.replace_substring_regex(rows.column(urls), _CREDENTIALS.pattern, r"\1")
+        self._rows = rows.set_column(urls, rows.schema.field(urls), shown)
         self.has_captions = "caption" in rows.schema.names
         self._positions: list[int] = []
         self._keys: list[str] = []
@@ -58,7 +73,7 @@ class MetadataTable:
     def to_json(self, sample: Sample) -> bytes:
         """What the table says of one sample, as the JSON object that lies beside its file (bytes as base64)."""
         row = sample.row
-        known: dict[str, Any] = {"key": row.key, "url": row.url}
+        known: dict[str, Any] = {"key": row.key, "url": row.url and without_credentials(row.url)}
         if self.has_captions:
             known["caption"] = row.caption
         if row.extra:

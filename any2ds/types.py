@@ -55,7 +55,12 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "dns": FailureCode(True, "the host name could not be resolved"),
     "connect": FailureCode(True, "no connection to the host"),
     "tls": FailureCode(False, "the encrypted connection failed, most often over the certificate"),
+    "timeout_connect": FailureCode(True, "no connection within --connect_timeout seconds"),
+    "timeout_stalled": FailureCode(True, "slower than --min_speed for --stall_timeout seconds"),
+    "blocked_address": FailureCode(False, "an address that rows of this list may not lead to"),
+    "opted_out": FailureCode(False, "the server asks that this file is not used (X-Robots-Tag)"),
     "timeout_total": FailureCode(True, "not finished within --timeout seconds"),
+    "host_down": FailureCode(True, "not tried, because its host had not answered anything for long"),
     "reset": FailureCode(True, "the connection broke off"),
     "truncated": FailureCode(True, "fewer bytes arrived than were announced"),
     "protocol": FailureCode(False, "the answer is not valid HTTP"),
@@ -94,6 +99,7 @@ class Failure:
     detail: str = ""  # free words, for a person
     http_status: int | None = None
     final_url: str | None = None  # where redirects led, if anywhere
+    retry_after: float | None = None  # seconds that the server asked us to wait
 
     @property
     def transient(self) -> bool:
@@ -113,6 +119,8 @@ class Payload:
     http_status: int | None  # None where the protocol has none
     final_url: str | None  # where redirects led; None if there were none
     seconds: float  # from the start of the attempt to its last byte
+    etag: str | None = None  # validators, as the server gave them
+    last_modified: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from any2ds.errors import words_of
 from any2ds.fetch import CurlFetcher
 from any2ds.layout import Layout
 from any2ds.media import recognize
-from any2ds.metadata import HASHES
+from any2ds.metadata import HASHES, OUTCOME_FIELDS, without_credentials
 from any2ds.shard import OpenShard
 from any2ds.storage import OutputFolder, staging
 from any2ds.types import (
@@ -93,34 +93,32 @@ class Describe:
     def __init__(self, options: OutputOptions) -> None:
         self._hashes = [(name, getattr(hashlib, name)) for name in hash_columns(options)]
         self._ext = None if options.file_ext == "auto" else options.file_ext
-        self._nothing = dict.fromkeys(
-            ("error_code", "error_message", "http_status", "mime_type", "ext", "bytes", "final_url")
-        )
-        self._nothing.update(dict.fromkeys(name for name, _ in self._hashes))
+        self._nothing = dict.fromkeys([*OUTCOME_FIELDS, *hash_columns(options)])
 
     def __call__(self, fetched: Fetched) -> Sample:
         outcome = fetched.outcome
         if isinstance(outcome, Failure):
-            return self._failed(fetched.row, outcome)
+            return self._failed(fetched, outcome)
         try:
-            return self._succeeded(fetched.row, outcome)
+            return self._succeeded(fetched, outcome)
         except Exception as error:  # whatever is in the bytes of one file, it concerns no other
             outcome.body.release()
             failure = Failure("transform", "transform_error", f"{type(error).__name__}: {error}", outcome.http_status)
-            return self._failed(fetched.row, failure)
+            return self._failed(fetched, failure)
 
-    def _failed(self, row: Row, failure: Failure) -> Sample:
+    def _failed(self, fetched: Fetched, failure: Failure) -> Sample:
         fields: dict[str, Any] = {
-            "status": failure.status,
             **self._nothing,
+            "status": failure.status,
             "error_code": failure.code,
             "error_message": failure.detail or None,
             "http_status": failure.http_status,
-            "final_url": failure.final_url,
+            "final_url": failure.final_url and without_credentials(failure.final_url),
+            "attempts": fetched.attempts,
         }
-        return Sample(row, None, "", fields, failure)
+        return Sample(fetched.row, None, "", fields, failure)
 
-    def _succeeded(self, row: Row, outcome: Payload) -> Sample:
+    def _succeeded(self, fetched: Fetched, outcome: Payload) -> Sample:
         body = outcome.body
         mime_type, ext = recognize(body.head(), outcome.media_type)
         ext = self._ext or ext
@@ -132,14 +130,17 @@ class Describe:
             "mime_type": mime_type,
             "ext": ext,
             "bytes": body.size,
-            "final_url": outcome.final_url,
+            "final_url": outcome.final_url and without_credentials(outcome.final_url),
+            "etag": outcome.etag,
+            "last_modified": outcome.last_modified,
+            "attempts": fetched.attempts,
         }
         for name, new_hash in self._hashes:
             digest = new_hash()
             for chunk in body.chunks():
                 digest.update(chunk)
             fields[name] = digest.hexdigest()
-        return Sample(row, body, ext, fields)
+        return Sample(fetched.row, body, ext, fields)
 
 
 def hash_columns(options: OutputOptions) -> tuple[str, ...]:

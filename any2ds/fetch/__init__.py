@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
 from any2ds.fetch.curl import CurlTransport
+from any2ds.fetch.hosts import Manners
 from any2ds.fetch.schedule import Schedule
 from any2ds.fetch.urls import normalize
 from any2ds.types import Fetched, Row
@@ -18,6 +19,7 @@ HEARTBEAT = 0.1  # seconds: the longest time without a yield
 # Transfers begun per turn, and none while sockets wait to be read: when this process is what limits, more in flight
 # would only make each wait longer, up to timeouts that no server has deserved.
 _STARTS_PER_TURN = 32
+_ROWS_AHEAD = 100_000  # rows that may wait for busy hosts while others are looked for
 _STALL = 0.25  # seconds: a longer absence of the consumer (a slow disk) is not held against the servers
 
 
@@ -31,7 +33,8 @@ class CurlFetcher:
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
         options = self._options
-        schedule = Schedule(options.thread_count, options.timeout, options.retries)
+        manners = Manners(options.max_per_host, options.host_delay, options.max_retry_after)
+        schedule = Schedule(options.thread_count, options.timeout, options.retries, manners)
         clock = Clock()
         with Feeder(rows, schedule, options.thread_count, self._transport.wake) as feeder:
             # `exhausted` is read first: rows that come in between are then seen by the schedule.
@@ -60,6 +63,7 @@ class CurlFetcher:
                 self._transport.start(attempt, url)
             elif fetched := schedule.finish(attempt, url, now):
                 done.append(fetched)
+        done += schedule.given_up()
         return begun, done
 
     def _move(self, schedule: Schedule, clock: Clock, wait: float) -> Iterator[Fetched]:
@@ -95,7 +99,7 @@ class Feeder:
 
     def __init__(self, rows: Iterable[Row], schedule: Schedule, stock: int, wake: Callable[[], None]) -> None:
         self._rows = rows
-        self._fresh = schedule.fresh
+        self._schedule, self._fresh = schedule, schedule.fresh
         self._stock = stock  # rows in reserve below which more are pulled, up to twice as many
         self._wake = wake
         self._wanted = threading.Event()
@@ -114,8 +118,9 @@ class Feeder:
         self._wanted.set()
 
     def refill(self) -> None:
-        """To be called now and then: asks for more rows when few are left."""
-        if len(self._fresh) < self._stock and not self._wanted.is_set():
+        """To be called now and then: asks for more rows when few are left, or all there are wait for their hosts."""
+        few = len(self._fresh) < self._stock and self._schedule.queued + self._schedule.deferred < _ROWS_AHEAD
+        if few and not self._wanted.is_set():
             self._wanted.set()
 
     def check(self) -> None:

@@ -14,7 +14,7 @@ def rows(count: int) -> list[Row]:
 
 
 def schedule(count: int, slots: int = 2, timeout: float = 10, retries: int = 0) -> Schedule:
-    made = Schedule(slots, timeout, retries, random.Random(0))
+    made = Schedule(slots, timeout, retries, rng=random.Random(0))
     made.fresh.extend(rows(count))
     return made
 
@@ -100,7 +100,7 @@ def test_without_a_timeout_nothing_is_ever_overdue() -> None:
 
 
 def test_a_million_rows_of_which_some_hang_all_come_back_once() -> None:
-    made = Schedule(100, 10, 1, random.Random(1))
+    made = Schedule(100, 10, 1, rng=random.Random(1))
     dice = random.Random(2)
     count, seen, now = 200_000, set(), 0.0
     made.fresh.extend(Row(0, n, str(n), None) for n in range(count))

@@ -1,0 +1,152 @@
+"""How one host is treated: how many transfers at once, how far apart, and what it teaches by its answers.
+
+The number at once grows by one with each answer while the host is new (so it doubles per round trip), is halved when
+the host is in trouble, and then grows by one per round: what TCP does with a network. Trouble is a 429 or 503, or more
+timeouts than answers lately; a few tell more of the files than of the host. A host that says 429 or 503 to one
+transfer at a time is asked less and less often. A host that only ever lets us wait counts as down for a minute, so that
+thousands of its rows cost no more time than a few.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from any2ds.types import Failure, Payload
+
+if TYPE_CHECKING:
+    from any2ds.fetch.schedule import Attempt
+
+FIRST_AT_ONCE = 16.0  # transfers at once to a host that nothing is known of
+_FIRST_DELAY = 0.25  # seconds between starts, when one at a time was still too much
+_MOST_DELAY = 60.0
+_ONE_ROUND = 1.0  # seconds: answers within this time after a cut tell of the time before it
+_BUSY = frozenset({"http_429", "http_503"})
+_TIMEOUTS = frozenset({"timeout_total", "timeout_stalled", "timeout_connect"})
+_SILENCE = 12  # timeouts without any answer after which a host counts as down
+_DOWN = 60.0  # seconds until a host that is down is asked again
+_FEW_TIMEOUTS = 3  # up to here they tell nothing
+_MEMORY = 10.0  # seconds after which counts of answers and timeouts are halved
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """What holds for every host."""
+
+    max_per_host: int = 1_000_000  # transfers at once
+    host_delay: float = 0.0  # seconds between two starts
+    max_retry_after: float = 120.0  # seconds; a host that wants us to wait longer is not waited for
+
+
+class Host:
+    """What is known of one host. Times are those of the schedule's clock."""
+
+    __slots__ = (
+        "_answers",
+        "_counted_from",
+        "_cut_at",
+        "_delay",
+        "_limit",
+        "_manners",
+        "_silence",
+        "_slow_start",
+        "_timeouts",
+        "down_until",
+        "in_flight",
+        "in_turn",
+        "name",
+        "not_before",
+        "queue",
+        "woken_at",
+    )
+
+    def __init__(self, name: str, manners: Manners) -> None:
+        self.name = name
+        self.queue: deque[Attempt] = deque()  # rows that wait for this host
+        self.in_flight = 0
+        self.not_before = 0.0  # when the next transfer may start
+        self.in_turn = False  # the schedule has it in line
+        self.down_until = 0.0  # until then it is not asked at all
+        self._silence = 0  # timeouts since its last answer
+        self.woken_at = -1.0  # the pause after which the schedule looks at it again
+        self._manners = manners
+        self._limit = min(FIRST_AT_ONCE, float(manners.max_per_host))
+        self._slow_start = True
+        self._delay = manners.host_delay
+        self._cut_at = -_ONE_ROUND
+        self._answers = self._timeouts = 0  # lately
+        self._counted_from = 0.0
+
+    @property
+    def limit(self) -> int:
+        """Transfers at once that it gets at present."""
+        return int(self._limit)
+
+    @property
+    def delay(self) -> float:
+        """Seconds between two starts at present."""
+        return self._delay
+
+    @property
+    def has_slot(self) -> bool:
+        return self.in_flight < self._limit
+
+    def may_start(self, now: float) -> bool:
+        return self.in_flight < self._limit and self.not_before <= now
+
+    def start(self, now: float) -> None:
+        self.in_flight += 1
+        if self._delay:
+            self.not_before = max(self.not_before, now) + self._delay
+
+    def learn(self, outcome: Payload | Failure, now: float) -> None:
+        """Take how a transfer ended into account."""
+        if now - self._counted_from > _MEMORY:
+            self._answers //= 2
+            self._timeouts //= 2
+            self._counted_from = now
+        if isinstance(outcome, Failure):
+            if outcome.retry_after:
+                self.not_before = max(self.not_before, now + min(outcome.retry_after, self._manners.max_retry_after))
+            if outcome.code not in _TIMEOUTS:
+                self._silence = 0
+            if outcome.code in _BUSY:
+                self._cut(now, busy=True)
+            elif outcome.code in _TIMEOUTS:
+                self._timeouts += 1
+                self._silence += 1
+                if self._silence >= _SILENCE and not self._answers:
+                    self.down_until = now + _DOWN
+                if self._timeouts > max(_FEW_TIMEOUTS, self._answers):
+                    self._cut(now, busy=False)
+            else:
+                self._answers += 1
+            return
+        self._silence = 0
+        self._answers += 1
+        if self._limit < self._manners.max_per_host:
+            self._limit = min(
+                self._limit + (1.0 if self._slow_start else 1.0 / self._limit), float(self._manners.max_per_host)
+            )
+        if self._delay > self._manners.host_delay:
+            self._delay = max(self._manners.host_delay, self._delay - 0.1 * _FIRST_DELAY)
+
+    @property
+    def proven(self) -> bool:
+        """Whether it bears a good deal more than one that nothing is known of gets."""
+        return self._limit >= 2 * FIRST_AT_ONCE
+
+    def forgettable(self, now: float) -> bool:
+        """Whether nothing about it is worth keeping."""
+        busy = self.in_flight or self.queue or self.in_turn
+        return self._slow_start and not busy and max(self.not_before, self.down_until) <= now
+
+    def _cut(self, now: float, busy: bool) -> None:
+        if now - self._cut_at < _ONE_ROUND:
+            return
+        self._cut_at = now
+        self._slow_start = False
+        if busy and self._limit <= 1.0:
+            self._delay = min(_MOST_DELAY, max(_FIRST_DELAY, 2 * self._delay))
+        self._limit = max(1.0, min(self._limit, float(self.in_flight + 1)) / 2)

@@ -1,0 +1,65 @@
+"""What is refused although it could be fetched: addresses that nobody on the web may send us to, and opt-outs."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from functools import lru_cache
+
+# Where clouds answer with credentials of the machine that asks (AWS over IPv6; over IPv4 it is link-local).
+_METADATA_SERVICES = (ipaddress.ip_network("fd00:ec2::254/128"),)
+
+
+def address_kind(address: str) -> str:
+    """`link-local` (instance metadata among them), `private` (loopback, private and reserved ranges) or `public`."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    mapped = getattr(parsed, "ipv4_mapped", None) or parsed
+    if mapped.is_link_local or any(mapped in network for network in _METADATA_SERVICES if mapped.version == 6):
+        return "link-local"
+    return "public" if mapped.is_global else "private"
+
+
+def refuses(addresses: Sequence[str], block_private: bool, allow_link_local: bool) -> str | None:
+    """Why the last of `addresses` may not be asked, the others being those that redirected to it; None if it may.
+
+    It is the address that is really connected to, so that a name that resolves anew each time is of no help.
+    """
+    return _refuses(addresses[0], addresses[-1], block_private, allow_link_local)
+
+
+@lru_cache(maxsize=65536)
+def _refuses(first: str, last: str, block_private: bool, allow_link_local: bool) -> str | None:
+    kind = address_kind(last)
+    if kind == "link-local" and not allow_link_local:
+        return "is link-local, where machines keep their secrets (--allow_link_local)"
+    if kind != "public" and block_private:
+        return "is not public (--block_private_addresses)"
+    if kind != "public" and address_kind(first) == "public":
+        return "is not public, and a public host redirected to it"
+    return None
+
+
+def opted_out(header: str, product: str, disallowed: frozenset[str]) -> str | None:
+    """The directive in an `X-Robots-Tag` that excludes the file for us; None if there is none.
+
+    The header is a list of directives for everybody, or for one agent after its name: `noai`,
+    `otherbot: noindex, nofollow`, `any2ds: noimageai`. `product` is the name in our user agent.
+    """
+    applies = True
+    for part in header.lower().split(","):
+        agent, colon, rest = part.partition(":")
+        directive = part.strip()
+        if colon and agent.strip() not in _WITH_VALUES:
+            applies = agent.strip() in ("*", product.lower())
+            directive = rest.strip()
+        if applies and directive in disallowed:
+            return directive
+    return None
+
+
+_WITH_VALUES = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
+
+
+def product_of(user_agent: str) -> str:
+    """The name by which robots.txt and headers address us: `any2ds` of `any2ds/1.0 (+https://…)`."""
+    return user_agent.split("/", 1)[0].split(" ", 1)[0].strip()

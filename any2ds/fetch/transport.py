@@ -1,0 +1,40 @@
+"""The seam between deciding and moving: what a library must do to carry transfers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from any2ds.fetch.schedule import Attempt
+from any2ds.types import Failure, Payload
+
+
+class Transport(Protocol):
+    """Starts attempts and says how each ended. Every method but `wake` belongs to one thread."""
+
+    @property
+    def backlog(self) -> int:
+        """Transfers that are ready to be attended to and wait for `poll`; while there are any, no more are started."""
+        ...
+
+    def start(self, attempt: Attempt, url: str) -> None:
+        """Begin to fetch `url`, which has been normalised. Never raises for what is wrong with one URL."""
+        ...
+
+    def poll(self, wait: float) -> list[tuple[Attempt, Payload | Failure]]:
+        """Move bytes, waiting at most `wait` seconds for some to move; what ended since the last call.
+
+        Raises OSError if a body could not be buffered on disk.
+        """
+        ...
+
+    def cancel(self, attempt: Attempt) -> Failure:
+        """Give an attempt up because its time is over, and say how far it came. Returns at once."""
+        ...
+
+    def wake(self) -> None:
+        """End a waiting `poll`; may be called from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Abort everything and free everything, at once."""
+        ...

@@ -1,0 +1,56 @@
+"""What the answers' headers lead to."""
+
+from contextlib import closing
+from typing import Any
+
+from any2ds.buffer import Buffer
+from any2ds.config import Config
+from any2ds.fetch import CurlFetcher
+from any2ds.testing.fetching import _raw_server, rows_of
+from any2ds.types import Failure, Payload
+
+
+def fetch(*answers: bytes, **options: Any) -> list[Payload | Failure]:
+    """The outcomes of as many rows, each of a server that answers just this, with the body `ok`."""
+    chosen = Config.from_options({"url_list": "-", "timeout": 20, **options}).fetch
+    whole = [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n" + answer + b"\r\n\r\nok" for answer in answers]
+    found = {}
+    with _raw_server(whole) as urls, closing(CurlFetcher(chosen, Buffer(1 << 24, 8))) as fetcher:
+        for batch in fetcher.fetch(rows_of(urls)):
+            for fetched in batch:
+                found[fetched.row.position] = fetched.outcome
+    return [found[position] for position in sorted(found)]
+
+
+def codes(outcomes: list[Payload | Failure]) -> list[str]:
+    return [outcome.code if isinstance(outcome, Failure) else "success" for outcome in outcomes]
+
+
+def test_files_whose_servers_opt_out_are_not_taken() -> None:
+    answers = [
+        b"X-Robots-Tag: noai",
+        b"x-robots-tag: nofollow\r\nX-ROBOTS-TAG: NoImageAI",
+        b"X-Robots-Tag: any2ds: noindex",
+        b"X-Robots-Tag: otherbot: noai",
+        b"X-Robots-Tag: nofollow",
+    ]
+    found = fetch(*answers)
+    assert codes(found) == ["opted_out"] * 3 + ["success"] * 2
+    assert isinstance(found[1], Failure)
+    assert (found[1].detail, found[1].http_status) == ("X-Robots-Tag: noimageai", 200)
+    assert codes(fetch(*answers, disallowed_header_directives="nofollow")) == [
+        "success",
+        "opted_out",
+        "success",
+        "success",
+        "opted_out",
+    ]
+    assert codes(fetch(*answers, disallowed_header_directives=None)) == ["success"] * 5
+
+
+def test_validators_are_kept_as_they_are_given() -> None:
+    found = fetch(b'ETag: "caf\xe9"\r\nLast-Modified: Sat, 01 Jan 2022 00:00:00 GMT', b"Expires: 0")
+    assert isinstance(found[0], Payload)
+    assert isinstance(found[1], Payload)
+    assert (found[0].etag, found[0].last_modified) == ('"caf\xe9"', "Sat, 01 Jan 2022 00:00:00 GMT")
+    assert (found[1].etag, found[1].last_modified) == (None, None)

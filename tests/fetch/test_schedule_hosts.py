@@ -1,0 +1,220 @@
+"""Manners: thousands of hosts of every kind, simulated by a clock that the test turns."""
+
+import heapq
+import itertools
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+
+from any2ds.fetch.hosts import Manners
+from any2ds.fetch.schedule import Attempt, Schedule, host_name
+from any2ds.types import Failure, Fetched, Payload, Row
+
+TIMEOUT = Failure("fetch", "timeout_total")
+OK: Payload = Payload(body=None, media_type=None, http_status=200, final_url=None, seconds=0.1)  # type: ignore[arg-type]
+Answer = Callable[[Attempt, float, int], tuple[float, Payload | Failure]]
+"""What a host does with an attempt at a time while so many others are with it: seconds, and the outcome."""
+
+
+class Simulation:
+    """Plays a list against hosts, with time as a number."""
+
+    def __init__(self, schedule: Schedule, answer: Answer, timeout: float = 10.0) -> None:
+        self.schedule, self.answer, self.timeout = schedule, answer, timeout
+        self.now = 0.0
+        self.outcomes: dict[int, Fetched] = {}
+        self.finished_at: dict[int, float] = {}
+        self.at_host: Counter[str] = Counter()
+        self.most_at_host: Counter[str] = Counter()
+        self.starts: dict[str, list[float]] = defaultdict(list)
+
+    def run(self, rows: Iterable[Row], stock: int = 2000) -> None:
+        schedule, rows = self.schedule, iter(rows)
+        landing: list[tuple[float, int, Attempt, Payload | Failure]] = []
+        order = itertools.count()
+        more = True
+        while more or not schedule.idle:
+            if more and len(schedule.fresh) < stock and schedule.queued + schedule.deferred < 100_000:
+                batch = list(itertools.islice(rows, stock))
+                schedule.fresh.extend(batch)
+                more = bool(batch)
+            while True:
+                attempt = schedule.next(self.now)
+                for fetched in schedule.given_up():
+                    self.note(fetched)
+                if attempt is None:
+                    break
+                host = host_name(attempt.row.url)
+                self.at_host[host] += 1
+                self.most_at_host[host] = max(self.most_at_host[host], self.at_host[host])
+                self.starts[host].append(self.now)
+                seconds, outcome = self.answer(attempt, self.now, self.at_host[host])
+                if seconds >= self.timeout:
+                    seconds, outcome = self.timeout, TIMEOUT
+                heapq.heappush(landing, (self.now + seconds, next(order), attempt, outcome))
+            if more and len(schedule.fresh) < stock and schedule.queued + schedule.deferred < 100_000:
+                continue
+            next_landing = landing[0][0] if landing else float("inf")
+            step = min(next_landing, self.now + schedule.wait(self.now))
+            self.now = step if step < float("inf") else self.now
+            while landing and landing[0][0] <= self.now:
+                _, _, attempt, outcome = heapq.heappop(landing)
+                self.at_host[host_name(attempt.row.url)] -= 1
+                if ended := schedule.finish(attempt, outcome, self.now):
+                    self.note(ended)
+
+    def note(self, fetched: Fetched) -> None:
+        assert fetched.row.position not in self.outcomes
+        self.outcomes[fetched.row.position] = fetched
+        self.finished_at[fetched.row.position] = self.now
+
+
+def rows(urls: Iterable[str]) -> Iterable[Row]:
+    return (Row(0, n, str(n), url) for n, url in enumerate(urls))
+
+
+def schedule(slots: int = 256, retries: int = 0, **manners: float) -> Schedule:
+    return Schedule(slots, 0, retries, Manners(**manners), random.Random(0))  # type: ignore[arg-type]
+
+
+def quick(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+    return 0.1, OK
+
+
+def test_one_host_gets_no_more_than_max_per_host_and_no_closer_than_host_delay() -> None:
+    play = Simulation(schedule(max_per_host=3), quick)
+    play.run(rows(["http://a/"] * 100))
+    assert play.most_at_host["a"] == 3
+    play = Simulation(schedule(host_delay=0.5), quick)
+    play.run(rows(["http://a/"] * 20))
+    gaps = [b - a for a, b in itertools.pairwise(play.starts["a"])]
+    assert min(gaps) >= 0.5
+    assert len(play.outcomes) == 20
+
+
+def test_a_good_host_soon_gets_all_there_is() -> None:
+    play = Simulation(schedule(), quick)
+    play.run(rows(["http://a/"] * 20_000))
+    assert play.most_at_host["a"] == 256
+    assert play.now < 1.2 * 20_000 / 256 * 0.1
+
+
+def test_a_host_that_hangs_does_not_hold_up_the_others() -> None:
+    def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+        return (99.0, OK) if host_name(attempt.row.url) == "hangs" else (0.1, OK)
+
+    urls = ["http://hangs/"] * 3000 + [f"http://good{n % 50}/" for n in range(10_000)]
+    play = Simulation(schedule(), answer)
+    play.run(rows(urls))
+    good = max(play.finished_at[n] for n in range(3000, 13_000))
+    assert good < 2 * 10_000 / 240 * 0.1
+    codes = {f.outcome.code for f in play.outcomes.values() if isinstance(f.outcome, Failure)}
+    assert codes == {"timeout_total", "host_down"}
+    assert len(play.outcomes) == 13_000
+    assert play.now < good + 2 * 10
+
+
+def test_a_few_slow_files_do_not_slow_their_host() -> None:
+    dice = random.Random(1)
+
+    def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+        return (99.0, OK) if dice.random() < 0.02 else (0.1, OK)
+
+    play = Simulation(schedule(), answer)
+    play.run(rows(["http://a/"] * 20_000))
+    assert play.most_at_host["a"] == 256
+    hanging = 20_000 * 0.02 * 10 / 256
+    assert play.now < 1.3 * (20_000 * 0.1 / 256 + hanging) + 10
+
+
+def test_a_host_that_bears_only_so_many_is_found_out_and_a_list_of_it_alone_succeeds() -> None:
+    def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+        if at_once > 20:
+            return 0.05, Failure("fetch", "http_429", retry_after=1.0)
+        return 0.1, OK
+
+    play = Simulation(schedule(), answer)
+    play.run(rows(["http://a/"] * 5000))
+    failed = [f for f in play.outcomes.values() if isinstance(f.outcome, Failure)]
+    assert len(play.outcomes) == 5000
+    assert len(failed) == 0
+    assert play.now < 5 * 5000 / 20 * 0.1
+
+
+def test_a_host_with_a_budget_per_second_is_asked_at_that_pace() -> None:
+    answered: Counter[int] = Counter()
+
+    def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+        answered[int(now)] += 1
+        if answered[int(now)] > 10:
+            return 0.02, Failure("fetch", "http_429", retry_after=1.0)
+        return 0.05, OK
+
+    play = Simulation(schedule(retries=3), answer)
+    play.run(rows(["http://a/"] * 2000))
+    failed = [f for f in play.outcomes.values() if isinstance(f.outcome, Failure)]
+    assert len(failed) < 0.02 * 2000
+    assert play.now < 4 * 2000 / 10
+
+
+def test_a_wait_that_is_too_long_is_not_waited_for() -> None:
+    def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+        return 0.1, Failure("fetch", "http_503", retry_after=3600.0)
+
+    play = Simulation(schedule(retries=5, max_retry_after=60), answer)
+    play.run(rows(["http://a/"] * 3))
+    assert len(play.outcomes) == 3
+    assert play.now < 200
+
+
+def test_a_host_that_recovers_is_asked_more_again() -> None:
+    def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+        return (0.05, Failure("fetch", "http_503")) if now < 20 else (0.1, OK)
+
+    play = Simulation(schedule(), answer)
+    play.run(rows(["http://a/"] * 30_000))
+    late = [count for count in play.starts["a"] if count > play.now - 1]
+    assert len(late) > 100
+
+
+def test_hosts_take_turns() -> None:
+    play = Simulation(schedule(slots=8), quick)
+    play.run(rows([f"http://h{n // 1000}/" for n in range(4000)]))
+    # The list is sorted by host, but as soon as one is at its limit the next gets its share.
+    assert play.most_at_host["h0"] == 8
+    play = Simulation(schedule(slots=8, max_per_host=2), quick)
+    play.run(rows([f"http://h{n // 1000}/" for n in range(4000)]))
+    assert play.now < 1.2 * 4000 * 0.1 / 8
+
+
+def test_a_million_rows_of_thousands_of_hosts_of_every_kind_all_come_back_once() -> None:
+    dice = random.Random(3)
+    kinds = {n: dice.choices(["good", "slow", "hangs", "busy", "gone"], [90, 4, 2, 2, 2])[0] for n in range(5000)}
+
+    def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+        kind = kinds[int(host_name(attempt.row.url)[1:])]
+        if kind == "slow":
+            return 3.0, OK
+        if kind == "hangs":
+            return 99.0, OK
+        if kind == "busy" and at_once > 2:
+            return 0.1, Failure("fetch", "http_429", retry_after=1.0)
+        if kind == "gone":
+            return 0.1, Failure("fetch", "http_404")
+        return 0.1, OK
+
+    count = 1_000_000
+    play = Simulation(schedule(slots=4000, retries=1), answer)
+    play.run(rows(f"http://h{int(dice.paretovariate(0.3)) % 5000}/" for _ in range(count)))
+    assert len(play.outcomes) == count
+    assert play.schedule.idle
+    assert play.schedule.in_flight == play.schedule.queued == play.schedule.deferred == 0
+    codes = Counter(f.outcome.code for f in play.outcomes.values() if isinstance(f.outcome, Failure))
+    assert set(codes) <= {"timeout_total", "http_404", "http_429", "host_down"}
+    assert play.schedule.hosts < 1000
+
+
+def test_a_host_is_forgotten_when_there_is_nothing_to_remember() -> None:
+    play = Simulation(schedule(), quick)
+    play.run(rows(f"http://h{n}/" for n in range(10_000)))
+    assert play.schedule.hosts == 0

@@ -2,12 +2,13 @@
 
 Two things make bodies pile up: large files arriving many at once, and rows that wait for an earlier row of their
 shard (samples are written in the order of the list). Both spill to disk, so that neither memory nor progress
-depends on the slowest host. Everything here belongs to one thread.
+depends on the slowest host. Everything here belongs to one thread, but for `Parcel`, which another one fills.
 """
 
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import IO
 
@@ -19,17 +20,19 @@ class Buffer:
     """Accounts for the bodies of one process; `limit` bytes of memory, shared by `transfers` at once."""
 
     def __init__(self, limit: int, transfers: int, folder: str | None = None) -> None:
-        self.used = 0  # bytes of bodies in memory, arriving ones included
+        self.used = 0  # bytes of bodies in memory, those included that arrive in this thread
         self.limit = limit
         self.half = limit // 2  # from here on, what can go to disk does
         # What a transfer may hold when memory is short; all of them together hold at most half of it.
         self.share = max(1, self.half // transfers)
         self.folder = folder
+        self._apart = 0  # bytes that are arriving in other threads
+        self._lock = threading.Lock()  # guards it
 
     @property
     def full(self) -> bool:
         """No new transfer should start: what is in flight may still grow to its share."""
-        return self.used >= self.half + self.half // 2
+        return self.used + self._apart >= self.half + self.half // 2
 
     def receive(self) -> Receiving:
         return Receiving(self)
@@ -37,6 +40,24 @@ class Buffer:
     def hold(self, data: bytes) -> Body:
         self.used += len(data)
         return Body(self, len(data), data)
+
+    def parcel(self) -> Parcel:
+        """For a body that arrives in another thread."""
+        return Parcel(self)
+
+    def adopt(self, parcel: Parcel) -> Body:
+        """The body that has arrived in `parcel`, which is not to be used after."""
+        if parcel.file is not None:
+            return Body(self, parcel.size, None, parcel.file)
+        data = b"".join(parcel.chunks)
+        parcel.forget_chunks()
+        return self.hold(data)
+
+    def count_apart(self, count: int) -> int:
+        """From any thread: so many bytes more are in a parcel. The bytes in memory now, all in all."""
+        with self._lock:
+            self._apart += count
+            return self.used + self._apart
 
     def open_file(self) -> IO[bytes]:
         return tempfile.TemporaryFile(prefix="any2ds-", dir=self.folder)
@@ -90,6 +111,42 @@ class Receiving:
     def _forget_chunks(self) -> None:
         self._buffer.used -= sum(map(len, self._chunks))
         self._chunks.clear()
+
+
+class Parcel:
+    """A body that arrives in another thread than the buffer's own, under the same rule as `Receiving`."""
+
+    __slots__ = ("_buffer", "chunks", "file", "size")
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = buffer
+        self.chunks: list[bytes] = []
+        self.file: IO[bytes] | None = None
+        self.size = 0
+
+    def write(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        if self.file is not None:
+            self.file.write(chunk)
+            return
+        self.chunks.append(chunk)
+        buffer = self._buffer
+        if buffer.count_apart(len(chunk)) > buffer.half and self.size > buffer.share:
+            self.file = buffer.open_file()
+            self.file.writelines(self.chunks)
+            self.forget_chunks()
+
+    def discard(self) -> None:
+        """Forget what arrived."""
+        self.forget_chunks()
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+        self.size = 0
+
+    def forget_chunks(self) -> None:
+        self._buffer.count_apart(-sum(map(len, self.chunks)))
+        self.chunks.clear()
 
 
 class Body:

@@ -22,7 +22,9 @@ _EXTRAS = {
     "adlfs": "azure",
     "huggingface_hub": "hf",
     "paramiko": "sftp",
+    "smbprotocol": "smb",
     "zstandard": "zstd",
+    "requests": "requests",  # last: words about the others may mention it
 }
 
 

@@ -6,22 +6,19 @@ Knows nothing of schedules: it starts attempts, polls, and says how each ended.
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import socket
-import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import certifi
 import pycurl
 
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
+from any2ds.fetch.certificates import certificate_bundle
 from any2ds.fetch.rules import opted_out, product_of, refuses
 from any2ds.fetch.schedule import Attempt
 from any2ds.types import Failure, Payload
@@ -390,10 +387,3 @@ def _configuration(options: FetchOptions) -> Callable[[Any], None]:
             handle.setopt(name, value)
 
     return configure
-
-
-def certificate_bundle() -> str:
-    """The certificate authorities to trust: the user's own, else the system's, else certifi's."""
-    names = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
-    candidates = [*map(os.environ.get, names), ssl.get_default_verify_paths().cafile]
-    return next((path for path in candidates if path and Path(path).exists()), certifi.where())

@@ -2,7 +2,10 @@
 
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from any2ds import download
+from any2ds.buffer import Buffer
+from any2ds.config import Config
+from any2ds.fetch import UrlFetcher
 from any2ds.testing.server import serve
-from any2ds.types import Failure, Payload
+from any2ds.types import Failure, Payload, Row
 
 BODY = bytes(range(256)) * 40_000
 
@@ -167,3 +173,31 @@ def test_a_list_may_mix_them(engine: str, s3: Any, tmp_path: Path) -> None:
     assert report.status_dict == {"success": 40, "unsupported_scheme": 10, "http_404": 10, "not_found": 10}
     table = pq.read_table(tmp_path / "out" / "00000.parquet")
     assert table["bytes"].to_pylist()[:5] == [1, len(BODY), len(BODY), 3, None]
+
+
+@pytest.mark.parametrize("first", ["curl", "threads"])
+def test_an_engine_does_not_wait_for_another_one(first: str, tmp_path: Path) -> None:
+    """Each row of one kind is fetched after one of the other kind has come back, while a third one says nothing."""
+    (tmp_path / "a").write_bytes(b"a")
+    with serve(tmp_path, {"hang": ["timeout"]}) as server:
+        kinds = [server.url("a"), f"file://{tmp_path}/a"]
+        back = threading.Semaphore(0)
+
+        def rows() -> Iterator[Row]:
+            for n in range(100):
+                yield Row(0, n, str(n), kinds[(n + (first == "threads")) % 2])
+                assert back.acquire(timeout=10)
+                if n == 10:
+                    yield Row(0, 100, "100", server.url("hang"))
+
+        options = Config.from_options({"url_list": "-", "timeout": 20}).fetch
+        with closing(UrlFetcher(options, Buffer(1 << 20, 8))) as fetcher:
+            started, done = time.monotonic(), 0
+            for batch in fetcher.fetch(rows()):
+                done += len(batch)
+                for _ in batch:
+                    back.release()
+                if done == 100:
+                    break
+        # A heartbeat for every second row would be 5 s.
+        assert time.monotonic() - started < 2.5

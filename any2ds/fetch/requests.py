@@ -1,8 +1,9 @@
 """Fetches http(s) with `requests`: the engine where libcurl is not to be had, and for adapters and auth of one's own.
 
 It keeps the bounds that `curl.py` keeps, with these differences: HTTP/1.1 only; `connect_timeout` begins after the
-name look-up; `min_speed` is measured over a body, not while waiting for it; a thread that hangs in a name look-up is
-left to itself. Behind a SOCKS proxy a cancelled transfer ends at the socket's timeout.
+name look-up; `min_speed` is measured over a body, not while waiting for it; an answer of more than 100 headers is no
+valid HTTP; a thread that hangs in a name look-up is left to itself. Behind a SOCKS proxy a cancelled transfer ends at
+the socket's timeout.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 import urllib.request
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException, RemoteDisconnected
+from http.client import HTTPException, IncompleteRead, RemoteDisconnected
 from http.cookiejar import DefaultCookiePolicy, MozillaCookieJar
 from typing import Any
 from urllib.parse import urljoin
@@ -38,6 +39,7 @@ _CHUNK = 1 << 16
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
 _KEPT = 1024  # connections kept by all threads together, at least one by each
 _PATIENCE = 1.0  # seconds by which a socket waits longer than the schedule, which knows what it was waiting for
+_ENCODINGS = frozenset({"", "identity", *urllib3.HTTPResponse.CONTENT_DECODERS})  # urllib3 hands others on as they are
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 # The first that is found among the causes of an exception, in this order, tells what happened.
@@ -53,7 +55,7 @@ _CODES: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
     ((RemoteDisconnected, ConnectionResetError, BrokenPipeError, ConnectionAbortedError), "reset"),
     ((urllib3_errors.SSLError, ssl.SSLError), "tls"),
     ((urllib3_errors.InvalidChunkLength,), "protocol"),
-    ((urllib3_errors.IncompleteRead,), "truncated"),
+    ((IncompleteRead,), "truncated"),
     ((HTTPException, urllib3_errors.HTTPError), "protocol"),
     ((requested.ConnectionError, OSError), "connect"),
 )
@@ -68,9 +70,14 @@ def tls_context(options: FetchOptions) -> ssl.SSLContext:
     return context
 
 
+class _Session(requests.Session):
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """None, for redirects are followed by us: even where it does not follow, requests reads their bodies whole."""
+
+
 def new_session(options: FetchOptions, tls: ssl.SSLContext) -> requests.Session:
     """A session for one thread, that sends what `options` say and nothing else."""
-    session = requests.Session()
+    session = _Session()
     session.trust_env = False  # no .netrc; proxies of the environment are looked up below
     session.verify = not options.ignore_ssl_certificate
     given = {name.strip(): value.strip() for name, _, value in (part.partition(":") for part in options.headers or ())}
@@ -179,7 +186,10 @@ class RequestsClient:
         if not 200 <= status < 300 or status in (204, 205):
             _drain(response.raw, flight)
             if status in _REDIRECTS and "location" in headers:
-                return urljoin(url, _as_sent(headers["location"])).partition("#")[0]
+                try:
+                    return urljoin(url, _as_sent(headers["location"])).partition("#")[0]
+                except ValueError as error:
+                    return Failure("fetch", "bad_redirect", words(error), status, led)
             return Failure("fetch", f"http_{status}", "", status, led, _retry_after(status, headers.get("retry-after")))
         directive = opted_out(headers.get("x-robots-tag", ""), self._product, self._opt_outs)
         if directive is not None:
@@ -187,6 +197,9 @@ class RequestsClient:
         announced = headers.get("content-length", "")
         if announced.isdigit() and int(announced) > self._options.max_file_bytes:
             raise Refused("too_large", f"{announced} bytes")
+        unknown = {part.strip().lower() for part in headers.get("content-encoding", "").split(",")} - _ENCODINGS
+        if unknown:
+            return Failure("fetch", "bad_encoding", f"Content-Encoding: {', '.join(unknown)}", status, led)
         # read1 returns what is there; read would wait for a whole chunk, however slowly it comes.
         while chunk := response.raw.read1(_CHUNK, decode_content=True):
             flight.receive(chunk)

@@ -1,7 +1,11 @@
 """What both engines for http(s) do alike, beyond the contract."""
 
 import logging
+import socket
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -51,10 +55,13 @@ def test_a_server_can_opt_out(one: Any, folder: Path) -> None:
         assert isinstance(one(server.url("a.jpg"), disallowed_header_directives=None), Payload)
 
 
-def test_lists_of_strangers_do_not_reach_this_machine(one: Any, folder: Path) -> None:
-    with serve(folder) as server:
-        assert one(server.url("a.jpg"), block_private_addresses=True).code == "blocked_address"
-        assert not server.requests
+def test_lists_of_strangers_do_not_reach_this_machine(one: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        assert one(url, block_private_addresses=True).code == "blocked_address"
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(1) == b""
 
 
 def test_retry_after_is_seconds_or_a_date(one: Any, folder: Path) -> None:
@@ -153,3 +160,46 @@ def test_ftps_is_not_for_requests(fetch: Any) -> None:
     assert isinstance(outcome, Failure)
     assert outcome.code == "unsupported_scheme"
     assert Config.from_options({"url_list": "-"}).fetch.fetcher == "curl"
+
+
+def test_answers_of_any_length_and_shape_are_bounded(one: Any, folder: Path) -> None:
+    head, block = b"HTTP/1.1 ", b"x" * 65536
+    with serve(folder) as server:
+        location = b"Location: " + server.url("a.jpg").encode()
+        with answering(head + b"302 Found\r\n" + location + b"\r\n\r\n", block) as url:
+            assert isinstance(one(url), Payload)
+    chunked = b"200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    expected = [
+        (b"404 Not Found\r\n\r\n", block, "http_404"),
+        (chunked + b"5\r\nhello\r\n", b"", "truncated"),
+        (chunked + b"50\r\nhello\r\n", b"", "truncated"),
+        (chunked + b"nonsense\r\nhello\r\n", b"", "protocol"),
+        (b"200 OK\r\nContent-Encoding: other\r\nContent-Length: 2\r\n\r\nok", b"", "bad_encoding"),
+        (b"302 Found\r\nContent-Length: 0\r\n\r\n", b"", "http_302"),
+        (b"302 Found\r\nLocation: gopher://x/y\r\nContent-Length: 0\r\n\r\n", b"", "bad_redirect"),
+    ]
+    for answer, endless, code in expected:
+        with answering(head + answer, endless) as url:
+            assert (answer, one(url).code) == (answer, code)
+
+
+@contextmanager
+def answering(answer: bytes, endless: bytes) -> Iterator[str]:
+    """A server that says `answer` to each connection, then `endless` until the client hangs up, or closes it."""
+
+    def run() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection, suppress(OSError):
+                    connection.recv(1 << 16)
+                    connection.sendall(answer)
+                    while endless:
+                        connection.sendall(endless)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)

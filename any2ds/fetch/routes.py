@@ -55,6 +55,7 @@ class Routes:
         self._options, self._buffer = options, buffer
         self._web_engine = ""  # not known before the first URL needs it
         self._engines: dict[str, Transport] = {}
+        self._by_scheme: dict[str, Transport] = {}
         self._main: Transport | None = None
         self._others: list[Transport] = []
         self._bell = threading.Event()  # rung before there is any transport
@@ -92,11 +93,14 @@ class Routes:
 
     def _engine_for(self, url: str) -> Transport:
         scheme = scheme_of(url)
+        return self._by_scheme.get(scheme) or self._choose(scheme)
+
+    def _choose(self, scheme: str) -> Transport:
         if not self._web_engine and scheme not in FILE_SYSTEMS:
             self._web_engine = web_engine(self._options.fetcher)
         name = engine_of(scheme, self._web_engine)
-        engine = self._engines.get(name)
-        return engine or self._open(name)
+        engine = self._by_scheme[scheme] = self._engines.get(name) or self._open(name)
+        return engine
 
     def _open(self, name: str) -> Transport:
         engine: Transport

@@ -29,8 +29,10 @@ EXTRAS = {
     "azure": ["adlfs"],
     "gcs": ["gcsfs"],
     "hf": ["huggingface_hub"],
+    "requests": ["requests[socks]>=2.32", "urllib3>=2.6"],  # urllib3: the first that unpacks bodies in bounded memory
     "s3": ["s3fs"],
     "sftp": ["paramiko"],
+    "smb": ["smbprotocol"],
 }
 
 setup(

@@ -2,13 +2,15 @@
 
 Two things make bodies pile up: large files arriving many at once, and rows that wait for an earlier row of their
 shard (samples are written in the order of the list). Both go to a spool, first in memory and then on disk, so that
-neither memory nor progress depends on the slowest host. Everything here belongs to one thread.
+neither memory nor progress depends on the slowest host. Everything here belongs to one thread, but for `Parcel`,
+which another one fills.
 """
 
 from __future__ import annotations
 
 import io
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
@@ -22,7 +24,7 @@ class Buffer:
     """Accounts for the bodies of one process; `limit` bytes of memory, shared by `transfers` at once."""
 
     def __init__(self, limit: int, transfers: int, folder: str | None = None) -> None:
-        self.used = 0  # bytes of bodies in memory, arriving ones included
+        self.used = 0  # bytes of bodies in memory, those included that arrive in this thread
         self.half = limit // 2  # what is in flight, and what writers hold
         # What a transfer may hold when memory is short; all of them together hold at most half of it.
         self.share = max(1, self.half // transfers)
@@ -30,11 +32,13 @@ class Buffer:
         # and every collection slower (a third of the CPU of a sample, with 3 % of hosts hanging).
         self.few = limit // 16
         self.spool = Spool(limit - self.half - self.few, folder)
+        self._apart = 0  # bytes in memory that are arriving in other threads
+        self._lock = threading.Lock()  # guards it
 
     @property
     def full(self) -> bool:
         """No new transfer should start: what is in flight may still grow to its share."""
-        return self.used > self.half + self.few
+        return self.used + self._apart > self.half + self.few
 
     def receive(self) -> Receiving:
         return Receiving(self)
@@ -42,6 +46,25 @@ class Buffer:
     def close(self) -> None:
         """Give the disk back; no body on it can be read after."""
         self.spool.close()
+
+    def parcel(self) -> Parcel:
+        """For a body that arrives in another thread."""
+        return Parcel(self)
+
+    def adopt(self, parcel: Parcel) -> Body:
+        """The body that has arrived in `parcel`, which is not to be used after."""
+        if parcel.file is not None:
+            return Body(self, parcel.size, None, self.spool.take_over(parcel.file, parcel.size))
+        chunks = parcel.chunks.copy()
+        parcel.forget_chunks()
+        self.used += parcel.size
+        return Body(self, parcel.size, chunks)
+
+    def count_apart(self, count: int) -> int:
+        """From any thread: so many bytes more are in a parcel. The bytes in memory now, all in all."""
+        with self._lock:
+            self._apart += count
+            return self.used + self._apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +102,7 @@ class Segment:
             self._memory[self.size : self.size + len(data)] = data
         elif self._file is not None:
             self._file.seek(self.size)
-            left = data
-            while left:
-                left = left[self._file.write(left) or 0 :]
+            _write_all(self._file, data)
         extent = Extent(self, self.size, len(data))
         self.size += len(data)
         self.live += len(data)
@@ -101,6 +122,14 @@ class Segment:
         self._spool.free(self)
 
 
+class WrittenFile(Segment):
+    """A file with one body, which is closed and not used again."""
+
+    def give_back(self) -> None:
+        if self._file is not None:
+            self._spool.done_with(self._file)
+
+
 class Spool:
     """Bodies that wait, many to a segment: the first `memory` bytes of segments in memory, the others on disk.
 
@@ -111,6 +140,7 @@ class Spool:
         self._folder = folder
         self._memory_segments = memory // _SEGMENT
         self._files: list[io.RawIOBase] = []
+        self._taken_over: set[io.RawIOBase] = set()
         self._free: list[Segment] = []
         self._current: Segment | None = None
 
@@ -118,12 +148,27 @@ class Spool:
         """Raises OSError if the disk is full."""
         return [self._writable(len(piece)).append(piece) for piece in _pieces(data)]
 
+    def take_over(self, file: io.RawIOBase, size: int) -> list[Extent]:
+        """The `size` bytes in a file that somebody else has written; it is not written again."""
+        segment = WrittenFile(self, file)
+        self._taken_over.add(file)
+        segment.size = segment.live = size
+        return [Extent(segment, start, min(_PIECE, size - start)) for start in range(0, size, _PIECE)]
+
+    def open_file(self) -> io.RawIOBase:
+        """May be called from any thread."""
+        return cast(io.RawIOBase, tempfile.TemporaryFile(prefix="any2ds-", dir=self._folder, buffering=0))
+
+    def done_with(self, file: io.RawIOBase) -> None:
+        self._taken_over.discard(file)
+        file.close()
+
     def free(self, segment: Segment) -> None:
         if segment is not self._current:
             self._free.append(segment)
 
     def close(self) -> None:
-        for file in self._files:
+        for file in (*self._files, *self._taken_over):
             file.close()
 
     def _writable(self, size: int) -> Segment:
@@ -135,8 +180,7 @@ class Spool:
         if self._memory_segments:
             self._memory_segments -= 1
             return Segment(self, None)
-        file = tempfile.TemporaryFile(prefix="any2ds-", dir=self._folder, buffering=0)  # noqa: SIM115 - see close
-        self._files.append(cast(io.RawIOBase, file))
+        self._files.append(self.open_file())
         return Segment(self, self._files[-1])
 
 
@@ -188,6 +232,43 @@ class Receiving:
         self._chunks.clear()
 
 
+class Parcel:
+    """A body that arrives in another thread than the buffer's own, under the same rule as `Receiving`."""
+
+    __slots__ = ("_buffer", "chunks", "file", "size")
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = buffer
+        self.chunks: list[bytes] = []
+        self.file: io.RawIOBase | None = None
+        self.size = 0
+
+    def write(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        if self.file is not None:
+            _write_all(self.file, memoryview(chunk))
+            return
+        self.chunks.append(chunk)
+        buffer = self._buffer
+        if buffer.count_apart(len(chunk)) > buffer.half and self.size > buffer.share:
+            self.file = buffer.spool.open_file()
+            for held in self.chunks:
+                _write_all(self.file, memoryview(held))
+            self.forget_chunks()
+
+    def discard(self) -> None:
+        """Forget what arrived."""
+        self.forget_chunks()
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+        self.size = 0
+
+    def forget_chunks(self) -> None:
+        self._buffer.count_apart(-sum(map(len, self.chunks)))
+        self.chunks.clear()
+
+
 class Body:
     """A complete body of `size` bytes. Whoever is done with it calls `release`; nothing can be read after."""
 
@@ -236,6 +317,11 @@ class Body:
         for extent in self._extents or ():
             extent.release()
         self._extents = None
+
+
+def _write_all(file: io.RawIOBase, data: memoryview) -> None:
+    while data:
+        data = data[file.write(data) or 0 :]
 
 
 def _pieces(data: bytes) -> Iterator[memoryview]:

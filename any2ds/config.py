@@ -247,6 +247,11 @@ class OutputOptions:
 class FetchOptions:
     """How it is fetched"""
 
+    fetcher: str = option(
+        "engine for http(s): curl, or requests (slower; adapters and auth of your own)",
+        one_of("curl", "requests"),
+        "curl",
+    )
     thread_count: int = option("transfers in flight per process", integer(1, 100_000), 256)
     timeout: float = option("seconds for one attempt, body included", seconds, 10.0)
     retries: int = option("further attempts after one that failed for a passing reason", integer(0), 0)
@@ -285,7 +290,7 @@ class FetchOptions:
         "noai,noimageai,noindex,noimageindex",
     )
     block_private_addresses: bool = option(
-        "refuse loopback and private addresses, for lists of strangers", boolean, False
+        "refuse loopback, private addresses and file://, for lists of strangers", boolean, False
     )
     allow_link_local: bool = option("fetch from link-local addresses, cloud metadata among them", boolean, False)
 

@@ -22,6 +22,8 @@ _EXTRAS = {
     "adlfs": "azure",
     "huggingface_hub": "hf",
     "paramiko": "sftp",
+    "smbprotocol": "smb",
+    "requests": "requests",  # last: words about the others may mention it
 }
 
 

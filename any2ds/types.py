@@ -52,6 +52,7 @@ class FailureCode:
 FAILURE_CODES: Mapping[str, FailureCode] = {
     "bad_url": FailureCode(False, "not a URL: empty, without a scheme or without a host"),
     "unsupported_scheme": FailureCode(False, "a URL of a kind that any2ds does not fetch"),
+    "missing_extra": FailureCode(False, "a library for URLs of this kind is not installed; error_message names it"),
     "dns": FailureCode(True, "the host name could not be resolved"),
     "connect": FailureCode(True, "no connection to the host"),
     "tls": FailureCode(False, "the encrypted connection failed, most often over the certificate"),
@@ -69,8 +70,8 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "too_many_redirects": FailureCode(False, "redirected more often than --max_redirects"),
     "bad_redirect": FailureCode(False, "redirected to a URL of a kind that any2ds does not follow"),
     "empty_body": FailureCode(False, "the answer has no body"),
-    "access_denied": FailureCode(False, "the server refused the credentials in the URL"),
-    "not_found": FailureCode(False, "the server has no such file (not HTTP)"),
+    "access_denied": FailureCode(False, "the server refused the credentials, or there are none"),
+    "not_found": FailureCode(False, "there is no such file (not HTTP)"),
     "not_decodable": FailureCode(False, "the file cannot be decoded as what it claims to be"),
     "transform_error": FailureCode(False, "a transform failed on this file"),
     "fetch_error": FailureCode(False, "the transfer failed for another reason, named in error_message"),

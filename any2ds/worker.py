@@ -28,7 +28,7 @@ from any2ds import registry
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions, OutputOptions
 from any2ds.errors import words_of
-from any2ds.fetch import CurlFetcher
+from any2ds.fetch import UrlFetcher
 from any2ds.layout import Layout
 from any2ds.media import recognize
 from any2ds.metadata import HASHES, OUTCOME_FIELDS, without_credentials
@@ -78,7 +78,7 @@ class ShardWorker:
             publisher = ThreadPoolExecutor(1, thread_name_prefix="any2ds-publisher")
             buffer = stack.enter_context(closing(Buffer(fetch.max_buffered_bytes, fetch.thread_count)))
             shards = stack.enter_context(closing(_Shards(self._options, output, folder, buffer, publisher, files // 4)))
-            fetcher = stack.enter_context(closing(CurlFetcher(fetch, buffer)))
+            fetcher = stack.enter_context(closing(UrlFetcher(fetch, buffer)))
             describe = Describe(self._options)
             for batch in fetcher.fetch(shards.open(jobs)):
                 for fetched in batch:

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from any2ds.buffer import Buffer
 from any2ds.config import Config
-from any2ds.fetch import CurlFetcher
+from any2ds.fetch import UrlFetcher
 from any2ds.fetch.dns import IN_FLIGHT, Resolver
 from any2ds.types import Failure, Row
 
@@ -100,7 +100,7 @@ def _fetch(count: int, nameserver: str, port: str) -> dict[str, Any]:
     rows = (Row(0, n, f"{n:09d}", f"http://h{n}.example.test:{port}/a") for n in range(count))
     failures: Counter[str] = Counter()
     started, cpu = time.monotonic(), time.process_time()
-    with contextlib.closing(CurlFetcher(options, Buffer(1 << 28, options.thread_count))) as fetcher:
+    with contextlib.closing(UrlFetcher(options, Buffer(1 << 28, options.thread_count))) as fetcher:
         done = 0
         for batch in fetcher.fetch(rows):
             for fetched in batch:

@@ -1,4 +1,4 @@
-"""Fetches rows: a schedule says when, a transport moves the bytes, a feeder brings rows from wherever they come."""
+"""Fetches rows: a schedule says when, transports move the bytes, a feeder brings rows from wherever they come."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
-from any2ds.fetch.curl import CurlTransport
 from any2ds.fetch.hosts import Manners
+from any2ds.fetch.routes import Routes
 from any2ds.fetch.schedule import Schedule
 from any2ds.fetch.urls import normalize
 from any2ds.types import Fetched, Row
@@ -23,13 +23,13 @@ _ROWS_AHEAD = 100_000  # rows that may wait for busy hosts while others are look
 _STALL = 0.25  # seconds: a longer absence of the consumer (a slow disk) is not held against the servers
 
 
-class CurlFetcher:
-    """The `protocols.Fetcher` for http(s) and ftp(s). The thread that iterates over `fetch` moves the bytes."""
+class UrlFetcher:
+    """The `protocols.Fetcher` for whatever has a URL. The thread that iterates over `fetch` moves libcurl's bytes."""
 
     def __init__(self, options: FetchOptions, buffer: Buffer) -> None:
         self._options = options
         self._buffer = buffer
-        self._transport = CurlTransport(options, buffer)
+        self._transport = Routes(options, buffer)
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
         options = self._options

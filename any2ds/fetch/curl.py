@@ -6,26 +6,24 @@ Knows nothing of schedules: it starts attempts, polls, and says how each ended.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import selectors
 import socket
-import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 from urllib.request import getproxies_environment
 
-import certifi
 import pycurl
 
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
+from any2ds.fetch.certificates import certificate_bundle
 from any2ds.fetch.dns import Addresses, Resolver, asks_dns
 from any2ds.fetch.rules import opted_out, product_of, refuses
 from any2ds.fetch.schedule import Attempt
@@ -41,7 +39,7 @@ _BODY_ERRORS = frozenset({pycurl.E_WRITE_ERROR, 61})  # 61: bad encoding; of a r
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
 
 # The headers that are read, by their names; their initials in both cases, and H of HTTP/, let most others pass quickly.
-_HEADERS = {b"etag": "etag", b"last-modified": "last-modified", b"x-robots-tag": "x-robots-tag"}
+_HEADERS = {name.encode(): name for name in ("etag", "last-modified", "location", "x-robots-tag")}
 _AUTHORITY = re.compile(r"([a-z]+)://(?:([^/?#@]*)@)?(\[[^\]]*\]|[^/?#:]*)(?::(\d+))?", re.IGNORECASE)
 _PORTS = {"http": "80", "https": "443", "ftp": "21", "ftps": "990"}
 _SECRET = ("authorization:", "cookie:")  # headers that are not for the hosts to which others redirect
@@ -395,6 +393,9 @@ class _Transfer:
         if self.handle.getinfo(pycurl.RESPONSE_CODE) // 100 != 3:
             return None
         raw = bytes(self.handle.getinfo_raw(pycurl.REDIRECT_URL) or b"")
+        if not raw and "location" in self._headers:  # libcurl has not looked, because the body was too long
+            with contextlib.suppress(ValueError):
+                return urljoin(self.at, self._headers["location"])
         try:
             return raw.decode("utf-8") or None
         except UnicodeDecodeError:  # bytes that are no text are asked for as what they are
@@ -630,10 +631,3 @@ def _asked_at(origin: str) -> tuple[str, str, bool]:
 
 def _scheme(url: str) -> str:
     return url.partition(":")[0][:16]
-
-
-def certificate_bundle() -> str:
-    """The certificate authorities to trust: the user's own, else the system's, else certifi's."""
-    names = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
-    candidates = [*map(os.environ.get, names), ssl.get_default_verify_paths().cafile]
-    return next((path for path in candidates if path and Path(path).exists()), certifi.where())

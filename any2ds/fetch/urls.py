@@ -6,7 +6,13 @@ import re
 
 from any2ds.types import Failure
 
-SCHEMES = frozenset({"http", "https", "ftp", "ftps"})
+WEB = frozenset({"http", "https", "ftp", "ftps"})
+# Of what fsspec knows, not those that open further URLs (simplecache, zip, reference …), run programs (git) or speak
+# for something that is running here (jupyter, dask).
+OBJECT_STORES = frozenset({"abfs", "abfss", "adl", "az", "gcs", "gs", "hf", "oci", "oss", "s3", "s3a", "tos"})
+SERVERS = frozenset({"hdfs", "sftp", "smb", "ssh", "webhdfs"})  # whose URLs name the host to connect to
+LOCAL = frozenset({"file", "memory"})  # what lies on this machine
+FILE_SYSTEMS = OBJECT_STORES | SERVERS | LOCAL | {"data"}
 LONGEST = 2**16  # characters; readers cut what is longer so that it stays longer than this
 
 # Nothing in it needs encoding, and a host stands where it belongs: by far the most rows, and they skip the parser.
@@ -17,6 +23,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(//)?")
 def normalize(url: str | None) -> str | Failure:
     """The URL with blanks and other characters percent-encoded and its host in ASCII (WHATWG URL Standard).
 
+    URLs of file systems (s3:, file: …) have names in them that mean what is written; only their scheme is put right.
     A Failure with `bad_url` or `unsupported_scheme` if nothing can be fetched from it.
     """
     if url is None or not (url := url.strip()):
@@ -28,14 +35,33 @@ def normalize(url: str | None) -> str | Failure:
     match = _SCHEME.match(url)
     if match is None:
         return Failure("fetch", "bad_url", "the URL has no scheme such as https://")
-    if match[1].lower() not in SCHEMES:
+    scheme = match[1].lower()
+    if scheme in FILE_SYSTEMS:
+        return _of_file_system(scheme, url[match.end(1) + 1 :])
+    if scheme not in WEB:
         # `example.com:8080/a.jpg` reads as a scheme too, but what is missing there is one.
         if match[2] is None and url[match.end() : match.end() + 1].isdigit():
             return Failure("fetch", "bad_url", "the URL has no scheme such as https://")
-        return Failure("fetch", "unsupported_scheme", f"{match[1].lower()}: is not fetched")
+        return Failure("fetch", "unsupported_scheme", f"{scheme}: is not fetched")
     import ada_url
 
     try:
         return str(ada_url.URL(url).href)
     except (ValueError, UnicodeError):
         return Failure("fetch", "bad_url", "not a valid URL")
+
+
+def scheme_of(url: str) -> str:
+    """The scheme of a URL that has been normalised."""
+    return url[: url.index(":")]
+
+
+def _of_file_system(scheme: str, rest: str) -> str | Failure:
+    if scheme == "data":
+        complete = "," in rest
+    elif scheme == "file":  # of this machine, and not relative to wherever a worker runs
+        complete = rest.startswith("///") and len(rest) > 3
+    else:
+        host, _, path = rest.removeprefix("//").partition("/")
+        complete = rest.startswith("//") and bool(path and (host or scheme in ("hdfs", "memory")))
+    return f"{scheme}:{rest}" if complete else Failure("fetch", "bad_url", f"not a complete {scheme}: URL")

@@ -5,7 +5,7 @@ from typing import Any
 
 from any2ds.buffer import Buffer
 from any2ds.config import Config
-from any2ds.fetch import CurlFetcher
+from any2ds.fetch import UrlFetcher
 from any2ds.testing.fetching import _raw_server, rows_of
 from any2ds.types import Failure, Payload
 
@@ -15,7 +15,7 @@ def fetch(*answers: bytes, **options: Any) -> list[Payload | Failure]:
     chosen = Config.from_options({"url_list": "-", "timeout": 20, **options}).fetch
     whole = [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n" + answer + b"\r\n\r\nok" for answer in answers]
     found = {}
-    with _raw_server(whole) as urls, closing(CurlFetcher(chosen, Buffer(1 << 24, 8))) as fetcher:
+    with _raw_server(whole) as urls, closing(UrlFetcher(chosen, Buffer(1 << 24, 8))) as fetcher:
         for batch in fetcher.fetch(rows_of(urls)):
             for fetched in batch:
                 found[fetched.row.position] = fetched.outcome

@@ -14,7 +14,7 @@ import pytest
 from any2ds.buffer import Buffer
 from any2ds.config import Config
 from any2ds.errors import OptionError
-from any2ds.fetch import CurlFetcher, dns
+from any2ds.fetch import UrlFetcher, dns
 from any2ds.fetch.dns import Addresses, Resolver, asks_dns
 from any2ds.testing.dns import DnsServer, serve_dns
 from any2ds.testing.fetching import rows_of
@@ -262,7 +262,7 @@ def test_closing_waits_for_nobody() -> None:
 def fetch(urls: list[str], **options: Any) -> dict[int, Fetched]:
     made = Config.from_options({"url_list": "-", "timeout": 20, **options}).fetch
     found = {}
-    with contextlib.closing(CurlFetcher(made, Buffer(1 << 26, made.thread_count))) as fetcher:
+    with contextlib.closing(UrlFetcher(made, Buffer(1 << 26, made.thread_count))) as fetcher:
         for batch in fetcher.fetch(rows_of(urls)):
             for fetched in batch:
                 assert fetched.row.position not in found
@@ -420,7 +420,7 @@ def test_names_of_the_system_are_left_to_the_system(folder: Path) -> None:
 def test_closing_in_the_middle_of_a_lookup_is_immediate() -> None:
     with serve_dns({"a.test": ["drop"]}) as names:
         made = Config.from_options({"url_list": "-", "nameservers": names.address}).fetch
-        fetcher = CurlFetcher(made, Buffer(1 << 20, 8))
+        fetcher = UrlFetcher(made, Buffer(1 << 20, 8))
         batches = iter(fetcher.fetch(rows_of(["http://a.test/"])))
         while not names.counts:
             next(batches)

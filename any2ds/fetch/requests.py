@@ -1,0 +1,321 @@
+"""Fetches http(s) with `requests`: the engine where libcurl is not to be had, and for adapters and auth of one's own.
+
+It keeps the bounds that `curl.py` keeps, with these differences: HTTP/1.1 only; `connect_timeout` begins after the
+name look-up; `min_speed` is measured over a body, not while waiting for it; an answer of more than 100 headers is no
+valid HTTP; a thread that hangs in a name look-up is left to itself. Behind a SOCKS proxy a cancelled transfer ends at
+the socket's timeout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+import urllib.request
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException, IncompleteRead, RemoteDisconnected
+from http.cookiejar import DefaultCookiePolicy, MozillaCookieJar
+from typing import Any
+from urllib.parse import urljoin
+
+import requests
+import urllib3
+from requests import exceptions as requested
+from requests.adapters import HTTPAdapter
+from requests.utils import get_auth_from_url, get_environ_proxies, urldefragauth
+from urllib3 import exceptions as urllib3_errors
+
+from any2ds.config import FetchOptions
+from any2ds.fetch.certificates import certificate_bundle
+from any2ds.fetch.rules import opted_out, product_of, refuses
+from any2ds.fetch.threads import Abandoned, Answer, Flight, Refused, causes, words
+from any2ds.fetch.urls import normalize, scheme_of
+from any2ds.types import Failure
+
+_CHUNK = 1 << 16
+_ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
+_KEPT = 1024  # connections kept by all threads together, at least one by each
+_PATIENCE = 1.0  # seconds by which a socket waits longer than the schedule, which knows what it was waiting for
+_ENCODINGS = frozenset({"", "identity", *urllib3.HTTPResponse.CONTENT_DECODERS})  # urllib3 hands others on as they are
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+# The first that is found among the causes of an exception, in this order, tells what happened.
+_CODES: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
+    ((requested.InvalidSchema,), "unsupported_scheme"),
+    ((requested.InvalidURL, requested.MissingSchema, urllib3_errors.LocationValueError, UnicodeError), "bad_url"),
+    ((urllib3_errors.NameResolutionError, socket.gaierror), "dns"),
+    ((urllib3_errors.NewConnectionError,), "connect"),  # derived from the next, for history's sake
+    ((urllib3_errors.ConnectTimeoutError,), "timeout_connect"),
+    ((urllib3_errors.ReadTimeoutError, TimeoutError), "timeout_stalled"),
+    ((ConnectionRefusedError, urllib3_errors.ProxyError), "connect"),
+    ((urllib3_errors.DecodeError,), "bad_encoding"),
+    ((RemoteDisconnected, ConnectionResetError, BrokenPipeError, ConnectionAbortedError), "reset"),
+    ((urllib3_errors.SSLError, ssl.SSLError), "tls"),
+    ((urllib3_errors.InvalidChunkLength,), "protocol"),
+    ((IncompleteRead,), "truncated"),
+    ((HTTPException, urllib3_errors.HTTPError), "protocol"),
+    ((requested.ConnectionError, OSError), "connect"),
+)
+
+
+def tls_context(options: FetchOptions) -> ssl.SSLContext:
+    """One for all threads: reading the authorities takes 20 ms."""
+    context = ssl.create_default_context(cafile=certificate_bundle())
+    if options.ignore_ssl_certificate:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+class _Session(requests.Session):
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """None, for redirects are followed by us: even where it does not follow, requests reads their bodies whole."""
+
+
+def new_session(options: FetchOptions, tls: ssl.SSLContext) -> requests.Session:
+    """A session for one thread, that sends what `options` say and nothing else."""
+    session = _Session()
+    session.trust_env = False  # no .netrc; proxies of the environment are looked up below
+    session.verify = not options.ignore_ssl_certificate
+    given = {name.strip(): value.strip() for name, _, value in (part.partition(":") for part in options.headers or ())}
+    session.headers.update({"User-Agent": options.user_agent, "Accept": "*/*", "Accept-Encoding": "gzip, deflate"})
+    session.headers.update(given)
+    if options.cookies:
+        session.cookies.update(_cookies(options.cookies))
+    else:
+        session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
+    adapter = _Adapter(tls, max(1, min(10, _KEPT // options.thread_count)))
+    session.mount("http://", adapter)
+    session.mount("https://", adapter)
+    return session
+
+
+class RequestsClient:
+    """A `threads.Client`; `session` may be replaced by one with adapters and auth of one's own."""
+
+    def __init__(self, options: FetchOptions, tls: ssl.SSLContext) -> None:
+        self._options = options
+        self.session = new_session(options, tls)
+        self._proxies = {"http": options.proxy, "https": options.proxy} if options.proxy else None
+        self._proxies_in_environment = bool(urllib.request.getproxies())
+        self._opt_outs = frozenset(options.disallowed_header_directives or ())
+        self._product = product_of(options.user_agent)
+        slack = options.timeout + _PATIENCE if options.timeout else None
+        bounds = [bound for bound in (slack, options.stall_timeout) if bound]
+        self._timeouts = (options.connect_timeout or slack, min(bounds) if bounds else None)
+        self.flight: Flight
+        self.fresh = False  # the connection of this request is new
+        self._addresses: list[str] = []  # that were asked, redirects included
+
+    def fetch(self, url: str, flight: Flight) -> Answer | Failure:
+        self.flight = flight
+        self._addresses.clear()
+        _HERE.client = self
+        here = url
+        for _ in range(self._options.max_redirects + 1):
+            outcome = self._ask(url, here, flight)
+            if not isinstance(outcome, str):
+                return outcome
+            target = normalize(outcome)
+            if isinstance(target, Failure) or scheme_of(target) not in ("http", "https"):
+                return Failure("fetch", "bad_redirect", f"to {outcome[:200]}", final_url=here)
+            here = target
+        words = f"more than {self._options.max_redirects}"
+        return Failure("fetch", "too_many_redirects", words, final_url=here)
+
+    def close(self) -> None:
+        self.session.close()
+
+    def connected(self, connection: socket.socket, through_proxy: bool) -> None:
+        """Before each request, on the connection that it is going to use."""
+        self.flight.stage = "waiting for the answer"
+        self.flight.watch(connection)
+        if not through_proxy:
+            address = connection.getpeername()[0]
+            self._addresses.append(address)
+            options = self._options
+            if reason := refuses(self._addresses, options.block_private_addresses, options.allow_link_local):
+                raise Refused("blocked_address", f"{address} {reason}")
+
+    def _ask(self, first: str, url: str, flight: Flight) -> Answer | Failure | str:
+        """One request: the answer, or where it redirects to."""
+        led = url if url != first else None
+        response = None
+        try:
+            response = self._send(first, url, flight)
+            with response:
+                return self._take(response, url, led, flight)
+        except Refused as refusal:
+            status = response.status_code if response is not None else None
+            return replace(refusal.failure, http_status=status, final_url=led)
+        except (requests.RequestException, urllib3_errors.HTTPError, HTTPException, OSError, UnicodeError) as error:
+            if flight.abandoned:
+                raise Abandoned from error
+            return replace(self._failure(error), final_url=led)
+
+    def _send(self, first: str, url: str, flight: Flight) -> requests.Response:
+        proxies = get_environ_proxies(url) if self._proxies_in_environment and not self._proxies else self._proxies
+        headers: dict[str, Any] = {}
+        if url != first and self.session.should_strip_auth(first, url):  # type: ignore[no-untyped-call]
+            headers = {"Authorization": None, "Cookie": None}  # they are for the host of the list
+        auth = get_auth_from_url(url)
+        for last_try in (False, True):
+            self.fresh = False
+            try:
+                return self.session.get(
+                    urldefragauth(url),  # a cookie jar would take what stands before the @ for a part of the host
+                    auth=auth if any(auth) else None,
+                    headers=headers,
+                    proxies=proxies,
+                    timeout=self._timeouts,
+                    allow_redirects=False,
+                    stream=True,
+                )
+            except requests.ConnectionError as error:
+                # The server closed a connection that was kept, just as it was used again: that is nobody's fault.
+                if last_try or self.fresh or flight.abandoned or self._failure(error).code != "reset":
+                    raise
+        raise AssertionError
+
+    def _take(self, response: requests.Response, url: str, led: str | None, flight: Flight) -> Answer | Failure | str:
+        flight.stage = "receiving the body (0 bytes so far)"
+        status, headers = response.status_code, response.headers
+        if not 200 <= status < 300 or status in (204, 205):
+            _drain(response.raw, flight)
+            if status in _REDIRECTS and "location" in headers:
+                try:
+                    return urljoin(url, _as_sent(headers["location"])).partition("#")[0]
+                except ValueError as error:
+                    return Failure("fetch", "bad_redirect", words(error), status, led)
+            return Failure("fetch", f"http_{status}", "", status, led, _retry_after(status, headers.get("retry-after")))
+        directive = opted_out(headers.get("x-robots-tag", ""), self._product, self._opt_outs)
+        if directive is not None:
+            return Failure("fetch", "opted_out", f"X-Robots-Tag: {directive}", status, led)
+        announced = headers.get("content-length", "")
+        if announced.isdigit() and int(announced) > self._options.max_file_bytes:
+            raise Refused("too_large", f"{announced} bytes")
+        unknown = {part.strip().lower() for part in headers.get("content-encoding", "").split(",")} - _ENCODINGS
+        if unknown:
+            return Failure("fetch", "bad_encoding", f"Content-Encoding: {', '.join(unknown)}", status, led)
+        # read1 returns what is there; read would wait for a whole chunk, however slowly it comes.
+        while chunk := response.raw.read1(_CHUNK, decode_content=True):
+            flight.receive(chunk)
+        if not flight.parcel.size:
+            return Failure("fetch", "empty_body", "", status, led)
+        media_type = headers.get("content-type", "").partition(";")[0].strip().lower() or None
+        return Answer(media_type, status, led, headers.get("etag"), headers.get("last-modified"))
+
+    def _failure(self, error: BaseException) -> Failure:
+        found = list(causes(error))
+        matches = (code for types, code in _CODES if any(isinstance(cause, types) for cause in found))
+        code = next(matches, "fetch_error")
+        options = self._options
+        if code == "truncated" and any("invalid literal for int" in str(c) and "b''" not in str(c) for c in found):
+            code = "protocol"  # http.client reports a malformed chunk as the end of the body
+        elif (code == "timeout_connect" and not options.connect_timeout) or (
+            code == "timeout_stalled" and 0 < options.timeout < (options.stall_timeout or float("inf"))
+        ):
+            code = "timeout_total"
+        return Failure("fetch", code, words(found[-1] if str(found[-1]) else error))
+
+
+_HERE = threading.local()  # .client: whose request a connection of this thread carries
+
+
+class _Watched:
+    """Tells the client of this thread which connection its request is going to use."""
+
+    sock: Any
+    proxy: Any
+
+    def connect(self) -> None:
+        super().connect()  # type: ignore[misc]
+        self.is_verified = True  # as far as was asked for; urllib3 would warn of each connection otherwise
+        _HERE.client.fresh = True
+
+    def request(self, *arguments: Any, **named: Any) -> None:
+        if self.sock is None:
+            self.connect()
+        if isinstance(self.sock, socket.socket):  # not so for TLS inside of TLS, to a proxy
+            _HERE.client.connected(self.sock, self.proxy is not None)
+        super().request(*arguments, **named)  # type: ignore[misc]
+
+
+class _HTTPConnection(_Watched, urllib3.connection.HTTPConnection):
+    pass
+
+
+class _HTTPSConnection(_Watched, urllib3.connection.HTTPSConnection):
+    pass
+
+
+class _HTTPPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _HTTPConnection
+
+
+class _HTTPSPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _HTTPSConnection
+
+
+_POOLS = {"http": _HTTPPool, "https": _HTTPSPool}
+
+
+class _Adapter(HTTPAdapter):
+    """Keeps connections to the `hosts` that were asked last, one each, verified by one context."""
+
+    def __init__(self, tls: ssl.SSLContext, hosts: int) -> None:
+        self._tls = tls
+        super().__init__(pool_connections=hosts, pool_maxsize=1)
+
+    def init_poolmanager(self, *arguments: Any, **named: Any) -> None:
+        super().init_poolmanager(*arguments, ssl_context=self._tls, **named)
+        self.poolmanager.pool_classes_by_scheme = _POOLS
+
+    def proxy_manager_for(self, proxy: str, **named: Any) -> Any:
+        manager = super().proxy_manager_for(proxy, ssl_context=self._tls, **named)
+        if not proxy.lower().startswith("socks"):
+            manager.pool_classes_by_scheme = _POOLS
+        return manager
+
+    def cert_verify(self, *_: Any) -> None:
+        """Nothing to do: the context knows whom to trust, and would read its file anew for each connection."""
+
+
+def _drain(raw: Any, flight: Flight) -> None:
+    """Read a short error page, so that its connection can be used again."""
+    read = 0
+    with contextlib.suppress(urllib3_errors.HTTPError, HTTPException, OSError):
+        while read < _ERROR_BODY and not flight.abandoned and (chunk := raw.read1(_CHUNK, decode_content=False)):
+            read += len(chunk)
+
+
+def _as_sent(header: str) -> str:
+    """http.client reads headers as Latin-1; what servers send that is not ASCII is UTF-8."""
+    try:
+        return header.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return header
+
+
+def _retry_after(status: int, header: str | None) -> float | None:
+    """Seconds that a 429 or 503 asks us to wait, written as a number or as a date."""
+    if header is None or status not in (429, 503):
+        return None
+    if header.strip().isdigit():
+        return float(header) or None
+    try:
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time()) or None
+    except (TypeError, ValueError):
+        return None
+
+
+def _cookies(path: str) -> MozillaCookieJar:
+    jar = MozillaCookieJar(path)
+    jar.load(ignore_discard=True, ignore_expires=True)
+    for cookie in jar:
+        if not cookie.expires:  # 0 stands for a cookie of the session, which MozillaCookieJar takes for the year 1970
+            cookie.expires, cookie.discard = None, True
+    return jar

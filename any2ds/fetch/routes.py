@@ -1,0 +1,126 @@
+"""Which engine carries which URL; together they look like one transport, and each is loaded when it is needed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import partial
+
+from any2ds.buffer import Buffer
+from any2ds.config import FetchOptions
+from any2ds.fetch.schedule import Attempt
+from any2ds.fetch.threads import ThreadTransport
+from any2ds.fetch.transport import Transport
+from any2ds.fetch.urls import FILE_SYSTEMS, normalize, scheme_of
+from any2ds.registry import missing_extra
+from any2ds.types import Failure, Payload
+
+_LOG = logging.getLogger(__name__)
+
+
+def engine_of(scheme: str, web_engine: str) -> str:
+    """`curl`, `requests` or `fsspec`."""
+    if scheme in FILE_SYSTEMS or (scheme == "ftp" and web_engine == "requests"):
+        return "fsspec"
+    return web_engine
+
+
+def web_engine(wanted: str) -> str:
+    """The engine for http(s): the one that is wanted, or `requests` where libcurl cannot be had.
+
+    Raises MissingExtra if that is not installed either.
+    """
+    if wanted == "curl":
+        try:
+            import pycurl  # noqa: F401
+        except ImportError as error:
+            _LOG.warning("pycurl cannot be imported (%s): fetching with requests instead, at less speed", error)
+        else:
+            return "curl"
+    try:
+        import requests  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("fetching with requests", error) from error
+    return "requests"
+
+
+class Routes:
+    """A `transport.Transport` made of one for each engine that the list needs.
+
+    One of them, curl if it is there, waits in `poll`; the threads of the others end its waiting when they have
+    something, so that no engine waits for another one.
+    """
+
+    def __init__(self, options: FetchOptions, buffer: Buffer) -> None:
+        self._options, self._buffer = options, buffer
+        self._web_engine = ""  # not known before the first URL needs it
+        self._engines: dict[str, Transport] = {}
+        self._by_scheme: dict[str, Transport] = {}
+        self._main: Transport | None = None
+        self._others: list[Transport] = []
+        self._bell = threading.Event()  # rung before there is any transport
+
+    @property
+    def backlog(self) -> int:
+        return self._main.backlog if self._main is not None else 0
+
+    def start(self, attempt: Attempt, url: str) -> None:
+        self._engine_for(url).start(attempt, url)
+
+    def poll(self, wait: float) -> list[tuple[Attempt, Payload | Failure]]:
+        if self._main is None:
+            self._bell.wait(wait)
+            self._bell.clear()
+            return []
+        ended = self._main.poll(wait)
+        for other in self._others:
+            ended += other.poll(0)
+        return ended
+
+    def cancel(self, attempt: Attempt) -> Failure:
+        url = normalize(attempt.row.url)
+        assert isinstance(url, str)  # or it would not have been started
+        return self._engine_for(url).cancel(attempt)
+
+    def wake(self) -> None:
+        self._bell.set()
+        if self._main is not None:
+            self._main.wake()
+
+    def close(self) -> None:
+        for engine in self._engines.values():
+            engine.close()
+
+    def _engine_for(self, url: str) -> Transport:
+        scheme = scheme_of(url)
+        return self._by_scheme.get(scheme) or self._choose(scheme)
+
+    def _choose(self, scheme: str) -> Transport:
+        if not self._web_engine and scheme not in FILE_SYSTEMS:
+            self._web_engine = web_engine(self._options.fetcher)
+        name = engine_of(scheme, self._web_engine)
+        engine = self._by_scheme[scheme] = self._engines.get(name) or self._open(name)
+        return engine
+
+    def _open(self, name: str) -> Transport:
+        engine: Transport
+        options, buffer = self._options, self._buffer
+        if name == "curl":
+            from any2ds.fetch.curl import CurlTransport
+
+            engine = CurlTransport(options, buffer)
+        elif name == "requests":
+            from any2ds.fetch.requests import RequestsClient, tls_context
+
+            engine = ThreadTransport(partial(RequestsClient, options, tls_context(options)), options, buffer, self.wake)
+        else:
+            from any2ds.fetch.fsspec import FileSystems, FsspecClient
+
+            client = partial(FsspecClient, options, FileSystems(), buffer.share // 2)
+            engine = ThreadTransport(client, options, buffer, self.wake)
+        self._engines[name] = engine
+        if self._main is None or name == "curl":
+            self._main = engine
+        self._others = [other for other in self._engines.values() if other is not self._main]
+        engine.wake()  # for whoever rang the bell of the one that waited before
+        return engine

@@ -1,0 +1,297 @@
+"""Moves bytes with threads, for libraries that wait: each thread fetches one URL at a time with a client of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from any2ds.buffer import Buffer
+from any2ds.config import FetchOptions
+from any2ds.fetch.schedule import Attempt
+from any2ds.types import Failure, Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known of a body that has arrived whole: a `Payload` but for the body, which is the flight's."""
+
+    media_type: str | None = None
+    http_status: int | None = None
+    final_url: str | None = None
+    etag: str | None = None
+    last_modified: str | None = None
+
+
+class Client(Protocol):
+    """Fetches one URL after the other; belongs to one thread."""
+
+    def fetch(self, url: str, flight: Flight) -> Answer | Failure:
+        """Hand the body to `flight` as it arrives. What is raised becomes a `fetch_error`, a Refused what it says."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Refused(Exception):
+    """Ends a fetch from within, with `failure` as its outcome."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.failure = Failure("fetch", code, detail)
+
+
+class Abandoned(Exception):
+    """Ends a fetch whose outcome nobody waits for any more."""
+
+
+class Flight:
+    """One attempt on its way, between the thread that fetches and the thread that polls."""
+
+    def __init__(self, attempt: Attempt, url: str, buffer: Buffer, options: FetchOptions) -> None:
+        self.attempt = attempt
+        self.url = url
+        self.parcel = buffer.parcel()
+        self.outcome: Answer | Failure
+        self.seconds = 0.0  # that it took
+        self.stage = "waiting for a thread"  # what it is busy with, in words
+        self.running = False
+        self.abandoned = False
+        self.disk_error: OSError | None = None  # the body could not be buffered
+        self._options = options
+        self._started = self._mark_time = time.monotonic()
+        self._mark_size = 0
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+
+    def fly(self, fetch: Callable[[str, Flight], Answer | Failure]) -> None:
+        """In the fetching thread: from its start to its end."""
+        self.stage = "connecting"
+        self._mark_time = time.monotonic()
+        try:
+            self.outcome = fetch(self.url, self)
+        except Refused as refusal:
+            self.outcome = refusal.failure
+        except Exception as error:  # whatever a library raises for one URL, it concerns no other
+            self.outcome = Failure("fetch", "fetch_error", f"{type(error).__name__}: {words(error)}")
+        finally:
+            self.seconds = time.monotonic() - self._started
+            self._forget_socket()
+
+    def watch(self, connection: socket.socket) -> None:
+        """Let `abandon` cut `connection`, on which the thread is going to wait. Raises Abandoned if it is too late."""
+        # A descriptor of our own: the library may close its one at any moment, and the number be another file's then.
+        copy = socket.fromfd(connection.fileno(), connection.family, connection.type)
+        self._forget_socket()
+        with self._lock:
+            self._socket = copy
+        if self.abandoned:
+            raise Abandoned
+
+    def receive(self, chunk: bytes) -> None:
+        """Take a piece of the body. Raises Refused where a bound is passed, Abandoned where nobody wants it."""
+        if self.abandoned:
+            raise Abandoned
+        options, parcel = self._options, self.parcel
+        if parcel.size + len(chunk) > options.max_file_bytes:
+            raise Refused("too_large", f"more than {options.max_file_bytes} bytes")
+        try:
+            parcel.write(chunk)
+        except OSError as error:
+            self.disk_error = error
+            raise Abandoned from error
+        self.stage = f"receiving the body ({parcel.size} bytes so far)"
+        elapsed = time.monotonic() - self._mark_time
+        if options.stall_timeout and elapsed >= options.stall_timeout:
+            if parcel.size - self._mark_size < options.min_speed * elapsed:
+                raise Refused("timeout_stalled", f"slower than {options.min_speed} bytes/s for {elapsed:.1f} s")
+            self._mark_time, self._mark_size = time.monotonic(), parcel.size
+
+    def arrived(self, buffer: Buffer) -> Payload | Failure:
+        """In the polling thread: the outcome. Raises the OSError that kept the body from being buffered."""
+        outcome = self.outcome
+        if self.disk_error is not None or isinstance(outcome, Failure):
+            self.parcel.discard()
+            if self.disk_error is not None:
+                raise self.disk_error
+            assert isinstance(outcome, Failure)
+            return outcome
+        return Payload(
+            buffer.adopt(self.parcel),
+            outcome.media_type,
+            outcome.http_status,
+            outcome.final_url,
+            self.seconds,
+            outcome.etag,
+            outcome.last_modified,
+        )
+
+    def abandon(self) -> None:
+        """In the polling thread: the thread gives up at its next piece, at once if it waits on a watched connection."""
+        self.abandoned = True
+        with self._lock:
+            if self._socket is not None:
+                with contextlib.suppress(OSError):  # it was closed by the other side
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    def timed_out(self) -> Failure:
+        seconds = time.monotonic() - self._started
+        return Failure("fetch", "timeout_total", f"after {seconds:.1f} s, while {self.stage}")
+
+    def _forget_socket(self) -> None:
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+
+
+class ThreadTransport:
+    """A `transport.Transport` on up to `thread_count` threads, which are started as they are needed.
+
+    A thread that hangs in a look-up or a library after its attempt was cancelled is replaced by another one, as long
+    as there are no more of these than of the others; they are daemons, and nobody waits for them at the end.
+    `ring` is called from them whenever an attempt has ended.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Client], options: FetchOptions, buffer: Buffer, ring: Callable[[], None]
+    ) -> None:
+        self._connect, self._options, self._buffer, self._ring = connect, options, buffer, ring
+        self._most = options.thread_count
+        self._bell = threading.Event()
+        self._flights: dict[Attempt, Flight] = {}
+        self._change = threading.Condition()  # guards all of the following
+        self._waiting: deque[Flight] = deque()
+        self._ended: deque[Flight] = deque()
+        self._threads = self._idle = self._stuck = 0
+        self._closed = False
+
+    @property
+    def backlog(self) -> int:
+        """None: threads attend to their transfers themselves, whatever the polling thread is busy with."""
+        return 0
+
+    def start(self, attempt: Attempt, url: str) -> None:
+        flight = self._flights[attempt] = Flight(attempt, url, self._buffer, self._options)
+        with self._change:
+            self._waiting.append(flight)
+            self._staff()
+
+    def poll(self, wait: float) -> list[tuple[Attempt, Payload | Failure]]:
+        if not self._ended:
+            self._bell.wait(wait)
+        self._bell.clear()
+        ended: list[tuple[Attempt, Payload | Failure]] = []
+        while self._ended:
+            flight = self._ended.popleft()
+            if flight.abandoned:
+                flight.parcel.discard()
+            else:
+                del self._flights[flight.attempt]
+                ended.append((flight.attempt, flight.arrived(self._buffer)))
+        return ended
+
+    def cancel(self, attempt: Attempt) -> Failure:
+        flight = self._flights.pop(attempt)
+        failure = flight.timed_out()
+        with self._change:
+            self._stuck += flight.running
+            flight.abandon()
+            self._staff()
+        return failure
+
+    def wake(self) -> None:
+        self._bell.set()
+
+    def close(self) -> None:
+        with self._change:
+            if self._closed:
+                return
+            self._closed = True
+            for flight in self._flights.values():
+                flight.abandon()
+            self._flights.clear()
+            self._waiting.clear()
+            for flight in self._ended:
+                flight.parcel.discard()
+            self._ended.clear()
+            self._change.notify_all()
+
+    def _staff(self) -> None:
+        """See to it that somebody takes what is waiting."""
+        if len(self._waiting) <= self._idle:
+            self._change.notify()
+        elif self._threads - self._stuck < self._most and self._threads < 2 * self._most:
+            try:
+                threading.Thread(target=self._run, name="any2ds-fetch", daemon=True).start()
+            except RuntimeError:  # as many as the system grants
+                if not self._threads:
+                    raise
+                self._most = self._threads
+            else:
+                self._threads += 1
+
+    def _run(self) -> None:
+        client = None
+        try:
+            for flight in self._work():
+                if client is None:
+                    client = self._connect()
+                flight.fly(client.fetch)
+        finally:
+            if client is not None:
+                client.close()
+
+    def _work(self) -> Iterator[Flight]:
+        """Flights for one thread, until it is needed no more."""
+        while (flight := self._take()) is not None:
+            yield flight
+            with self._change:
+                flight.running = False
+                if not flight.abandoned:
+                    self._ended.append(flight)
+                else:
+                    flight.parcel.discard()
+                    self._stuck -= not self._closed
+                    if self._threads - self._stuck > self._most:
+                        self._threads -= 1
+                        return
+            self._ring()
+
+    def _take(self) -> Flight | None:
+        with self._change:
+            while not self._closed:
+                if not self._waiting:
+                    self._idle += 1
+                    self._change.wait()
+                    self._idle -= 1
+                elif not (flight := self._waiting.popleft()).abandoned:
+                    flight.running = True
+                    return flight
+        return None
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception and what led to it, the way libraries wrap one in the other."""
+    queue, seen = deque([error]), set()
+    while queue:
+        found = queue.popleft()
+        if id(found) not in seen:
+            seen.add(id(found))
+            yield found
+            inner = (*found.args, getattr(found, "reason", None), found.__cause__, found.__context__)
+            queue.extend(part for part in inner if isinstance(part, BaseException))
+
+
+_CREDENTIALS = re.compile(r"://[^/\s@]*@")
+
+
+def words(error: BaseException) -> str:
+    """What the exception says, on one line and without the credentials of a URL."""
+    return _CREDENTIALS.sub("://", " ".join(str(error).split()))

@@ -1,0 +1,203 @@
+"""Item URLs of file systems, alone and mixed with http(s)."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow.parquet as pq
+import pytest
+
+from any2ds import download
+from any2ds.buffer import Buffer
+from any2ds.config import Config
+from any2ds.fetch import UrlFetcher
+from any2ds.testing.server import serve
+from any2ds.types import Failure, Payload, Row
+
+BODY = bytes(range(256)) * 40_000
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    """A bucket on a server of this machine."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        bucket = fsspec.filesystem("s3", skip_instance_cache=True)
+        bucket.mkdir("media")
+        bucket.pipe_file("media/a big.jpg", BODY)
+        bucket.pipe_file("media/a.txt", b"a")
+        bucket.pipe_file("media/empty", b"")
+        yield bucket
+        server.stop()
+
+
+@pytest.fixture
+def code(fetch: Any) -> Any:
+    def code(url: str, **options: Any) -> str:
+        (outcome,) = fetch([url], **options)
+        assert isinstance(outcome, Failure), outcome
+        return outcome.code
+
+    return code
+
+
+@pytest.fixture(autouse=True)
+def memory() -> Iterator[Any]:
+    files = fsspec.filesystem("memory")
+    files.pipe_file("/media/a.jpg", BODY)
+    yield files
+    files.rm("/media", recursive=True)
+
+
+def test_s3_objects_arrive_byte_for_byte(fetch: Any, s3: Any) -> None:
+    outcomes = fetch(["s3://media/a big.jpg", "s3://media/a.txt"] * 20)
+    assert all(isinstance(outcome, Payload) for outcome in outcomes)
+    assert outcomes[0].body.read() == BODY
+    assert outcomes[1].body.read() == b"a"
+    assert (outcomes[1].media_type, outcomes[1].http_status, outcomes[1].final_url) == (None, None, None)
+    assert outcomes[1].etag.strip('"') == "0cc175b9c0f1b6a831c399e269772661"
+    assert outcomes[1].last_modified.endswith("GMT")
+
+
+def test_s3_objects_fail_with_the_codes_of_the_list(code: Any, s3: Any) -> None:
+    assert code("s3://media/missing") == "not_found"
+    assert code("s3://no-such-bucket/a") == "not_found"
+    assert code("s3://media/empty") == "empty_body"
+    assert code("s3://media/a big.jpg", max_file_bytes=10_000_000) == "too_large"
+    assert code("s3://media") == "bad_url"
+
+
+def test_an_s3_without_credentials_denies_access(
+    code: Any, s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    assert code("s3://media/a.txt") == "access_denied"
+
+
+def test_files_in_memory_and_on_this_machine(fetch: Any, tmp_path: Path) -> None:
+    path = tmp_path / "größe 100%25.jpg"
+    path.write_bytes(BODY)
+    outcomes = fetch(["memory://media/a.jpg", f"file://{path}", f"FILE://{path}"])
+    assert [outcome.body.read() for outcome in outcomes] == [BODY] * 3
+
+
+def test_what_is_no_file_fails(code: Any, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "secret").touch(0)
+    (tmp_path / "empty").touch()
+    assert code(f"file://{tmp_path}/missing") == "not_found"
+    assert code(f"file://{tmp_path}/pipe") == "not_found"
+    assert code(f"file://{tmp_path}") == "not_found"
+    assert code("file:///dev/zero") == "not_found"
+    assert code(f"file://{tmp_path}/empty") == "empty_body"
+    assert code("memory://media/missing") == "not_found"
+    assert code("memory://media/a.jpg", max_file_bytes=1000) == "too_large"
+    for incomplete in ("file://relative/a.jpg", "file:a.jpg", "file://", "data:nothing", "memory:a"):
+        assert code(incomplete) == "bad_url"
+
+
+def test_a_data_url_is_its_own_file(fetch: Any, code: Any) -> None:
+    plain, coded = fetch(["data:,a%20b", "data:image/png;base64,aGVsbG8="])
+    assert plain.body.read() == b"a b"
+    assert (coded.body.read(), coded.media_type) == (b"hello", "image/png")
+    assert code("data:;base64,x") == "bad_url"
+    assert code("data:,") == "empty_body"
+    assert code("data:,abc", max_file_bytes=2) == "too_large"
+
+
+def test_lists_of_strangers_reach_no_file_of_this_machine(code: Any, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    for url in (f"file://{tmp_path}/secret", "memory://media/a.jpg", "sftp://127.0.0.1/etc/passwd"):
+        assert code(url, block_private_addresses=True) == "blocked_address"
+    assert code("sftp://169.254.169.254/latest") == "blocked_address"
+    with serve(tmp_path, {"r": [f"redirect:file://{tmp_path}/secret", "redirect:s3://media/a.txt"]}) as server:
+        for engine in ("curl", "requests"):
+            assert code(server.url("r"), fetcher=engine) == "bad_redirect"
+
+
+def test_a_missing_library_is_named(fetch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in ("gcsfs", "huggingface_hub", "paramiko"):
+        monkeypatch.setitem(sys.modules, library, None)
+    google, hugging_face, sftp = fetch(["gs://bucket/a", "hf://datasets/a/b/c.jpg", "sftp://127.0.0.1/a"])
+    assert {google.code, hugging_face.code, sftp.code} == {"missing_extra"}
+    assert "any2ds[gcs]" in google.detail
+    assert "any2ds[hf]" in hugging_face.detail
+    assert "any2ds[sftp]" in sftp.detail
+
+
+def test_a_store_that_does_not_answer_costs_the_timeout_and_holds_up_nobody(
+    fetch: Any, s3: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jpg").write_bytes(BODY)
+    with serve(tmp_path, {"bucket/a": ["timeout"]}) as silent, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", silent.base_url)
+        urls = ["s3://bucket/a"] * 2 + ["memory://media/a.jpg", f"file://{tmp_path}/a.jpg"] * 10
+        outcomes = fetch(urls, timeout=1, thread_count=2)
+    assert [outcome.code for outcome in outcomes[:2]] == ["timeout_total"] * 2
+    assert [outcome for outcome in outcomes[2:] if isinstance(outcome, Failure)] == []
+
+
+@pytest.mark.parametrize("engine", ["curl", "requests"])
+def test_a_list_may_mix_them(engine: str, s3: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(BODY)
+    with serve(tmp_path) as server:
+        kinds = ["s3://media/a.txt", server.url("a.bin"), f"file://{tmp_path}/a.bin", "data:,abc", "gopher://x/y"]
+        urls = [*kinds, server.url("missing"), "s3://media/missing"] * 10
+        (tmp_path / "list.txt").write_text("\n".join(urls))
+        report = download(
+            str(tmp_path / "list.txt"),
+            fetcher=engine,
+            output_folder=str(tmp_path / "out"),
+            output_format="webdataset",
+            number_sample_per_shard=50,
+            distributor="inline",
+            quiet=True,
+        )
+    assert report.status_dict == {"success": 40, "unsupported_scheme": 10, "http_404": 10, "not_found": 10}
+    table = pq.read_table(tmp_path / "out" / "00000.parquet")
+    assert table["bytes"].to_pylist()[:5] == [1, len(BODY), len(BODY), 3, None]
+
+
+@pytest.mark.parametrize("first", ["curl", "threads"])
+def test_an_engine_does_not_wait_for_another_one(first: str, tmp_path: Path) -> None:
+    """Each row of one kind is fetched after one of the other kind has come back, while a third one says nothing."""
+    (tmp_path / "a").write_bytes(b"a")
+    with serve(tmp_path, {"hang": ["timeout"]}) as server:
+        kinds = [server.url("a"), f"file://{tmp_path}/a"]
+        back = threading.Semaphore(0)
+
+        def rows() -> Iterator[Row]:
+            for n in range(100):
+                yield Row(0, n, str(n), kinds[(n + (first == "threads")) % 2])
+                assert back.acquire(timeout=10)
+                if n == 10:
+                    yield Row(0, 100, "100", server.url("hang"))
+
+        options = Config.from_options({"url_list": "-", "timeout": 20}).fetch
+        with closing(UrlFetcher(options, Buffer(1 << 20, 8))) as fetcher:
+            started, done = time.monotonic(), 0
+            for batch in fetcher.fetch(rows()):
+                done += len(batch)
+                for _ in batch:
+                    back.release()
+                if done == 100:
+                    break
+        # A heartbeat for every second row would be 5 s.
+        assert time.monotonic() - started < 2.5

@@ -1,0 +1,205 @@
+"""What both engines for http(s) do alike, beyond the contract."""
+
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from any2ds import api
+from any2ds.config import Config
+from any2ds.errors import MissingExtra
+from any2ds.fetch.routes import web_engine
+from any2ds.testing.server import serve
+from any2ds.types import Failure, Payload
+
+BODY = bytes(range(256)) * 400
+
+
+@pytest.fixture(params=["curl", "requests"])
+def engine(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a.jpg").write_bytes(BODY)
+    return tmp_path
+
+
+@pytest.fixture
+def one(fetch: Any, engine: str) -> Any:
+    return lambda url, **options: fetch([url], fetcher=engine, **options)[0]
+
+
+def test_validators_are_told(one: Any, folder: Path) -> None:
+    with serve(folder) as server:
+        outcome = one(server.url("a.jpg"))
+    assert isinstance(outcome, Payload)
+    assert outcome.etag.startswith('"')
+    assert outcome.last_modified.endswith("GMT")
+
+
+def test_a_server_can_opt_out(one: Any, folder: Path) -> None:
+    script = {"a.jpg": ["ok:X-Robots-Tag=noai"], "b.jpg": ["ok:X-Robots-Tag=otherbot: noai"]}
+    (folder / "b.jpg").write_bytes(BODY)
+    with serve(folder, script) as server:
+        assert one(server.url("a.jpg")).code == "opted_out"
+        assert isinstance(one(server.url("b.jpg")), Payload)
+        assert isinstance(one(server.url("a.jpg"), disallowed_header_directives=None), Payload)
+
+
+def test_lists_of_strangers_do_not_reach_this_machine(one: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        assert one(url, block_private_addresses=True).code == "blocked_address"
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(1) == b""
+
+
+def test_retry_after_is_seconds_or_a_date(one: Any, folder: Path) -> None:
+    date = formatdate(4_000_000_000, usegmt=True)
+    with serve(folder, {"a": ["429:Retry-After=500"], "b": [f"503:Retry-After={date}"]}) as server:
+        assert one(server.url("a")).retry_after == 500
+        assert one(server.url("b")).retry_after > 1000
+
+
+def test_headers_credentials_and_cookies_are_sent(one: Any, folder: Path, tmp_path: Path) -> None:
+    jar = tmp_path / "cookies.txt"
+    jar.write_text("# Netscape HTTP Cookie File\n127.0.0.1\tFALSE\t/\tFALSE\t0\tsession\tabc\n")
+    with serve(folder) as server:
+        url = server.url("a.jpg").replace("http://", "http://me:secret@")
+        assert isinstance(one(url, headers="X-Key: b, Referer: https://a/", cookies=str(jar)), Payload)
+        sent = server.requests[0].headers
+    assert (sent["X-Key"], sent["Referer"], sent["Accept"], sent["Cookie"]) == ("b", "https://a/", "*/*", "session=abc")
+    assert sent["Authorization"] == "Basic bWU6c2VjcmV0"
+    assert "gzip" in sent["Accept-Encoding"]
+
+
+def test_cookies_of_answers_are_not_kept(one: Any, fetch: Any, engine: str, folder: Path) -> None:
+    with serve(folder, {"a.jpg": ["ok:Set-Cookie=track=1"]}) as server:
+        fetch([server.url("a.jpg")] * 3, fetcher=engine, thread_count=1)
+        assert not any("Cookie" in request.headers for request in server.requests)
+
+
+def test_a_redirect_to_another_host_does_not_get_the_credentials(one: Any, folder: Path) -> None:
+    with serve(folder) as end, serve(folder, {"r": [f"redirect:{end.url('a.jpg')}"]}) as server:
+        url = server.url("r").replace("http://", "http://me:secret@")
+        outcome = one(url, headers="Authorization: Bearer x")
+        assert isinstance(outcome, Payload)
+        assert outcome.final_url == end.url("a.jpg")
+        assert "Authorization" in server.requests[0].headers
+        assert "Authorization" not in end.requests[0].headers
+
+
+def test_a_proxy_gets_the_request(one: Any, folder: Path) -> None:
+    with serve(folder) as proxy:
+        outcome = one("http://media.invalid/a.jpg", proxy=proxy.base_url)
+        assert isinstance(outcome, Payload)
+        assert proxy.requests[0].headers["Host"] == "media.invalid"
+
+
+def test_any_certificate_will_do_if_asked_for(one: Any, folder: Path) -> None:
+    with serve(folder, tls=True) as server:
+        assert one(server.url("a.jpg")).code == "tls"
+        assert isinstance(one(server.url("a.jpg"), ignore_ssl_certificate=True), Payload)
+
+
+def test_what_drips_or_stands_still_is_cut_without_a_timeout(one: Any, folder: Path) -> None:
+    for fault in ("drip", "timeout"):
+        with serve(folder, {"a.jpg": [fault]}) as server:
+            assert one(server.url("a.jpg"), timeout=0, stall_timeout=1).code == "timeout_stalled"
+
+
+def test_a_connection_that_the_server_has_closed_meanwhile_costs_no_row(fetch: Any, engine: str, folder: Path) -> None:
+    (folder / "b.jpg").write_bytes(BODY)
+    with serve(folder, {"b.jpg": ["hangup", "ok"]}) as server:
+        urls = [server.url("a.jpg"), server.url("b.jpg")]
+        outcomes = fetch(urls, fetcher=engine, thread_count=1)
+    assert all(isinstance(outcome, Payload) for outcome in outcomes)
+
+
+def test_a_memory_of_few_bytes_sends_bodies_to_disk(one: Any, folder: Path) -> None:
+    with serve(folder, {"a.jpg": ["big-unknown:3000000"]}) as server:
+        outcome = one(server.url("a.jpg"), max_buffered_bytes=100_000)
+    assert isinstance(outcome, Payload)
+    assert len(outcome.body.read()) == 3_000_000
+    outcome.body.release()
+
+
+def test_without_libcurl_requests_takes_over(
+    fetch: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "pycurl", None)
+    with serve(folder) as server, caplog.at_level(logging.WARNING):
+        outcomes = fetch([server.url("a.jpg")] * 20)
+        assert server.requests[0].headers["Accept-Encoding"] == "gzip, deflate"
+    assert all(isinstance(outcome, Payload) for outcome in outcomes)
+    assert len(caplog.records) == 1
+    assert "pycurl cannot be imported" in caplog.text
+
+
+def test_what_is_not_installed_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "requests", None)
+    with pytest.raises(MissingExtra, match=r"any2ds\[requests\]"):
+        web_engine("requests")
+    with pytest.raises(MissingExtra):
+        api.download(["http://127.0.0.1:1/"], fetcher="requests", output_folder=str(tmp_path / "out"), quiet=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_ftps_is_not_for_requests(fetch: Any) -> None:
+    (outcome,) = fetch(["ftps://127.0.0.1/x"], fetcher="requests")
+    assert isinstance(outcome, Failure)
+    assert outcome.code == "unsupported_scheme"
+    assert Config.from_options({"url_list": "-"}).fetch.fetcher == "curl"
+
+
+def test_answers_of_any_length_and_shape_are_bounded(one: Any, folder: Path) -> None:
+    head, block = b"HTTP/1.1 ", b"x" * 65536
+    with serve(folder) as server:
+        location = b"Location: " + server.url("a.jpg").encode()
+        with answering(head + b"302 Found\r\n" + location + b"\r\n\r\n", block) as url:
+            assert isinstance(one(url), Payload)
+    chunked = b"200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    expected = [
+        (b"404 Not Found\r\n\r\n", block, "http_404"),
+        (chunked + b"5\r\nhello\r\n", b"", "truncated"),
+        (chunked + b"50\r\nhello\r\n", b"", "truncated"),
+        (chunked + b"nonsense\r\nhello\r\n", b"", "protocol"),
+        (b"200 OK\r\nContent-Encoding: other\r\nContent-Length: 2\r\n\r\nok", b"", "bad_encoding"),
+        (b"302 Found\r\nContent-Length: 0\r\n\r\n", b"", "http_302"),
+        (b"302 Found\r\nLocation: gopher://x/y\r\nContent-Length: 0\r\n\r\n", b"", "bad_redirect"),
+    ]
+    for answer, endless, code in expected:
+        with answering(head + answer, endless) as url:
+            assert (answer, one(url).code) == (answer, code)
+
+
+@contextmanager
+def answering(answer: bytes, endless: bytes) -> Iterator[str]:
+    """A server that says `answer` to each connection, then `endless` until the client hangs up, or closes it."""
+
+    def run() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection, suppress(OSError):
+                    connection.recv(1 << 16)
+                    connection.sendall(answer)
+                    while endless:
+                        connection.sendall(endless)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)

@@ -6,6 +6,7 @@ An origin is `scheme://host[:port]`. Its robots.txt is asked for once, before th
 from __future__ import annotations
 
 import codecs
+import contextlib
 import re
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -174,7 +175,7 @@ class Rules:
         """Whether a normalised http(s) URL may be asked for."""
         start = url.find("/", 8)
         path = url[start:] if start > 0 else "/"
-        if "?" in url or "#" in url or "%" in url:
+        if "?" in url or "#" in url or "%" in url or "/." in url:
             path = _path(url)
         best = 1  # without any rule it may
         for length in self._lengths:
@@ -214,12 +215,19 @@ def _fits(path: str, parts: tuple[str, ...], ends: bool) -> bool:
 
 
 _AUTHORITY = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
+_DOTS = re.compile(r"/(?:\.|%2e){1,2}(?:[/?#]|$)", re.IGNORECASE)
 _ENCODED = re.compile(r"%([0-9A-Fa-f]{2})")
+_OTHER_SPELLING = re.compile(r"%(?:[2-7]|[0-9A-Fa-f]?[a-f])")  # what might be decoded, or is not in upper case
 _TO_ENCODE = re.compile(r"[^\x21-\x7e]")
 
 
 def _path(url: str) -> str:
-    """Path and query of a URL, as they are compared."""
+    """Path and query of a URL, as they are compared. `/a/../b` is asked for as `/b`."""
+    if _DOTS.search(url):
+        import ada_url
+
+        with contextlib.suppress(ValueError):
+            url = str(ada_url.URL(url).href)
     match = _AUTHORITY.match(url)
     path = url[match.end() if match else 0 :].partition("#")[0]
     return _canonical(path if path.startswith("/") else f"/{path}")
@@ -233,6 +241,8 @@ def _canonical(text: str, in_query: bool = False) -> str:
     if "%" not in text and text.isascii() and text.isprintable() and " " not in text:
         return text
     text = _TO_ENCODE.sub(_encode, text)
+    if not _OTHER_SPELLING.search(text):
+        return text
     if not in_query:
         path, mark, query = text.partition("?")
         return _ENCODED.sub(_decode_in_path, path) + mark + _ENCODED.sub(_decode_in_query, query)

@@ -22,7 +22,7 @@ MAX_BACKOFF = 60.0
 # A host that says `not now` is asked again later without it counting as an attempt, but not for ever.
 MAX_DEFERRALS = 5
 _PROVEN_HOSTS = 10_000  # up to so many hosts, those that have shown what they bear need not do so again
-_MOST_UNTOLD = 1000  # rows given up before those who take them have their turn
+_LOOKED_AT = 1000  # rows in a row that may not start now, before others have their turn
 _WAIT_CODES = frozenset({"http_429", "http_503"})
 
 
@@ -62,6 +62,7 @@ class Schedule:
         self._manners = manners or Manners()
         self._rng = rng or random.Random()
         self._robots = robots
+        self._interrupted = False  # there are more rows to look at right away
         self._hosts: dict[str, Host] = {}
         self._turn: deque[Host] = deque()  # hosts with waiting rows that may start one more now
         self._paused: list[tuple[float, int, Host]] = []  # hosts with waiting rows, by the time when they may start
@@ -99,18 +100,22 @@ class Schedule:
                 self.queued -= 1
                 return self._start(host.queue.popleft(), now)
             self._offer_turn(host, now)
-        while self.fresh and len(self._given_up) < _MOST_UNTOLD:
+        looked_at = 0
+        while self.fresh and looked_at < _LOOKED_AT:
+            looked_at += 1
             row = self.fresh.popleft()
             attempt = Attempt(row, self._host_of(row))
             host = attempt.host
             if host.down_until > now:
                 self._give_up(attempt, now)
-            elif host.gated and not self._admitted(attempt, now):
                 continue
-            elif not host.queue and host.may_start(now):
-                return self._start(attempt, now)
-            else:
-                self._queue(attempt, now)
+            first = self._past_robots(attempt, now) if host.gated else attempt
+            if first is None:
+                continue
+            if not host.queue and host.may_start(now):
+                return self._start(first, now)
+            self._queue(first, now)
+        self._interrupted = looked_at == _LOOKED_AT
         return None
 
     def given_up(self) -> list[Fetched]:
@@ -151,6 +156,8 @@ class Schedule:
         """Seconds until a deadline, a retry or a host is due; infinite if none is."""
         due = float("inf")
         if self.in_flight < self.slots:
+            if self._interrupted and self.fresh:
+                return 0.0
             due = min(queue[0][0] if queue else due for queue in (self._later, self._paused))
         first = self._first()
         return max(0.0, min(due, first.deadline if first else float("inf")) - now)
@@ -226,32 +233,32 @@ class Schedule:
             host.gated = self._robots is not None and self._robots.asks(name)
         return host
 
-    def _admitted(self, attempt: Attempt, now: float) -> bool:
-        """Whether robots.txt lets a row be tried. If not, it is given up, or waits until that is known.
+    def _past_robots(self, attempt: Attempt, now: float) -> Attempt | None:
+        """What is to be tried of a row: itself if robots.txt lets it, that file if nobody has asked for it, or nothing,
+        because the row waits for the file or is given up.
 
         A host's name in the list tells nothing for sure: what counts is the origin of the URL that is asked for.
         """
         robots, host = self._robots, attempt.host
         url = normalize(attempt.row.url)
         if robots is None or isinstance(url, Failure):  # which fails without being asked for
-            return True
+            return attempt
         attempt.url = url
         known = robots.known(url, now)
         if known is None:
             origin = origin_of(url) or ""
             self.queued += 1
-            if robots.hold(origin, attempt.row, now):
-                file = Row(attempt.row.shard_id, -1, "", f"{origin}/robots.txt")
-                self._queue(Attempt(file, host, asks=origin), now)
-            return False
+            if not robots.hold(origin, attempt.row, now):
+                return None
+            return Attempt(Row(attempt.row.shard_id, -1, "", f"{origin}/robots.txt"), host, asks=origin)
         if known.delay:
             host.keep_apart(known.delay)
         refusal = known.refusal(url)
         if refusal is None:
-            return True
+            return attempt
         self._given_up.append(Fetched(attempt.row, refusal, 0))
         self._forget(host, now)
-        return False
+        return None
 
     def _learn(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> None:
         """A robots.txt is known, or known to be out of reach: the rows that waited for it are looked at again."""

@@ -121,7 +121,13 @@ def test_a_long_one_is_cut_and_rows_keep_their_own_limit(tmp_path: Path, compres
         urls = [server.url("a.jpg"), server.url("no")]
         assert fetch.codes(urls, max_file_bytes=2000, thread_count=1) == ["success", "robots"]
         assert fetch.fetcher.robots_cost().bytes == LONGEST
-        assert Fetch().codes(urls, max_file_bytes=500, thread_count=1) == ["too_large", "robots"]
+        found = Fetch().fetch(urls, robots="respect", max_file_bytes=500, thread_count=1)
+        outcome = found[0].outcome
+        assert isinstance(outcome, Failure)
+        assert outcome.code == "too_large"
+        assert "more than" not in outcome.detail  # libcurl has read no byte of it
+    with serve(site(tmp_path, long), {"robots.txt": ["redirect:long"], "long": ["big:600000"]}) as server:
+        assert Fetch().codes([server.url("a.jpg")], max_file_bytes=2000) == ["success"]
 
 
 def test_an_endless_one_is_cut(tmp_path: Path) -> None:

@@ -109,6 +109,22 @@ def test_one_request_per_origin_before_its_first_row_and_disallowed_rows_are_nev
     assert play.schedule.hosts == 0
 
 
+def test_hosts_whose_rows_are_all_disallowed_are_forgotten() -> None:
+    play = Play(serving({f"http://h{n}.org/robots.txt": text("User-agent: *\nDisallow: /") for n in range(100)}))
+    for _ in range(3):
+        play.run(f"http://h{n}.org/" for n in range(100))
+    assert play.codes == {"robots": 300}
+    assert len(play.asked) == 100
+    assert play.schedule.hosts == 0
+
+
+def test_a_robots_txt_does_not_wait_behind_the_rows_of_its_host() -> None:
+    play = Play(serving({}))
+    play.run(["http://a.org/"])
+    play.run(["http://a.org/"] * 5000 + ["https://a.org/"], stock=10_000)
+    assert [url for _, url in play.asked].index("https://a.org/robots.txt") < 1000
+
+
 def test_spellings_that_mean_the_same_url_are_judged_the_same() -> None:
     play = Play(serving({"http://a.org/robots.txt": text("User-agent: *\nDisallow: /no")}))
     disallowed = [
@@ -202,6 +218,30 @@ def test_rows_of_a_host_that_does_not_exist_say_so() -> None:
     play.run(["http://a.invalid/x"] * 10)
     assert play.codes == {"dns": 10}
     assert play.counts == {"http://a.invalid/robots.txt": 2}
+
+
+def test_a_robots_txt_that_waits_for_a_host_that_goes_down_is_given_up_with_its_rows() -> None:
+    timeout = Failure("fetch", "timeout_total")
+    schedule = Schedule(100, 60, 0, Manners(), random.Random(0), Robots("any2ds"))
+    schedule.fresh.append(Row(0, 0, "0", "http://a.org/"))
+    file = schedule.next(0)
+    assert file is not None
+    schedule.finish(file, OK, 0.1)
+    schedule.fresh.append(Row(0, 1, "1", "https://a.org/"))
+    schedule.fresh.extend(Row(0, n, str(n), "http://a.org/") for n in range(2, 16))
+    flying = [attempt for _ in range(16) if (attempt := schedule.next(0.1))]
+    second = next(attempt for attempt in flying if attempt.asks)
+    assert schedule.finish(second, timeout, 11) is None
+    schedule.fresh.append(Row(0, 16, "16", "http://a.org/"))
+    assert schedule.next(11) is not None
+    assert schedule.next(13) is None  # to be tried once more, but the host bears no more at present
+    assert schedule.queued == 2
+    for attempt in flying:
+        if attempt is not second:
+            schedule.finish(attempt, timeout, 13)
+    assert schedule.queued == 0
+    assert schedule.next(13) is None
+    assert [fetched.row.position for fetched in schedule.given_up()] == [1]
 
 
 def test_a_host_that_goes_down_while_another_robots_txt_of_it_is_awaited_ends_all_its_rows() -> None:

@@ -377,21 +377,16 @@ def _disallowed(origin: str) -> Failure:
     return Failure("fetch", "robots", f"disallowed by {origin}/robots.txt")
 
 
-_FREE = Known(NO_RULES, _disallowed(""), float("inf"))  # what robots.txt is not asked for
+_NO_REFUSAL = _disallowed("")  # one for all that have no rules
+_FREE = Known(NO_RULES, _NO_REFUSAL, float("inf"))  # what robots.txt is not asked for
 
 
 def _without(origin: str, failure: Failure, now: float) -> Known:
     """What follows when there is no robots.txt to be had."""
     code, status = failure.code, failure.http_status or 0
     if code in _NO_RULES or (code == f"http_{status}" and status != 429 and status < 500):
-        return Known(NO_RULES, _NOTHING, now + _KEPT_FOR)
+        return Known(NO_RULES, _NO_REFUSAL, now + _KEPT_FOR)
     detail = f"{failure.detail or code}, asking for {origin}/robots.txt"
-    if code in _OF_THE_HOST and failure.final_url is None:
-        return Known(None, Failure("fetch", code, detail), now + _UNREACHABLE_FOR)
-    words = code if not failure.detail else f"{code}: {failure.detail}"
-    return Known(
-        None, Failure("fetch", "robots_unreachable", f"{words}, asking for {origin}/robots.txt"), now + _UNREACHABLE_FOR
-    )
-
-
-_NOTHING = _disallowed("")
+    if code not in _OF_THE_HOST or failure.final_url is not None:
+        code, detail = "robots_unreachable", f"{code}: {detail}" if failure.detail else detail
+    return Known(None, Failure("fetch", code, detail), now + _UNREACHABLE_FOR)

@@ -289,6 +289,11 @@ class FetchOptions:
         ("noai", "noimageai", "noindex", "noimageindex"),
         "noai,noimageai,noindex,noimageindex",
     )
+    robots: str = option(
+        "robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere",
+        one_of("public", "respect", "ignore"),
+        "public",
+    )
     block_private_addresses: bool = option(
         "refuse loopback, private addresses and file://, for lists of strangers", boolean, False
     )

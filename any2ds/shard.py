@@ -19,7 +19,7 @@ from any2ds.layout import Layout
 from any2ds.metadata import MetadataTable
 from any2ds.protocols import ShardWriter
 from any2ds.storage import OutputFolder, remove
-from any2ds.types import SUCCESS, Row, Sample, ShardJob, ShardReport
+from any2ds.types import SUCCESS, RobotsCost, Row, Sample, ShardJob, ShardReport
 
 _ROWS_AT_ONCE = 1000  # rows turned into Python objects in one go
 
@@ -78,6 +78,7 @@ class OpenShard:
         self._counts: Counter[str] = Counter()
         self._statuses: Counter[str] = Counter()
         self._bytes = 0
+        self.robots = RobotsCost()  # that this shard is to report
         self._start_time = time.time()
         self.failed = False
 
@@ -148,6 +149,7 @@ class OpenShard:
             start_time=self._start_time,
             end_time=time.time(),
             status_dict=dict(self._counts),
+            robots=self.robots,
         )
         output.write(
             self._layout.stats_name(self.job.shard_id), orjson.dumps(report.to_json(), option=orjson.OPT_INDENT_2)

@@ -60,6 +60,8 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "timeout_stalled": FailureCode(True, "slower than --min_speed for --stall_timeout seconds"),
     "blocked_address": FailureCode(False, "an address that rows of this list may not lead to"),
     "opted_out": FailureCode(False, "the server asks that this file is not used (X-Robots-Tag)"),
+    "robots": FailureCode(False, "robots.txt asks that this URL is not requested (--robots)"),
+    "robots_unreachable": FailureCode(True, "not tried, because the host's robots.txt could not be had"),
     "timeout_total": FailureCode(True, "not finished within --timeout seconds"),
     "host_down": FailureCode(True, "not tried, because its host had not answered anything for long"),
     "reset": FailureCode(True, "the connection broke off"),
@@ -145,6 +147,18 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class RobotsCost:
+    """What asking for robots.txt took. The rows that it excluded are counted by their failure codes."""
+
+    files: int = 0  # asked for, each once, however often it was tried
+    bytes: int = 0  # of those that there were
+    seconds: float = 0.0  # for which rows waited for each, added up; other hosts went on meanwhile
+
+    def __add__(self, other: RobotsCost) -> RobotsCost:
+        return RobotsCost(self.files + other.files, self.bytes + other.bytes, self.seconds + other.seconds)
+
+
+@dataclass(frozen=True, slots=True)
 class ShardReport:
     """The figures of a finished shard; `_stats.json` is its JSON."""
 
@@ -157,6 +171,7 @@ class ShardReport:
     start_time: float = 0.0  # Unix seconds
     end_time: float = 0.0
     status_dict: Mapping[str, int] = field(default_factory=dict)  # outcome code -> rows
+    robots: RobotsCost = RobotsCost()  # since the process finished its shard before
 
     @property
     def duration(self) -> float:
@@ -174,6 +189,9 @@ class ShardReport:
             "start_time": self.start_time,
             "end_time": self.end_time,
             "status_dict": dict(self.status_dict),
+            "robots_files": self.robots.files,
+            "robots_bytes": self.robots.bytes,
+            "robots_seconds": self.robots.seconds,
         }
 
 
@@ -211,6 +229,7 @@ class RunReport:
     status_dict: Mapping[str, int] = field(default_factory=dict)
     skipped_shards: int = 0  # finished by an earlier run
     failed_shards: tuple[ShardError, ...] = ()
+    robots: RobotsCost = RobotsCost()
 
     def __add__(self, shard: ShardReport) -> RunReport:
         return replace(
@@ -222,4 +241,5 @@ class RunReport:
             failed_to_subsample=self.failed_to_subsample + shard.failed_to_subsample,
             bytes=self.bytes + shard.bytes,
             status_dict=dict(Counter(self.status_dict) + Counter(shard.status_dict)),
+            robots=self.robots + shard.robots,
         )

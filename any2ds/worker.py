@@ -41,6 +41,7 @@ from any2ds.types import (
     Fetched,
     Payload,
     Progress,
+    RobotsCost,
     Row,
     Sample,
     ShardError,
@@ -81,6 +82,7 @@ class ShardWorker:
             fetcher = stack.enter_context(closing(UrlFetcher(fetch, buffer)))
             describe = Describe(self._options)
             for batch in fetcher.fetch(shards.open(jobs)):
+                shards.robots += fetcher.robots_cost()
                 for fetched in batch:
                     shards.take(describe(fetched))
                 yield from shards.events()
@@ -174,6 +176,7 @@ class _Shards:
         self._closed = False
         self._outcomes: Counter[str] = Counter()  # since the last Progress
         self._bytes = 0
+        self.robots = RobotsCost()  # since the last shard was complete
         self._told = time.monotonic()
 
     def open(self, jobs: Iterable[ShardJob]) -> Iterator[Row]:
@@ -217,6 +220,7 @@ class _Shards:
         if shard.complete and shard_id in self._open:
             del self._open[shard_id]
             shard.settle()
+            shard.robots, self.robots = self.robots, RobotsCost()
             self._publishing.append((shard, self._publisher.submit(shard.publish, self._output)))
 
     def _relieve(self) -> None:

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
 from any2ds.fetch.hosts import Manners
+from any2ds.fetch.robots import Robots
 from any2ds.fetch.routes import Routes
+from any2ds.fetch.rules import product_of
 from any2ds.fetch.schedule import Schedule
 from any2ds.fetch.urls import normalize
-from any2ds.types import Fetched, Row
+from any2ds.types import Fetched, RobotsCost, Row
 
 HEARTBEAT = 0.1  # seconds: the longest time without a yield
 # Transfers begun per turn, and none while sockets wait to be read: when this process is what limits, more in flight
@@ -29,12 +31,15 @@ class UrlFetcher:
     def __init__(self, options: FetchOptions, buffer: Buffer) -> None:
         self._options = options
         self._buffer = buffer
-        self._transport = Routes(options, buffer)
+        self._robots: Robots | None = None
+        if options.robots != "ignore":
+            self._robots = Robots(product_of(options.user_agent), everywhere=options.robots == "respect")
+        self._transport = Routes(options, buffer, self._robots)
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
         options = self._options
         manners = Manners(options.max_per_host, options.host_delay, options.max_retry_after)
-        schedule = Schedule(options.thread_count, options.timeout, options.retries, manners)
+        schedule = Schedule(options.thread_count, options.timeout, options.retries, manners, robots=self._robots)
         clock = Clock()
         with Feeder(rows, schedule, options.thread_count, self._transport.wake) as feeder:
             # `exhausted` is read first: rows that come in between are then seen by the schedule.
@@ -47,6 +52,10 @@ class UrlFetcher:
                     yield done
             feeder.check()
 
+    def robots_cost(self) -> RobotsCost:
+        """What robots.txt has cost since the last call."""
+        return self._robots.take_cost() if self._robots else RobotsCost()
+
     def close(self) -> None:
         self._transport.close()
 
@@ -58,7 +67,7 @@ class UrlFetcher:
             if attempt is None:
                 break
             begun += 1
-            url = normalize(attempt.row.url)
+            url = attempt.url or normalize(attempt.row.url)
             if isinstance(url, str):
                 self._transport.start(attempt, url)
             elif fetched := schedule.finish(attempt, url, now):

@@ -25,6 +25,7 @@ from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
 from any2ds.fetch.certificates import certificate_bundle
 from any2ds.fetch.dns import Addresses, Resolver, asks_dns
+from any2ds.fetch.robots import LONGEST, REDIRECTS, Robots
 from any2ds.fetch.rules import opted_out, product_of, refuses
 from any2ds.fetch.schedule import Attempt
 from any2ds.fetch.urls import normalize
@@ -79,9 +80,10 @@ _CODES = {
 class CurlTransport:
     """Every method but `wake` belongs to one thread."""
 
-    def __init__(self, options: FetchOptions, buffer: Buffer) -> None:
+    def __init__(self, options: FetchOptions, buffer: Buffer, robots: Robots | None = None) -> None:
         self._options = options
         self._buffer = buffer
+        self._robots = robots  # whose rules hold for redirects too
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
@@ -114,7 +116,7 @@ class CurlTransport:
         if self._idle:
             transfer = self._idle.pop()
         else:
-            transfer = _Transfer(self._buffer, self._options, self._configure)
+            transfer = _Transfer(self._buffer, self._options, self._configure, self._robots)
             self._by_handle[transfer.handle] = transfer
         transfer.begin(attempt, url)
         self._by_attempt[attempt] = transfer
@@ -299,13 +301,16 @@ class _Transfer:
     __slots__ = (
         "_addresses",
         "_changed",
+        "_cut",
         "_error",
         "_headers",
+        "_longest",
         "_opt_outs",
         "_options",
         "_product",
         "_redirects",
         "_refusal",
+        "_robots",
         "_started",
         "at",
         "attempt",
@@ -318,8 +323,11 @@ class _Transfer:
         "url",
     )
 
-    def __init__(self, buffer: Buffer, options: FetchOptions, configure: Callable[[Any], None]) -> None:
+    def __init__(
+        self, buffer: Buffer, options: FetchOptions, configure: Callable[[Any], None], robots: Robots | None = None
+    ) -> None:
         self.handle = pycurl.Curl()
+        self._robots = robots
         self.receiving = buffer.receive()
         self._options = options
         self._opt_outs = frozenset(options.disallowed_header_directives or ())
@@ -350,6 +358,12 @@ class _Transfer:
         self.connect_by = self._started + self._options.connect_timeout
         if self._changed:
             self._restore()
+        self._longest = self._options.max_file_bytes
+        self._cut = False  # enough has been read
+        if attempt.asks:
+            self._longest = LONGEST
+            self.handle.setopt(pycurl.MAXFILESIZE_LARGE, 0)
+            self._changed.add(pycurl.MAXFILESIZE_LARGE)
         self.handle.setopt(pycurl.URL, url)
 
     def resolve(self, host: str, port: str, addresses: Addresses) -> None:
@@ -382,7 +396,10 @@ class _Transfer:
             self.handle.setopt(pycurl.CONNECTTIMEOUT_MS, _connect_milliseconds(options))
         if pycurl.HTTPHEADER in changed:
             self.handle.setopt(pycurl.HTTPHEADER, _request_headers(options))
-        changed &= {pycurl.RESOLVE}  # which the next transfer sets anew, or takes back
+        if pycurl.MAXFILESIZE_LARGE in changed and not self.attempt.asks:
+            self.handle.setopt(pycurl.MAXFILESIZE_LARGE, options.max_file_bytes)
+            changed.discard(pycurl.MAXFILESIZE_LARGE)
+        changed &= {pycurl.MAXFILESIZE_LARGE, pycurl.RESOLVE}  # which the next transfer sets anew, or takes back
 
     def location(self, error: tuple[int, str] | None) -> str | None:
         """Where an answer that is no success sends us, if anywhere; libcurl would resolve by itself there."""
@@ -405,11 +422,14 @@ class _Transfer:
         """Make ready to ask `location`, or say why it is not asked."""
         status = self.handle.getinfo(pycurl.RESPONSE_CODE)
         at = self._end_of_redirects
-        if self._redirects >= self._options.max_redirects:
+        most = self._options.max_redirects
+        if self._redirects >= (max(most, REDIRECTS) if self.attempt.asks else most):
             return Failure("fetch", "too_many_redirects", f"more than {self._redirects}", status, at)
         url = normalize(location)
         if isinstance(url, Failure) or not url.startswith(("http://", "https://")):
             return Failure("fetch", "bad_redirect", f"to {_scheme(location)}:", status, at)
+        if self._robots is not None and not self.attempt.asks and (refusal := self._robots.redirect_refusal(url)):
+            return replace(refusal, http_status=status, final_url=at)
         self._redirects += 1
         self.discarding = False
         self._headers.clear()
@@ -463,7 +483,7 @@ class _Transfer:
                     text = value.strip().decode("latin-1")
                     headers[key] = f"{headers[key]}, {text}" if key in headers else text
         lines.clear()
-        if "x-robots-tag" in headers and not self.discarding and self._refusal is None:
+        if "x-robots-tag" in headers and not self.discarding and self._refusal is None and not self.attempt.asks:
             directive = opted_out(headers["x-robots-tag"], self._product, self._opt_outs)
             if directive is not None:
                 self._refusal = ("opted_out", f"X-Robots-Tag: {directive}")
@@ -478,15 +498,18 @@ class _Transfer:
         if self.discarding:
             receiving.size = size
             return None if size <= _ERROR_BODY else -1
-        if size > self._options.max_file_bytes:
-            self._refusal = ("too_large", f"more than {self._options.max_file_bytes} bytes")
-            return -1
+        if size > self._longest:
+            if not self.attempt.asks:
+                self._refusal = ("too_large", f"more than {self._longest} bytes")
+                return -1
+            self._cut = True
+            chunk = chunk[: self._longest - receiving.size]
         try:
             receiving.write(chunk)
         except OSError as error:
             self._error = error
             return -1
-        return None
+        return -1 if self._cut else None
 
     def succeeded(self) -> Payload | Failure:
         handle = self.handle
@@ -512,7 +535,7 @@ class _Transfer:
             headers.get("last-modified"),
         )
 
-    def failed(self, number: int, words: str) -> Failure:
+    def failed(self, number: int, words: str) -> Payload | Failure:
         """Translate libcurl's error `number`. Raises the OSError that stopped this transfer, if one did."""
         if self._error is not None:
             raise self._error
@@ -520,6 +543,8 @@ class _Transfer:
         status = handle.getinfo(pycurl.RESPONSE_CODE) or None
         url = self._end_of_redirects
         words = words.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        if self._cut:
+            return self.succeeded()
         if self._refusal is not None:
             return Failure("fetch", *self._refusal, status, url)
         if number == pycurl.E_WRITE_ERROR and self.discarding and status:

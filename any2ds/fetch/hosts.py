@@ -47,12 +47,14 @@ class Host:
         "_counted_from",
         "_cut_at",
         "_delay",
+        "_floor",
         "_limit",
         "_manners",
         "_silence",
         "_slow_start",
         "_timeouts",
         "down_until",
+        "gated",
         "in_flight",
         "in_turn",
         "name",
@@ -68,12 +70,13 @@ class Host:
         self.not_before = 0.0  # when the next transfer may start
         self.in_turn = False  # the schedule has it in line
         self.down_until = 0.0  # until then it is not asked at all
+        self.gated = False  # its rows are subject to robots.txt
         self._silence = 0  # timeouts since its last answer
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
         self._manners = manners
         self._limit = min(FIRST_AT_ONCE, float(manners.max_per_host))
         self._slow_start = True
-        self._delay = manners.host_delay
+        self._delay = self._floor = manners.host_delay
         self._cut_at = -_ONE_ROUND
         self._answers = self._timeouts = 0  # lately
         self._counted_from = 0.0
@@ -94,6 +97,12 @@ class Host:
 
     def may_start(self, now: float) -> bool:
         return self.in_flight < self._limit and self.not_before <= now
+
+    def keep_apart(self, seconds: float) -> None:
+        """Start transfers at least so many seconds apart, because its robots.txt asks for it."""
+        if seconds > self._floor:
+            self._floor = seconds
+            self._delay = max(self._delay, seconds)
 
     def start(self, now: float) -> None:
         self.in_flight += 1
@@ -129,8 +138,8 @@ class Host:
             self._limit = min(
                 self._limit + (1.0 if self._slow_start else 1.0 / self._limit), float(self._manners.max_per_host)
             )
-        if self._delay > self._manners.host_delay:
-            self._delay = max(self._manners.host_delay, self._delay - 0.1 * _FIRST_DELAY)
+        if self._delay > self._floor:
+            self._delay = max(self._floor, self._delay - 0.1 * _FIRST_DELAY)
 
     @property
     def proven(self) -> bool:
@@ -139,8 +148,11 @@ class Host:
 
     def forgettable(self, now: float) -> bool:
         """Whether nothing about it is worth keeping."""
-        busy = self.in_flight or self.queue or self.in_turn
-        return self._slow_start and not busy and max(self.not_before, self.down_until) <= now
+        return self._slow_start and not self.busy and max(self.not_before, self.down_until) <= now
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.in_flight or self.queue or self.in_turn)
 
     def _cut(self, now: float, busy: bool) -> None:
         if now - self._cut_at < _ONE_ROUND:

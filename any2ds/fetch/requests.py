@@ -30,6 +30,7 @@ from urllib3 import exceptions as urllib3_errors
 
 from any2ds.config import FetchOptions
 from any2ds.fetch.certificates import certificate_bundle
+from any2ds.fetch.robots import REDIRECTS, Robots
 from any2ds.fetch.rules import opted_out, product_of, refuses
 from any2ds.fetch.threads import Abandoned, Answer, Flight, Refused, causes, words
 from any2ds.fetch.urls import normalize, scheme_of
@@ -96,8 +97,9 @@ def new_session(options: FetchOptions, tls: ssl.SSLContext) -> requests.Session:
 class RequestsClient:
     """A `threads.Client`; `session` may be replaced by one with adapters and auth of one's own."""
 
-    def __init__(self, options: FetchOptions, tls: ssl.SSLContext) -> None:
+    def __init__(self, options: FetchOptions, tls: ssl.SSLContext, robots: Robots | None = None) -> None:
         self._options = options
+        self._robots = robots  # whose rules hold for redirects too
         self.session = new_session(options, tls)
         self._proxies = {"http": options.proxy, "https": options.proxy} if options.proxy else None
         self._proxies_in_environment = bool(urllib.request.getproxies())
@@ -115,15 +117,19 @@ class RequestsClient:
         self._addresses.clear()
         _HERE.client = self
         here = url
-        for _ in range(self._options.max_redirects + 1):
+        asks = bool(flight.attempt.asks)
+        most = max(self._options.max_redirects, REDIRECTS) if asks else self._options.max_redirects
+        for _ in range(most + 1):
             outcome = self._ask(url, here, flight)
             if not isinstance(outcome, str):
                 return outcome
             target = normalize(outcome)
             if isinstance(target, Failure) or scheme_of(target) not in ("http", "https"):
                 return Failure("fetch", "bad_redirect", f"to {outcome[:200]}", final_url=here)
+            if self._robots is not None and not asks and (refusal := self._robots.redirect_refusal(target)):
+                return replace(refusal, final_url=here)
             here = target
-        words = f"more than {self._options.max_redirects}"
+        words = f"more than {most}"
         return Failure("fetch", "too_many_redirects", words, final_url=here)
 
     def close(self) -> None:
@@ -192,17 +198,18 @@ class RequestsClient:
                     return Failure("fetch", "bad_redirect", words(error), status, led)
             return Failure("fetch", f"http_{status}", "", status, led, _retry_after(status, headers.get("retry-after")))
         directive = opted_out(headers.get("x-robots-tag", ""), self._product, self._opt_outs)
-        if directive is not None:
+        if directive is not None and not flight.attempt.asks:
             return Failure("fetch", "opted_out", f"X-Robots-Tag: {directive}", status, led)
         announced = headers.get("content-length", "")
-        if announced.isdigit() and int(announced) > self._options.max_file_bytes:
+        if announced.isdigit() and int(announced) > self._options.max_file_bytes and not flight.attempt.asks:
             raise Refused("too_large", f"{announced} bytes")
         unknown = {part.strip().lower() for part in headers.get("content-encoding", "").split(",")} - _ENCODINGS
         if unknown:
             return Failure("fetch", "bad_encoding", f"Content-Encoding: {', '.join(unknown)}", status, led)
         # read1 returns what is there; read would wait for a whole chunk, however slowly it comes.
         while chunk := response.raw.read1(_CHUNK, decode_content=True):
-            flight.receive(chunk)
+            if not flight.receive(chunk):
+                break
         if not flight.parcel.size:
             return Failure("fetch", "empty_body", "", status, led)
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower() or None

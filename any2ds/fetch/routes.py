@@ -8,6 +8,7 @@ from functools import partial
 
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
+from any2ds.fetch.robots import Robots
 from any2ds.fetch.schedule import Attempt
 from any2ds.fetch.threads import ThreadTransport
 from any2ds.fetch.transport import Transport
@@ -51,8 +52,8 @@ class Routes:
     something, so that no engine waits for another one.
     """
 
-    def __init__(self, options: FetchOptions, buffer: Buffer) -> None:
-        self._options, self._buffer = options, buffer
+    def __init__(self, options: FetchOptions, buffer: Buffer, robots: Robots | None = None) -> None:
+        self._options, self._buffer, self._robots = options, buffer, robots
         self._web_engine = ""  # not known before the first URL needs it
         self._engines: dict[str, Transport] = {}
         self._by_scheme: dict[str, Transport] = {}
@@ -78,7 +79,7 @@ class Routes:
         return ended
 
     def cancel(self, attempt: Attempt) -> Failure:
-        url = normalize(attempt.row.url)
+        url = attempt.url or normalize(attempt.row.url)
         assert isinstance(url, str)  # or it would not have been started
         return self._engine_for(url).cancel(attempt)
 
@@ -108,11 +109,12 @@ class Routes:
         if name == "curl":
             from any2ds.fetch.curl import CurlTransport
 
-            engine = CurlTransport(options, buffer)
+            engine = CurlTransport(options, buffer, self._robots)
         elif name == "requests":
             from any2ds.fetch.requests import RequestsClient, tls_context
 
-            engine = ThreadTransport(partial(RequestsClient, options, tls_context(options)), options, buffer, self.wake)
+            connect = partial(RequestsClient, options, tls_context(options), self._robots)
+            engine = ThreadTransport(connect, options, buffer, self.wake)
         else:
             from any2ds.fetch.fsspec import FileSystems, FsspecClient
 

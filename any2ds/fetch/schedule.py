@@ -13,6 +13,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from any2ds.fetch.hosts import Host, Manners
+from any2ds.fetch.robots import RETRIES, Robots, origin_of
+from any2ds.fetch.urls import WEB, normalize
 from any2ds.types import Failure, Fetched, Payload, Row
 
 FIRST_BACKOFF = 1.0  # seconds; doubles with each attempt
@@ -20,12 +22,13 @@ MAX_BACKOFF = 60.0
 # A host that says `not now` is asked again later without it counting as an attempt, but not for ever.
 MAX_DEFERRALS = 5
 _PROVEN_HOSTS = 10_000  # up to so many hosts, those that have shown what they bear need not do so again
+_LOOKED_AT = 1000  # rows in a row that may not start now, before others have their turn
 _WAIT_CODES = frozenset({"http_429", "http_503"})
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One try at one row."""
+    """One try at one row, or at a robots.txt."""
 
     row: Row
     host: Host
@@ -33,23 +36,33 @@ class Attempt:
     deferrals: int = 0  # how often the host said that it should come later
     deadline: float = 0.0  # by the schedule's clock
     flying: bool = False
+    url: str | None = None  # of the row, normalised, if somebody has done so
+    asks: str = ""  # the origin whose robots.txt this is for; its row is none of the list
 
 
 class Schedule:
     """At most `slots` attempts in flight, each for `timeout` seconds (0: no limit), `retries` more after the first."""
 
     def __init__(
-        self, slots: int, timeout: float, retries: int, manners: Manners | None = None, rng: random.Random | None = None
+        self,
+        slots: int,
+        timeout: float,
+        retries: int,
+        manners: Manners | None = None,
+        rng: random.Random | None = None,
+        robots: Robots | None = None,
     ) -> None:
         self.slots = slots
         self.timeout = timeout or float("inf")
         self.retries = retries
         self.in_flight = 0
         self.fresh: deque[Row] = deque()  # rows that nobody has looked at; a feeder may append from another thread
-        self.queued = 0  # rows that wait for their host
+        self.queued = 0  # rows that wait for their host, or for its robots.txt
         self.deferred = 0  # rows that wait for their time
         self._manners = manners or Manners()
         self._rng = rng or random.Random()
+        self._robots = robots
+        self._interrupted = False  # there are more rows to look at right away
         self._hosts: dict[str, Host] = {}
         self._turn: deque[Host] = deque()  # hosts with waiting rows that may start one more now
         self._paused: list[tuple[float, int, Host]] = []  # hosts with waiting rows, by the time when they may start
@@ -77,7 +90,9 @@ class Schedule:
             self.deferred -= 1
             self._queue(attempt, now)
         while self._paused and self._paused[0][0] <= now:
-            self._offer_turn(heapq.heappop(self._paused)[2], now)
+            host = heapq.heappop(self._paused)[2]
+            self._offer_turn(host, now)
+            self._forget(host, now)
         while self._turn and self.in_flight < self.slots:
             host = self._turn.popleft()
             host.in_turn = False
@@ -85,20 +100,26 @@ class Schedule:
                 self.queued -= 1
                 return self._start(host.queue.popleft(), now)
             self._offer_turn(host, now)
-        while self.fresh:
+        looked_at = 0
+        while self.fresh and looked_at < _LOOKED_AT:
+            looked_at += 1
             row = self.fresh.popleft()
             attempt = Attempt(row, self._host_of(row))
             host = attempt.host
             if host.down_until > now:
                 self._give_up(attempt, now)
-            elif not host.queue and host.may_start(now):
-                return self._start(attempt, now)
-            else:
-                self._queue(attempt, now)
+                continue
+            first = self._past_robots(attempt, now) if host.gated else attempt
+            if first is None:
+                continue
+            if not host.queue and host.may_start(now):
+                return self._start(first, now)
+            self._queue(first, now)
+        self._interrupted = looked_at == _LOOKED_AT
         return None
 
     def given_up(self) -> list[Fetched]:
-        """The rows that are not tried at all, because their host is down; each is told once."""
+        """The rows that are not tried at all, because of their host or its robots.txt; each is told once."""
         found = list(self._given_up)
         self._given_up.clear()
         return found
@@ -118,9 +139,10 @@ class Schedule:
             self._offer_turn(host, now)
         if isinstance(outcome, Failure) and self._put_off(attempt, outcome, now):
             return None
-        if not host.in_flight and host.forgettable(now) and not (host.proven and len(self._hosts) < _PROVEN_HOSTS):
-            self._hosts.pop(host.name, None)
-        return Fetched(attempt.row, outcome, attempt.number)
+        if attempt.asks:
+            self._learn(attempt, outcome, now)
+        self._forget(host, now)
+        return None if attempt.asks else Fetched(attempt.row, outcome, attempt.number)
 
     def overdue(self, now: float) -> list[Attempt]:
         """The attempts whose time is up; each is told once, and is to be finished by the caller."""
@@ -134,6 +156,8 @@ class Schedule:
         """Seconds until a deadline, a retry or a host is due; infinite if none is."""
         due = float("inf")
         if self.in_flight < self.slots:
+            if self._interrupted and self.fresh:
+                return 0.0
             due = min(queue[0][0] if queue else due for queue in (self._later, self._paused))
         first = self._first()
         return max(0.0, min(due, first.deadline if first else float("inf")) - now)
@@ -144,7 +168,11 @@ class Schedule:
 
     def _give_up(self, attempt: Attempt, now: float) -> None:
         failure = Failure("fetch", "host_down", f"{attempt.host.name} has not answered anything")
-        if not self._put_off(attempt, failure, now):
+        if self._put_off(attempt, failure, now):
+            return
+        if attempt.asks:
+            self._learn(attempt, failure, now)
+        else:
             self._given_up.append(Fetched(attempt.row, failure, attempt.number))
 
     def _put_off(self, attempt: Attempt, failure: Failure, now: float) -> bool:
@@ -159,10 +187,10 @@ class Schedule:
             wait += failure.retry_after
             if attempt.deferrals < MAX_DEFERRALS:
                 number, deferrals = attempt.number, attempt.deferrals + 1
-        if number > self.retries + 1:
+        if number > (max(self.retries, RETRIES) if attempt.asks else self.retries) + 1:
             return False
         self.deferred += 1
-        again = Attempt(attempt.row, attempt.host, number, deferrals)
+        again = Attempt(attempt.row, attempt.host, number, deferrals, asks=attempt.asks)
         heapq.heappush(self._later, (now + wait, next(self._order), again))
         return True
 
@@ -179,7 +207,10 @@ class Schedule:
         return attempt
 
     def _queue(self, attempt: Attempt, now: float) -> None:
-        attempt.host.queue.append(attempt)
+        if attempt.asks:
+            attempt.host.queue.appendleft(attempt)
+        else:
+            attempt.host.queue.append(attempt)
         self.queued += 1
         self._offer_turn(attempt.host, now)
 
@@ -199,7 +230,52 @@ class Schedule:
         host = self._hosts.get(name)
         if host is None:
             host = self._hosts[name] = Host(name, self._manners)
+            host.gated = self._robots is not None and self._robots.asks(name)
         return host
+
+    def _past_robots(self, attempt: Attempt, now: float) -> Attempt | None:
+        """What is to be tried of a row: itself if robots.txt lets it, that file if nobody has asked for it, or nothing,
+        because the row waits for the file or is given up.
+
+        A host's name in the list tells nothing for sure: what counts is the origin of the URL that is asked for.
+        """
+        robots, host = self._robots, attempt.host
+        url = normalize(attempt.row.url)
+        if robots is None or isinstance(url, Failure):  # which fails without being asked for
+            return attempt
+        attempt.url = url
+        known = robots.known(url, now)
+        if known is None:
+            origin = origin_of(url) or ""
+            self.queued += 1
+            if not robots.hold(origin, attempt.row, now):
+                return None
+            return Attempt(Row(attempt.row.shard_id, -1, "", f"{origin}/robots.txt"), host, asks=origin)
+        if known.delay:
+            host.keep_apart(known.delay)
+        refusal = known.refusal(url)
+        if refusal is None:
+            return attempt
+        self._given_up.append(Fetched(attempt.row, refusal, 0))
+        self._forget(host, now)
+        return None
+
+    def _learn(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> None:
+        """A robots.txt is known, or known to be out of reach: the rows that waited for it are looked at again."""
+        if self._robots is not None:
+            held = self._robots.learn(attempt.asks, outcome, now)
+            self.queued -= len(held)
+            self.fresh.extendleft(reversed(held))
+
+    def _forget(self, host: Host, now: float) -> None:
+        """Forget an idle host that taught us nothing; one that is to be left alone for a while, after that."""
+        if host.busy or (host.proven and len(self._hosts) < _PROVEN_HOSTS):
+            return
+        if host.forgettable(now):
+            self._hosts.pop(host.name, None)
+        elif host.woken_at != (until := max(host.not_before, host.down_until)) and until > now:
+            host.woken_at = until
+            heapq.heappush(self._paused, (until, next(self._order), host))
 
     def _first(self) -> Attempt | None:
         deadlines = self._deadlines
@@ -209,8 +285,13 @@ class Schedule:
 
 
 def host_name(url: str | None) -> str:
-    """The part of a URL that names the server, roughly: good enough to tell hosts apart, at 0.3 µs."""
+    """The part of a URL that names the server, at 0.3 µs, and exactly if it is one: good enough to tell hosts apart."""
     if not url:
         return ""
-    authority = url.partition("://")[2].partition("/")[0]
-    return authority.rpartition("@")[2].lower()
+    scheme, _, rest = url.partition("://")
+    authority = rest.partition("/")[0]
+    if "@" in authority or scheme not in WEB:  # where the server is named depends on what else stands there
+        normal = normalize(url)
+        authority = "" if isinstance(normal, Failure) else normal.partition("://")[2].partition("/")[0]
+        authority = authority.rpartition("@")[2]
+    return authority.lower()

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
+from any2ds.fetch.robots import LONGEST
 from any2ds.fetch.schedule import Attempt
 from any2ds.types import Failure, Payload
 
@@ -94,12 +95,17 @@ class Flight:
         if self.abandoned:
             raise Abandoned
 
-    def receive(self, chunk: bytes) -> None:
-        """Take a piece of the body. Raises Refused where a bound is passed, Abandoned where nobody wants it."""
+    def receive(self, chunk: bytes) -> bool:
+        """Take a piece of the body; whether more is wanted.
+
+        Raises Refused where a bound is passed, Abandoned where nobody waits for it any more.
+        """
         if self.abandoned:
             raise Abandoned
         options, parcel = self._options, self.parcel
-        if parcel.size + len(chunk) > options.max_file_bytes:
+        if self.attempt.asks:
+            chunk = chunk[: LONGEST - parcel.size]
+        elif parcel.size + len(chunk) > options.max_file_bytes:
             raise Refused("too_large", f"more than {options.max_file_bytes} bytes")
         try:
             parcel.write(chunk)
@@ -112,6 +118,7 @@ class Flight:
             if parcel.size - self._mark_size < options.min_speed * elapsed:
                 raise Refused("timeout_stalled", f"slower than {options.min_speed} bytes/s for {elapsed:.1f} s")
             self._mark_time, self._mark_size = time.monotonic(), parcel.size
+        return not self.attempt.asks or parcel.size < LONGEST
 
     def arrived(self, buffer: Buffer) -> Payload | Failure:
         """In the polling thread: the outcome. Raises the OSError that kept the body from being buffered."""

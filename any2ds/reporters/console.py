@@ -106,6 +106,12 @@ def _report(total: RunReport, output_folder: str) -> RenderableType:
         + (f", {total.skipped_shards:,} were finished before" if total.skipped_shards else "")
         + (f", {len(total.failed_shards):,} FAILED" if total.failed_shards else ""),
     ]
+    if total.robots.files:
+        excluded = sum(total.status_dict.get(code, 0) for code in ("robots", "robots_unreachable"))
+        lines.append(
+            f"{total.robots.files:,} robots.txt asked for ({decimal(total.robots.bytes)}, "
+            f"{total.robots.seconds / total.robots.files:.2f} s each), {excluded:,} rows excluded by them"
+        )
     return Group(table, *map(Text, lines)) if total.status_dict else Group(*map(Text, lines))
 
 

@@ -24,6 +24,7 @@ class Buffer:
     """Accounts for the bodies of one process; `limit` bytes of memory, shared by `transfers` at once."""
 
     def __init__(self, limit: int, transfers: int, folder: str | None = None) -> None:
+        self.received = 0  # bytes that ever arrived
         self.used = 0  # bytes of bodies in memory, those included that arrive in this thread
         self.half = limit // 2  # what is in flight, and what writers hold
         # What a transfer may hold when memory is short; all of them together hold at most half of it.
@@ -199,6 +200,7 @@ class Receiving:
         """Raises OSError if the disk is full."""
         count = len(chunk)
         self.size += count
+        self._buffer.received += count
         if self._extents:
             self._extents += self._buffer.spool.append(chunk)
             return
@@ -245,6 +247,7 @@ class Parcel:
 
     def write(self, chunk: bytes) -> None:
         self.size += len(chunk)
+        self._buffer.received += len(chunk)  # not exact, with so many threads, but it grows
         if self.file is not None:
             _write_all(self.file, memoryview(chunk))
             return

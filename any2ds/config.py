@@ -254,6 +254,9 @@ class FetchOptions:
     )
     thread_count: int = option("transfers in flight per process", integer(1, 100_000), 256)
     timeout: float = option("seconds for one attempt, body included", seconds, 10.0)
+    outage_patience: float = option(
+        "seconds to wait when nothing answers any more, before the run is given up", seconds, 600.0
+    )
     retries: int = option("further attempts after one that failed for a passing reason", integer(0), 0)
     connect_timeout: float = option(
         "seconds until connected, name look-up included; 0 for no limit of its own", seconds, 0.0

@@ -9,6 +9,7 @@
     │   └── MissingExtra      a library is not installed that this choice needs
     └── RunError              the run ended, but not with everything that was asked for (exit code 1)
         ├── ReadError         the url list broke off: malformed line, broken gzip, truncated parquet
+        ├── NetworkDown       nothing answers any more, for longer than --outage_patience
         └── IncompleteRun     shards are missing; carries the report of what was done
 
 What goes wrong with one row is not an exception but a `types.Failure`; what goes wrong with one
@@ -85,6 +86,10 @@ class MissingExtra(UsageError):
 
 class RunError(Any2dsError):
     pass
+
+
+class NetworkDown(RunError):
+    """Nothing answers any more. It ends the run: what is not finished would fail without reason."""
 
 
 class ReadError(RunError):

@@ -78,6 +78,9 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "transform_error": FailureCode(False, "a transform failed on this file"),
     "fetch_error": FailureCode(False, "the transfer failed for another reason, named in error_message"),
 }
+BROKEN_OFF = frozenset({"connect", "dns", "reset", "timeout_connect", "timeout_stalled", "timeout_total", "truncated"})
+"""The codes that tell of a network as much as of a host."""
+
 """The closed list, with `http_<status>` for every other status than success."""
 
 _HTTP_CODE = re.compile(r"http_([1-9]\d\d)")
@@ -103,10 +106,16 @@ class Failure:
     http_status: int | None = None
     final_url: str | None = None  # where redirects led, if anywhere
     retry_after: float | None = None  # seconds that the server asked us to wait
+    blame: Literal["host", "us"] | None = None  # who is at fault, where the failure itself tells more than its code
 
     @property
     def transient(self) -> bool:
         return failure_code(self.code).transient
+
+    @property
+    def answered(self) -> bool:
+        """Whether somebody answered, and the answer was the trouble."""
+        return self.http_status is not None and self.code not in BROKEN_OFF
 
     @property
     def status(self) -> str:

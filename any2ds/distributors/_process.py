@@ -16,11 +16,13 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import IO, Any
 
+from any2ds.errors import NetworkDown
 from any2ds.types import ShardJob
 
 WANT_JOB = "want_job"  # child to parent: one more, please
 EVENT = "event"  # child to parent, with the event
 END = "end"  # parent to child: there are no more
+FATAL = "fatal"  # child to parent, with an error that ends the run
 CRASHED = "crashed"  # child to parent, with a traceback: the worker raised
 
 # What the child runs first, so that it finds the modules that the parent has found.
@@ -65,6 +67,9 @@ def main() -> None:
             send((EVENT, event))
     except BrokenPipeError:
         code = 1
+    except NetworkDown as error:
+        code = 1
+        send((FATAL, error))
     except BaseException:
         import traceback
 

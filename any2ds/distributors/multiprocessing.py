@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from any2ds.config import RunOptions
-from any2ds.distributors._process import BOOTSTRAP, CRASHED, END, EVENT, WANT_JOB
+from any2ds.distributors._process import BOOTSTRAP, CRASHED, END, EVENT, FATAL, WANT_JOB
 from any2ds.errors import RunError
 from any2ds.protocols import Worker
 from any2ds.types import Event, ShardError, ShardJob, ShardReport
@@ -48,7 +48,7 @@ class MultiprocessingDistributor:
                     ready.append(content)
                 elif kind == _NO_MORE_JOBS:
                     more = False
-                elif kind == _BROKEN:
+                elif kind in (_BROKEN, FATAL):
                     raise content
                 elif child is not None and kind == WANT_JOB:
                     child.started = True

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
-from any2ds.fetch.hosts import Manners
+from any2ds.fetch.breaker import PROBE_TIMEOUT, Breaker
+from any2ds.fetch.hosts import Host, Manners
 from any2ds.fetch.robots import Robots
 from any2ds.fetch.routes import Routes
 from any2ds.fetch.rules import product_of
-from any2ds.fetch.schedule import Schedule
+from any2ds.fetch.schedule import Attempt, Schedule
 from any2ds.fetch.urls import normalize
-from any2ds.types import Fetched, RobotsCost, Row
+from any2ds.types import Failure, Fetched, Payload, RobotsCost, Row
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT = 0.1  # seconds: the longest time without a yield
 # Transfers begun per turn, and none while sockets wait to be read: when this process is what limits, more in flight
@@ -35,18 +40,21 @@ class UrlFetcher:
         if options.robots != "ignore":
             self._robots = Robots(product_of(options.user_agent), everywhere=options.robots == "respect")
         self._transport = Routes(options, buffer, self._robots)
+        self._probes: list[Attempt] = []
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
         options = self._options
         manners = Manners(options.max_per_host, options.host_delay, options.max_retry_after)
         schedule = Schedule(options.thread_count, options.timeout, options.retries, manners, robots=self._robots)
         clock = Clock()
+        breaker = Breaker(options.outage_patience, clock.now())
         with Feeder(rows, schedule, options.thread_count, self._transport.wake) as feeder:
             # `exhausted` is read first: rows that come in between are then seen by the schedule.
-            while not (feeder.exhausted and schedule.idle):
-                begun, done = self._begin(schedule, clock.now())
-                wait = 0.0 if done or begun == _STARTS_PER_TURN else min(HEARTBEAT, schedule.wait(clock.now()))
-                done += self._move(schedule, clock, wait)
+            while not (feeder.exhausted and schedule.idle and breaker.idle):
+                begun, done = self._begin(schedule, breaker, clock.now())
+                busy = done or begun == _STARTS_PER_TURN
+                wait = HEARTBEAT if breaker.holding else schedule.wait(clock.now())
+                done += self._move(schedule, breaker, clock, 0.0 if busy else min(HEARTBEAT, wait))
                 feeder.refill()
                 with clock.absence():
                     yield done
@@ -59,10 +67,13 @@ class UrlFetcher:
     def close(self) -> None:
         self._transport.close()
 
-    def _begin(self, schedule: Schedule, now: float) -> tuple[int, list[Fetched]]:
+    def _begin(self, schedule: Schedule, breaker: Breaker, now: float) -> tuple[int, list[Fetched]]:
         """Start what may start: how many attempts, and the rows that cannot even be tried."""
         begun, done = 0, []
-        while begun < _STARTS_PER_TURN and not self._transport.backlog and not self._buffer.full:
+        most = _STARTS_PER_TURN
+        if breaker.holding:
+            most = breaker.try_one(now)
+        while begun < most and not self._transport.backlog and not self._buffer.full:
             attempt = schedule.next(now)
             if attempt is None:
                 break
@@ -75,14 +86,43 @@ class UrlFetcher:
         done += schedule.given_up()
         return begun, done
 
-    def _move(self, schedule: Schedule, clock: Clock, wait: float) -> Iterator[Fetched]:
+    def _move(self, schedule: Schedule, breaker: Breaker, clock: Clock, wait: float) -> Iterator[Fetched]:
         """Move bytes for at most `wait` seconds if there are none: the rows that are done with."""
-        for attempt, outcome in self._transport.poll(wait):
-            if fetched := schedule.finish(attempt, outcome, clock.now()):
+        received = self._buffer.received
+        answered: Attempt | None = None
+        for attempt, outcome in chain(self._transport.poll(wait), self._overdue(schedule, clock)):
+            if isinstance(outcome, Payload) or outcome.answered:
+                answered = attempt
+            if attempt.probe:
+                self._probes.remove(attempt)
+            elif isinstance(outcome, Failure) and breaker.doubts(attempt, outcome, clock.now()):
+                schedule.land(attempt, clock.now())
+            elif fetched := schedule.finish(attempt, outcome, clock.now()):
                 yield fetched
-        for attempt in schedule.overdue(clock.now()):
-            if fetched := schedule.finish(attempt, self._transport.cancel(attempt), clock.now()):
+        now, was_paused = clock.now(), breaker.paused
+        if answered is not None or self._buffer.received > received:
+            breaker.hear(now, answered)
+        breaker.look(now, schedule.in_flight)
+        if breaker.paused != was_paused:
+            words = "Nothing answers any more: waiting for the network" if breaker.paused else "The network is back"
+            log.warning("%s", words)
+        if url := breaker.probe(now):
+            self._send_probe(url, now)
+        for attempt, failure, excused in breaker.judged(now):
+            if excused:
+                schedule.excuse(attempt, now)
+            elif fetched := schedule.settle(attempt, failure, now):
                 yield fetched
+
+    def _overdue(self, schedule: Schedule, clock: Clock) -> Iterator[tuple[Attempt, Failure]]:
+        now = clock.now()
+        for attempt in [*schedule.overdue(now), *(probe for probe in self._probes if probe.deadline <= now)]:
+            yield attempt, self._transport.cancel(attempt)
+
+    def _send_probe(self, url: str, now: float) -> None:
+        probe = Attempt(Row(-1, -1, "", url), Host("", Manners()), probe=True, deadline=now + PROBE_TIMEOUT)
+        self._probes.append(probe)
+        self._transport.start(probe, str(normalize(url)))
 
 
 class Clock:

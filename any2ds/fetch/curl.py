@@ -6,6 +6,7 @@ Knows nothing of schedules: it starts attempts, polls, and says how each ended.
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import selectors
 import socket
@@ -15,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urljoin
 from urllib.request import getproxies_environment
 
@@ -44,6 +45,7 @@ _HEADERS = {name.encode(): name for name in ("etag", "last-modified", "location"
 _AUTHORITY = re.compile(r"([a-z]+)://(?:([^/?#@]*)@)?(\[[^\]]*\]|[^/?#:]*)(?::(\d+))?", re.IGNORECASE)
 _PORTS = {"http": "80", "https": "443", "ftp": "21", "ftps": "990"}
 _SECRET = ("authorization:", "cookie:")  # headers that are not for the hosts to which others redirect
+_NO_ROUTE = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
 _INITIALS = frozenset(b"eElLxXH")
 
 _CODES = {
@@ -168,6 +170,8 @@ class CurlTransport:
         """Give an attempt up because its time is over, and say how far it came."""
         transfer = self._by_attempt[attempt]
         failure = transfer.timed_out(transfer in self._resolving)
+        if transfer in self._resolving:
+            failure = self._unanswered(transfer, failure)
         self._put_back(transfer)
         return failure
 
@@ -233,8 +237,13 @@ class CurlTransport:
             for transfer in self._resolving:
                 if transfer.connect_by > now:
                     break
-                failure = transfer.timed_out(resolving=True)
+                failure = self._unanswered(transfer, transfer.timed_out(resolving=True))
                 self._unsent.append((transfer.attempt, replace(failure, code="timeout_connect")))
+
+    def _unanswered(self, transfer: _Transfer, failure: Failure) -> Failure:
+        """`failure` of a transfer that waits for its host's addresses: ours if the name servers say nothing at all."""
+        silent = self._resolver is not None and self._resolver.heard < transfer.started
+        return replace(failure, blame="us") if silent else failure
 
     def _end(
         self,
@@ -311,7 +320,6 @@ class _Transfer:
         "_redirects",
         "_refusal",
         "_robots",
-        "_started",
         "at",
         "attempt",
         "connect_by",
@@ -320,6 +328,7 @@ class _Transfer:
         "lines",
         "receiving",
         "sent",
+        "started",
         "url",
     )
 
@@ -354,8 +363,8 @@ class _Transfer:
         self.lines.clear()
         self._headers.clear()
         self._addresses.clear()
-        self._started = time.monotonic()
-        self.connect_by = self._started + self._options.connect_timeout
+        self.started = time.monotonic()
+        self.connect_by = self.started + self._options.connect_timeout
         if self._changed:
             self._restore()
         self._longest = self._options.max_file_bytes
@@ -364,6 +373,10 @@ class _Transfer:
             self._longest = LONGEST
             self.handle.setopt(pycurl.MAXFILESIZE_LARGE, 0)
             self._changed.add(pycurl.MAXFILESIZE_LARGE)
+        if attempt.probe:
+            self.handle.setopt(pycurl.NOBODY, 1)
+            self.handle.setopt(pycurl.FRESH_CONNECT, 1)
+            self._changed |= {pycurl.NOBODY, pycurl.FRESH_CONNECT}
         self.handle.setopt(pycurl.URL, url)
 
     def resolve(self, host: str, port: str, addresses: Addresses) -> None:
@@ -399,11 +412,14 @@ class _Transfer:
         if pycurl.MAXFILESIZE_LARGE in changed and not self.attempt.asks:
             self.handle.setopt(pycurl.MAXFILESIZE_LARGE, options.max_file_bytes)
             changed.discard(pycurl.MAXFILESIZE_LARGE)
+        if pycurl.NOBODY in changed:
+            self.handle.setopt(pycurl.NOBODY, 0)
+            self.handle.setopt(pycurl.FRESH_CONNECT, 0)
         changed &= {pycurl.MAXFILESIZE_LARGE, pycurl.RESOLVE}  # which the next transfer sets anew, or takes back
 
     def location(self, error: tuple[int, str] | None) -> str | None:
         """Where an answer that is no success sends us, if anywhere; libcurl would resolve by itself there."""
-        if self._refusal is not None:
+        if self._refusal is not None or self.attempt.probe:
             return None
         if error is not None and error[0] not in _BODY_ERRORS:
             return None
@@ -530,7 +546,7 @@ class _Transfer:
             media_type or None,
             status,
             url,
-            time.monotonic() - self._started,
+            time.monotonic() - self.started,
             headers.get("etag"),
             headers.get("last-modified"),
         )
@@ -550,6 +566,9 @@ class _Transfer:
         if number == pycurl.E_WRITE_ERROR and self.discarding and status:
             return self._refused(status, url)
         code = _CODES.get(number, "fetch_error")
+        blame: Literal["us"] | None = (
+            "us" if code == "connect" and handle.getinfo(pycurl.OS_ERRNO) in _NO_ROUTE else None
+        )
         if number == pycurl.E_OPERATION_TIMEDOUT:
             code = "timeout_stalled" if "too slow" in words else "timeout_connect"
         elif code == "unsupported_scheme" and "HTTP/0.9" in words:
@@ -558,12 +577,12 @@ class _Transfer:
             code = "protocol"  # libcurl reports malformed chunks as a failure to receive
         elif code == "fetch_error":
             words = f"libcurl error {number}: {words}"
-        return Failure("fetch", code, words, status, url)
+        return Failure("fetch", code, words, status, url, blame=blame)
 
     def timed_out(self, resolving: bool = False) -> Failure:
         """Why it is given up; `resolving` if it waits for its host's addresses, and libcurl does not have it yet."""
         handle = self.handle
-        seconds = time.monotonic() - self._started
+        seconds = time.monotonic() - self.started
         if resolving:
             detail = f"after {seconds:.1f} s, while resolving the host name"
             return Failure("fetch", "timeout_total", detail, None, self._end_of_redirects)

@@ -49,6 +49,7 @@ _MEANINGS = {
     11: "no name server can be reached",
     _TIMEOUT: "no name server answered",
 }
+_SILENT = frozenset({11, _TIMEOUT})
 _ENV_HOSTS = 1 << 8  # ARES_AI_ENVHOSTS: the variable CARES_HOSTS may name another hosts file; nobody needs root for it
 _STREAM = int(socket.SOCK_STREAM)  # without it each address comes once per kind of socket
 
@@ -94,6 +95,7 @@ class Resolver:
         self._answers: deque[tuple[str, Any, int | None]] = deque()  # filled by c-ares' thread
         self._channel: pycares.Channel | None = None  # made for the first name, so that lists without names pay nothing
         self._refresh_at = 0.0
+        self.heard = 0.0  # when a name server last said anything; 0 if none ever has
 
     def lookup(self, host: str) -> Addresses | Failure | None:
         """What is known of `host`, for which `asks_dns` holds; None if it is being asked for.
@@ -130,6 +132,8 @@ class Resolver:
         while self._answers:
             host, result, error = self._answers.popleft()
             self._asking -= 1
+            if error not in _SILENT:
+                self.heard = self._now()
             lookup = self._pending[host]
             lookup.asked = False
             if self._again(lookup, error):
@@ -215,5 +219,6 @@ def _read(result: Any, error: int | None) -> tuple[Addresses | Failure, float]:
         return addresses, min(max(float(ttl), _LEAST_TTL), _MOST_TTL)
     if error is None or error in _NO_SUCH_NAME:
         words = "the name has no address" if error in (None, _NO_DATA) else "there is no such name"
-        return Failure("fetch", "dns", words), _NEGATIVE
-    return Failure("fetch", "dns", _MEANINGS.get(error) or f"c-ares error {error}"), _BROKEN
+        return Failure("fetch", "dns", words, blame="host"), _NEGATIVE
+    words = _MEANINGS.get(error) or f"c-ares error {error}"
+    return Failure("fetch", "dns", words, blame="us" if error in _SILENT else None), _BROKEN

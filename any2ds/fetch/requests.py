@@ -171,7 +171,8 @@ class RequestsClient:
         for last_try in (False, True):
             self.fresh = False
             try:
-                return self.session.get(
+                return self.session.request(
+                    "HEAD" if flight.attempt.probe else "GET",
                     urldefragauth(url),  # a cookie jar would take what stands before the @ for a part of the host
                     auth=auth if any(auth) else None,
                     headers=headers,

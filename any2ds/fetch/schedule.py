@@ -10,7 +10,7 @@ import heapq
 import itertools
 import random
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from any2ds.fetch.hosts import Host, Manners
 from any2ds.fetch.robots import RETRIES, Robots, origin_of
@@ -34,7 +34,10 @@ class Attempt:
     host: Host
     number: int = 1  # of attempts, this one included
     deferrals: int = 0  # how often the host said that it should come later
-    deadline: float = 0.0  # by the schedule's clock
+    excuses: int = 0  # how often it failed for reasons of ours
+    probe: bool = False  # only to see whether anything comes back; its row is none of the list
+    started: float = 0.0  # by the schedule's clock, like the next one
+    deadline: float = 0.0
     flying: bool = False
     url: str | None = None  # of the row, normalised, if somebody has done so
     asks: str = ""  # the origin whose robots.txt this is for; its row is none of the list
@@ -126,10 +129,25 @@ class Schedule:
 
     def finish(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
         """Record how an attempt ended. None if the row is going to be tried again."""
-        host = attempt.host
         attempt.flying = False
         self.in_flight -= 1
-        host.in_flight -= 1
+        attempt.host.in_flight -= 1
+        return self.settle(attempt, outcome, now)
+
+    def land(self, attempt: Attempt, now: float) -> None:
+        """An attempt has ended, and `settle` or `excuse` will say later what follows from it."""
+        attempt.flying = False
+        self.in_flight -= 1
+        attempt.host.in_flight -= 1
+        self._offer_turn(attempt.host, now)
+
+    def excuse(self, attempt: Attempt, now: float) -> None:
+        """An attempt that has landed does not count: its row is tried again."""
+        self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
+
+    def settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
+        """Like `finish`, for an attempt that has landed."""
+        host = attempt.host
         host.learn(outcome, now)
         if host.queue:
             if host.down_until > now:
@@ -189,14 +207,17 @@ class Schedule:
                 number, deferrals = attempt.number, attempt.deferrals + 1
         if number > (max(self.retries, RETRIES) if attempt.asks else self.retries) + 1:
             return False
-        self.deferred += 1
-        again = Attempt(attempt.row, attempt.host, number, deferrals, asks=attempt.asks)
-        heapq.heappush(self._later, (now + wait, next(self._order), again))
+        self._defer(replace(attempt, number=number, deferrals=deferrals), now + wait)
         return True
+
+    def _defer(self, attempt: Attempt, due: float) -> None:
+        self.deferred += 1
+        heapq.heappush(self._later, (due, next(self._order), attempt))
 
     def _start(self, attempt: Attempt, now: float) -> Attempt:
         host = attempt.host
         attempt.flying = True
+        attempt.started = now
         attempt.deadline = now + self.timeout
         self.in_flight += 1
         host.start(now)

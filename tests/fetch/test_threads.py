@@ -150,7 +150,7 @@ def test_bodies_of_all_threads_together_stay_in_bounds(transport: Any) -> None:
         moved.start(attempt(), "x:")
     bodies = [outcome.body for outcome in results(moved, 64) if isinstance(outcome, Payload)]
     assert [len(body.read()) for body in bodies] == [1_000_000] * 64
-    assert most[0] <= 1_000_000
+    assert most[0] <= 1_000_000 + 16 * 10_000  # a chunk is counted before it goes to disk
     for body in bodies:
         body.release()
     assert buffer.count_apart(0) == 0

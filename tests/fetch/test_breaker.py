@@ -1,0 +1,157 @@
+"""Whose fault a failure is, judged by a clock that the test turns."""
+
+import pytest
+
+from any2ds.errors import NetworkDown
+from any2ds.fetch.breaker import MAX_EXCUSES, Breaker
+from any2ds.fetch.hosts import Host, Manners
+from any2ds.fetch.schedule import Attempt
+from any2ds.types import Failure, Row
+
+RESET, TIMEOUT = Failure("fetch", "reset"), Failure("fetch", "timeout_total")
+UNREACHABLE = Failure("fetch", "connect", "Network is unreachable", blame="us")
+NO_SERVER = Failure("fetch", "dns", "no name server answered", blame="us")
+
+
+def attempt(host: str = "a.test", started: float = 0.0, excuses: int = 0) -> Attempt:
+    row = Row(0, 0, "0", f"http://{host}/x")
+    return Attempt(row, Host(host, Manners()), started=started, excuses=excuses)
+
+
+def verdicts(breaker: Breaker, now: float) -> list[bool]:
+    return [excused for _, _, excused in breaker.judged(now)]
+
+
+def heard(now: float = 0.0, patience: float = 0.0, host: str = "127.0.0.1") -> Breaker:
+    breaker = Breaker(patience, now)
+    breaker.hear(now, attempt(host))
+    return breaker
+
+
+def silent(breaker: Breaker, start: float, end: float, in_flight: int = 100) -> list[str]:
+    """Turns without a sign of life, ten a second; the probes that are asked for."""
+    probes = []
+    for turn in range(round((end - start) * 10) + 1):
+        now = start + turn / 10
+        breaker.look(now, in_flight)
+        if url := breaker.probe(now):
+            probes.append(url)
+    return probes
+
+
+def test_a_failure_counts_when_others_are_answered_after_it() -> None:
+    breaker = heard()
+    assert breaker.doubts(attempt(), RESET, 1.0)
+    breaker.look(1.0, 10)
+    assert verdicts(breaker, 1.0) == []
+    assert not breaker.idle
+    breaker.hear(1.1, attempt("b.test"))
+    assert verdicts(breaker, 1.1) == [False]
+    assert breaker.idle
+
+
+def test_failures_that_tell_of_the_host_are_never_in_doubt() -> None:
+    breaker = heard()
+    for failure in (Failure("fetch", "http_404", http_status=404), Failure("fetch", "dns", blame="host")):
+        assert not breaker.doubts(attempt(), failure, 1.0)
+
+
+def test_silence_with_probes_unanswered_is_an_outage_that_excuses() -> None:
+    breaker = heard()
+    assert silent(breaker, 0.0, 10.0)[:1] == ["http://127.0.0.1/x"]
+    assert breaker.paused
+    assert breaker.holding
+    assert breaker.doubts(attempt(started=0.0), TIMEOUT, 10.0)
+    assert verdicts(breaker, 10.0) == [True]
+    breaker.hear(31.0)
+    breaker.look(31.0, 10)
+    assert not breaker.holding
+    # What was under way before it ended is excused as well, what began later is not.
+    for started, expected in ((25.0, True), (31.5, False)):
+        assert breaker.doubts(attempt(started=started), TIMEOUT, 40.0)
+        breaker.hear(40.0)
+        assert verdicts(breaker, 40.0) == [expected]
+
+
+def test_an_answered_probe_makes_failures_count() -> None:
+    breaker = heard()
+    for second in range(0, 20, 3):
+        probes = silent(breaker, second, second + 2.5)
+        assert len(probes) == 1
+        assert not breaker.paused
+        breaker.hear(second + 2.5, attempt(host="b.test"))
+    assert breaker.doubts(attempt(started=10.0), TIMEOUT, 21.0)
+    assert verdicts(breaker, 21.0) == [False]  # it had long been silent when others were not
+
+
+def test_many_failures_at_once_stop_new_transfers_until_it_is_known_why() -> None:
+    breaker = heard()
+    for _ in range(20):
+        assert breaker.doubts(attempt(started=0.1), RESET, 0.2)
+    assert silent(breaker, 0.2, 0.8)
+    assert breaker.holding
+    assert not breaker.paused
+    breaker.hear(0.9)
+    assert verdicts(breaker, 0.9) == [False] * 20
+    assert not breaker.holding
+
+
+def test_a_few_quick_failures_at_the_end_of_a_run_are_not_worth_a_probe() -> None:
+    breaker = heard()
+    for _ in range(3):
+        assert breaker.doubts(attempt(started=0.1), RESET, 0.2)
+    assert silent(breaker, 0.2, 1.0, in_flight=0) == []
+    assert verdicts(breaker, 1.0) == [False] * 3
+
+
+def test_nobody_is_probed_and_nothing_held_before_anybody_has_answered() -> None:
+    breaker = Breaker(0.0, 0.0)
+    for _ in range(1000):
+        assert not breaker.doubts(attempt(), TIMEOUT, 1.0)
+    assert silent(breaker, 0.0, 60.0) == []
+    assert not breaker.holding
+
+
+def test_a_machine_without_a_network_stops_at_the_start_and_tries_one_row_at_a_time() -> None:
+    breaker = Breaker(0.0, 0.0)
+    lost = 0
+    for _ in range(1000):
+        lost += not breaker.doubts(attempt(), UNREACHABLE, 1.0)
+    assert lost < 200
+    assert breaker.holding
+    assert verdicts(breaker, 1.0) == [True] * (1000 - lost)
+    assert [breaker.try_one(second) for second in (1.0, 1.5, 2.5, 3.0)] == [True, False, False, True]
+    breaker.hear(4.0, attempt())
+    breaker.look(4.0, 1)
+    assert not breaker.holding
+
+
+def test_patience_ends() -> None:
+    breaker = heard(patience=30.0)
+    silent(breaker, 0.0, 29.0)
+    with pytest.raises(NetworkDown, match="nothing has answered for 30 s"):
+        silent(breaker, 29.0, 31.0)
+
+
+def test_waiting_for_the_list_is_no_silence() -> None:
+    breaker = heard(patience=30.0)
+    assert silent(breaker, 0.0, 1000.0, in_flight=0) == []
+    assert not breaker.paused
+
+
+def test_silent_name_servers_excuse_while_known_hosts_answer() -> None:
+    for host, expected in (("b.test", [True, True, True, False, False]), ("127.0.0.1", [False] * 5)):
+        breaker = heard(host=host)
+        found = []
+        for excuses in range(MAX_EXCUSES):
+            assert breaker.doubts(attempt(excuses=excuses), NO_SERVER, 1.0)
+            breaker.hear(1.0)
+            found += verdicts(breaker, 1.0)
+        assert found == expected
+
+
+def test_no_row_is_excused_for_ever() -> None:
+    breaker = heard()
+    silent(breaker, 0.0, 10.0)
+    assert breaker.paused
+    assert not breaker.doubts(attempt(excuses=MAX_EXCUSES), TIMEOUT, 10.0)

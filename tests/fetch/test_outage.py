@@ -1,0 +1,149 @@
+"""The network goes away in the middle of a run, over real sockets: no row is lost to it."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from any2ds.buffer import Buffer
+from any2ds.config import Config
+from any2ds.errors import NetworkDown
+from any2ds.fetch import UrlFetcher
+from any2ds.testing.fetching import rows_of
+from any2ds.testing.server import serve
+from any2ds.types import Failure, Fetched, Payload
+
+OUTAGE = 7.0  # seconds
+
+
+class Cable:
+    """Carries connections to a server, and can be pulled: `hang` lets nothing through, `refuse` resets everything."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._server = (host, port)
+        self._pulled = ""
+        self._change = threading.Condition()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def pull(self, how: str) -> None:
+        with self._change:
+            self._pulled = how
+            if how == "refuse":
+                shut(self._listener)
+                for pair in self._pairs:
+                    for end in pair:
+                        shut(end)
+                self._pairs.clear()
+
+    def plug(self) -> None:
+        with self._change:
+            if self._pulled == "refuse":
+                self._listener = socket.create_server(("127.0.0.1", self.port), backlog=512)
+                threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+            self._pulled = ""
+            self._change.notify_all()
+
+    def close(self) -> None:
+        self.pull("refuse")
+        self.plug()
+        shut(self._listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.create_connection(self._server)
+                with self._change:
+                    self._pairs.append((client, server))
+                for source, target in ((client, server), (server, client)):
+                    threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                with self._change:
+                    self._change.wait_for(lambda: self._pulled != "hang")
+                target.sendall(data)
+        shut(target)
+
+
+def shut(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
+
+
+@contextmanager
+def cable_to(host: str, port: int) -> Iterator[Cable]:
+    with closing(Cable(host, port)) as cable:
+        yield cable
+
+
+def fetch_while(cable: Cable, urls: list[str], how: str, seconds: float, **options: float) -> list[Fetched]:
+    chosen = Config.from_options(
+        {"url_list": "-", "timeout": 3, "connect_timeout": 2, "thread_count": 32, **options}
+    ).fetch
+    found: list[Fetched] = []
+    plug = threading.Timer(seconds, cable.plug)
+    with (
+        closing(Buffer(chosen.max_buffered_bytes, 32)) as buffer,
+        closing(UrlFetcher(chosen, buffer)) as fetcher,
+    ):
+        try:
+            for batch in fetcher.fetch(rows_of(urls)):
+                for fetched in batch:
+                    found.append(fetched)
+                    if isinstance(fetched.outcome, Payload):
+                        fetched.outcome.body.release()
+                    if len(found) == 100:
+                        cable.pull(how)
+                        plug.start()
+        finally:
+            plug.cancel()
+    return found
+
+
+@pytest.mark.parametrize("how", ["hang", "refuse"])
+def test_an_outage_loses_no_row(tmp_path: Path, how: str) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8" + bytes(5000))
+    with serve(tmp_path, {"a.jpg": ["slow:0.02"]}) as server, cable_to("127.0.0.1", server.port) as cable:
+        urls = [f"http://127.0.0.1:{cable.port}/a.jpg?{number}" for number in range(1000)]
+        urls += [f"http://127.0.0.1:{cable.port}/missing?{number}" for number in range(10)]
+        before = time.monotonic()
+        found = fetch_while(cable, urls, how, OUTAGE)
+        assert time.monotonic() - before > OUTAGE  # or there was none
+    outcomes = {fetched.row.position: fetched.outcome for fetched in found}
+    assert len(found) == len(outcomes) == len(urls)
+    lost = [outcome for position, outcome in outcomes.items() if position < 1000 and isinstance(outcome, Failure)]
+    assert lost == []
+    assert all(fetched.attempts == 1 for fetched in found)
+
+
+def test_an_outage_without_end_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8" + bytes(5000))
+    with serve(tmp_path, {}) as server, cable_to("127.0.0.1", server.port) as cable:
+        urls = [f"http://127.0.0.1:{cable.port}/a.jpg?{number}" for number in range(1000)]
+        with pytest.raises(NetworkDown, match="nothing has answered"):
+            fetch_while(cable, urls, "hang", 60.0, outage_patience=6)
+
+
+def test_hosts_that_are_down_are_no_outage(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8" + bytes(5000))
+    with serve(tmp_path, {"hang": ["timeout"]}) as server, socket.create_server(("127.0.0.1", 0)) as closed:
+        dead = closed.getsockname()[1]
+        closed.close()
+        urls = [server.url("a.jpg") + f"?{number}" for number in range(300)]
+        urls += [server.url("hang") + f"?{number}" for number in range(20)]
+        urls += [f"http://127.0.0.1:{dead}/{number}" for number in range(300)]
+        chosen = Config.from_options({"url_list": "-", "timeout": 3, "thread_count": 64, "outage_patience": 1}).fetch
+        with closing(Buffer(1 << 30, 64)) as buffer, closing(UrlFetcher(chosen, buffer)) as fetcher:
+            found = [fetched for batch in fetcher.fetch(rows_of(urls)) for fetched in batch]
+            codes = [getattr(fetched.outcome, "code", "ok") for fetched in sorted(found, key=lambda f: f.row.position)]
+    assert codes == ["ok"] * 300 + ["timeout_total"] * 20 + ["connect"] * 300

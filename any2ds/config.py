@@ -240,6 +240,12 @@ class OutputOptions:
     compute_hash: str | None = option(
         "a further hash into the metadata: md5, sha256 or sha512", optional(one_of("md5", "sha256", "sha512")), None
     )
+    dedupe: str = option(
+        "rows with the same URL: shard fetches it once in each shard and stores it for each row; run fetches it once "
+        "and marks later rows as duplicates; none fetches it for each row",
+        one_of("shard", "run", "none"),
+        "shard",
+    )
     disable_all_reencoding: bool = option("store every file byte for byte", boolean, False)
 
 

@@ -75,11 +75,11 @@ class Copies:
         first = self._first_of.get(position)
         if first is None:
             return None
-        sample = self._results[first]
+        copy = replace(self._results[first], row=next(self._rows))
         self._wanted[first] -= 1
         if not self._wanted[first]:
             del self._wanted[first], self._results[first]
-        return replace(sample, row=next(self._rows))
+        return copy
 
     def discard(self) -> None:
         """No more are made."""
@@ -91,10 +91,10 @@ class Copies:
 
 
 class SeenUrls:
-    """The URLs of a run, with the number of the first row of each: at most 40 bytes and 1.5 µs for each URL.
+    """The URLs of a run, with the number of the first row of each: 31 to 38 bytes for each URL, and 1.6 µs of CPU.
 
-    URLs are told apart by 128 bits of hash: among a billion of them the chance of one mistake is 1 in 10^20. An open
-    hash table on arrays of the standard library; numpy would be faster, but is not in the core install.
+    URLs are told apart by 128 bits of hash: among a billion of them the chance of one mistake is below 1 in 10^20. An
+    open hash table on arrays of the standard library; numpy would be faster, but is not in the core install.
     """
 
     def __init__(self) -> None:

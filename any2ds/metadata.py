@@ -26,7 +26,7 @@ OUTCOME_FIELDS: Mapping[str, pa.DataType] = {
     "final_url": pa.string(),  # only where redirects led elsewhere
     "etag": pa.string(),  # validators, as the server gave them
     "last_modified": pa.string(),
-    "attempts": pa.int32(),  # made for this row
+    "attempts": pa.int32(),  # made for this row, or for the one whose outcome it shares
 }
 
 DUPLICATE_OF = pa.field("duplicate_of", pa.string())

@@ -90,7 +90,7 @@ class OpenShard:
         self._duplicates = self._positions_of_duplicates()
         self._first_of = repeated(self._table.column("url")) if fetch_once else {}
         self._copies = Copies(self._first_of, self._rows_at(list(self._first_of))) if self._first_of else None
-        self._write_from(self._known())
+        self._write_known()
 
     @property
     def duplicates(self) -> int:
@@ -133,20 +133,19 @@ class OpenShard:
             if sample.body is not None:
                 self._make_room(sample.body)
             return
-        self._write_from(sample)
+        self._write_next(sample)
+        self._write_known()
 
     def rows_with(self, sample: Sample) -> int:
         """How many rows have the outcome of this one that is about to be taken."""
         return 1 if self._copies is None else 1 + self._copies.of(sample.row.position)
 
-    def _write_from(self, ready: Sample | None) -> None:
-        """Write the sample whose turn it is, and those after it as far as they are known."""
-        while ready is not None:
-            self._write(ready)
-            self._next += 1
-            ready = self._known()
+    def _write_known(self) -> None:
+        """Write the samples whose turn it is, as far as they are known."""
+        while (sample := self._known()) is not None:
+            self._write_next(sample)
             # So many may follow that nobody else gets to look after the memory.
-            if ready is not None and self._buffer.used > self._buffer.half and self.held >= WORTH_A_FLUSH:
+            if self._buffer.used > self._buffer.half and self.held >= WORTH_A_FLUSH:
                 self.flush()
 
     def _known(self) -> Sample | None:
@@ -223,7 +222,7 @@ class OpenShard:
         if self._copies is not None:
             self._copies.discard()
 
-    def _write(self, sample: Sample) -> None:
+    def _write_next(self, sample: Sample) -> None:
         failure, body = sample.failure, sample.body
         is_shared = self._copies is not None and self._copies.keep(sample)
         self.metadata.add(sample)
@@ -239,6 +238,7 @@ class OpenShard:
         status = sample.fields["status"]
         self._counts[failure.code if failure else status] += 1
         self._statuses[status] += 1
+        self._next += 1
 
     def _make_room(self, body: Body) -> None:
         """It is going to wait, which it does in the spool unless there is plenty of memory."""

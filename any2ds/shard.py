@@ -23,6 +23,7 @@ from any2ds.storage import OutputFolder, remove
 from any2ds.types import DUPLICATE, SUCCESS, Row, Sample, ShardJob, ShardReport
 
 WORTH_A_FLUSH = 1 << 20  # bytes held by a writer; less would make tiny row groups
+_TURN = 64 << 20  # bytes written in one go of what was waiting; sockets wait meanwhile
 _ROWS_AT_ONCE = 1000  # rows turned into Python objects in one go
 
 
@@ -90,7 +91,7 @@ class OpenShard:
         self._duplicates = self._positions_of_duplicates()
         self._first_of = repeated(self._table.column("url")) if fetch_once else {}
         self._copies = Copies(self._first_of, self._rows_at(list(self._first_of))) if self._first_of else None
-        self._write_known()
+        self.go_on()
 
     @property
     def duplicates(self) -> int:
@@ -123,30 +124,34 @@ class OpenShard:
                 position = next(positions)
                 yield Row(shard_id, position, layout.key(shard_id, position), url, caption, columns)
 
-    def take(self, sample: Sample) -> None:
+    def take(self, sample: Sample) -> bool:
         """Write the sample if its turn has come, and those that were waiting for it; else keep it.
 
-        Raises OSError and whatever else the writer raises; the shard is to be discarded then.
+        False if more can be written by `go_on`, which is for the next turn because this one took long enough. Raises
+        OSError and whatever else the writer raises; the shard is to be discarded then.
         """
         if sample.row.position != self._next:
             self._waiting[sample.row.position] = sample
             if sample.body is not None:
                 self._make_room(sample.body)
-            return
+            return True
         self._write_next(sample)
-        self._write_known()
+        return self.go_on()
 
     def rows_with(self, sample: Sample) -> int:
         """How many rows have the outcome of this one that is about to be taken."""
         return 1 if self._copies is None else 1 + self._copies.of(sample.row.position)
 
-    def _write_known(self) -> None:
-        """Write the samples whose turn it is, as far as they are known."""
+    def go_on(self) -> bool:
+        """Write the samples whose turn it is, as far as they are known. False and raises as `take` does."""
+        enough = self._bytes + _TURN
         while (sample := self._known()) is not None:
             self._write_next(sample)
-            # So many may follow that nobody else gets to look after the memory.
             if self._buffer.used > self._buffer.half and self.held >= WORTH_A_FLUSH:
-                self.flush()
+                self.flush()  # nobody else looks after the memory before the turn is over
+            if self._bytes >= enough:
+                return False
+        return True
 
     def _known(self) -> Sample | None:
         """The sample whose turn it is, if it is known."""

@@ -84,6 +84,8 @@ class ShardWorker:
                 for fetched in batch:
                     shards.take(describe(fetched))
                 yield from shards.events()
+            while shards.writing:
+                yield from shards.events()
             yield from shards.events(wait=True)
 
 
@@ -169,6 +171,7 @@ class _Shards:
         self._open: dict[int, OpenShard] = {}
         self._publishing: list[tuple[OpenShard, Future[ShardReport]]] = []
         self._errors: list[ShardError] = []
+        self.writing: deque[OpenShard] = deque()  # those that can go on without another outcome
         # From the feeder's thread:
         self._unreadable: deque[tuple[int, Exception]] = deque()
         self._with_duplicates: deque[OpenShard] = deque()  # nobody else says so if all its rows are duplicates
@@ -216,10 +219,29 @@ class _Shards:
                 sample.body.release()
             return
         try:
-            shard.take(sample)
+            if not shard.take(sample):
+                self.writing.append(shard)
         except Exception as error:  # this shard is lost, the others are not
             self._give_up(shard_id, error)
             return
+        self._settle(shard)
+
+    def _go_on(self) -> None:
+        """Write more of the shards of which much was waiting."""
+        for _ in range(len(self.writing)):
+            shard = self.writing.popleft()
+            if shard.failed:
+                continue
+            try:
+                if not shard.go_on():
+                    self.writing.append(shard)
+            except Exception as error:  # as in `take`
+                self._give_up(shard.job.shard_id, error)
+                continue
+            self._settle(shard)
+
+    def _settle(self, shard: OpenShard) -> None:
+        """After something was written."""
         if shard.held and self._buffer.used > self._buffer.half:
             self._relieve()
         self._publish_if_complete(shard)
@@ -242,6 +264,7 @@ class _Shards:
 
     def events(self, wait: bool = False) -> Iterator[Event]:
         """What happened since the last call. With `wait`, until all shards are published."""
+        self._go_on()
         while self._with_duplicates:
             shard = self._with_duplicates.popleft()
             self._outcomes[DUPLICATE] += shard.duplicates

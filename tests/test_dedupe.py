@@ -227,8 +227,26 @@ def test_a_shard_that_is_given_up_gives_everything_back(tmp_path: Path, room: in
     buffer.close()
 
 
-def shard_of(urls: list[str], folder: Path, buffer: Buffer, room: int) -> tuple[OpenShard, list[Sample]]:
-    """A shard, and the samples of the rows that it wants to be fetched, each of 2000 bytes."""
+def test_much_that_was_waiting_is_written_in_several_turns(tmp_path: Path) -> None:
+    buffer = Buffer(1 << 20, 1)
+    shard, samples = shard_of(["a"] * 200 + ["b"], tmp_path, buffer, room=1000, size=1_000_000)
+    assert shard.take(samples[0]) is False
+    assert shard.take(samples[1]) is True  # it waits
+    turns = 0
+    while not shard.go_on():
+        turns += 1
+        assert not shard.complete
+    assert shard.complete
+    assert 1 <= turns <= 4
+    shard.discard()
+    assert buffer.used == 0
+    buffer.close()
+
+
+def shard_of(
+    urls: list[str], folder: Path, buffer: Buffer, room: int, size: int = 2000
+) -> tuple[OpenShard, list[Sample]]:
+    """A shard, and the samples of the rows that it wants to be fetched, each of `size` bytes."""
     table = pa.table({"url": urls})
     (job,) = plan(table.to_batches(), table.schema, len(urls))
     writer = type("Writer", (FailingWriter,), {"room": room})
@@ -236,7 +254,7 @@ def shard_of(urls: list[str], folder: Path, buffer: Buffer, room: int) -> tuple[
     samples = []
     for row in shard.rows():
         receiving = buffer.receive()
-        receiving.write(b"x" * 2000)
+        receiving.write(b"x" * size)
         samples.append(Sample(row, receiving.finish(), "bin", {"status": "success"}))
     return shard, samples
 

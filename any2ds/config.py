@@ -241,8 +241,7 @@ class OutputOptions:
         "a further hash into the metadata: md5, sha256 or sha512", optional(one_of("md5", "sha256", "sha512")), None
     )
     dedupe: str = option(
-        "rows with the same URL: shard fetches it once in each shard and stores it for each row; run fetches it once "
-        "and marks later rows as duplicates; none fetches it for each row",
+        "a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each",
         one_of("shard", "run", "none"),
         "shard",
     )

@@ -94,7 +94,7 @@ class SeenUrls:
     """The URLs of a run, with the number of the first row of each: 31 to 38 bytes for each URL, and 1.6 µs of CPU.
 
     URLs are told apart by 128 bits of hash: among a billion of them the chance of one mistake is below 1 in 10^20. An
-    open hash table on arrays of the standard library; numpy would be faster, but is not in the core install.
+    open hash table on arrays of the standard library, because numpy is not in the core install.
     """
 
     def __init__(self) -> None:

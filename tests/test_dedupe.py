@@ -168,14 +168,14 @@ def test_many_copies_of_a_big_file_take_the_memory_of_few(tmp_path: Path, output
     (tmp_path / "media").mkdir()
     (tmp_path / "media" / "big").write_bytes(b"\1" * 1_000_000)
     with serve(tmp_path / "media") as server:
-        table = pa.table({"url": [server.url("big")] * 200})
+        table = pa.table({"url": [server.url("big")] * 300})
         tracemalloc.start()
         events = worked(table, tmp_path / "out", output_format=output_format, max_buffered_bytes="4MB")
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert server.counts["big"] == 1
-    assert [e.successes for e in events if isinstance(e, ShardReport)] == [200]
-    assert sum(e.bytes for e in events if isinstance(e, Progress)) == 200_000_000
+    assert [e.successes for e in events if isinstance(e, ShardReport)] == [300]
+    assert sum(e.bytes for e in events if isinstance(e, Progress)) == 300_000_000
     assert peak < 30_000_000
     assert {len(data) for data in stored(tmp_path / "out", output_format).values()} == {1_000_000}
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from any2ds import registry
 from any2ds.config import Config, declared
+from any2ds.dedupe import mark_duplicates
 from any2ds.fetch.routes import web_engine
+from any2ds.layout import Layout
 from any2ds.plan import plan
 from any2ds.protocols import Reporter
 from any2ds.resume import prepare
@@ -28,7 +30,11 @@ def download(url_list: Any = None, **options: Any) -> RunReport:
     config = Config.from_options(options if url_list is None else {"url_list": url_list, **options})
     with _opened(config) as (source, output):
         finished = prepare(output, config, source.first_rows)
-        jobs = plan(source.batches(), source.schema, config.output.number_sample_per_shard, finished)
+        names = Layout(config.output.number_sample_per_shard, config.output.oom_shard_count)
+        rows, schema = source.batches(), source.schema
+        if config.output.dedupe == "run":
+            rows, schema = mark_duplicates(rows, schema, names)
+        jobs = plan(rows, schema, names.rows_per_shard, finished)
         worker = ShardWorker(config.output, config.fetch)
         distributor = registry.load("distributors", config.run.distributor)(config.run)
         return run(worker, jobs, distributor, _reporters(config), finished)

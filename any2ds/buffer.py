@@ -273,9 +273,9 @@ class Parcel:
 
 
 class Body:
-    """A complete body of `size` bytes. Whoever is done with it calls `release`; nothing can be read after."""
+    """A complete body of `size` bytes. Its owner calls `release` when done with it; nothing can be read after."""
 
-    __slots__ = ("_buffer", "_chunks", "_extents", "size")
+    __slots__ = ("_buffer", "_chunks", "_extents", "_other_owners", "size")
 
     def __init__(
         self, buffer: Buffer, size: int, chunks: list[bytes] | None, extents: list[Extent] | None = None
@@ -284,6 +284,11 @@ class Body:
         self.size = size
         self._chunks = chunks  # as they arrived: to join them would cost as much as to write them
         self._extents = extents
+        self._other_owners = 0
+
+    def share(self, owners: int) -> None:
+        """It gets so many more owners; it is free when each of them has released it."""
+        self._other_owners += owners
 
     def read(self) -> bytes:
         """All of it, in memory."""
@@ -314,6 +319,9 @@ class Body:
             self._buffer.used -= self.size
 
     def release(self) -> None:
+        if self._other_owners:
+            self._other_owners -= 1
+            return
         if self._chunks is not None:
             self._chunks = None
             self._buffer.used -= self.size

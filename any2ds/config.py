@@ -240,6 +240,11 @@ class OutputOptions:
     compute_hash: str | None = option(
         "a further hash into the metadata: md5, sha256 or sha512", optional(one_of("md5", "sha256", "sha512")), None
     )
+    dedupe: str = option(
+        "a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each",
+        one_of("shard", "run", "none"),
+        "shard",
+    )
     disable_all_reencoding: bool = option("store every file byte for byte", boolean, False)
 
 

@@ -16,7 +16,7 @@ from any2ds.types import Sample
 HASHES = ("md5", "sha256", "sha512")
 
 OUTCOME_FIELDS: Mapping[str, pa.DataType] = {
-    "status": pa.string(),  # success, failed_to_download or failed_to_subsample
+    "status": pa.string(),  # success, failed_to_download, failed_to_subsample or duplicate
     "error_code": pa.string(),  # of types.FAILURE_CODES; null on success
     "error_message": pa.string(),
     "http_status": pa.int32(),
@@ -26,10 +26,13 @@ OUTCOME_FIELDS: Mapping[str, pa.DataType] = {
     "final_url": pa.string(),  # only where redirects led elsewhere
     "etag": pa.string(),  # validators, as the server gave them
     "last_modified": pa.string(),
-    "attempts": pa.int32(),  # made for this row
+    "attempts": pa.int32(),  # made for this row, or for the one whose outcome it shares
 }
 
-RESERVED_COLUMNS = frozenset({"key", "data", *OUTCOME_FIELDS, *HASHES})
+DUPLICATE_OF = pa.field("duplicate_of", pa.string())
+"""With dedupe=run: the key of the first row with the same URL, null in that one. It comes with the rows of a job."""
+
+RESERVED_COLUMNS = frozenset({"key", "data", DUPLICATE_OF.name, *OUTCOME_FIELDS, *HASHES})
 """Names that an additional column cannot have, because any2ds writes them itself."""
 
 
@@ -49,6 +52,7 @@ class MetadataTable:
         shown = pc.replace_substring_regex(rows.column(urls), _CREDENTIALS.pattern, r"\1")
         self._rows = rows.set_column(urls, rows.schema.field(urls), shown)
         self.has_captions = "caption" in rows.schema.names
+        self.has_duplicates = DUPLICATE_OF.name in rows.schema.names
         self._positions: list[int] = []
         self._keys: list[str] = []
         self._types = {**OUTCOME_FIELDS, **dict.fromkeys(hashes, pa.string())}
@@ -78,6 +82,8 @@ class MetadataTable:
             known["caption"] = row.caption
         if row.extra:
             known.update(row.extra)
+        if self.has_duplicates:  # which are not stored
+            known[DUPLICATE_OF.name] = None
         known.update(sample.fields)
         return orjson.dumps(known, default=_plain, option=orjson.OPT_NON_STR_KEYS)
 

@@ -29,6 +29,7 @@ _DECIDING = (
     "file_ext",
     "compute_md5",
     "compute_hash",
+    "dedupe",
     "disable_all_reencoding",
 )
 
@@ -94,14 +95,23 @@ class Beginning:
         return cls(len(urls), hashlib.sha256(orjson.dumps(urls)).hexdigest())
 
 
+def _alike(name: str, before: Any, now: Any) -> bool:
+    """Whether shards made with either value of an option may be in one dataset."""
+    return bool(before == now or (name == "dedupe" and "run" not in (before, now)))
+
+
 def _refuse_other(output: OutputFolder, deciding: Mapping[str, Any], first_rows: pa.RecordBatch) -> Beginning:
     content = output.read(layout.RUN_FILE)
     if content is None:
         raise OutputError(f"{output.url!r} holds shards that were not made by any2ds: choose another output_folder")
     try:
         written = orjson.loads(content)
-        before, beginning = written["options"], Beginning(**written["list"])
-        changed = [f"{name} was {before[name]!r}, now {now!r}" for name, now in deciding.items() if before[name] != now]
+        before, beginning = {"dedupe": "shard", **written["options"]}, Beginning(**written["list"])
+        changed = [
+            f"{name} was {before[name]!r}, now {now!r}"
+            for name, now in deciding.items()
+            if not _alike(name, before[name], now)
+        ]
     except (ValueError, KeyError, TypeError) as error:
         raise OutputError(f"{output.url!r}: its {layout.RUN_FILE} cannot be read, so it is not touched") from error
     if not changed and Beginning.of(first_rows, beginning.rows) != beginning:

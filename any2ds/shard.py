@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,16 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from any2ds.buffer import Buffer
+from any2ds.buffer import Body, Buffer
+from any2ds.dedupe import Copies, repeated
 from any2ds.layout import Layout
-from any2ds.metadata import MetadataTable
+from any2ds.metadata import DUPLICATE_OF, MetadataTable
 from any2ds.protocols import ShardWriter
 from any2ds.storage import OutputFolder, remove
-from any2ds.types import SUCCESS, RobotsCost, Row, Sample, ShardJob, ShardReport
+from any2ds.types import DUPLICATE, SUCCESS, RobotsCost, Row, Sample, ShardJob, ShardReport
 
+WORTH_A_FLUSH = 1 << 20  # bytes held by a writer; less would make tiny row groups
+_TURN = 64 << 20  # bytes written in one go of what was waiting; sockets wait meanwhile
 _ROWS_AT_ONCE = 1000  # rows turned into Python objects in one go
 
 
@@ -50,7 +53,11 @@ def _text(value: pa.Scalar) -> str | None:
 
 
 class OpenShard:
-    """Takes the outcomes of the rows of `job` in any order; complete when there is one for each row."""
+    """Takes the outcomes of the rows of `job` in any order; complete when there is one for each row.
+
+    Not all rows are fetched: duplicates have their outcome already, and with `fetch_once` rows with the URL of an
+    earlier one get the outcome of that.
+    """
 
     def __init__(
         self,
@@ -60,6 +67,7 @@ class OpenShard:
         writer: type[ShardWriter],
         folder: Path,
         buffer: Buffer,
+        fetch_once: bool,
     ) -> None:
         self.job = job
         self._layout = layout
@@ -81,16 +89,35 @@ class OpenShard:
         self.robots = RobotsCost()  # that this shard is to report
         self._start_time = time.time()
         self.failed = False
+        self._duplicates = self._positions_of_duplicates()
+        self._first_of = repeated(self._table.column("url")) if fetch_once else {}
+        self._copies = Copies(self._first_of, self._rows_at(list(self._first_of))) if self._first_of else None
+        self.go_on()
+
+    @property
+    def duplicates(self) -> int:
+        """Rows that are not fetched, because their URL stands in an earlier row of the run."""
+        return len(self._duplicates)
 
     @property
     def complete(self) -> bool:
         return self._next == self.job.count
 
     def rows(self) -> Iterator[Row]:
+        """The rows to fetch."""
+        if not (self._first_of or self._duplicates):
+            return self._rows(self._table, count())
+        known = self._first_of.keys() | self._duplicates
+        return self._rows_at([position for position in range(self.job.count) if position not in known])
+
+    def _rows_at(self, positions: list[int]) -> Iterator[Row]:
+        return self._rows(self._table.take(pa.array(positions, pa.int64())), positions)
+
+    def _rows(self, table: pa.Table, numbers: Iterable[int]) -> Iterator[Row]:
         shard_id, layout = self.job.shard_id, self._layout
-        extra = [name for name in self._table.schema.names if name not in ("url", "caption")]
-        positions = count()
-        for batch in self._table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        extra = [name for name in table.schema.names if name not in ("url", "caption", DUPLICATE_OF.name)]
+        positions = iter(numbers)
+        for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
             urls = batch.column("url").to_pylist()
             captions = batch.column("caption").to_pylist() if self.metadata.has_captions else [None] * len(urls)
             extras = _to_python(batch.select(extra)) if extra else [None] * len(urls)
@@ -98,21 +125,50 @@ class OpenShard:
                 position = next(positions)
                 yield Row(shard_id, position, layout.key(shard_id, position), url, caption, columns)
 
-    def take(self, sample: Sample) -> None:
+    def take(self, sample: Sample) -> bool:
         """Write the sample if its turn has come, and those that were waiting for it; else keep it.
 
-        Raises OSError and whatever else the writer raises; the shard is to be discarded then.
+        False if more can be written by `go_on`, which is for the next turn because this one took long enough. Raises
+        OSError and whatever else the writer raises; the shard is to be discarded then.
         """
         if sample.row.position != self._next:
             self._waiting[sample.row.position] = sample
-            if sample.body is not None and self._buffer.used > self._buffer.few:
-                sample.body.spill()
-            return
-        ready: Sample | None = sample
-        while ready is not None:
-            self._write(ready)
-            self._next += 1
-            ready = self._waiting.pop(self._next, None) if self._waiting else None
+            if sample.body is not None:
+                self._make_room(sample.body)
+            return True
+        self._write_next(sample)
+        return self.go_on()
+
+    def rows_with(self, sample: Sample) -> int:
+        """How many rows have the outcome of this one that is about to be taken."""
+        return 1 if self._copies is None else 1 + self._copies.of(sample.row.position)
+
+    def go_on(self) -> bool:
+        """Write the samples whose turn it is, as far as they are known. False and raises as `take` does."""
+        enough = self._bytes + _TURN
+        while (sample := self._known()) is not None:
+            self._write_next(sample)
+            if self._buffer.used > self._buffer.half and self.held >= WORTH_A_FLUSH:
+                self.flush()  # nobody else looks after the memory before the turn is over
+            if self._bytes >= enough:
+                return False
+        return True
+
+    def _known(self) -> Sample | None:
+        """The sample whose turn it is, if it is known."""
+        position = self._next
+        if self._copies is not None and (copy := self._copies.at(position)):
+            return copy
+        if position in self._duplicates:
+            row = Row(self.job.shard_id, position, self._layout.key(self.job.shard_id, position), None)
+            return Sample(row, None, "", {"status": DUPLICATE, "attempts": 0})
+        return self._waiting.pop(position, None) if self._waiting else None
+
+    def _positions_of_duplicates(self) -> frozenset[int]:
+        if not self.metadata.has_duplicates:
+            return frozenset()
+        known = self._table.column(DUPLICATE_OF.name).is_valid().to_pylist()
+        return frozenset(position for position, is_known in enumerate(known) if is_known)
 
     @property
     def held(self) -> int:
@@ -145,6 +201,7 @@ class OpenShard:
             successes=self._statuses[SUCCESS],
             failed_to_download=self._statuses["failed_to_download"],
             failed_to_subsample=self._statuses["failed_to_subsample"],
+            duplicates=self._statuses[DUPLICATE],
             bytes=self._bytes,
             start_time=self._start_time,
             end_time=time.time(),
@@ -169,19 +226,31 @@ class OpenShard:
             if sample.body is not None:
                 sample.body.release()
         self._waiting.clear()
+        if self._copies is not None:
+            self._copies.discard()
 
-    def _write(self, sample: Sample) -> None:
+    def _write_next(self, sample: Sample) -> None:
         failure, body = sample.failure, sample.body
+        is_shared = self._copies is not None and self._copies.keep(sample)
         self.metadata.add(sample)
         if body is not None:
             try:
+                if is_shared:
+                    self._make_room(body)
                 (self._writer or self._open()).write(sample)
             finally:
                 body.release()
                 self._account(self.held)
             self._bytes += body.size
-        self._counts[failure.code if failure else SUCCESS] += 1
-        self._statuses[failure.status if failure else SUCCESS] += 1
+        status = sample.fields["status"]
+        self._counts[failure.code if failure else status] += 1
+        self._statuses[status] += 1
+        self._next += 1
+
+    def _make_room(self, body: Body) -> None:
+        """It is going to wait, which it does in the spool unless there is plenty of memory."""
+        if self._buffer.used > self._buffer.few:
+            body.spill()
 
     def _account(self, held: int) -> None:
         self._buffer.used += held - self._accounted

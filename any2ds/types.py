@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Stage = Literal["fetch", "transform", "write"]
 SUCCESS = "success"
+DUPLICATE = "duplicate"  # not fetched: its URL stands in an earlier row of the run
 # The words that the ancestors' users know, by the stage in which a row failed.
 STATUS_OF_STAGE: Mapping[str, str] = {
     "fetch": "failed_to_download",
@@ -38,7 +39,8 @@ class ShardJob:
     """What a worker needs to make one shard; small enough to send to any cluster."""
 
     shard_id: int
-    rows: bytes  # Arrow IPC stream: `url`, `caption` if there is one, then the additional columns
+    # Arrow IPC stream: `url`, `caption` if there is one, the additional columns, and with dedupe=run `duplicate_of`
+    rows: bytes
     count: int  # rows in it
     attempt: int = 0
 
@@ -176,6 +178,7 @@ class ShardReport:
     successes: int = 0
     failed_to_download: int = 0
     failed_to_subsample: int = 0
+    duplicates: int = 0  # rows that point at an earlier one; with the three above they make `count`
     bytes: int = 0  # of the files stored
     start_time: float = 0.0  # Unix seconds
     end_time: float = 0.0
@@ -193,6 +196,7 @@ class ShardReport:
             "successes": self.successes,
             "failed_to_download": self.failed_to_download,
             "failed_to_subsample": self.failed_to_subsample,
+            "duplicates": self.duplicates,
             "bytes": self.bytes,
             "duration": self.duration,
             "start_time": self.start_time,
@@ -217,7 +221,7 @@ class ShardError:
 class Progress:
     """What has happened in one worker since its last Progress, for people who watch."""
 
-    outcomes: Mapping[str, int] = field(default_factory=dict)  # success or failure code -> rows
+    outcomes: Mapping[str, int] = field(default_factory=dict)  # success, duplicate or failure code -> rows
     bytes: int = 0  # of successes
 
 
@@ -233,6 +237,7 @@ class RunReport:
     successes: int = 0
     failed_to_download: int = 0
     failed_to_subsample: int = 0
+    duplicates: int = 0
     bytes: int = 0
     seconds: float = 0.0
     status_dict: Mapping[str, int] = field(default_factory=dict)
@@ -248,6 +253,7 @@ class RunReport:
             successes=self.successes + shard.successes,
             failed_to_download=self.failed_to_download + shard.failed_to_download,
             failed_to_subsample=self.failed_to_subsample + shard.failed_to_subsample,
+            duplicates=self.duplicates + shard.duplicates,
             bytes=self.bytes + shard.bytes,
             status_dict=dict(Counter(self.status_dict) + Counter(shard.status_dict)),
             robots=self.robots + shard.robots,

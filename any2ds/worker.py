@@ -32,9 +32,10 @@ from any2ds.fetch import UrlFetcher
 from any2ds.layout import Layout
 from any2ds.media import recognize
 from any2ds.metadata import HASHES, OUTCOME_FIELDS, without_credentials
-from any2ds.shard import OpenShard
+from any2ds.shard import WORTH_A_FLUSH, OpenShard
 from any2ds.storage import OutputFolder, staging
 from any2ds.types import (
+    DUPLICATE,
     SUCCESS,
     Event,
     Failure,
@@ -56,7 +57,6 @@ _PROGRESS_SECONDS = 0.5  # between two events of this kind
 # Rows without an outcome that one process may look at ahead: as many as fast hosts deliver while a slow one times out.
 _ROWS_AHEAD = 200_000
 _MOST_OPEN_SHARDS = 512
-_WORTH_A_FLUSH = 1 << 20  # bytes held by a writer; less would make tiny row groups
 _MOST_UNPUBLISHED = 4  # complete shards that may wait for the disk or the upload
 
 
@@ -85,6 +85,8 @@ class ShardWorker:
                 shards.robots += fetcher.robots_cost()
                 for fetched in batch:
                     shards.take(describe(fetched))
+                yield from shards.events()
+            while shards.writing:
                 yield from shards.events()
             yield from shards.events(wait=True)
 
@@ -165,12 +167,16 @@ class _Shards:
     ) -> None:
         self._layout = Layout(options.number_sample_per_shard, options.oom_shard_count)
         self._hashes = hash_columns(options)
+        self._fetch_once = options.dedupe == "shard"
         self._writer = registry.load("writers", options.output_format)
         self._output, self._folder, self._buffer, self._publisher = output, folder, buffer, publisher
         self._open: dict[int, OpenShard] = {}
         self._publishing: list[tuple[OpenShard, Future[ShardReport]]] = []
         self._errors: list[ShardError] = []
-        self._unreadable: deque[tuple[int, Exception]] = deque()  # from the feeder's thread
+        self.writing: deque[OpenShard] = deque()  # those that can go on without another outcome
+        # From the feeder's thread:
+        self._unreadable: deque[tuple[int, Exception]] = deque()
+        self._with_duplicates: deque[OpenShard] = deque()  # nobody else says so if all its rows are duplicates
         ahead = max(4, min(most_open, _MOST_OPEN_SHARDS, _ROWS_AHEAD // options.number_sample_per_shard))
         self._room = threading.Semaphore(ahead)
         self._closed = False
@@ -186,8 +192,12 @@ class _Shards:
             if self._closed:
                 return
             try:
-                shard = OpenShard(job, self._layout, self._hashes, self._writer, self._folder, self._buffer)
+                shard = OpenShard(
+                    job, self._layout, self._hashes, self._writer, self._folder, self._buffer, self._fetch_once
+                )
                 self._open[job.shard_id] = shard
+                if shard.duplicates:
+                    self._with_duplicates.append(shard)
                 for row in shard.rows():
                     if shard.failed:
                         break
@@ -203,21 +213,45 @@ class _Shards:
 
     def take(self, sample: Sample) -> None:
         shard_id = sample.row.shard_id
-        self._outcomes[sample.failure.code if sample.failure else SUCCESS] += 1
-        self._bytes += sample.body.size if sample.body else 0
         shard = self._open.get(shard_id)
+        rows = shard.rows_with(sample) if shard else 1
+        self._outcomes[sample.failure.code if sample.failure else SUCCESS] += rows
+        self._bytes += sample.body.size * rows if sample.body else 0
         if shard is None:  # given up before this row came back
             if sample.body is not None:
                 sample.body.release()
             return
         try:
-            shard.take(sample)
+            if not shard.take(sample):
+                self.writing.append(shard)
         except Exception as error:  # this shard is lost, the others are not
             self._give_up(shard_id, error)
             return
+        self._settle(shard)
+
+    def _go_on(self) -> None:
+        """Write more of the shards of which much was waiting."""
+        for _ in range(len(self.writing)):
+            shard = self.writing.popleft()
+            if shard.failed:
+                continue
+            try:
+                if not shard.go_on():
+                    self.writing.append(shard)
+            except Exception as error:  # as in `take`
+                self._give_up(shard.job.shard_id, error)
+                continue
+            self._settle(shard)
+
+    def _settle(self, shard: OpenShard) -> None:
+        """After something was written."""
         if shard.held and self._buffer.used > self._buffer.half:
             self._relieve()
-        if shard.complete and shard_id in self._open:
+        self._publish_if_complete(shard)
+
+    def _publish_if_complete(self, shard: OpenShard) -> None:
+        shard_id = shard.job.shard_id
+        if shard.complete and self._open.get(shard_id) is shard:
             del self._open[shard_id]
             shard.settle()
             shard.robots, self.robots = self.robots, RobotsCost()
@@ -226,7 +260,7 @@ class _Shards:
     def _relieve(self) -> None:
         """Make the writer that holds the most let go of it; the formats that write at once hold nothing."""
         fullest = max(list(self._open.values()), key=lambda shard: shard.held, default=None)
-        if fullest is not None and fullest.held >= _WORTH_A_FLUSH:
+        if fullest is not None and fullest.held >= WORTH_A_FLUSH:
             try:
                 fullest.flush()
             except Exception as error:
@@ -234,6 +268,11 @@ class _Shards:
 
     def events(self, wait: bool = False) -> Iterator[Event]:
         """What happened since the last call. With `wait`, until all shards are published."""
+        self._go_on()
+        while self._with_duplicates:
+            shard = self._with_duplicates.popleft()
+            self._outcomes[DUPLICATE] += shard.duplicates
+            self._publish_if_complete(shard)
         now = time.monotonic()
         if now - self._told >= _PROGRESS_SECONDS or wait:
             yield Progress(dict(self._outcomes), self._bytes)

@@ -107,7 +107,8 @@ def make_files(www: Path) -> None:
 
 
 def url(base: str, size: str, row: int) -> str:
-    return f"{base}/{_folder(size)}/{row % FILES:04d}.jpg"
+    """Of one of the files; no two rows have the same URL, which would be fetched once."""
+    return f"{base}/{_folder(size)}/{row % FILES:04d}.jpg?{row}"
 
 
 def _folder(size: str) -> str:
@@ -342,16 +343,16 @@ def _long_list(stage: Stage, input_format: str) -> Path:
     """A list in which every URL is another one, written in parts."""
     rows, part = stage.effort.memory_rows, 1_000_000
     path = stage.lists / f"long.{input_format}"
-    urls = [url(stage.server.logged, "20 KB", row) for row in range(FILES)]
+    base = stage.server.logged
     starts = range(0, rows, part)
     if input_format == "txt":
         with path.open("w", encoding="utf-8") as file:
             for start in starts:
-                file.writelines(f"{urls[row % FILES]}?{row}\n" for row in range(start, start + part))
+                file.writelines(f"{url(base, '20 KB', row)}\n" for row in range(start, start + part))
     else:
         with pq.ParquetWriter(path, pa.schema([("url", pa.string())])) as writer:
             for start in starts:
-                column = pa.array([f"{urls[row % FILES]}?{row}" for row in range(start, start + part)])
+                column = pa.array([url(base, "20 KB", row) for row in range(start, start + part)])
                 writer.write_table(pa.table({"url": column}))
     return path
 

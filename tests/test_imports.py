@@ -10,7 +10,7 @@ LAYERS = [
     {"version", "errors", "types"},
     {"config", "protocols", "layout", "storage", "buffer", "metadata", "media", "registry"},
     {"readers", "fetch", "writers", "distributors", "reporters"},
-    {"sources", "plan", "shard", "worker", "run", "resume"},
+    {"sources", "plan", "dedupe", "shard", "worker", "run", "resume"},
     {"api"},
     {"cli"},
 ]

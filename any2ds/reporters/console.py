@@ -13,11 +13,12 @@ from rich.text import Text
 
 from any2ds.config import Config
 from any2ds.reporters._stderr import StderrConsole
-from any2ds.types import SUCCESS, Event, Progress, RunReport, ShardError, failure_code
+from any2ds.types import DUPLICATE, SUCCESS, Event, Progress, RunReport, ShardError, failure_code
 
 _LOG_INTERVAL = 10.0  # seconds between two plain lines
 _RATE_WINDOW = 10.0  # seconds over which the live rates are taken
 _TOP = 5  # failures named while running
+_NO_FAILURES = {SUCCESS: "stored", DUPLICATE: "not fetched: its URL stands in an earlier row"}
 
 
 class ConsoleReporter:
@@ -66,12 +67,14 @@ class ConsoleReporter:
             self._history.popleft()
 
     def _render(self) -> RenderableType:
-        failures = [(code, rows) for code, rows in self._outcomes.most_common(_TOP + 1) if code != SUCCESS][:_TOP]
-        named = " · ".join(f"{code} {rows:,}" for code, rows in failures)
+        failures = [(code, rows) for code, rows in self._outcomes.most_common(_TOP + 2) if code not in _NO_FAILURES]
+        named = " · ".join(f"{code} {rows:,}" for code, rows in failures[:_TOP])
         return Group(self._status(), Text(f"  {named}", style="yellow")) if named else self._status()
 
     def _status(self) -> Text:
         rows, stored = sum(self._outcomes.values()), self._outcomes[SUCCESS]
+        duplicates = self._outcomes[DUPLICATE]
+        tried = rows - duplicates
         then, stored_then, bytes_then = self._history[0] if self._history else (self._started, 0, 0)
         if len(self._history) < 2:
             then, stored_then, bytes_then = self._started, 0, 0
@@ -79,7 +82,8 @@ class ConsoleReporter:
         return Text.assemble(
             (f"{rows:,} rows", "bold"),
             f", {stored:,} stored",
-            f" ({stored / rows:.1%})" if rows else "",
+            f" ({stored / tried:.1%})" if tried else "",
+            f", {duplicates:,} duplicates" if duplicates else "",
             f", {(stored - stored_then) / seconds:,.0f}/s, {decimal(int((self._bytes - bytes_then) / seconds))}/s",
             f", {self._total.shards:,} shards done, {_clock(time.monotonic() - self._started)}",
         )
@@ -93,13 +97,14 @@ def _report(total: RunReport, output_folder: str) -> RenderableType:
     for heading, justify in (("outcome", "left"), ("rows", "right"), ("share", "right"), ("what it means", "left")):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
     for code, rows in sorted(total.status_dict.items(), key=lambda item: (item[0] != SUCCESS, -item[1], item[0])):
-        meaning = "stored" if code == SUCCESS else failure_code(code).meaning
-        table.add_row(
-            code, f"{rows:,}", f"{rows / total.count:.1%}", meaning, style="" if code == SUCCESS else "yellow"
-        )
+        meaning = _NO_FAILURES.get(code) or failure_code(code).meaning
+        style = "" if code in _NO_FAILURES else "yellow"
+        table.add_row(code, f"{rows:,}", f"{rows / total.count:.1%}", meaning, style=style)
     seconds = max(total.seconds, 1e-3)
+    failed = total.count - total.successes - total.duplicates
     lines = [
-        f"{total.count:,} rows, {total.successes:,} stored, {total.count - total.successes:,} failed",
+        f"{total.count:,} rows, {total.successes:,} stored, {failed:,} failed"
+        + (f", {total.duplicates:,} duplicates" if total.duplicates else ""),
         f"{decimal(total.bytes)} in {_clock(seconds)}: {total.successes / seconds:,.0f} stored/s, "
         f"{total.count / seconds:,.0f} rows/s, {decimal(int(total.bytes / seconds))}/s",
         f"{total.shards:,} shards written to {output_folder}"

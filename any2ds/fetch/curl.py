@@ -545,8 +545,8 @@ class _Transfer:
             code = "protocol"  # the answer does not begin as HTTP does
         elif code == "reset" and "chunk" in words.lower():
             code = "protocol"  # libcurl reports malformed chunks as a failure to receive
-        elif code == "reset" and "response headers" in words:
-            code = "headers_too_large"  # so it does with headers that are too much together
+        elif code == "reset" and ("response headers" in words or "CONTINUATION" in words):
+            code = "headers_too_large"  # so it does with headers that are too much together; the latter in HTTP/2
         elif code == "bad_url" and self._redirects:
             code = "bad_redirect"  # libcurl takes fewer host names than the URL standard
         elif number == pycurl.E_SSL_CONNECT_ERROR and _BROKE_OFF.search(words):

@@ -544,13 +544,21 @@ class WebFetcherContract(FetcherContract):
             assert self.code(f"http://127.0.0.1:{listener.getsockname()[1]}/", timeout=0.3) == "timeout_total"
 
     def test_without_a_timeout_a_body_that_flows_is_not_cut_and_one_that_drips_is(self, tmp_path: Path) -> None:
-        script = {"flow": ["flow:3"], "drip": ["drip"], "stall": ["stall"], "silent": ["timeout"]}
+        script = {
+            "flow": ["flow:1.5"],
+            "drip": ["drip"],
+            "stall": ["stall"],
+            "silent": ["timeout"],
+            "mute": ["timeout"],
+        }
+        options = {"timeout": 0, "stall_timeout": 1, "min_speed": 1000}
         for name in script:
             (tmp_path / name).write_bytes(BODY)
         with serve(tmp_path, script) as server:
-            found = self.fetch([server.url(name) for name in script], timeout=0, stall_timeout=1, min_speed=1000)
-        assert codes_of(found) == dict.fromkeys((1, 2, 3), "timeout_stalled")
-        assert _read(found[0]) == BODY
+            found = self.fetch([server.url(name) for name in script], **options)
+            flowing = self.fetch([server.url("flow")] * 2, thread_count=1, **options)
+        assert codes_of(found) == dict.fromkeys((1, 2, 3, 4), "timeout_stalled")
+        assert [_read(fetched) for fetched in (found[0], flowing[0], flowing[1])] == [BODY] * 3
 
     def test_it_yields_while_nothing_happens(self, tmp_path: Path) -> None:
         with serve(self.folder(tmp_path), {"a.jpg": ["hold"]}) as server:

@@ -235,10 +235,10 @@ class FetcherContract:
         assert seen == [0, 1]
 
     def test_an_error_of_the_list_is_raised_after_the_rows_before_it(self, tmp_path: Path) -> None:
-        with serve(self.folder(tmp_path)) as server:
+        with self.site(self.folder(tmp_path)) as url:
 
             def rows() -> Iterator[Row]:
-                yield from rows_of([server.url("a.jpg")] * 3)
+                yield from rows_of([url("a.jpg")] * 3)
                 raise LookupError("the list broke off")
 
             options = Config.from_options({"url_list": "-"}).fetch
@@ -657,9 +657,10 @@ class WebFetcherContract(FetcherContract):
         self.folder(tmp_path)
         seen = {}
         for fault, expected in OVER_HTTP2.items():
+            timeout = 1 if "timeout_total" in expected else 20
             with serve(tmp_path, {"a.jpg": [fault]}, tls=True, http2=True) as server:
                 with _environment("SSL_CERT_FILE", server.ca_file):
-                    seen[fault] = self.code(server.url("a.jpg"), timeout=1)
+                    seen[fault] = self.code(server.url("a.jpg"), timeout=timeout)
                 assert {request.version for request in server.requests} == {"2"}
             if seen[fault] in expected:
                 seen[fault] = expected[0]

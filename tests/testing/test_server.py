@@ -402,7 +402,7 @@ class TestTls:
         with serve(folder, host="::1", tls=True) as server:
             assert curl_error(server.url("a.jpg"), CAINFO=server.ca_file) == 0
 
-    @pytest.mark.parametrize("library", ["cryptography", "h2"])
+    @pytest.mark.parametrize("library", ["cryptography", "h2.config"])
     def test_a_missing_library_is_said(self, folder: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
         for name in ("certificate", "http2"):
             monkeypatch.delitem(sys.modules, f"any2ds.testing.{name}", raising=False)

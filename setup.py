@@ -34,6 +34,7 @@ EXTRAS = {
     "sftp": ["paramiko"],
     "smb": ["smbprotocol"],
 }
+TESTING = ["cryptography", "dnslib", "h2"]  # for the contracts and servers in any2ds/testing, besides a test runner
 
 setup(
     name="any2ds",
@@ -49,7 +50,11 @@ setup(
     package_data={"any2ds": ["py.typed"]},
     python_requires=">=3.10",
     install_requires=requirements("requirements.txt"),
-    extras_require={**EXTRAS, "all": sorted(library for libraries in EXTRAS.values() for library in libraries)},
+    extras_require={
+        **EXTRAS,
+        "all": sorted(library for libraries in EXTRAS.values() for library in libraries),
+        "testing": TESTING,
+    },
     entry_points={"console_scripts": ["any2ds=any2ds.cli:main"]},
     keywords=["dataset", "download", "machine learning", "parquet", "url", "webdataset"],
     classifiers=[

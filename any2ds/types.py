@@ -69,6 +69,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "reset": FailureCode(True, "the connection broke off"),
     "truncated": FailureCode(True, "fewer bytes arrived than were announced"),
     "protocol": FailureCode(False, "the answer is not valid HTTP"),
+    "headers_too_large": FailureCode(False, "the answer's headers are longer than any server needs them to be"),
     "bad_encoding": FailureCode(False, "the compressed body cannot be decoded"),
     "too_large": FailureCode(False, "bigger than --max_file_bytes"),
     "too_many_redirects": FailureCode(False, "redirected more often than --max_redirects"),

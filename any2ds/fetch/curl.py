@@ -29,6 +29,7 @@ from any2ds.fetch.dns import Addresses, Resolver, asks_dns
 from any2ds.fetch.robots import LONGEST, REDIRECTS, Robots
 from any2ds.fetch.rules import opted_out, product_of, refuses
 from any2ds.fetch.schedule import Attempt
+from any2ds.fetch.stall import Flow, StallRule
 from any2ds.fetch.urls import normalize
 from any2ds.types import Failure, Payload
 
@@ -47,6 +48,8 @@ _PORTS = {"http": "80", "https": "443", "ftp": "21", "ftps": "990"}
 _SECRET = ("authorization:", "cookie:")  # headers that are not for the hosts to which others redirect
 _NO_ROUTE = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
 _INITIALS = frozenset(b"eElLxXH")
+# In the words for a handshake that failed: it was cut, not refused.
+_BROKE_OFF = re.compile("Recv failure|Send failure|unexpected eof|SSL_ERROR_SYSCALL")
 
 _CODES = {
     pycurl.E_UNSUPPORTED_PROTOCOL: "unsupported_scheme",
@@ -76,6 +79,7 @@ _CODES = {
     83: "tls",  # CURLE_SSL_ISSUER_ERROR
     91: "tls",  # CURLE_SSL_INVALIDCERTSTATUS
     92: "reset",  # CURLE_HTTP2_STREAM
+    100: "headers_too_large",  # CURLE_TOO_LARGE
 }
 
 
@@ -106,7 +110,8 @@ class CurlTransport:
         self._resolver = _resolver(options, self.wake)
         self._waiting: dict[str, dict[_Transfer, None]] = {}  # host name -> transfers that wait for its addresses
         self._resolving: dict[_Transfer, str] = {}  # the same by transfer, the longest wait first
-        self._unsent: list[tuple[Attempt, Failure]] = []  # ended before libcurl knew of them
+        self._unsent: list[tuple[Attempt, Failure]] = []  # ended by us
+        self._stall_rule = StallRule(options.stall_timeout, options.min_speed)
 
     @property
     def backlog(self) -> int:
@@ -151,6 +156,8 @@ class CurlTransport:
             multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
         if self._resolver is not None:
             self._take_addresses(self._resolver)
+        if self._stall_rule.due(time.monotonic()):
+            self._give_up_stalled()
         ended: list[tuple[Attempt, Payload | Failure]] = []
         remaining = 1
         while remaining:
@@ -218,8 +225,14 @@ class CurlTransport:
                 transfer.resolve_nothing()
         self._add(transfer)
 
+    def _give_up_stalled(self) -> None:
+        for attempt, transfer in self._by_attempt.items():
+            if transfer.sent and self._stall_rule.stalled(transfer.flow, transfer.receiving.size):
+                self._unsent.append((attempt, replace(transfer.timed_out(), code="timeout_stalled")))
+
     def _add(self, transfer: _Transfer) -> None:
         transfer.sent = True
+        self._stall_rule.begin(transfer.flow)
         self._multi.add_handle(transfer.handle)
 
     def _take_addresses(self, resolver: Resolver) -> None:
@@ -324,6 +337,7 @@ class _Transfer:
         "attempt",
         "connect_by",
         "discarding",
+        "flow",
         "handle",
         "lines",
         "receiving",
@@ -345,6 +359,7 @@ class _Transfer:
         self._headers: dict[str, str] = {}  # of the last answer, those that matter
         self._addresses: list[str] = []  # that were asked, redirects included
         self._changed: set[int] = set()  # libcurl's options that differ from what all handles have
+        self.flow = Flow()
         self.sent = False  # libcurl has it
         configure(self.handle)
         self.handle.setopt(pycurl.WRITEFUNCTION, self._write)
@@ -570,11 +585,17 @@ class _Transfer:
             "us" if code == "connect" and handle.getinfo(pycurl.OS_ERRNO) in _NO_ROUTE else None
         )
         if number == pycurl.E_OPERATION_TIMEDOUT:
-            code = "timeout_stalled" if "too slow" in words else "timeout_connect"
+            code = "timeout_connect"
         elif code == "unsupported_scheme" and "HTTP/0.9" in words:
             code = "protocol"  # the answer does not begin as HTTP does
         elif code == "reset" and "chunk" in words.lower():
             code = "protocol"  # libcurl reports malformed chunks as a failure to receive
+        elif code == "reset" and ("response headers" in words or "CONTINUATION" in words):
+            code = "headers_too_large"  # so it does with headers that are too much together; the latter in HTTP/2
+        elif code == "bad_url" and self._redirects:
+            code = "bad_redirect"  # libcurl takes fewer host names than the URL standard
+        elif number == pycurl.E_SSL_CONNECT_ERROR and _BROKE_OFF.search(words):
+            code = "reset"  # a host that is overloaded, most often: not the certificate
         elif code == "fetch_error":
             words = f"libcurl error {number}: {words}"
         return Failure("fetch", code, words, status, url, blame=blame)
@@ -595,7 +616,8 @@ class _Transfer:
         else:
             where = f"receiving the body ({self.receiving.size} bytes so far)"
         status = handle.getinfo(pycurl.RESPONSE_CODE) or None
-        return Failure("fetch", "timeout_total", f"after {seconds:.1f} s, while {where}", status)
+        detail = f"after {seconds:.1f} s, while {where}"
+        return Failure("fetch", "timeout_total", detail, status, self._end_of_redirects)
 
     def _refused(self, status: int, url: str | None) -> Failure:
         wait = self.handle.getinfo(pycurl.RETRY_AFTER) if status in (429, 503) else 0  # libcurl reads dates as well
@@ -618,9 +640,6 @@ def _configuration(options: FetchOptions) -> Callable[[Any], None]:
         (pycurl.CAINFO, certificate_bundle()),
         (pycurl.CONNECTTIMEOUT_MS, _connect_milliseconds(options)),
     ]
-    if options.stall_timeout:
-        settings.append((pycurl.LOW_SPEED_TIME, max(1, round(options.stall_timeout))))
-        settings.append((pycurl.LOW_SPEED_LIMIT, options.min_speed))
     if options.cookies:
         settings.append((pycurl.COOKIEFILE, options.cookies))
     if options.proxy:

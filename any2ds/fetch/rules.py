@@ -39,6 +39,11 @@ def _refuses(first: str, last: str, block_private: bool, allow_link_local: bool)
     return None
 
 
+def forget() -> None:
+    """Judge every address anew; tests change what counts as public."""
+    _refuses.cache_clear()
+
+
 def opted_out(header: str, product: str, disallowed: frozenset[str]) -> str | None:
     """The directive in an `X-Robots-Tag` that excludes the file for us; None if there is none.
 

@@ -19,6 +19,9 @@ from any2ds.fetch.schedule import Attempt
 from any2ds.types import Failure, Payload
 
 
+_FOR_PROBES = 4  # threads
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What is known of a body that has arrived whole: a `Payload` but for the body, which is the flight's."""
@@ -187,8 +190,12 @@ class ThreadTransport:
     def start(self, attempt: Attempt, url: str) -> None:
         flight = self._flights[attempt] = Flight(attempt, url, self._buffer, self._options)
         with self._change:
-            self._waiting.append(flight)
-            self._staff()
+            if attempt.probe:  # which must not wait for the threads that it asks about
+                self._waiting.appendleft(flight)
+                self._staff(_FOR_PROBES)
+            else:
+                self._waiting.append(flight)
+                self._staff()
 
     def poll(self, wait: float) -> list[tuple[Attempt, Payload | Failure]]:
         if not self._ended:
@@ -230,11 +237,11 @@ class ThreadTransport:
             self._ended.clear()
             self._change.notify_all()
 
-    def _staff(self) -> None:
-        """See to it that somebody takes what is waiting."""
+    def _staff(self, beyond: int = 0) -> None:
+        """See to it that somebody takes what is waiting, with so many threads beyond the usual number."""
         if len(self._waiting) <= self._idle:
             self._change.notify()
-        elif self._threads - self._stuck < self._most and self._threads < 2 * self._most:
+        elif self._threads - self._stuck < self._most + beyond and self._threads < 2 * self._most + beyond:
             try:
                 threading.Thread(target=self._run, name="any2ds-fetch", daemon=True).start()
             except RuntimeError:  # as many as the system grants

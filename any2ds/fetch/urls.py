@@ -16,7 +16,8 @@ FILE_SYSTEMS = OBJECT_STORES | SERVERS | LOCAL | {"data"}
 LONGEST = 2**16  # characters; readers cut what is longer so that it stays longer than this
 
 # Nothing in it needs encoding, and a host stands where it belongs: by far the most rows, and they skip the parser.
-_PLAIN = re.compile(r"(?:https?|ftps?)://[A-Za-z0-9.\-]+(?::\d+)?(?:[/?#][A-Za-z0-9\-._~:/?#@!$&'()*+,;=%\[\]]*)?")
+# Ports of more than four digits do not: they may be too high.
+_PLAIN = re.compile(r"(?:https?|ftps?)://[A-Za-z0-9.\-]+(?::\d{1,4})?(?:[/?#][A-Za-z0-9\-._~:/?#@!$&'()*+,;=%\[\]]*)?")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(//)?")
 
 

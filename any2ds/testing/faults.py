@@ -12,6 +12,7 @@ import mimetypes
 import socket
 import struct
 import sys
+import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,31 @@ for _type, _extension in (
     _TYPES.add_type(_type, _extension)
 
 
+_MANY_HEADERS = (b"X-More: " + b"x" * 1000 + b"\r\n") * 64
+
+
+def _deflated(window: int) -> bytes:
+    """A gigabyte of zeros: a megabyte, again and again. Its checksum at the end is missing."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, window)
+    zeros = bytes(1 << 20)
+    first, again = (packer.compress(zeros) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+    return first + 1023 * again
+
+
+def _brotli() -> bytes:
+    """A gigabyte of zeros: blocks of 16 MiB, as the program `brotli` packs and flushes them."""
+    first = bytes.fromhex("cbffff3ff82700e2b14020f7fe8fffff7ff04f00c4611180eefd9f01")
+    again = bytes.fromhex("fcffff837f02200e0b0074effff8ffff07ff04401c1600e8deff19")
+    return first + 63 * again + b"\x03"
+
+
+_BOMBS: dict[str, Callable[[], bytes]] = {
+    "gzip": lambda: _deflated(31),
+    "deflate": lambda: _deflated(15),
+    "br": _brotli,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """One request, to be answered."""
@@ -51,20 +77,18 @@ class Exchange:
 
     @property
     def content_type(self) -> str:
-        if self.file is None:
-            return "application/octet-stream"
-        kind, encoding = _TYPES.guess_type(self.file.name)
-        if encoding:
-            return f"application/{encoding}"
-        if kind and kind.startswith("text/"):
-            return f"{kind}; charset=utf-8"
-        return kind or "application/octet-stream"
+        return content_type_of(self.file)
 
     def stream(self, length: int | None, **headers: str) -> web.StreamResponse:
         """The head of a successful answer of `length` bytes; None sends it in chunks."""
         response = web.StreamResponse(headers={"Content-Type": self.content_type, **headers})
         response.content_length = length
         return response
+
+    def accepts(self, *encodings: str) -> bool:
+        """Whether the client can decode a body that is compressed like this."""
+        accepted = {word.strip() for word in self.request.headers.get("Accept-Encoding", "").split(",")}
+        return accepted.issuperset(encodings)
 
     async def raw(self, data: bytes, reset: bool = False) -> NoReturn:
         """Send just these bytes and close the connection, or tear it down with a RST."""
@@ -80,6 +104,28 @@ class Exchange:
     async def raw_head(self, *headers: str, body: bytes = b"", reset: bool = False) -> NoReturn:
         lines = ("HTTP/1.1 200 OK", *headers, "Connection: close", "", "")
         await self.raw("\r\n".join(lines).encode() + body, reset)
+
+    async def pour(self, head: bytes, piece: bytes) -> NoReturn:
+        """Send `head`, then `piece` over and over, as fast as the client takes it."""
+        self.transport.write(head)
+        while not self.transport.is_closing():
+            full = self.transport.get_write_buffer_size() > _BLOCK
+            if not full:
+                self.transport.write(piece)
+            await asyncio.sleep(0.001 if full else 0)
+        await forever()
+
+
+def content_type_of(file: Path | None) -> str:
+    """As its name says."""
+    if file is None:
+        return "application/octet-stream"
+    kind, encoding = _TYPES.guess_type(file.name)
+    if encoding:
+        return f"application/{encoding}"
+    if kind and kind.startswith("text/"):
+        return f"{kind}; charset=utf-8"
+    return kind or "application/octet-stream"
 
 
 async def forever() -> NoReturn:
@@ -159,6 +205,13 @@ def _count(argument: str) -> int:
     return count
 
 
+def _encodings(argument: str) -> tuple[str, ...]:
+    names = tuple(argument.split(","))
+    if names[0] not in _BOMBS or any(name != "gzip" for name in names[1:]):
+        raise ValueError("not an encoding of bombs")
+    return names
+
+
 def _or(default: Any, parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda argument: parse(argument) if argument else default
 
@@ -218,6 +271,14 @@ async def _status(exchange: Exchange, answer: tuple[int, dict[str, str]]) -> web
 STATUS = Fault("NUMBER", "[HEADER=VALUE]", _status_and_header, _status)
 
 
+@fault("later", "SECONDS", _count)
+async def _later(exchange: Exchange, seconds: int) -> web.StreamResponse:
+    """429 with the date in Retry-After that is so many seconds ahead, the current one not counted."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    date = now + datetime.timedelta(seconds=seconds + 1)
+    return await _status(exchange, (429, {"Retry-After": date.strftime("%a, %d %b %Y %H:%M:%S GMT")}))
+
+
 @fault("timeout")
 async def _timeout(exchange: Exchange, _: None) -> web.StreamResponse:
     """Never answers."""
@@ -248,6 +309,20 @@ async def _drip(exchange: Exchange, pause: float) -> web.StreamResponse:
         for byte in body:
             await response.write(bytes([byte]))
             await asyncio.sleep(pause)
+
+
+@fault("flow", "SECONDS", float)
+async def _flow(exchange: Exchange, seconds: float) -> web.StreamResponse:
+    """The body in a steady flow that takes so long."""
+    body, pause = exchange.body, 0.05
+    count = max(1, round(seconds / pause))
+    size = -(-len(body) // count)
+    response = exchange.stream(len(body))
+    await response.prepare(exchange.request)
+    for number in range(count):
+        await asyncio.sleep(pause)
+        await response.write(body[number * size : (number + 1) * size])
+    return response
 
 
 @fault("stall")
@@ -314,6 +389,19 @@ async def _truncated(exchange: Exchange, _: None) -> web.StreamResponse:
     await exchange.raw_head(f"Content-Type: {exchange.content_type}", announced, body=body[: len(body) // 2])
 
 
+@fault("truncated-chunks")
+async def _truncated_chunks(exchange: Exchange, _: None) -> web.StreamResponse:
+    """A chunked body that ends without its last chunk."""
+    await exchange.raw_head("Transfer-Encoding: chunked", body=b"5\r\nhello\r\n")
+
+
+@fault("excess")
+async def _excess(exchange: Exchange, _: None) -> web.StreamResponse:
+    """Announces half of the body, sends all of it and closes."""
+    body = exchange.body
+    await exchange.raw_head(f"Content-Length: {len(body) // 2}", body=body)
+
+
 @fault("bad-chunk")
 async def _bad_chunk(exchange: Exchange, _: None) -> web.StreamResponse:
     """A chunked body whose second chunk has no valid size."""
@@ -341,7 +429,7 @@ async def _redirect(exchange: Exchange, target: str) -> web.StreamResponse:
 @fault("gzip")
 async def _gzip(exchange: Exchange, _: None) -> web.StreamResponse:
     """The body compressed in transit if the client accepts that, else like ok."""
-    if "gzip" not in exchange.request.headers.get("Accept-Encoding", ""):
+    if not exchange.accepts("gzip"):
         return await _ok(exchange, {})
     headers = {"Content-Type": exchange.content_type, "Content-Encoding": "gzip"}
     return web.Response(body=gzip.compress(exchange.body), headers=headers)
@@ -352,6 +440,47 @@ async def _bad_gzip(exchange: Exchange, _: None) -> web.StreamResponse:
     """Says that the body is compressed in transit, and sends something else."""
     headers = {"Content-Type": exchange.content_type, "Content-Encoding": "gzip"}
     return web.Response(body=b"this was never compressed", headers=headers)
+
+
+@fault("bomb", "ENCODING[,ENCODING]", _encodings)
+async def _bomb(exchange: Exchange, encodings: tuple[str, ...]) -> web.StreamResponse:
+    """A gigabyte of zeros, compressed (gzip, deflate, br) if the client accepts that; else as it is, in chunks."""
+    if not exchange.accepts(*encodings):
+        return await _many_bytes(exchange, exchange.stream(None), 1 << 30, bytes(_BLOCK))
+    body = _BOMBS[encodings[0]]()
+    for _ in encodings[1:]:
+        body = gzip.compress(body)
+    return web.Response(body=body, headers={"Content-Encoding": ", ".join(encodings)})
+
+
+@fault("long-header", "[BYTES]", _or(1 << 20, _count))
+async def _long_header(exchange: Exchange, size: int) -> web.StreamResponse:
+    """An answer with a header of so many bytes, by default a megabyte."""
+    await exchange.raw_head("X-Long: " + "x" * size, "Content-Length: 2", body=b"ok")
+
+
+@fault("endless-header")
+async def _endless_header(exchange: Exchange, _: None) -> web.StreamResponse:
+    """A header that never ends."""
+    await exchange.pour(b"HTTP/1.1 200 OK\r\nX-Long: ", b"x" * _BLOCK)
+
+
+@fault("endless-headers")
+async def _endless_headers(exchange: Exchange, _: None) -> web.StreamResponse:
+    """Headers without end."""
+    await exchange.pour(b"HTTP/1.1 200 OK\r\n", _MANY_HEADERS)
+
+
+@fault("endless-hints")
+async def _endless_hints(exchange: Exchange, _: None) -> web.StreamResponse:
+    """Preliminary answers (103 Early Hints) without end."""
+    await exchange.pour(b"", b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n" * 1000)
+
+
+@fault("endless-trailers")
+async def _endless_trailers(exchange: Exchange, _: None) -> web.StreamResponse:
+    """A chunked body, and after it trailers without end."""
+    await exchange.pour(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n", _MANY_HEADERS)
 
 
 @fault("empty")

@@ -21,16 +21,22 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
 from aiohttp import web
+from multidict import CIMultiDict
 
-from any2ds.testing.faults import FAULTS, STATUS, Exchange, Step
+from any2ds.errors import MissingExtra
+from any2ds.testing.faults import FAULTS, STATUS, Exchange, Step, content_type_of
+
+if TYPE_CHECKING:
+    from any2ds.testing.http2 import Answer, Question
 
 Script = Mapping[str, Sequence[str]]
 """Path below the folder -> what its requests get, one entry each; the last entry repeats."""
@@ -48,6 +54,7 @@ class Request:
     headers: Mapping[str, str]  # case-insensitive
     port: int  # the client's: the same one again means the same connection
     at: float  # time.monotonic() of its arrival
+    version: str = "1.1"  # of HTTP: 1.0, 1.1 or 2
 
 
 class Server:
@@ -60,6 +67,7 @@ class Server:
         self.ca_file = ca_file  # with tls: the certificate that a client has to trust
         self.requests: list[Request] = []
         self.counts: Counter[str] = Counter()  # path -> requests
+        self.handshakes = 0  # of TLS that a client has begun
         self.max_concurrent = 0  # the most requests that were being answered at one time
         self._concurrent = 0
         self._script = {
@@ -73,7 +81,8 @@ class Server:
 
     @property
     def base_url(self) -> str:
-        return f"{'https' if self.ca_file else 'http'}://{self.host}:{self.port}/"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.ca_file else 'http'}://{host}:{self.port}/"
 
     def url(self, path: str) -> str:
         """The URL of a file in the folder, given by its name."""
@@ -95,28 +104,50 @@ class Server:
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
-    def _start(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+    def _greeted(self, *_: object) -> None:
+        self.handshakes += 1
+
+    def _check_http2(self) -> None:
+        from any2ds.testing.http2 import FAULTS
+
+        if self.ca_file is None:
+            raise ValueError("HTTP/2 is agreed on in the TLS handshake: it needs tls=True")
+        asked = {step.fault.name for steps in self._script.values() for step in steps}
+        if unknown := asked - FAULTS:
+            raise ValueError(f"not over HTTP/2: {', '.join(sorted(unknown))}; there are {', '.join(sorted(FAULTS))}")
+
+    def _start(self, listener: socket.socket, tls: ssl.SSLContext | None, http2: bool) -> None:
         ready: Future[None] = Future()
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._run(listener, tls, ready)), name="any2ds-server", daemon=True
+            target=lambda: asyncio.run(self._run(listener, tls, http2, ready)), name="any2ds-server", daemon=True
         )
         self._thread.start()
         ready.result()
 
-    async def _run(self, listener: socket.socket, tls: ssl.SSLContext | None, ready: Future[None]) -> None:
+    async def _run(self, listener: socket.socket, tls: ssl.SSLContext | None, http2: bool, ready: Future[None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop, self._released = asyncio.Event(), asyncio.Event()
         # Cancellation on disconnect is what ends the answers that never end by themselves.
         web_server = web.Server(
             self._handle, handler_cancellation=True, access_log=None, max_line_size=1 << 16, max_field_size=1 << 16
         )
-        acceptor = await self._loop.create_server(web_server, sock=listener, ssl=tls, backlog=4096)
+        http2_connections: set[asyncio.Transport] = set()
+
+        def negotiating() -> asyncio.Protocol:
+            from any2ds.testing.http2 import Http2Connection, Negotiating
+
+            return Negotiating(web_server, lambda: Http2Connection(self._ask, http2_connections))
+
+        begin: Callable[[], asyncio.Protocol] = negotiating if http2 else web_server
+        acceptor = await self._loop.create_server(begin, sock=listener, ssl=tls, backlog=4096)
         ready.set_result(None)
         await self._stop.wait()
         acceptor.close()
         for connection in web_server.connections:
             if connection.transport is not None:
                 connection.transport.abort()
+        for transport in list(http2_connections):
+            transport.abort()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path.lstrip("/")
@@ -124,12 +155,10 @@ class Server:
         if transport is None:
             raise ConnectionResetError
         port = (transport.get_extra_info("peername") or ("", 0))[1]  # none if it is gone already
-        target = request.raw_path
-        with self._arrived:
-            self.requests.append(Request(path, target, request.method, request.headers, port, time.monotonic()))
-            step = self._next_step(path)
-            self.counts[path] += 1
-            self._arrived.notify_all()
+        version = f"{request.version.major}.{request.version.minor}"
+        step = self._record(
+            Request(path, request.raw_path, request.method, request.headers, port, time.monotonic(), version)
+        )
         self._concurrent += 1
         self.max_concurrent = max(self.max_concurrent, self._concurrent)
         try:
@@ -140,6 +169,26 @@ class Server:
             return response
         finally:
             self._concurrent -= 1
+
+    def _ask(self, question: Question) -> Answer:
+        """What a request over HTTP/2 gets."""
+        from any2ds.testing.http2 import Answer
+
+        path = unquote(question.target.partition("?")[0]).lstrip("/")
+        headers = CIMultiDict(question.headers)
+        step = self._record(
+            Request(path, question.target, question.method, headers, question.port, time.monotonic(), "2")
+        )
+        file = self._find(path)
+        return Answer(step, file.read_bytes() if file else None, content_type_of(file))
+
+    def _record(self, request: Request) -> Step:
+        with self._arrived:
+            self.requests.append(request)
+            step = self._next_step(request.path)
+            self.counts[request.path] += 1
+            self._arrived.notify_all()
+        return step
 
     def _next_step(self, path: str) -> Step:
         steps = self._script.get(path)
@@ -155,27 +204,51 @@ class Server:
 
 @contextmanager
 def serve(
-    folder: str | Path, script: Script | None = None, *, host: str = "127.0.0.1", port: int = 0, tls: bool = False
+    folder: str | Path,
+    script: Script | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    tls: bool = False,
+    flaw: str = "",
+    http2: bool = False,
 ) -> Iterator[Server]:
     """Serve `folder` from a thread of its own; at the end all connections are cut and the thread is gone.
 
-    Port 0 takes a free one. `tls` makes a certificate for the run, which needs the library `cryptography`;
-    `server.ca_file` is what a client then has to trust. Raises ValueError for a script that makes no sense, and
-    OSError if the port is taken.
+    Port 0 takes a free one. `tls` makes a certificate for the run; `server.ca_file` is what a client then has to
+    trust, and `flaw` one of `certificate.FLAWS`. `http2` offers HTTP/2 too, which needs `tls` and knows but the faults
+    in `http2.FAULTS`. Raises ValueError for a script that makes no sense, OSError if the port is taken, and
+    MissingExtra without the libraries for TLS and HTTP/2 (`pip install any2ds[testing]`).
     """
     with ExitStack() as stack:
         context, ca_file = None, None
         if tls:
-            from any2ds.testing.certificate import make_certificate
-
-            context, ca_file = make_certificate(host, Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        listener = stack.enter_context(socket.create_server((host, port), backlog=4096))
+            context, ca_file = _tls(host, Path(stack.enter_context(tempfile.TemporaryDirectory())), flaw, http2)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = stack.enter_context(socket.create_server((host, port), family=family, backlog=4096))
         server = Server(Path(folder), script or {}, host, listener.getsockname()[1], ca_file)
-        server._start(listener, context)
+        if context is not None:
+            context.sni_callback = server._greeted
+        if http2:
+            server._check_http2()
+        server._start(listener, context, http2)
         try:
             yield server
         finally:
             server.close()
+
+
+def _tls(host: str, folder: Path, flaw: str, http2: bool) -> tuple[ssl.SSLContext, str]:
+    try:
+        from any2ds.testing.certificate import make_certificate
+
+        if http2:
+            import any2ds.testing.http2  # noqa: F401 - said here, in the caller's thread, if its library is missing
+    except ModuleNotFoundError as error:
+        raise MissingExtra("a test server with TLS", "testing") from error
+    context, ca_file = make_certificate(host, folder, flaw)
+    context.set_alpn_protocols(["h2", "http/1.1"] if http2 else ["http/1.1"])
+    return context, ca_file
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
 from any2ds.fetch import UrlFetcher
-from any2ds.testing.fetching import FetcherContract
+from any2ds.testing.fetching import WebFetcherContract
 
 
-class TestUrlFetcher(FetcherContract):
+class TestUrlFetcher(WebFetcherContract):
     def make_fetcher(self, options: FetchOptions, buffer: Buffer) -> UrlFetcher:
         return UrlFetcher(options, buffer)

@@ -1,5 +1,6 @@
 """The test server does what its scripts say, as plain sockets, requests and libcurl see it."""
 
+import datetime
 import gzip
 import json
 import re
@@ -9,15 +10,19 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import pycurl
 import pytest
 import requests
 
+from any2ds.errors import MissingExtra
+from any2ds.testing.certificate import FLAWS
 from any2ds.testing.faults import STAND_IN
 from any2ds.testing.server import Server, serve
 
@@ -262,6 +267,54 @@ class TestFaults:
         assert f"Content-Length: {len(PICTURE)}".encode() in head
         assert body == PICTURE[: len(PICTURE) // 2]
 
+    def test_excess_sends_more_than_it_announced(self, folder: Path) -> None:
+        with serve(folder, {"a.jpg": ["excess"]}) as server, asked(server, "a.jpg") as connection:
+            head, _, body = read_all(connection).partition(b"\r\n\r\n")
+        assert f"Content-Length: {len(PICTURE) // 2}".encode() in head
+        assert body == PICTURE
+
+    def test_flow_takes_its_time(self, folder: Path) -> None:
+        with serve(folder, {"a.jpg": ["flow:0.3"]}) as server:
+            started = time.monotonic()
+            assert get(server.url("a.jpg")).content == PICTURE
+        assert time.monotonic() - started >= 0.3
+
+    def test_later_names_the_date(self, folder: Path) -> None:
+        with serve(folder, {"a.jpg": ["later:100"]}) as server:
+            answer = get(server.url("a.jpg"))
+        date = parsedate_to_datetime(answer.headers["Retry-After"])
+        ahead = date - datetime.datetime.now(datetime.timezone.utc)
+        assert answer.status_code == 429
+        assert 90 < ahead.total_seconds() <= 101
+
+    @pytest.mark.parametrize("encoding", ["gzip", "deflate", "gzip,gzip"])
+    def test_bombs_hold_a_gigabyte(self, folder: Path, encoding: str) -> None:
+        with serve(folder, {"a.jpg": [f"bomb:{encoding}"]}) as server, requests.Session() as session:
+            with session.get(server.url("a.jpg"), stream=True, timeout=SOON) as answer:
+                assert sum(map(len, answer.iter_content(1 << 20))) == 1 << 30
+                assert answer.headers["Content-Encoding"] == encoding.replace(",", ", ")
+                assert int(answer.headers["Content-Length"]) < 2_000_000
+            with session.get(server.url("a.jpg"), stream=True, headers={"Accept-Encoding": "br"}) as answer:
+                assert "Content-Encoding" not in answer.headers
+
+    def test_bombs_of_brotli_do_too(self, folder: Path) -> None:
+        size = 0
+
+        def count(data: bytes) -> None:
+            nonlocal size
+            size += len(data)
+
+        with serve(folder, {"a.jpg": ["bomb:br"]}) as server:
+            assert curl_error(server.url("a.jpg"), ACCEPT_ENCODING="br", WRITEFUNCTION=count) == 0
+        assert size == 1 << 30
+
+    @pytest.mark.parametrize("entry", ["endless-header", "endless-headers", "endless-hints", "endless-trailers"])
+    def test_headers_without_end(self, folder: Path, entry: str) -> None:
+        with serve(folder, {"a.jpg": [entry]}) as server:
+            with asked(server, "a.jpg") as connection:
+                assert len(read_until(connection, 20_000_000)) >= 20_000_000
+            assert curl_error(server.url("a.jpg")) in (pycurl.E_RECV_ERROR, 100)  # 100: too large
+
     def test_bad_chunk_is_no_chunk(self, folder: Path) -> None:
         with serve(folder, {"a.jpg": ["bad-chunk"]}) as server:
             with pytest.raises(requests.exceptions.ChunkedEncodingError):
@@ -337,6 +390,49 @@ class TestTls:
         with serve(folder, {"a.jpg": ["truncated", "reset"]}, tls=True) as server:
             errors = [curl_error(server.url("a.jpg"), CAINFO=server.ca_file) for _ in range(2)]
         assert errors == [pycurl.E_PARTIAL_FILE, pycurl.E_RECV_ERROR]
+
+    @pytest.mark.parametrize("flaw", FLAWS)
+    def test_certificates_can_be_wrong(self, folder: Path, flaw: str) -> None:
+        with serve(folder, tls=True, flaw=flaw) as server:
+            assert curl_error(server.url("a.jpg"), CAINFO=server.ca_file) == pycurl.E_PEER_FAILED_VERIFICATION
+            assert curl_error(server.url("a.jpg"), SSL_VERIFYPEER=0, SSL_VERIFYHOST=0) == 0
+            assert server.handshakes == 2
+
+    def test_ipv6(self, folder: Path) -> None:
+        with serve(folder, host="::1", tls=True) as server:
+            assert curl_error(server.url("a.jpg"), CAINFO=server.ca_file) == 0
+
+    @pytest.mark.parametrize("library", ["cryptography", "h2.config"])
+    def test_a_missing_library_is_said(self, folder: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+        for name in ("certificate", "http2"):
+            monkeypatch.delitem(sys.modules, f"any2ds.testing.{name}", raising=False)
+        monkeypatch.setitem(sys.modules, library, None)
+        with pytest.raises(MissingExtra, match=r"any2ds\[testing\]"), serve(folder, tls=True, http2=True):
+            pass
+
+
+class TestHttp2:
+    def test_it_is_agreed_on_in_the_handshake(self, folder: Path) -> None:
+        with serve(folder, {"a.jpg": ["404:x-why=gone", "ok"]}, tls=True, http2=True) as server:
+            for version in (pycurl.CURL_HTTP_VERSION_2TLS, pycurl.CURL_HTTP_VERSION_1_1):
+                assert curl_error(server.url("a.jpg"), CAINFO=server.ca_file, HTTP_VERSION=version) == 0
+            assert get(server.url("a.jpg"), verify=server.ca_file).content == PICTURE
+        assert [request.version for request in server.requests] == ["2", "1.1", "1.1"]
+        assert server.counts == {"a.jpg": 3}
+
+    def test_bodies_bigger_than_the_windows_arrive(self, folder: Path) -> None:
+        body = bytes(range(256)) * 100_000
+        (folder / "big").write_bytes(body)
+        with serve(folder, tls=True, http2=True) as server:
+            received = bytearray()
+            assert curl_error(server.url("big"), CAINFO=server.ca_file, WRITEFUNCTION=received.extend) == 0
+            assert server.requests[0].version == "2"
+        assert received == body
+
+    @pytest.mark.parametrize("options", [{"http2": True}, {"http2": True, "tls": True, "script": {"a.jpg": ["drip"]}}])
+    def test_what_cannot_be_is_refused_at_once(self, folder: Path, options: dict[str, object]) -> None:
+        with pytest.raises(ValueError, match="HTTP/2"), serve(folder, **options):  # type: ignore[arg-type]
+            pass
 
 
 class TestClosing:

@@ -18,7 +18,6 @@ from any2ds.fetch.robots import LONGEST
 from any2ds.fetch.schedule import Attempt
 from any2ds.types import Failure, Payload
 
-
 _FOR_PROBES = 4  # threads
 
 

@@ -23,6 +23,7 @@ class Buffer:
 
     def __init__(self, limit: int, transfers: int, folder: str | None = None) -> None:
         self.used = 0  # bytes of bodies in memory, arriving ones included
+        self.arrived = 0  # bytes of bodies that have ever come
         self.half = limit // 2  # what is in flight, and what writers hold
         # What a transfer may hold when memory is short; all of them together hold at most half of it.
         self.share = max(1, self.half // transfers)
@@ -155,11 +156,12 @@ class Receiving:
         """Raises OSError if the disk is full."""
         count = len(chunk)
         self.size += count
+        buffer = self._buffer
+        buffer.arrived += count
         if self._extents:
-            self._extents += self._buffer.spool.append(chunk)
+            self._extents += buffer.spool.append(chunk)
             return
         self._chunks.append(chunk)
-        buffer = self._buffer
         buffer.used += count
         if buffer.used > buffer.half and self.size > buffer.share:
             for held in self._chunks:

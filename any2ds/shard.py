@@ -79,7 +79,8 @@ class OpenShard:
         self._statuses: Counter[str] = Counter()
         self._bytes = 0
         self._start_time = time.time()
-        self.failed = False
+        self.handed = 0  # rows that a fetcher has taken
+        self.closed = False  # no more of its rows are to be fetched
 
     @property
     def complete(self) -> bool:
@@ -96,6 +97,20 @@ class OpenShard:
             for url, caption, columns in zip(urls, captions, extras, strict=True):
                 position = next(positions)
                 yield Row(shard_id, position, layout.key(shard_id, position), url, caption, columns)
+
+    def rows_without_outcome(self, among: int | None = None) -> list[Row]:
+        """Of the first `among` rows, bare of what the list says of them; of all of them if it is None.
+
+        There are no others to be fetched in the latter case: whoever asks is going to record these as failed.
+        """
+        self.closed = self.closed or among is None
+        positions = range(self._next, self.job.count if among is None else among)
+        key = self._layout.key
+        return [
+            Row(self.job.shard_id, position, key(self.job.shard_id, position), None)
+            for position in positions
+            if position not in self._waiting
+        ]
 
     def take(self, sample: Sample) -> None:
         """Write the sample if its turn has come, and those that were waiting for it; else keep it.
@@ -156,7 +171,7 @@ class OpenShard:
 
     def discard(self) -> None:
         """Free what the shard holds, in memory and on disk; others may be in want of it."""
-        self.failed = True
+        self.closed = True
         self._account(0)
         if self._writer is not None:
             with contextlib.suppress(Exception):  # it may be what failed

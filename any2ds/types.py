@@ -40,7 +40,8 @@ class ShardJob:
     shard_id: int
     rows: bytes  # Arrow IPC stream: `url`, `caption` if there is one, then the additional columns
     count: int  # rows in it
-    attempt: int = 0
+    attempt: int = 0  # how many processes were killed over it, because they were stuck
+    hopeless: bool = False  # its rows are recorded as failed, not fetched
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "opted_out": FailureCode(False, "the server asks that this file is not used (X-Robots-Tag)"),
     "timeout_total": FailureCode(True, "not finished within --timeout seconds"),
     "host_down": FailureCode(True, "not tried, because its host had not answered anything for long"),
+    "watchdog": FailureCode(True, "given up, because fetching was stuck for longer than all time limits together"),
     "reset": FailureCode(True, "the connection broke off"),
     "truncated": FailureCode(True, "fewer bytes arrived than were announced"),
     "protocol": FailureCode(False, "the answer is not valid HTTP"),

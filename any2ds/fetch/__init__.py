@@ -30,6 +30,7 @@ class CurlFetcher:
         self._options = options
         self._buffer = buffer
         self._transport = CurlTransport(options, buffer)
+        self.signs = 0  # of life: attempts begun and ended
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
         options = self._options
@@ -63,15 +64,18 @@ class CurlFetcher:
                 self._transport.start(attempt, url)
             elif fetched := schedule.finish(attempt, url, now):
                 done.append(fetched)
+        self.signs += begun
         done += schedule.given_up()
         return begun, done
 
     def _move(self, schedule: Schedule, clock: Clock, wait: float) -> Iterator[Fetched]:
         """Move bytes for at most `wait` seconds if there are none: the rows that are done with."""
         for attempt, outcome in self._transport.poll(wait):
+            self.signs += 1
             if fetched := schedule.finish(attempt, outcome, clock.now()):
                 yield fetched
         for attempt in schedule.overdue(clock.now()):
+            self.signs += 1
             if fetched := schedule.finish(attempt, self._transport.cancel(attempt), clock.now()):
                 yield fetched
 

@@ -20,6 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ _PROGRESS_SECONDS = 0.5  # between two events of this kind
 # Rows without an outcome that one process may look at ahead: as many as fast hosts deliver while a slow one times out.
 _ROWS_AHEAD = 200_000
 _MOST_OPEN_SHARDS = 512
+_ROWS_AT_ONCE = 64  # rows that the feeder's thread takes from the list in one go
 _WORTH_A_FLUSH = 1 << 20  # bytes held by a writer; less would make tiny row groups
 _MOST_UNPUBLISHED = 4  # complete shards that may wait for the disk or the upload
 _FAREWELL = 5.0  # seconds that a fetcher may take to close
@@ -177,6 +179,9 @@ def _let_go(batches: Iterator[Sequence[Fetched]], fetcher: Fetcher) -> None:
         log.warning("%s has not closed within %.0f s, and is left behind", type(fetcher).__name__, _FAREWELL)
 
 
+_ShardRows = tuple[OpenShard, list[Row]]
+
+
 class _Rows:
     """The rows of all jobs, for one fetcher after the other.
 
@@ -184,11 +189,12 @@ class _Rows:
     it gets then is kept for the next fetcher: each row has surely been handed out or surely not.
     """
 
-    def __init__(self, rows: Iterator[tuple[OpenShard, Row]]) -> None:
+    def __init__(self, rows: Iterator[_ShardRows]) -> None:
         self._rows = rows
-        self._kept: deque[tuple[OpenShard, Row] | Exception | None] = deque()  # came for a fetcher that was given up
-        self._borrower: object = None
-        self._pulling = threading.Lock()  # held while a thread waits for a row
+        self._kept: deque[_ShardRows | Exception | None] = deque()  # came for a fetcher that was given up
+        self._lent: deque[Row] | None = None  # what the present fetcher is taking from, one row at a time
+        self._shard: OpenShard | None = None  # theirs
+        self._pulling = threading.Lock()  # held while a thread waits for rows
         self._handing = threading.Lock()  # never held for long
         self.handed = 0  # rows
         self.ended = False  # and the fetcher knows
@@ -196,41 +202,60 @@ class _Rows:
 
     @property
     def pulling(self) -> bool:
-        """Whether a fetcher waits for a row."""
+        """Whether a fetcher waits for rows."""
         return self._pulling.locked()
 
     def lend(self) -> Iterator[Row]:
         """The rows from here on, until they are taken back."""
-        borrower = self._borrower = object()
-        return self._lent(borrower)
+        lent: deque[Row] = deque()
+        self._lent = lent
+        return self._take(lent)
 
     def take_back(self) -> None:
         """From now on no row is handed out."""
         with self._handing:
-            self._borrower = None
+            lent, self._lent = self._lent, None
+            left: deque[Row] = deque()
+            while lent:
+                with contextlib.suppress(IndexError):  # the fetcher takes from the other end
+                    left.appendleft(lent.pop())
+            if left and self._shard is not None:
+                self._shard.handed -= len(left)
+                self.handed -= len(left)
+                self._kept.appendleft((self._shard, list(left)))
 
-    def _lent(self, borrower: object) -> Iterator[Row]:
-        while True:
-            with self._pulling:
-                if self._borrower is not borrower:
-                    return
-                found = self._kept.popleft() if self._kept else self._next()
-                with self._handing:
-                    if self._borrower is not borrower:
-                        self._kept.append(found)
-                        return
-                    if found is None:
-                        self.ended = True
-                        return
-                    if isinstance(found, Exception):
-                        self.ended, self.error = True, found
-                        raise found
-                    shard, row = found
-                    shard.handed = row.position + 1
-                    self.handed += 1
-            yield row
+    def _take(self, lent: deque[Row]) -> Iterator[Row]:
+        while self._refill(lent):
+            while lent:
+                try:
+                    row = lent.popleft()
+                except IndexError:  # it was taken back at this very moment
+                    break
+                yield row
 
-    def _next(self) -> tuple[OpenShard, Row] | Exception | None:
+    def _refill(self, lent: deque[Row]) -> bool:
+        with self._pulling:
+            if self._lent is not lent:
+                return False
+            found = self._kept.popleft() if self._kept else self._next()
+            with self._handing:
+                if self._lent is not lent:
+                    self._kept.append(found)
+                    return False
+                if found is None:
+                    self.ended = True
+                    return False
+                if isinstance(found, Exception):
+                    self.ended, self.error = True, found
+                    raise found
+                self._shard, rows = found
+                if not self._shard.closed:
+                    self._shard.handed += len(rows)
+                    self.handed += len(rows)
+                    lent.extend(rows)
+                return True
+
+    def _next(self) -> _ShardRows | Exception | None:
         try:
             return next(self._rows, None)
         except Exception as error:
@@ -333,8 +358,8 @@ class _Shards:
     def any_open(self) -> bool:
         return bool(self._open)
 
-    def open(self, jobs: Iterable[ShardJob]) -> Iterator[tuple[OpenShard, Row]]:
-        """The rows of all jobs; a shard is opened when its first row is asked for."""
+    def open(self, jobs: Iterable[ShardJob]) -> Iterator[_ShardRows]:
+        """The rows of all jobs, some at a time; a shard is opened when its first row is asked for."""
         for job in jobs:
             self._room.acquire()
             if self._closed:
@@ -345,10 +370,9 @@ class _Shards:
                 if job.hopeless:
                     self.hopeless.append(shard)
                     continue
-                for row in shard.rows():
-                    if shard.closed:
-                        break
-                    yield shard, row
+                rows = shard.rows()
+                while not shard.closed and (some := list(islice(rows, _ROWS_AT_ONCE))):
+                    yield shard, some
             except Exception as error:  # rows that cannot be read concern this shard alone
                 self._unreadable.append((job.shard_id, error))
 

@@ -193,6 +193,22 @@ def test_a_fetcher_that_ends_early_is_followed_by_another(tmp_path: Path, server
     assert set(found) <= {None, "watchdog"}
 
 
+def test_rows_are_neither_lost_nor_fetched_twice_between_fetchers(tmp_path: Path, server: Server) -> None:
+    urls = [server.url("bad" if n % 40 == 39 else "ok") + f"?{n}" for n in range(2000)]
+    options: dict[str, Any] = {"number_sample_per_shard": 1000, "thread_count": 4, "watchdog_timeout": 0}
+    work(tmp_path / "out", urls, StuckFetchers(ends_at="bad"), **options)
+    found = [code for path in sorted((tmp_path / "out").glob("*.parquet")) for code in codes_in(path)]
+    assert len(found) == 2000
+    assert set(found) == {None, "watchdog"}
+    targets = Counter(request.target for request in server.requests)
+    assert max(targets.values()) == 1
+    assert found.count(None) > 1000
+
+
+def codes_in(path: Path) -> list[str | None]:
+    return pq.read_table(path)["error_code"].to_pylist()
+
+
 def test_a_fetcher_that_takes_no_rows_ends_the_run(tmp_path: Path, server: Server) -> None:
     with pytest.raises(RuntimeError, match="takes no rows"):
         work(tmp_path / "out", [server.url("ok")], StuckFetchers(takes_nothing=True))

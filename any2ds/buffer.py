@@ -200,12 +200,12 @@ class Receiving:
         """Raises OSError if the disk is full."""
         count = len(chunk)
         self.size += count
-        self._buffer.received += count
+        buffer = self._buffer
+        buffer.received += count
         if self._extents:
-            self._extents += self._buffer.spool.append(chunk)
+            self._extents += buffer.spool.append(chunk)
             return
         self._chunks.append(chunk)
-        buffer = self._buffer
         buffer.used += count
         if buffer.used > buffer.half and self.size > buffer.share:
             for held in self._chunks:

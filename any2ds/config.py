@@ -273,6 +273,12 @@ class FetchOptions:
     )
     host_delay: float = option("seconds between two transfers to one host, at least", seconds, 0.0)
     max_retry_after: float = option("seconds that a host may make us wait (Retry-After)", seconds, 120.0)
+    watchdog_timeout: float | None = option(
+        "seconds in which nothing at all moves, after which rows are given up; 0 for never",
+        optional(seconds),
+        None,
+        "one attempt, the longest waits that the other options allow, and 30 s",
+    )
     max_redirects: int = option("redirects followed", integer(0, 100), 10)
     max_file_bytes: int = option("bodies bigger than this fail as too_large", byte_count, 2**30, "1GiB")
     max_buffered_bytes: int = option(

@@ -10,7 +10,7 @@ from typing import BinaryIO, ClassVar, Protocol
 import pyarrow as pa
 
 from any2ds.metadata import MetadataTable
-from any2ds.types import Event, Fetched, Row, RunReport, Sample, ShardJob
+from any2ds.types import Event, Fetched, RobotsCost, Row, RunReport, Sample, ShardJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,20 @@ class Reader(Protocol):
 
 
 class Fetcher(Protocol):
-    """Fetches rows. One lives as long as its process, across shards."""
+    """Fetches rows. One lives as long as its process, across shards, unless the watchdog gives it up."""
+
+    def robots_cost(self) -> RobotsCost:
+        """What robots.txt has cost since the last call: `RobotsCost()` for a fetcher that does not ask for it."""
+        ...
+
+    @property
+    def signs(self) -> int:
+        """Grows with every sign of life that is neither an outcome nor a byte of a body: an attempt begins or ends.
+
+        Who pauses on purpose, with rows to fetch, lets it grow in the meantime: the watchdog gives up a fetcher in
+        which nothing moves for `fetch.limits.watchdog_limit` seconds.
+        """
+        ...
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[Sequence[Fetched]]:
         """Pulls `rows` as it has room and yields outcomes in the order in which they complete.
@@ -91,6 +104,16 @@ class Worker(Protocol):
     """What a distributor runs: a stream of jobs in, a stream of events out. It can be pickled."""
 
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]: ...
+
+    @property
+    def patience(self) -> float:
+        """Seconds without an event after which its process is stuck, jobs or not; 0: it never is."""
+        ...
+
+    @property
+    def waiting(self) -> bool:
+        """Asked from another thread: whether it is held up by a disk, which is no reason to lose patience."""
+        ...
 
 
 class Distributor(Protocol):

@@ -88,7 +88,8 @@ class OpenShard:
         self._bytes = 0
         self.robots = RobotsCost()  # that this shard is to report
         self._start_time = time.time()
-        self.failed = False
+        self.handed = 0  # position up to which a fetcher has taken the rows
+        self.closed = False  # no more of its rows are to be fetched
         self._duplicates = self._positions_of_duplicates()
         self._first_of = repeated(self._table.column("url")) if fetch_once else {}
         self._copies = Copies(self._first_of, self._rows_at(list(self._first_of))) if self._first_of else None
@@ -124,6 +125,21 @@ class OpenShard:
             for url, caption, columns in zip(urls, captions, extras, strict=True):
                 position = next(positions)
                 yield Row(shard_id, position, layout.key(shard_id, position), url, caption, columns)
+
+    def rows_without_outcome(self, among: int | None = None) -> list[Row]:
+        """Of the first `among` rows those to fetch, bare of what the list says of them; of all if it is None.
+
+        There are no others to be fetched in the latter case: whoever asks is going to record these as failed.
+        """
+        self.closed = self.closed or among is None
+        known = self._waiting.keys() | self._first_of.keys() | self._duplicates
+        positions = range(self._next, self.job.count if among is None else among)
+        key = self._layout.key
+        return [
+            Row(self.job.shard_id, position, key(self.job.shard_id, position), None)
+            for position in positions
+            if position not in known
+        ]
 
     def take(self, sample: Sample) -> bool:
         """Write the sample if its turn has come, and those that were waiting for it; else keep it.
@@ -215,7 +231,7 @@ class OpenShard:
 
     def discard(self) -> None:
         """Free what the shard holds, in memory and on disk; others may be in want of it."""
-        self.failed = True
+        self.closed = True
         self._account(0)
         if self._writer is not None:
             with contextlib.suppress(Exception):  # it may be what failed

@@ -42,7 +42,8 @@ class ShardJob:
     # Arrow IPC stream: `url`, `caption` if there is one, the additional columns, and with dedupe=run `duplicate_of`
     rows: bytes
     count: int  # rows in it
-    attempt: int = 0
+    attempt: int = 0  # how many processes were killed over it, because they were stuck
+    hopeless: bool = False  # its rows are recorded as failed, not fetched
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "robots_unreachable": FailureCode(True, "not tried, because the host's robots.txt could not be had"),
     "timeout_total": FailureCode(True, "not finished within --timeout seconds"),
     "host_down": FailureCode(True, "not tried, because its host had not answered anything for long"),
+    "watchdog": FailureCode(True, "given up, because fetching was stuck for longer than all time limits together"),
     "reset": FailureCode(True, "the connection broke off"),
     "truncated": FailureCode(True, "fewer bytes arrived than were announced"),
     "protocol": FailureCode(False, "the answer is not valid HTTP"),

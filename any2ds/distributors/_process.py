@@ -6,12 +6,14 @@ module again: a script or notebook that calls `download()` at top level would st
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import IO, Any
@@ -23,7 +25,10 @@ WANT_JOB = "want_job"  # child to parent: one more, please
 EVENT = "event"  # child to parent, with the event
 END = "end"  # parent to child: there are no more
 FATAL = "fatal"  # child to parent, with an error that ends the run
+ALIVE = "alive"  # child to parent: held up by a disk, and nothing worse
 CRASHED = "crashed"  # child to parent, with a traceback: the worker raised
+
+_BEAT = 1.0  # seconds between two of ALIVE
 
 # What the child runs first, so that it finds the modules that the parent has found.
 BOOTSTRAP = """
@@ -61,6 +66,14 @@ def main() -> None:
                 return
             yield job
 
+    def beat() -> None:
+        with contextlib.suppress(BrokenPipeError):
+            while True:
+                time.sleep(_BEAT)
+                if worker.waiting:
+                    send((ALIVE, None))
+
+    threading.Thread(target=beat, daemon=True).start()
     code = 0
     try:
         for event in worker(wanted_jobs()):

@@ -9,21 +9,28 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
-from queue import SimpleQueue
+from dataclasses import replace
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from any2ds.config import RunOptions
-from any2ds.distributors._process import BOOTSTRAP, CRASHED, END, EVENT, FATAL, WANT_JOB
+from any2ds.distributors._process import ALIVE, BOOTSTRAP, CRASHED, END, EVENT, FATAL, WANT_JOB
 from any2ds.errors import RunError
 from any2ds.protocols import Worker
 from any2ds.types import Event, ShardError, ShardJob, ShardReport
+from any2ds.watchdog import LOOK_SECONDS, Watch
 
 log = logging.getLogger(__name__)
 
 _FAREWELL = 1.0  # seconds that a process has to end after its last word
 _CRASHES_IN_A_ROW = 3  # processes that may end early before the run gives up
+_LONGEST_START = 120.0  # seconds until a process asks for its first job; imports may come over a network
+# Processes that may be killed over one shard before its rows are recorded as failed; if that is too much for a further
+# one, the shard is not what is wrong.
+_MOST_KILLS = 2
 
 # What the threads around the main loop say to it, beside the messages of the children.
 _JOB, _NO_MORE_JOBS, _BROKEN, _GONE = "job", "no_more_jobs", "broken", "gone"
@@ -35,54 +42,122 @@ class MultiprocessingDistributor:
         self.processes_count = options.processes_count or _cores()
 
     def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
-        inbox: Inbox = SimpleQueue()
-        puller = _Puller(jobs, inbox, self.processes_count)
-        ready: deque[ShardJob] = deque()
-        children: set[_Child] = set()
-        hungry: deque[_Child] = deque()
-        more, crashes = True, 0
+        run = _Run(worker, jobs, self.processes_count)
         try:
-            while more or ready or children:
-                child, kind, content = inbox.get()
-                if kind == _JOB:
-                    ready.append(content)
-                elif kind == _NO_MORE_JOBS:
-                    more = False
-                elif kind in (_BROKEN, FATAL):
-                    raise content
-                elif child is not None and kind == WANT_JOB:
-                    child.started = True
-                    hungry.append(child)
-                elif child is not None and kind == EVENT:
-                    crashes = 0 if isinstance(content, ShardReport) else crashes
-                    child.note(content)
-                    yield content
-                elif child is not None and kind == CRASHED:
-                    child.last_words = content.strip().splitlines()[-1]
-                    log.info("worker process %d crashed:\n%s", child.pid, content)
-                elif child is not None and kind == _GONE:
-                    children.discard(child)
-                    with contextlib.suppress(ValueError):
-                        hungry.remove(child)
-                    if child.jobs or not child.released:
-                        crashes += 1
-                        yield from child.unfinished()
-                        if crashes >= _CRASHES_IN_A_ROW:
-                            raise RunError(f"worker processes end at once, the last one with: {child.farewell()}")
-                while ready and hungry:
-                    hungry.popleft().give(ready.popleft())
-                    puller.allow_another()
-                starting = sum(not c.started for c in children)
-                while starting < len(ready) and len(children) < self.processes_count:
-                    children.add(_Child(worker, inbox))
-                    starting += 1
-                if not (more or ready):
-                    while hungry:
-                        hungry.popleft().release()
+            while run.unfinished:
+                yield from run.step()
         finally:
-            puller.stop()
-            for child in children:
-                child.kill()
+            run.stop()
+
+
+class _Run:
+    """The processes of one run, and the jobs that wait for one."""
+
+    def __init__(self, worker: Worker, jobs: Iterator[ShardJob], most: int) -> None:
+        self._worker = worker
+        self._most = most  # processes
+        self._inbox: Inbox = SimpleQueue()
+        self._puller = _Puller(jobs, self._inbox, most)
+        self._more = True  # jobs to be pulled
+        self._ready: deque[ShardJob] = deque()
+        self._suspects: deque[ShardJob] = deque()  # whose process was stuck; they get one of their own
+        self._children: set[_Child] = set()
+        self._hungry: deque[_Child] = deque()
+        self._crashes = 0  # in a row
+        self._next_look = 0.0
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._more or self._ready or self._suspects or self._children)
+
+    def step(self) -> Iterator[Event]:
+        """Wait until something happens, and deal with it."""
+        try:
+            message = self._inbox.get(timeout=LOOK_SECONDS if self._worker.patience else None)
+        except Empty:
+            pass
+        else:
+            yield from self._take(*message)
+        if self._worker.patience and (now := time.monotonic()) >= self._next_look:
+            self._next_look = now + LOOK_SECONDS
+            for child in [child for child in self._children if child.is_stuck(now)]:
+                yield from self._cut_off(child)
+        self._share_out()
+
+    def stop(self) -> None:
+        self._puller.stop()
+        for child in self._children:
+            child.kill()
+
+    def _take(self, child: _Child | None, kind: str, content: Any) -> Iterator[Event]:
+        if kind == _JOB:
+            self._ready.append(content)
+        elif kind == _NO_MORE_JOBS:
+            self._more = False
+        elif kind in (_BROKEN, FATAL):
+            raise content
+        elif child not in self._children:
+            return  # it was cut off, and others have its jobs
+        elif kind == WANT_JOB:
+            child.has_started(self._worker.patience)
+            self._hungry.append(child)
+        elif kind == EVENT:
+            self._crashes = 0 if isinstance(content, ShardReport) else self._crashes
+            child.note(content)
+            yield content
+        elif kind == CRASHED:
+            child.last_words = content.strip().splitlines()[-1]
+            log.info("worker process %d crashed:\n%s", child.pid, content)
+        elif kind == _GONE:
+            self._forget(child)
+            if child.jobs or not child.released:
+                yield from child.unfinished()
+                self._note_crash(child)
+
+    def _cut_off(self, child: _Child) -> Iterator[ShardError]:
+        """Kill a process that is stuck, and have its jobs done by others."""
+        words = f"the worker process {child.pid} had said nothing for {child.watch.silent:.0f} s and was killed"
+        log.warning("%s; others go on with its %d shards", words, len(child.jobs))
+        self._forget(child)
+        child.end(words)
+        for job in child.jobs.values():
+            if job.attempt < _MOST_KILLS:
+                kills = job.attempt + 1
+                self._suspects.append(replace(job, attempt=kills, hopeless=kills == _MOST_KILLS))
+            else:
+                yield ShardError(job.shard_id, words)
+        if not child.started:
+            self._note_crash(child)
+
+    def _forget(self, child: _Child) -> None:
+        self._children.discard(child)
+        with contextlib.suppress(ValueError):
+            self._hungry.remove(child)
+
+    def _note_crash(self, child: _Child) -> None:
+        self._crashes += 1
+        if self._crashes >= _CRASHES_IN_A_ROW:
+            raise RunError(f"worker processes end at once, the last one with: {child.farewell()}")
+
+    def _share_out(self) -> None:
+        """Give jobs to those who want one, and start processes for jobs that nobody is going to want."""
+        for child in list(self._hungry) if self._suspects or self._ready else ():
+            if self._suspects and not child.jobs:
+                child.give(self._suspects.popleft())
+            elif self._ready and not child.has_suspect:
+                child.give(self._ready.popleft())
+                self._puller.allow_another()
+            else:
+                continue
+            self._hungry.remove(child)
+        waiting = len(self._ready) + len(self._suspects)
+        starting = sum(not c.started for c in self._children)
+        while starting < waiting and len(self._children) < self._most:
+            self._children.add(_Child(self._worker, self._inbox))
+            starting += 1
+        if not (self._more or waiting):
+            while self._hungry:
+                self._hungry.popleft().release()
 
 
 class _Puller:
@@ -122,21 +197,39 @@ class _Child:
         own: dict[str, Any] = {"start_new_session": True}
         if sys.platform == "win32":
             own = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+        said = [pickle.dumps(part, pickle.HIGHEST_PROTOCOL) for part in (sys.path, worker)]
         self._process = subprocess.Popen(
             [sys.executable, "-c", BOOTSTRAP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, **own
         )
         self._inbox = inbox
+        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self.jobs: dict[int, ShardJob] = {}
         self.started = False  # it has asked for a job
         self.released = False  # it was told that there are no more
         self.last_words = ""
-        self._send(sys.path)
-        self._send(worker)
+        self._messages = 0  # from it; counted as they arrive, whatever else we are doing
+        self.watch = Watch(_LONGEST_START, time.monotonic())
+        for part in said:
+            self._outbox.put(part)
         threading.Thread(target=self._listen, name="any2ds-listener", daemon=True).start()
+        threading.Thread(target=self._talk, name="any2ds-talker", daemon=True).start()
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def has_suspect(self) -> bool:
+        return any(job.attempt for job in self.jobs.values())
+
+    def has_started(self, patience: float) -> None:
+        """It has asked for a job; from now on it may say nothing for `patience` seconds."""
+        self.started = True
+        self.watch.limit = patience
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether it has said nothing for too long, although it has something to do."""
+        return self.watch.look(now, self._messages, bool(self.jobs) or self.released or not self.started)
 
     def give(self, job: ShardJob) -> None:
         self.jobs[job.shard_id] = job
@@ -160,20 +253,31 @@ class _Child:
         code = self._process.returncode
         return self.last_words or f"the worker process {self.pid} ended early, with {code}"
 
+    def end(self, words: str) -> None:
+        """Kill it, without waiting: a process that waits for a dead disk ends only when that answers."""
+        self.last_words = words
+        self._process.kill()
+        self._outbox.put(None)
+
     def kill(self) -> None:
         """End it at once if it has not ended."""
         self._process.kill()
-        self._process.wait()
-        with contextlib.suppress(BrokenPipeError, OSError):
-            self._process.stdin.close()  # type: ignore[union-attr]
+        self._outbox.put(None)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_FAREWELL)
 
     def _send(self, message: Any) -> None:
+        self._outbox.put(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+    def _talk(self) -> None:
+        """In a thread of its own: a process that is stuck does not read, and a job is more than a pipe holds."""
         pipe = self._process.stdin
         assert pipe is not None
         # If the process is gone its listener says so, and with it the fate of the message.
-        with contextlib.suppress(BrokenPipeError, OSError):
-            pickle.dump(message, pipe, pickle.HIGHEST_PROTOCOL)
-            pipe.flush()
+        with contextlib.suppress(BrokenPipeError, OSError), pipe:
+            while (said := self._outbox.get()) is not None:
+                pipe.write(said)
+                pipe.flush()
 
     def _listen(self) -> None:
         pipe = self._process.stdout
@@ -182,7 +286,9 @@ class _Child:
             with pipe, contextlib.suppress(EOFError, OSError):
                 while True:
                     kind, content = pickle.load(pipe)
-                    self._inbox.put((self, kind, content))
+                    self._messages += 1
+                    if kind != ALIVE:
+                        self._inbox.put((self, kind, content))
         except Exception as error:  # half a message, or one that cannot be understood
             self.last_words = self.last_words or f"its message is not readable: {error}"
         finally:

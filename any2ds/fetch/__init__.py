@@ -41,6 +41,7 @@ class UrlFetcher:
             self._robots = Robots(product_of(options.user_agent), everywhere=options.robots == "respect")
         self._transport = Routes(options, buffer, self._robots)
         self._probes: list[Attempt] = []
+        self.signs = 0  # of life: attempts begun and ended
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
         options = self._options
@@ -83,6 +84,7 @@ class UrlFetcher:
                 self._transport.start(attempt, url)
             elif fetched := schedule.finish(attempt, url, now):
                 done.append(fetched)
+        self.signs += begun
         done += schedule.given_up()
         return begun, done
 
@@ -93,6 +95,7 @@ class UrlFetcher:
         for attempt, outcome in chain(self._transport.poll(wait), self._overdue(schedule, clock)):
             if isinstance(outcome, Payload) or outcome.answered:
                 answered = attempt
+            self.signs += 1
             if attempt.probe:
                 self._probes.remove(attempt)
             elif isinstance(outcome, Failure) and breaker.doubts(attempt, outcome, clock.now()):
@@ -103,6 +106,7 @@ class UrlFetcher:
         if answered is not None or self._buffer.received > received:
             breaker.hear(now, answered)
         breaker.look(now, schedule.in_flight)
+        self.signs += breaker.paused
         if breaker.paused != was_paused:
             words = "Nothing answers any more: waiting for the network" if breaker.paused else "The network is back"
             log.warning("%s", words)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FIRST_AT_ONCE = 16.0  # transfers at once to a host that nothing is known of
 _FIRST_DELAY = 0.25  # seconds between starts, when one at a time was still too much
-_MOST_DELAY = 60.0
+MOST_DELAY = 60.0
 _ONE_ROUND = 1.0  # seconds: answers within this time after a cut tell of the time before it
 _BUSY = frozenset({"http_429", "http_503"})
 _TIMEOUTS = frozenset({"timeout_total", "timeout_stalled", "timeout_connect"})
@@ -160,5 +160,5 @@ class Host:
         self._cut_at = now
         self._slow_start = False
         if busy and self._limit <= 1.0:
-            self._delay = min(_MOST_DELAY, max(_FIRST_DELAY, 2 * self._delay))
+            self._delay = min(MOST_DELAY, max(_FIRST_DELAY, 2 * self._delay))
         self._limit = max(1.0, min(self._limit, float(self.in_flight + 1)) / 2)

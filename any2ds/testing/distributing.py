@@ -24,6 +24,8 @@ class ScriptedWorker:
     raising: frozenset[int] = frozenset()  # the worker raises
     hanging: frozenset[int] = frozenset()  # nothing comes back, ever
     seconds: float = 0.0  # that each shard takes
+    patience: float = 0.0
+    waiting: bool = False
     looks_ahead: bool = False  # takes all jobs before it reports on the first, as a worker does that overlaps shards
 
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:

@@ -162,6 +162,18 @@ class FetcherContract:
         expected = {0: "bad_url", 1: "bad_url", 2: "bad_url", 103: "unsupported_scheme", 104: self.missing}
         assert codes_of(found) == expected
 
+    def test_attempts_without_an_outcome_are_signs_of_life(self, tmp_path: Path) -> None:
+        options = Config.from_options({"url_list": "-", "retries": 1, "timeout": 20}).fetch
+        buffer = Buffer(options.max_buffered_bytes, options.thread_count)
+        with (
+            serve(self.folder(tmp_path), {"a.jpg": ["503", "ok"]}) as server,
+            contextlib.closing(self.make_fetcher(options, buffer)) as fetcher,
+        ):
+            before = fetcher.signs
+            for batch in fetcher.fetch(rows_of([server.url("a.jpg")])):
+                assert not batch or fetcher.signs >= before + 2
+            assert server.counts["a.jpg"] == 2
+
     def test_no_rows_end_at_once(self) -> None:
         assert self.fetch([]) == {}
 

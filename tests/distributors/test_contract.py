@@ -1,14 +1,16 @@
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from any2ds.config import Config, RunOptions
 from any2ds.distributors.inline import InlineDistributor
-from any2ds.distributors.multiprocessing import MultiprocessingDistributor
+from any2ds.distributors.multiprocessing import MultiprocessingDistributor, _Child
 from any2ds.errors import RunError
 from any2ds.testing.distributing import DistributorContract, ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.types import ShardReport
@@ -43,6 +45,14 @@ class TestMultiprocessing(ProcessDistributorContract):
 
     def test_the_default_is_the_cores_that_may_be_used(self) -> None:
         assert MultiprocessingDistributor(options()).processes_count == len(os.sched_getaffinity(0))
+
+
+def test_a_process_that_does_not_read_holds_nobody_up() -> None:
+    child = _Child(ScriptedWorker(), SimpleQueue())
+    os.kill(child.pid, signal.SIGSTOP)
+    for job in jobs_of(5):  # each is more than a pipe holds
+        child.give(job)
+    child.kill()
 
 
 def test_workers_end_by_themselves_when_the_parent_is_killed(tmp_path: Path) -> None:

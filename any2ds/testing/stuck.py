@@ -1,0 +1,81 @@
+"""A fetcher that gets stuck as it is told, for tests of whatever has to cope with that."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from any2ds.buffer import Buffer
+from any2ds.config import FetchOptions
+from any2ds.fetch import UrlFetcher
+from any2ds.types import Fetched, RobotsCost, Row
+
+
+@dataclass(frozen=True)
+class StuckFetchers:
+    """Makes fetchers for `ShardWorker`; each word stands for the rows whose URL contains it."""
+
+    loses: str | None = None  # their outcomes never come
+    ends_at: str | None = None  # as soon as one of them has come, the fetcher ends
+    mutes_at: str | None = None  # as soon as one of them is pulled, no row is pulled and no outcome comes any more
+    raises_at: str | None = None  # when one of them has come
+    hangs_at: str | None = None  # when one of them is pulled, the thread that fetches never comes back
+    takes_nothing: bool = False  # no row is ever pulled
+    close_hangs: bool = False
+
+    def __call__(self, options: FetchOptions, buffer: Buffer) -> _StuckFetcher:
+        return _StuckFetcher(self, options, buffer)
+
+
+class _StuckFetcher:
+    def __init__(self, told: StuckFetchers, options: FetchOptions, buffer: Buffer) -> None:
+        self._told = told
+        self._fetcher = UrlFetcher(options, buffer)
+        self._muted = self._hanging = False
+
+    @property
+    def signs(self) -> int:
+        return self._fetcher.signs
+
+    def robots_cost(self) -> RobotsCost:
+        return self._fetcher.robots_cost()
+
+    def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
+        told = self._told
+        for batch in self._fetcher.fetch(self._pulled(rows)):
+            if self._hanging:
+                threading.Event().wait()
+            if any(_of(fetched, told.raises_at) for fetched in batch):
+                raise OSError("the fetcher has had enough")
+            kept = [fetched for fetched in batch if not _of(fetched, told.loses)]
+            yield [] if self._muted else kept
+            if any(_of(fetched, told.ends_at) for fetched in batch):
+                return
+        while self._muted or told.loses:
+            threading.Event().wait(0.05)
+            yield []
+
+    def close(self) -> None:
+        self._fetcher.close()
+        if self._told.close_hangs:
+            threading.Event().wait()
+
+    def _pulled(self, rows: Iterable[Row]) -> Iterator[Row]:
+        if self._told.takes_nothing:
+            threading.Event().wait()
+        for row in rows:
+            if _is(row, self._told.mutes_at):
+                self._muted = True
+                threading.Event().wait()
+            if _is(row, self._told.hangs_at):
+                self._hanging = True
+            yield row
+
+
+def _of(fetched: Fetched, word: str | None) -> bool:
+    return _is(fetched.row, word)
+
+
+def _is(row: Row, word: str | None) -> bool:
+    return word is not None and word in (row.url or "")

@@ -64,6 +64,7 @@ _ROWS_AHEAD = 200_000
 _MOST_OPEN_SHARDS = 512
 _ROWS_AT_ONCE = 64  # rows that the feeder's thread takes from the list in one go
 _MOST_UNPUBLISHED = 4  # complete shards that may wait for the disk or the upload
+_LAST_PUBLISH = 0.5  # seconds that a shard may still take to be published when the run is broken off
 _FAREWELL = 5.0  # seconds that a fetcher may take to close
 _HOPELESS = "not tried: the processes that made its shard were stuck"
 
@@ -100,6 +101,7 @@ class ShardWorker:
             buffers = stack.enter_context(ExitStack())  # closed after the shards, which hold bodies
             shards = stack.enter_context(closing(_Shards(self._options, output, folder, publisher, files // 4)))
             self._shards = shards
+            stack.callback(setattr, self, "_shards", None)
             rows = _Rows(shards.open(jobs))
             describe = Describe(self._options)
             try:
@@ -522,6 +524,8 @@ class _Shards:
         self._closed = True
         self._room.release()
         self._publisher.shutdown(wait=False, cancel_futures=True)
+        # One may be at it, and should not make files in a folder that is being removed.
+        wait_for([future for _, future in self._publishing if not future.cancelled()], _LAST_PUBLISH)
         for shard in list(self._open.values()):
             shard.discard()
 

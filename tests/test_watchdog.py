@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def server(media: Path) -> Iterator[Server]:
 def config_of(out: Path, **options: Any) -> Config:
     out.mkdir(exist_ok=True)
     given = {"output_format": "webdataset", "number_sample_per_shard": 5, "watchdog_timeout": SHORT, **options}
-    return Config.from_options({"url_list": "-", "output_folder": out, **given})
+    return Config.from_options({"url_list": "-", "dedupe": "none", "output_folder": out, **given})
 
 
 def jobs_for(urls: list[str], rows_per_shard: int = 5) -> Iterator[ShardJob]:
@@ -340,21 +341,30 @@ print(report.count, report.successes)
 """
 
 
-def children_of(pid: int) -> list[int]:
+@contextmanager
+def frozen_run(urls: list[str], out: Path, processes: int) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", FROZEN_RUN, json.dumps(urls), str(out), str(processes), "3"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def workers_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_frozen_process_is_replaced_and_every_shard_is_complete(tmp_path: Path, media: Path, processes: int) -> None:
+def test_a_frozen_process_is_replaced_and_every_shard_is_complete(tmp_path: Path, media: Path) -> None:
     out = tmp_path / "out"
     with serve(media, {"bad": ["hold", "ok"]}) as server:
         urls = [server.url("bad" if n == 12 else "ok") for n in range(100)]
-        command = [sys.executable, "-c", FROZEN_RUN, json.dumps(urls), str(out), str(processes), "3"]
-        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        server.wait_for("bad")
-        for pid in children_of(running.pid):
-            os.kill(pid, signal.SIGSTOP)
-        said, logged = running.communicate(timeout=90)
+        with frozen_run(urls, out, 1) as running:
+            server.wait_for("bad")
+            for pid in workers_of(running.pid):
+                os.kill(pid, signal.SIGSTOP)
+            said, logged = running.communicate(timeout=90)
     assert (running.returncode, said) == (0, "100 100\n"), logged
     assert "was killed; others go on with its" in logged
     assert codes(out) == [[None] * 5] * 20
@@ -364,17 +374,16 @@ def test_a_run_that_was_stopped_as_a_whole_goes_on_where_it_was(tmp_path: Path, 
     out = tmp_path / "out"
     with serve(media, {"bad": ["hold", "404"]}) as server:
         urls = [server.url("bad" if n == 12 else "ok") for n in range(100)]
-        command = [sys.executable, "-c", FROZEN_RUN, json.dumps(urls), str(out), "2", "3"]
-        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        server.wait_for("bad")
-        everybody = [running.pid, *children_of(running.pid)]
-        for pid in everybody:
-            os.kill(pid, signal.SIGSTOP)
-        subprocess.run(["sleep", "8"], check=True)  # longer than any process may be silent
-        server.release()
-        for pid in everybody:
-            os.kill(pid, signal.SIGCONT)
-        said, logged = running.communicate(timeout=60)
+        with frozen_run(urls, out, 2) as running:
+            server.wait_for("bad")
+            everybody = [running.pid, *workers_of(running.pid)]
+            for pid in everybody:
+                os.kill(pid, signal.SIGSTOP)
+            subprocess.run(["sleep", "8"], check=True)  # longer than any process may be silent
+            server.release()
+            for pid in everybody:
+                os.kill(pid, signal.SIGCONT)
+            said, logged = running.communicate(timeout=60)
     assert (running.returncode, said) == (0, "100 100\n"), logged
     assert logged == ""
     assert codes(out) == [[None] * 5] * 20

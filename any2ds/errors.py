@@ -17,6 +17,7 @@ shard travels as a `types.ShardError`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -27,9 +28,17 @@ if TYPE_CHECKING:
 _NAMES_SHOWN = 20
 
 
-def words_of(error: Exception) -> str:
-    """What an exception of another library says, on one line; its name if it says nothing."""
-    return " ".join(str(error).split()) or type(error).__name__
+_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s]*@")
+
+
+def redacted(text: str) -> str:
+    """`text` without the user names and passwords of the URLs in it."""
+    return _CREDENTIALS.sub(r"\1", text) if "@" in text else text
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception of another library says, on one line and without credentials; its name if it says nothing."""
+    return redacted(" ".join(str(error).split())) or type(error).__name__
 
 
 def printable(text: str) -> str:

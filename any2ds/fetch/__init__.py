@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
-from any2ds.fetch.hosts import Manners
+from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.routes import Routes
 from any2ds.fetch.schedule import Schedule
 from any2ds.fetch.urls import normalize
@@ -29,12 +29,18 @@ class UrlFetcher:
     def __init__(self, options: FetchOptions, buffer: Buffer) -> None:
         self._options = options
         self._buffer = buffer
-        self._transport = Routes(options, buffer)
+        self._profiles = Profiles(options)
+        self._transport = Routes(self._profiles, options, buffer)
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
-        options = self._options
-        manners = Manners(options.max_per_host, options.host_delay, options.max_retry_after)
-        schedule = Schedule(options.thread_count, options.timeout, options.retries, manners)
+        options, profiles = self._options, self._profiles
+        schedule = Schedule(
+            options.thread_count,
+            options.timeout,
+            options.retries,
+            profiles.default.manners,
+            host_of=profiles.host_of if profiles.differ else None,
+        )
         clock = Clock()
         with Feeder(rows, schedule, options.thread_count, self._transport.wake) as feeder:
             # `exhausted` is read first: rows that come in between are then seen by the schedule.

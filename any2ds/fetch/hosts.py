@@ -32,7 +32,7 @@ _MEMORY = 10.0  # seconds after which counts of answers and timeouts are halved
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """What holds for every host."""
+    """What holds for a host whatever it answers."""
 
     max_per_host: int = 1_000_000  # transfers at once
     host_delay: float = 0.0  # seconds between two starts
@@ -48,13 +48,13 @@ class Host:
         "_cut_at",
         "_delay",
         "_limit",
-        "_manners",
         "_silence",
         "_slow_start",
         "_timeouts",
         "down_until",
         "in_flight",
         "in_turn",
+        "manners",
         "name",
         "not_before",
         "queue",
@@ -70,7 +70,7 @@ class Host:
         self.down_until = 0.0  # until then it is not asked at all
         self._silence = 0  # timeouts since its last answer
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
-        self._manners = manners
+        self.manners = manners
         self._limit = min(FIRST_AT_ONCE, float(manners.max_per_host))
         self._slow_start = True
         self._delay = manners.host_delay
@@ -108,7 +108,7 @@ class Host:
             self._counted_from = now
         if isinstance(outcome, Failure):
             if outcome.retry_after:
-                self.not_before = max(self.not_before, now + min(outcome.retry_after, self._manners.max_retry_after))
+                self.not_before = max(self.not_before, now + min(outcome.retry_after, self.manners.max_retry_after))
             if outcome.code not in _TIMEOUTS:
                 self._silence = 0
             if outcome.code in _BUSY:
@@ -125,12 +125,12 @@ class Host:
             return
         self._silence = 0
         self._answers += 1
-        if self._limit < self._manners.max_per_host:
+        if self._limit < self.manners.max_per_host:
             self._limit = min(
-                self._limit + (1.0 if self._slow_start else 1.0 / self._limit), float(self._manners.max_per_host)
+                self._limit + (1.0 if self._slow_start else 1.0 / self._limit), float(self.manners.max_per_host)
             )
-        if self._delay > self._manners.host_delay:
-            self._delay = max(self._manners.host_delay, self._delay - 0.1 * _FIRST_DELAY)
+        if self._delay > self.manners.host_delay:
+            self._delay = max(self.manners.host_delay, self._delay - 0.1 * _FIRST_DELAY)
 
     @property
     def proven(self) -> bool:

@@ -8,6 +8,7 @@ from functools import partial
 
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
+from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.schedule import Attempt
 from any2ds.fetch.threads import ThreadTransport
 from any2ds.fetch.transport import Transport
@@ -44,6 +45,19 @@ def web_engine(wanted: str) -> str:
     return "requests"
 
 
+def check(options: FetchOptions) -> None:
+    """Raises MissingExtra for what the chosen engine lacks, before anything is made."""
+    if options.fetcher == "curl":
+        return
+    web_engine(options.fetcher)
+    proxies = [options.proxy, *(values.get("proxy") for values in (options.hosts or {}).values())]
+    if any(proxy and proxy.startswith("socks") for proxy in proxies):
+        try:
+            import socks  # noqa: F401
+        except ImportError as error:
+            raise missing_extra("fetching with requests through a SOCKS proxy", error) from error
+
+
 class Routes:
     """A `transport.Transport` made of one for each engine that the list needs.
 
@@ -51,8 +65,8 @@ class Routes:
     something, so that no engine waits for another one.
     """
 
-    def __init__(self, options: FetchOptions, buffer: Buffer) -> None:
-        self._options, self._buffer = options, buffer
+    def __init__(self, profiles: Profiles, options: FetchOptions, buffer: Buffer) -> None:
+        self._profiles, self._options, self._buffer = profiles, options, buffer
         self._web_engine = ""  # not known before the first URL needs it
         self._engines: dict[str, Transport] = {}
         self._by_scheme: dict[str, Transport] = {}
@@ -108,16 +122,17 @@ class Routes:
         if name == "curl":
             from any2ds.fetch.curl import CurlTransport
 
-            engine = CurlTransport(options, buffer)
+            engine = CurlTransport(self._profiles, options, buffer)
         elif name == "requests":
-            from any2ds.fetch.requests import RequestsClient, tls_context
+            from any2ds.fetch.requests import RequestsClient, Trust
 
-            engine = ThreadTransport(partial(RequestsClient, options, tls_context(options)), options, buffer, self.wake)
+            client = partial(RequestsClient, self._profiles, Trust())
+            engine = ThreadTransport(client, options, buffer, self.wake)
         else:
             from any2ds.fetch.fsspec import FileSystems, FsspecClient
 
-            client = partial(FsspecClient, options, FileSystems(), buffer.share // 2)
-            engine = ThreadTransport(client, options, buffer, self.wake)
+            files = partial(FsspecClient, options, FileSystems(), buffer.share // 2)
+            engine = ThreadTransport(files, options, buffer, self.wake)
         self._engines[name] = engine
         if self._main is None or name == "curl":
             self._main = engine

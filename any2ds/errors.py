@@ -51,6 +51,9 @@ class Any2dsError(Exception):
 
     exit_code = 1
 
+    def __str__(self) -> str:
+        return redacted(super().__str__())
+
 
 class UsageError(Any2dsError):
     exit_code = 2
@@ -75,7 +78,7 @@ class MissingColumns(InputError):
         absent = ", ".join(map(repr, self.missing))
         shown = ", ".join(printable(name[:100]) for name in self.existing[:_NAMES_SHOWN]) or "none"
         more = len(self.existing) - _NAMES_SHOWN
-        return f"{self.source}: no column {absent}; columns that exist: {shown}" + (
+        return f"{redacted(self.source)}: no column {absent}; columns that exist: {shown}" + (
             f" … and {more:,} more" * (more > 0)
         )
 
@@ -104,7 +107,7 @@ class ReadError(RunError):
         self.path, self.where, self.reason = path, where, reason
 
     def __str__(self) -> str:
-        return f"{self.path or 'url list'}: could be read only up to {self.where}: {self.reason}"
+        return f"{redacted(self.path) or 'url list'}: could be read only up to {self.where}: {self.reason}"
 
 
 class IncompleteRun(RunError):

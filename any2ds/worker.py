@@ -27,7 +27,7 @@ import pyarrow as pa
 from any2ds import registry
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions, OutputOptions
-from any2ds.errors import words_of
+from any2ds.errors import redacted, words_of
 from any2ds.fetch import UrlFetcher
 from any2ds.layout import Layout
 from any2ds.media import recognize
@@ -111,7 +111,7 @@ class Describe:
             **self._nothing,
             "status": failure.status,
             "error_code": failure.code,
-            "error_message": failure.detail or None,
+            "error_message": redacted(failure.detail) or None,
             "http_status": failure.http_status,
             "final_url": failure.final_url and without_credentials(failure.final_url),
             "attempts": fetched.attempts,

@@ -73,6 +73,7 @@ _CODES = {
     83: "tls",  # CURLE_SSL_ISSUER_ERROR
     91: "tls",  # CURLE_SSL_INVALIDCERTSTATUS
     92: "reset",  # CURLE_HTTP2_STREAM
+    97: "connect",  # CURLE_PROXY: what a SOCKS proxy refuses
 }
 
 
@@ -673,6 +674,7 @@ def _configuration(options: FetchOptions) -> Callable[[Any], None]:
 
 
 def _request_headers(options: FetchOptions) -> list[str]:
+    """Never empty: to pycurl an empty list means that nothing is to be changed."""
     return ["Accept: */*", *(options.headers or ())]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from functools import partial
+from importlib import import_module
 
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
@@ -53,7 +54,7 @@ def check(options: FetchOptions) -> None:
     proxies = [options.proxy, *(values.get("proxy") for values in (options.hosts or {}).values())]
     if any(proxy and proxy.startswith("socks") for proxy in proxies):
         try:
-            import socks  # noqa: F401
+            import_module("socks")
         except ImportError as error:
             raise missing_extra("fetching with requests through a SOCKS proxy", error) from error
 

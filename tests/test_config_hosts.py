@@ -20,7 +20,7 @@ def test_options_of_hosts_are_parsed_as_they_are_for_all(tmp_path: Path) -> None
         "url_list: '-'\n"
         "hosts:\n"
         '  Images.Example.com: {max_per_host: 2, host_delay: 0.5, user_agent: "any2ds (agreed)"}\n'
-        '  "*.example.org": {headers: ["Authorization: Bearer x"], proxy: "http://p:3128", ignore_ssl_certificate: yes}\n'
+        '  "*.example.org": {headers: ["Authorization: Bearer x"], proxy: "p:3128", ignore_ssl_certificate: yes}\n'
         "  bücher.example:8080: {cookies: null, disallowed_header_directives: noai}\n"
     )
     config = Config.from_options({"config": str(file)})

@@ -4,7 +4,7 @@ import logging
 import os
 import subprocess
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 

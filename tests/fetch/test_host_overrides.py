@@ -215,3 +215,14 @@ def test_thousands_of_rows_of_two_profiles(fetch: Any, folder: Path) -> None:
         assert sum(isinstance(outcome, Payload) for outcome in found) == 5_000
         assert {request.headers["User-Agent"] for request in server.requests} == {"agreed/1"}
         assert "agreed/1" not in {request.headers["User-Agent"] for request in other.requests}
+
+
+def test_the_name_in_a_certificate_counts_too(
+    fetch: Any, engine: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve(folder, host="0.0.0.0", tls=True) as server:
+        monkeypatch.setenv("SSL_CERT_FILE", str(server.ca_file))
+        urls = [f"https://{name}:{server.port}/a.jpg" for name in ("localhost", "127.0.0.1", "127.0.0.2")]
+        hosts = {"127.0.0.2": {"ignore_ssl_certificate": True}}
+        found = fetch(urls * 4, fetcher=engine, hosts=hosts, thread_count=1)
+        assert [isinstance(outcome, Payload) for outcome in found] == [True, False, True] * 4

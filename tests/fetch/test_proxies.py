@@ -111,3 +111,24 @@ def test_cookies_of_answers_are_not_added_to_those_of_the_file(fetch: Any, engin
     with serve(folder, {"a.jpg": ["ok:Set-Cookie=track=1"]}) as server:
         fetch([server.url("a.jpg")] * 3, fetcher=engine, thread_count=1, cookies=folder / "jar.txt")
         assert [request.headers["Cookie"] for request in server.requests] == ["session=abc"] * 3
+
+
+def test_a_proxy_may_be_verified_where_the_server_is_not(
+    one: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve_proxy(LOGIN, tls=True) as proxy, serve(folder, tls=True) as server:
+        monkeypatch.setenv("SSL_CERT_FILE", str(proxy.ca_file))
+        for ignore in (True, False, True):
+            outcome = one(server.url("a.jpg"), proxy=proxy.url, ignore_ssl_certificate=ignore)
+            assert isinstance(outcome, Payload) is ignore
+
+
+def test_a_cookie_does_not_stay_behind_for_the_next_row(fetch: Any, engine: str, folder: Path) -> None:
+    (folder / "jar.txt").write_text("127.0.0.1\tFALSE\t/with\tFALSE\t0\tsession\tabc\n")
+    with serve(folder, {"with": ["redirect:a.jpg"]}) as server:
+        urls = [server.url("with"), server.url("a.jpg")] * 3
+        fetch(urls, fetcher=engine, thread_count=1, cookies=folder / "jar.txt")
+        assert {(request.path, request.headers.get("Cookie")) for request in server.requests} == {
+            ("with", "session=abc"),
+            ("a.jpg", None),
+        }

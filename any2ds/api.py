@@ -13,7 +13,7 @@ from typing import Any
 from any2ds import registry
 from any2ds.config import Config, declared
 from any2ds.dedupe import mark_duplicates
-from any2ds.fetch.routes import web_engine
+from any2ds.fetch.routes import check
 from any2ds.layout import Layout
 from any2ds.plan import plan
 from any2ds.protocols import Reporter
@@ -45,8 +45,7 @@ def _opened(config: Config) -> Iterator[tuple[Source, OutputFolder]]:
     """Both ends of the way. Whatever happens, no staged file of a process that is gone stays behind."""
     logging.getLogger("any2ds").setLevel(config.run.log_level.upper())
     registry.load("writers", config.output.output_format)  # so that a missing extra is told before anything is made
-    if config.fetch.fetcher != "curl":
-        web_engine(config.fetch.fetcher)
+    check(config.fetch)
     output = OutputFolder(config.output.output_folder)
     source = Source(config.input)
     try:

@@ -158,19 +158,28 @@ def help_text() -> str:
 
 
 def _say(words: str, stream: TextIO) -> int:
-    """Print, if anybody listens. 0, so that saying something can be the last thing done."""
+    """Print, if anybody listens, without credentials. 0, so that saying something can be the last thing done."""
+    from any2ds.errors import redacted
+
     with contextlib.suppress(AttributeError, OSError, ValueError):
-        print(words.rstrip("\n"), file=stream)
+        print(redacted(words.rstrip("\n")), file=stream)
     return 0
 
 
 def _log_to_terminal() -> None:
     from rich.logging import RichHandler
 
+    from any2ds.errors import redacted
     from any2ds.reporters._stderr import StderrConsole
 
+    class WithoutCredentials(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return redacted(super().format(record))
+
     logging.raiseExceptions = False  # a terminal that is gone is no reason to complain to it
-    logging.getLogger("any2ds").addHandler(RichHandler(console=StderrConsole(), show_path=False))
+    handler = RichHandler(console=StderrConsole(), show_path=False)
+    handler.setFormatter(WithoutCredentials("%(message)s"))
+    logging.getLogger("any2ds").addHandler(handler)
 
 
 class _Terminated(BaseException):

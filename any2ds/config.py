@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from any2ds import registry
+from any2ds.cookies import CookieJar
 from any2ds.errors import OptionError, UsageError
 from any2ds.version import USER_AGENT
 
@@ -26,9 +27,12 @@ Parser = Callable[[Any], Any]
 Raises ValueError with the words for what it would have taken."""
 
 
-def option(help: str, parse: Parser, default: Any = MISSING, shown: str | None = None) -> Any:
-    """A dataclass field that is an option. `shown` replaces the default in the help where it is not a plain value."""
-    return field(default=default, metadata={"help": help, "parse": parse, "shown": shown})
+def option(help: str, parse: Parser, default: Any = MISSING, shown: str | None = None, is_secret: bool = False) -> Any:
+    """A dataclass field that is an option. `shown` replaces the default in the help where it is not a plain value.
+
+    The value of one that `is_secret` is never repeated in an error message.
+    """
+    return field(default=default, metadata={"help": help, "parse": parse, "shown": shown, "is_secret": is_secret})
 
 
 # --- parsers: small, and the only place where values are checked ---
@@ -175,10 +179,105 @@ def headers(value: Any) -> tuple[str, ...]:
     return found
 
 
-def existing_file(value: Any) -> str:
-    if not Path(str(value)).is_file():
-        raise ValueError("a file that exists")
+def cookie_file(value: Any) -> str:
+    """The path of a file that has been read as cookies, so that a bad one is known before the start."""
+    wanted = "a cookie file in Netscape's format"
+    try:
+        CookieJar.read(str(value))
+    except OSError as error:
+        raise ValueError(f"{wanted}, and it cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{wanted}, and {error}") from None
     return str(value)
+
+
+_PROXIES = ("http", "https", "socks4", "socks4a", "socks5", "socks5h")
+
+
+def proxy(value: Any) -> str:
+    """`http://host:port`, with a user name and a password if need be; `host:port` is an http proxy."""
+    import ada_url
+
+    wanted = f"a URL such as http://proxy:3128 ({', '.join(_PROXIES)})"
+    if not isinstance(value, str) or not value.strip() or any(char.isspace() for char in value.strip()):
+        raise ValueError(wanted)
+    value = value.strip()
+    try:
+        url = ada_url.URL(value if "://" in value else f"http://{value}")
+    except ValueError:
+        raise ValueError(wanted) from None
+    if url.protocol[:-1] not in _PROXIES or not url.hostname or url.pathname not in ("", "/") or url.search or url.hash:
+        raise ValueError(wanted)
+    port = re.search(r":(\d+)/?$", value)
+    if port is None:  # libcurl would take 1080, and requests 80
+        raise ValueError(f"{wanted}, with its port")
+    # As the parser writes it, percent-encoded: libraries disagree on where a password with an @ in it ends.
+    user = f"{url.username}:{url.password}@" if url.password else f"{url.username}@" if url.username else ""
+    return f"{url.protocol}//{user}{url.hostname}:{int(port[1])}"
+
+
+OVERRIDABLE = (
+    "user_agent",
+    "headers",
+    "cookies",
+    "proxy",
+    "ignore_ssl_certificate",
+    "max_per_host",
+    "host_delay",
+    "max_retry_after",
+    "disallowed_header_directives",
+)
+"""The options that may be other ones for some hosts."""
+
+
+def host_overrides(value: Any) -> dict[str, dict[str, Any]]:
+    """Host pattern -> option -> value. Raises OptionError that names both, ValueError for what is no such mapping."""
+    if not isinstance(value, Mapping):
+        raise ValueError("a mapping of hosts to options, in a --config file or from Python")
+    fields = {f.name: f for f in dataclasses.fields(FetchOptions)}
+    parsed: dict[str, dict[str, Any]] = {}
+    for written, options in value.items():
+        pattern = host_pattern(written)
+        where = f"hosts: {written}"
+        if pattern in parsed:
+            raise OptionError(f"{where}: stands there twice")
+        if not isinstance(options, Mapping):
+            raise OptionError(f"{where}: must hold options, such as {{max_per_host: 2}}")
+        for name in options:
+            if name not in OVERRIDABLE:
+                near = difflib.get_close_matches(str(name), OVERRIDABLE, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]}?" if near else f"it may be one of {', '.join(OVERRIDABLE)}"
+                what = "is for all hosts alike" if name in _all_names() else "is no option"
+                raise OptionError(f"{where}: {name!r} {what}: {hint}")
+        try:
+            parsed[pattern] = {name: _parse(fields[name], given) for name, given in options.items()}
+        except OptionError as error:
+            raise OptionError(f"{where}: {error}") from None
+    return parsed
+
+
+def host_pattern(written: Any) -> str:
+    """`example.org`, `*.example.org` (what is below it), each with a port or without, in ASCII and lower case."""
+    import ada_url
+
+    wrong = OptionError(f"hosts: {written!r} is no host: it takes example.org, *.example.org or example.org:8080")
+    text = written.strip() if isinstance(written, str) else ""
+    host = text.removeprefix("*.")
+    if not host or re.search(r"[/@?#*\s\\]", host):
+        raise wrong
+    try:
+        name = ada_url.URL(f"http://{host}").hostname.removesuffix(".")
+    except ValueError:
+        raise wrong from None
+    port = re.search(r":(\d+)$", host)
+    is_address = name.startswith("[") or re.fullmatch(r"[\d.]+", name)
+    if not name or (is_address and text != host):
+        raise wrong
+    return ("*." if text != host else "") + name + (f":{int(port[1])}" if port else "")
+
+
+def _all_names() -> frozenset[str]:
+    return frozenset(info.name for info in declared())
 
 
 def nameservers(value: Any) -> tuple[str, ...]:
@@ -286,17 +385,21 @@ class FetchOptions:
     )
     user_agent: str = option("how any2ds introduces itself to servers", header_value, USER_AGENT)
     headers: tuple[str, ...] | None = option(
-        "further request headers: 'Referer: https://a, X-Key: b'", optional(headers), None
+        "further request headers: 'Referer: https://a, X-Key: b'", optional(headers), None, is_secret=True
     )
-    cookies: str | None = option("cookie file in Netscape's format", optional(existing_file), None)
-    proxy: str | None = option("proxy for all requests: http://, https:// or socks5://", optional(text), None)
+    cookies: str | None = option("cookie file in Netscape's format", optional(cookie_file), None)
+    proxy: str | None = option(
+        "proxy for all requests: http://, https://, socks5:// or socks5h://", optional(proxy), None, is_secret=True
+    )
     nameservers: tuple[str, ...] | None = option(
         "name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system",
         optional(nameservers),
         None,
         "those of the system",
     )
-    ignore_ssl_certificate: bool = option("accept any certificate", boolean, False)
+    ignore_ssl_certificate: bool = option(
+        "accept any certificate of a server (those of proxies are verified)", boolean, False
+    )
     disallowed_header_directives: tuple[str, ...] | None = option(
         "X-Robots-Tag directives that exclude a file; None for none",
         optional(names),
@@ -312,6 +415,12 @@ class FetchOptions:
         "refuse loopback, private addresses and file://, for lists of strangers", boolean, False
     )
     allow_link_local: bool = option("fetch from link-local addresses, cloud metadata among them", boolean, False)
+    hosts: Mapping[str, Mapping[str, Any]] | None = option(
+        "other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}}",
+        optional(host_overrides),
+        None,
+        is_secret=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +538,8 @@ def _parse(f: dataclasses.Field[Any], value: Any) -> Any:
     except UsageError:
         raise
     except ValueError as error:
-        raise OptionError(f"{f.name}={value!r} cannot be: it takes {error}") from None
+        shown = f.name if f.metadata["is_secret"] else f"{f.name}={value!r}"
+        raise OptionError(f"{shown} cannot be: it takes {error}") from None
 
 
 __all__ = [

@@ -18,6 +18,7 @@ shard travels as a `types.ShardError`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,17 @@ if TYPE_CHECKING:
 _NAMES_SHOWN = 20
 
 
-def words_of(error: Exception) -> str:
-    """What an exception of another library says, on one line; its name if it says nothing."""
-    return " ".join(str(error).split()) or type(error).__name__
+_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s]*@")
+
+
+def redacted(text: str) -> str:
+    """`text` without the user names and passwords of the URLs in it."""
+    return _CREDENTIALS.sub(r"\1", text) if "@" in text else text
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception of another library says, on one line and without credentials; its name if it says nothing."""
+    return redacted(" ".join(str(error).split())) or type(error).__name__
 
 
 def printable(text: str) -> str:
@@ -42,6 +51,9 @@ class Any2dsError(Exception):
     """The root: `except Any2dsError` catches whatever any2ds raises on purpose."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return redacted(super().__str__())
 
 
 class UsageError(Any2dsError):
@@ -67,7 +79,7 @@ class MissingColumns(InputError):
         absent = ", ".join(map(repr, self.missing))
         shown = ", ".join(printable(name[:100]) for name in self.existing[:_NAMES_SHOWN]) or "none"
         more = len(self.existing) - _NAMES_SHOWN
-        return f"{self.source}: no column {absent}; columns that exist: {shown}" + (
+        return f"{redacted(self.source)}: no column {absent}; columns that exist: {shown}" + (
             f" … and {more:,} more" * (more > 0)
         )
 
@@ -100,7 +112,7 @@ class ReadError(RunError):
         self.path, self.where, self.reason = path, where, reason
 
     def __str__(self) -> str:
-        return f"{self.path or 'url list'}: could be read only up to {self.where}: {self.reason}"
+        return f"{redacted(self.path) or 'url list'}: could be read only up to {self.where}: {self.reason}"
 
 
 class IncompleteRun(RunError):

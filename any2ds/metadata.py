@@ -36,7 +36,12 @@ RESERVED_COLUMNS = frozenset({"key", "data", DUPLICATE_OF.name, *OUTCOME_FIELDS,
 """Names that an additional column cannot have, because any2ds writes them itself."""
 
 
-_CREDENTIALS = re.compile(r"^(\s*[A-Za-z][A-Za-z0-9+.-]*://)[^/?#]*@")
+# Also where browsers' rules allow fewer slashes, and where a password has characters in it that end a host, which makes
+# the URL a bad one. RE2 takes it as well.
+_CREDENTIALS = re.compile(
+    r"^([^A-Za-z]*(?:[A-Za-z][A-Za-z0-9+.-]*://|(?i:https?|ftps?):[/\\\s]*))"
+    r"(?:[^/\\?#]*@|[^/\\?#:@\[]*:[^/\\?#]*[^0-9/\\?#][^/\\?#]*[/\\?#][^@]*@)"
+)
 
 
 def without_credentials(url: str) -> str:

@@ -23,7 +23,8 @@ _EXTRAS = {
     "huggingface_hub": "hf",
     "paramiko": "sftp",
     "smbprotocol": "smb",
-    "requests": "requests",  # last: words about the others may mention it
+    "requests": "requests",  # late: words about the others may mention it
+    "socks": "requests",
 }
 
 

@@ -29,7 +29,7 @@ import pyarrow as pa
 from any2ds import registry
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions, OutputOptions
-from any2ds.errors import words_of
+from any2ds.errors import redacted, words_of
 from any2ds.fetch import UrlFetcher
 from any2ds.fetch.limits import process_limit, watchdog_limit
 from any2ds.layout import Layout
@@ -294,7 +294,7 @@ class Describe:
             **self._nothing,
             "status": failure.status,
             "error_code": failure.code,
-            "error_message": failure.detail or None,
+            "error_message": redacted(failure.detail) or None,
             "http_status": failure.http_status,
             "final_url": failure.final_url and without_credentials(failure.final_url),
             "attempts": fetched.attempts,

@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "any2ds"
 LAYERS = [
     {"version", "errors", "types"},
-    {"config", "protocols", "layout", "storage", "buffer", "metadata", "media", "registry", "watchdog"},
+    {"config", "cookies", "protocols", "layout", "storage", "buffer", "metadata", "media", "registry", "watchdog"},
     {"readers", "fetch", "writers", "distributors", "reporters"},
     {"sources", "plan", "dedupe", "shard", "worker", "run", "resume"},
     {"api"},

@@ -13,6 +13,7 @@ from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
 from any2ds.fetch.breaker import PROBE_TIMEOUT, Breaker
 from any2ds.fetch.hosts import Host, Manners
+from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.robots import Robots
 from any2ds.fetch.routes import Routes
 from any2ds.fetch.rules import product_of
@@ -36,17 +37,24 @@ class UrlFetcher:
     def __init__(self, options: FetchOptions, buffer: Buffer) -> None:
         self._options = options
         self._buffer = buffer
+        self._profiles = Profiles(options)
         self._robots: Robots | None = None
         if options.robots != "ignore":
             self._robots = Robots(product_of(options.user_agent), everywhere=options.robots == "respect")
-        self._transport = Routes(options, buffer, self._robots)
+        self._transport = Routes(self._profiles, options, buffer, self._robots)
         self._probes: list[Attempt] = []
         self.signs = 0  # of life: attempts begun and ended
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
-        options = self._options
-        manners = Manners(options.max_per_host, options.host_delay, options.max_retry_after)
-        schedule = Schedule(options.thread_count, options.timeout, options.retries, manners, robots=self._robots)
+        options, profiles = self._options, self._profiles
+        schedule = Schedule(
+            options.thread_count,
+            options.timeout,
+            options.retries,
+            profiles.default.manners,
+            robots=self._robots,
+            host_of=profiles.host_of if profiles.differ else None,
+        )
         clock = Clock()
         breaker = Breaker(options.outage_patience, clock.now())
         with Feeder(rows, schedule, options.thread_count, self._transport.wake) as feeder:

@@ -24,13 +24,16 @@ import pycurl
 
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
+from any2ds.cookies import CookieJar
+from any2ds.errors import redacted
 from any2ds.fetch.certificates import certificate_bundle
 from any2ds.fetch.dns import Addresses, Resolver, asks_dns
+from any2ds.fetch.profiles import Profile, Profiles
 from any2ds.fetch.robots import LONGEST, REDIRECTS, Robots
-from any2ds.fetch.rules import opted_out, product_of, refuses
+from any2ds.fetch.rules import PROXIED, opted_out, product_of, refuses
 from any2ds.fetch.schedule import Attempt
 from any2ds.fetch.stall import Flow, StallRule
-from any2ds.fetch.urls import normalize
+from any2ds.fetch.urls import normalize, parts
 from any2ds.types import Failure, Payload
 
 # Sockets looked at per turn: enough to spread the cost of a turn over many transfers, few enough that a body is
@@ -43,8 +46,6 @@ _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connect
 
 # The headers that are read, by their names; their initials in both cases, and H of HTTP/, let most others pass quickly.
 _HEADERS = {name.encode(): name for name in ("etag", "last-modified", "location", "x-robots-tag")}
-_AUTHORITY = re.compile(r"([a-z]+)://(?:([^/?#@]*)@)?(\[[^\]]*\]|[^/?#:]*)(?::(\d+))?", re.IGNORECASE)
-_PORTS = {"http": "80", "https": "443", "ftp": "21", "ftps": "990"}
 _SECRET = ("authorization:", "cookie:")  # headers that are not for the hosts to which others redirect
 _NO_ROUTE = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
 _INITIALS = frozenset(b"eElLxXH")
@@ -79,15 +80,21 @@ _CODES = {
     83: "tls",  # CURLE_SSL_ISSUER_ERROR
     91: "tls",  # CURLE_SSL_INVALIDCERTSTATUS
     92: "reset",  # CURLE_HTTP2_STREAM
+    97: "connect",  # CURLE_PROXY: what a SOCKS proxy refuses
     100: "headers_too_large",  # CURLE_TOO_LARGE
 }
 
 
 class CurlTransport:
-    """Every method but `wake` belongs to one thread."""
+    """Every method but `wake` belongs to one thread.
 
-    def __init__(self, options: FetchOptions, buffer: Buffer, robots: Robots | None = None) -> None:
-        self._options = options
+    A handle is configured once, for one profile, and never for another one: what one host was given (a proxy, headers,
+    leave to be unverified) cannot stay behind on it. A redirect to a host of another profile goes on with another one.
+    """
+
+    def __init__(self, profiles: Profiles, options: FetchOptions, buffer: Buffer, robots: Robots | None = None) -> None:
+        self._profiles = profiles
+        self._options = options  # those that do not differ by host
         self._buffer = buffer
         self._robots = robots  # whose rules hold for redirects too
         self._multi = pycurl.CurlMulti()
@@ -98,16 +105,17 @@ class CurlTransport:
         self._watched: set[int] = set()
         self._ready: deque[tuple[int, int]] = deque()  # sockets that were found ready and not yet attended to
         self._timer: float | None = None  # when libcurl wants to be called, by time.monotonic()
-        self._idle: list[_Transfer] = []
         self._by_handle: dict[Any, _Transfer] = {}
         self._by_attempt: dict[Attempt, _Transfer] = {}
-        self._configure = _configuration(options)
+        self._most_handles = 2 * options.thread_count  # those in use, and idle ones of all profiles
         self._bell, self._bell_button = socket.socketpair()
         self._bell.setblocking(False)
         self._bell_button.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._closed = False
         self._resolver = _resolver(options, self.wake)
+        self._pools: dict[Profile, _Pool] = {}
+        self._default = self._pool(profiles.default)
         self._waiting: dict[str, dict[_Transfer, None]] = {}  # host name -> transfers that wait for its addresses
         self._resolving: dict[_Transfer, str] = {}  # the same by transfer, the longest wait first
         self._unsent: list[tuple[Attempt, Failure]] = []  # ended by us
@@ -120,11 +128,7 @@ class CurlTransport:
 
     def start(self, attempt: Attempt, url: str) -> None:
         """Begin to fetch `url`, which has been normalised."""
-        if self._idle:
-            transfer = self._idle.pop()
-        else:
-            transfer = _Transfer(self._buffer, self._options, self._configure, self._robots)
-            self._by_handle[transfer.handle] = transfer
+        transfer = self._take(self._pool(self._profiles.of(url)) if self._profiles.differ else self._default)
         transfer.begin(attempt, url)
         self._by_attempt[attempt] = transfer
         self._send(transfer)
@@ -207,12 +211,34 @@ class CurlTransport:
         self._bell.close()
         self._bell_button.close()
 
+    def _pool(self, profile: Profile) -> _Pool:
+        pool = self._pools.get(profile)
+        if pool is None:
+            resolver = self._resolver if profile.options.proxy is None else None
+            pool = self._pools[profile] = _Pool(profile, _configuration(profile.options), resolver)
+        return pool
+
+    def _take(self, pool: _Pool) -> _Transfer:
+        """A transfer that is idle, or a new one."""
+        if pool.idle:
+            return pool.idle.pop()
+        if len(self._by_handle) >= self._most_handles:
+            for other in self._pools.values():
+                while other.idle:
+                    unused = other.idle.pop()
+                    del self._by_handle[unused.handle]
+                    unused.handle.close()
+        transfer = _Transfer(self._buffer, pool, self._robots)
+        self._by_handle[transfer.handle] = transfer
+        return transfer
+
     def _send(self, transfer: _Transfer) -> None:
         """Hand a transfer to libcurl as soon as its host's addresses are known."""
-        if self._resolver is not None:
+        resolver = transfer.pool.resolver
+        if resolver is not None:
             host, port, is_name = _asked(transfer.at)
             if is_name:
-                found = self._resolver.lookup(host)
+                found = resolver.lookup(host)
                 if found is None:
                     self._waiting.setdefault(host, {})[transfer] = None
                     self._resolving[transfer] = host
@@ -243,7 +269,7 @@ class CurlTransport:
                 if isinstance(found, Failure):
                     self._unsent.append((transfer.attempt, transfer.unresolved(found)))
                 else:
-                    transfer.resolve(host, _parts(transfer.at)[3], found)
+                    transfer.resolve(host, parts(transfer.at)[3], found)
                     self._add(transfer)
         if self._resolving and self._options.connect_timeout:
             now = time.monotonic()
@@ -269,16 +295,28 @@ class CurlTransport:
         if transfer.lines:
             transfer.read_headers()
         if transfer.discarding and (location := transfer.location(error)):
-            outcome = transfer.follow(location)
-            if outcome is None:
+            target = transfer.redirected(location)
+            if isinstance(target, str):
                 self._multi.remove_handle(transfer.handle)
                 transfer.sent = False
-                self._send(transfer)
+                self._follow(transfer, target)
                 return
+            outcome = target
         else:
             outcome = transfer.succeeded() if error is None else transfer.failed(*error)
         ended.append((transfer.attempt, outcome))
         self._put_back(transfer)
+
+    def _follow(self, transfer: _Transfer, url: str) -> None:
+        if self._profiles.differ:
+            pool = self._pool(self._profiles.of(url))
+            if pool is not transfer.pool:
+                before, transfer = transfer, self._take(pool)
+                transfer.take_over(before)
+                self._by_attempt[transfer.attempt] = transfer
+                before.pool.idle.append(before)
+        transfer.ask(url)
+        self._send(transfer)
 
     def _put_back(self, transfer: _Transfer) -> None:
         if transfer.sent:
@@ -293,7 +331,7 @@ class CurlTransport:
                 self._resolver.leave(host)
         transfer.receiving.discard()
         del self._by_attempt[transfer.attempt]
-        self._idle.append(transfer)
+        transfer.pool.idle.append(transfer)
 
     def _watch(self, events: int, fd: int, multi: Any, data: Any) -> None:
         if self._closed:
@@ -317,6 +355,23 @@ class CurlTransport:
                 continue
 
 
+class _Pool:
+    """The handles of a profile."""
+
+    __slots__ = ("configure", "headers", "idle", "opt_outs", "product", "profile", "public_headers", "resolver")
+
+    def __init__(self, profile: Profile, configure: Callable[[Any], None], resolver: Resolver | None) -> None:
+        options = profile.options
+        self.profile = profile
+        self.configure = configure
+        self.resolver = resolver  # None where libcurl resolves, or a proxy does
+        self.idle: list[_Transfer] = []
+        self.headers = _request_headers(options)
+        self.public_headers = [header for header in self.headers if not header.lower().startswith(_SECRET)]
+        self.opt_outs = frozenset(options.disallowed_header_directives or ())
+        self.product = product_of(options.user_agent)
+
+
 class _Transfer:
     """A libcurl handle and what it is doing; used again for one attempt after the other."""
 
@@ -326,10 +381,9 @@ class _Transfer:
         "_cut",
         "_error",
         "_headers",
+        "_jar",
         "_longest",
-        "_opt_outs",
         "_options",
-        "_product",
         "_redirects",
         "_refusal",
         "_robots",
@@ -340,32 +394,31 @@ class _Transfer:
         "flow",
         "handle",
         "lines",
+        "pool",
         "receiving",
         "sent",
         "started",
         "url",
     )
 
-    def __init__(
-        self, buffer: Buffer, options: FetchOptions, configure: Callable[[Any], None], robots: Robots | None = None
-    ) -> None:
+    def __init__(self, buffer: Buffer, pool: _Pool, robots: Robots | None) -> None:
         self.handle = pycurl.Curl()
         self._robots = robots
         self.receiving = buffer.receive()
-        self._options = options
-        self._opt_outs = frozenset(options.disallowed_header_directives or ())
-        self._product = product_of(options.user_agent)
+        self.pool = pool
+        self._options = pool.profile.options
+        self._jar = pool.profile.jar
         self.lines: list[bytes] = []  # of headers, not yet read
         self._headers: dict[str, str] = {}  # of the last answer, those that matter
         self._addresses: list[str] = []  # that were asked, redirects included
         self._changed: set[int] = set()  # libcurl's options that differ from what all handles have
         self.flow = Flow()
         self.sent = False  # libcurl has it
-        configure(self.handle)
+        pool.configure(self.handle)
         self.handle.setopt(pycurl.WRITEFUNCTION, self._write)
         # All lines are read at once, before the body: ten calls of a function of ours would cost more than the rest.
         self.handle.setopt(pycurl.HEADERFUNCTION, self.lines.append)
-        if options.proxy is None:
+        if self._options.proxy is None:
             self.handle.setopt(pycurl.PREREQFUNCTION, self._connected)
 
     def begin(self, attempt: Attempt, url: str) -> None:
@@ -384,14 +437,60 @@ class _Transfer:
             self._restore()
         self._longest = self._options.max_file_bytes
         self._cut = False  # enough has been read
+        if attempt.asks or attempt.probe:
+            self._prepare(attempt)
+        if self._options.proxy is not None:
+            self._addresses.append(PROXIED)
+        if self._jar is not None:
+            self._add_cookies(self._jar, url)
+        self.handle.setopt(pycurl.URL, url)
+
+    def _prepare(self, attempt: Attempt) -> None:
+        """For what is no row of the list: a robots.txt, or a probe."""
         if attempt.asks:
             self._longest = LONGEST
             self.handle.setopt(pycurl.MAXFILESIZE_LARGE, 0)
             self._changed.add(pycurl.MAXFILESIZE_LARGE)
-        if attempt.probe:
+        else:
             self.handle.setopt(pycurl.NOBODY, 1)
             self.handle.setopt(pycurl.FRESH_CONNECT, 1)
             self._changed |= {pycurl.NOBODY, pycurl.FRESH_CONNECT}
+
+    def take_over(self, other: _Transfer) -> None:
+        """Go on in the place of `other`, which has been redirected; `ask` says where."""
+        self.attempt, self.url, self.at = other.attempt, other.url, other.at
+        self._redirects = other._redirects
+        self._refusal = self._error = None
+        self._addresses[:] = other._addresses
+        self.started = other.started
+        self._longest, self._cut = other._longest, False
+        if self.attempt.asks:
+            self._prepare(self.attempt)
+        self.lines.clear()
+
+    def ask(self, url: str) -> None:
+        """Make ready to follow a redirect to `url`."""
+        self.discarding = False
+        self._headers.clear()
+        self.receiving.discard()
+        self.connect_by = time.monotonic() + self._options.connect_timeout
+        if self._changed:
+            self._restore()
+        if self._options.proxy is not None:
+            self._addresses.append(PROXIED)
+        scheme, given, host, port = parts(url)
+        self.at = url if given is None else url.replace(f"{given}@", "", 1)  # used, and not told
+        first_scheme, secret, first_host, first_port = parts(self.url)
+        if (scheme, host, port) != (first_scheme, first_host, first_port):
+            # Headers that tell who we are belong to the hosts of the list, not to those that they redirect to; if they
+            # were given for this very host, they must not be lured out of the encryption.
+            is_downgrade = scheme == "http" and first_scheme == "https"
+            if not self.pool.profile.has_own_headers or is_downgrade:
+                self._hold_secrets_back()
+        elif given is None and secret is not None:
+            url = url.replace("://", f"://{secret}@", 1)
+        if self._jar is not None:
+            self._add_cookies(self._jar, self.at)
         self.handle.setopt(pycurl.URL, url)
 
     def resolve(self, host: str, port: str, addresses: Addresses) -> None:
@@ -412,7 +511,7 @@ class _Transfer:
             self._changed.discard(pycurl.RESOLVE)
 
     def unresolved(self, failure: Failure) -> Failure:
-        return replace(failure, detail=f"{failure.detail}: {_parts(self.at)[2]}", final_url=self._end_of_redirects)
+        return replace(failure, detail=f"{failure.detail}: {parts(self.at)[2]}", final_url=self._end_of_redirects)
 
     @property
     def _end_of_redirects(self) -> str | None:
@@ -423,7 +522,9 @@ class _Transfer:
         if pycurl.CONNECTTIMEOUT_MS in changed:
             self.handle.setopt(pycurl.CONNECTTIMEOUT_MS, _connect_milliseconds(options))
         if pycurl.HTTPHEADER in changed:
-            self.handle.setopt(pycurl.HTTPHEADER, _request_headers(options))
+            self.handle.setopt(pycurl.HTTPHEADER, self.pool.headers)
+        if pycurl.COOKIE in changed:
+            self.handle.unsetopt(pycurl.COOKIE)
         if pycurl.MAXFILESIZE_LARGE in changed and not self.attempt.asks:
             self.handle.setopt(pycurl.MAXFILESIZE_LARGE, options.max_file_bytes)
             changed.discard(pycurl.MAXFILESIZE_LARGE)
@@ -449,8 +550,8 @@ class _Transfer:
         except UnicodeDecodeError:  # bytes that are no text are asked for as what they are
             return "".join(chr(byte) if byte < 128 else f"%{byte:02X}" for byte in raw)
 
-    def follow(self, location: str) -> Failure | None:
-        """Make ready to ask `location`, or say why it is not asked."""
+    def redirected(self, location: str) -> str | Failure:
+        """What to ask next, or why it is not asked."""
         status = self.handle.getinfo(pycurl.RESPONSE_CODE)
         at = self._end_of_redirects
         most = self._options.max_redirects
@@ -462,32 +563,20 @@ class _Transfer:
         if self._robots is not None and not self.attempt.asks and (refusal := self._robots.redirect_refusal(url)):
             return replace(refusal, http_status=status, final_url=at)
         self._redirects += 1
-        self.discarding = False
-        self._headers.clear()
         self.receiving.discard()
-        self.connect_by = time.monotonic() + self._options.connect_timeout
-        if self._changed:
-            self._restore()
-        scheme, given, host, port = _parts(url)
-        if given is not None:  # used, and not told
-            self.at = url.replace(f"{given}@", "", 1)
-        else:
-            self.at = url
-            first_scheme, secret, first_host, first_port = _parts(self.url)
-            if (scheme, host, port) != (first_scheme, first_host, first_port):
-                self._hold_secrets_back()
-            elif secret is not None:
-                url = url.replace("://", f"://{secret}@", 1)
-        self.handle.setopt(pycurl.URL, url)
-        return None
+        return url
 
     def _hold_secrets_back(self) -> None:
-        """Headers that tell who we are belong to the hosts of the list, not to those that they redirect to."""
-        headers = _request_headers(self._options)
-        public = [header for header in headers if not header.lower().startswith(_SECRET)]
-        if public != headers:
-            self.handle.setopt(pycurl.HTTPHEADER, public)
+        pool = self.pool
+        if pool.public_headers != pool.headers:
+            self.handle.setopt(pycurl.HTTPHEADER, pool.public_headers)
             self._changed.add(pycurl.HTTPHEADER)
+
+    def _add_cookies(self, jar: CookieJar, url: str) -> None:
+        cookies = jar.header(url) if url.startswith("http") else None
+        if cookies is not None:
+            self.handle.setopt(pycurl.COOKIE, cookies)
+            self._changed.add(pycurl.COOKIE)
 
     def _connected(self, address: str, *_: Any) -> int:
         """Before each request, on the connection that it is going to use."""
@@ -515,7 +604,7 @@ class _Transfer:
                     headers[key] = f"{headers[key]}, {text}" if key in headers else text
         lines.clear()
         if "x-robots-tag" in headers and not self.discarding and self._refusal is None and not self.attempt.asks:
-            directive = opted_out(headers["x-robots-tag"], self._product, self._opt_outs)
+            directive = opted_out(headers["x-robots-tag"], self.pool.product, self.pool.opt_outs)
             if directive is not None:
                 self._refusal = ("opted_out", f"X-Robots-Tag: {directive}")
 
@@ -573,7 +662,7 @@ class _Transfer:
         handle = self.handle
         status = handle.getinfo(pycurl.RESPONSE_CODE) or None
         url = self._end_of_redirects
-        words = words.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        words = redacted(words.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
         if self._cut:
             return self.succeeded()
         if self._refusal is not None:
@@ -625,7 +714,7 @@ class _Transfer:
 
 
 def _configuration(options: FetchOptions) -> Callable[[Any], None]:
-    """What every handle of a run has in common."""
+    """What every handle of a profile has in common."""
     web = pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS
     settings: list[tuple[int, Any]] = [
         (pycurl.NOSIGNAL, 1),
@@ -638,12 +727,12 @@ def _configuration(options: FetchOptions) -> Callable[[Any], None]:
         (pycurl.MAXFILESIZE_LARGE, options.max_file_bytes),
         (pycurl.TCP_KEEPALIVE, 1),
         (pycurl.CAINFO, certificate_bundle()),
+        (pycurl.PROXY_CAINFO, certificate_bundle()),  # of which libcurl does not take CAINFO
         (pycurl.CONNECTTIMEOUT_MS, _connect_milliseconds(options)),
     ]
-    if options.cookies:
-        settings.append((pycurl.COOKIEFILE, options.cookies))
     if options.proxy:
-        settings.append((pycurl.PROXY, options.proxy))
+        # Without NOPROXY the environment's no_proxy would hold, though it is about the environment's proxies.
+        settings += [(pycurl.PROXY, options.proxy), (pycurl.NOPROXY, "")]
     if options.ignore_ssl_certificate:
         settings += [(pycurl.SSL_VERIFYPEER, 0), (pycurl.SSL_VERIFYHOST, 0)]
 
@@ -655,6 +744,7 @@ def _configuration(options: FetchOptions) -> Callable[[Any], None]:
 
 
 def _request_headers(options: FetchOptions) -> list[str]:
+    """Never empty: to pycurl an empty list means that nothing is to be changed."""
     return ["Accept: */*", *(options.headers or ())]
 
 
@@ -664,20 +754,11 @@ def _connect_milliseconds(options: FetchOptions) -> int:
 
 
 def _resolver(options: FetchOptions, wake: Callable[[], None]) -> Resolver | None:
-    """None where libcurl resolves, or a proxy does; libcurl takes one from the environment as well."""
+    """None where libcurl resolves, or a proxy of the environment does, for libcurl takes these as well."""
     proxies = getproxies_environment().keys() - {"no"}
-    if options.proxy or proxies or options.nameservers == ("os",):
+    if proxies or options.nameservers == ("os",):
         return None
     return Resolver(options.nameservers, wake)
-
-
-def _parts(url: str) -> tuple[str, str | None, str, str]:
-    """Scheme, credentials, host and port of a normalised URL."""
-    match = _AUTHORITY.match(url)
-    if match is None:
-        return "", None, "", ""
-    scheme, credentials, host, port = match.groups()
-    return scheme.lower(), credentials, host.lower(), port or _PORTS.get(scheme.lower(), "")
 
 
 def _asked(url: str) -> tuple[str, str, bool]:
@@ -688,7 +769,7 @@ def _asked(url: str) -> tuple[str, str, bool]:
 
 @lru_cache(maxsize=4096)
 def _asked_at(origin: str) -> tuple[str, str, bool]:
-    _, _, host, port = _parts(origin)
+    _, _, host, port = parts(origin)
     return host, port, asks_dns(host)
 
 

@@ -20,9 +20,9 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from any2ds.config import FetchOptions
-from any2ds.errors import MissingExtra
+from any2ds.errors import MissingExtra, words_of
 from any2ds.fetch.rules import refuses
-from any2ds.fetch.threads import Answer, Flight, Refused, causes, words
+from any2ds.fetch.threads import Answer, Flight, Refused, causes
 from any2ds.fetch.urls import LOCAL, SERVERS, scheme_of
 from any2ds.registry import missing_extra
 from any2ds.types import Failure
@@ -82,7 +82,7 @@ class FileSystems:
 
     def _lacks(self, scheme: str, error: ImportError) -> Refused:
         extra = missing_extra(f"{scheme}:", error)
-        refusal = Refused("missing_extra", str(extra) if isinstance(extra, MissingExtra) else words(error))
+        refusal = Refused("missing_extra", str(extra) if isinstance(extra, MissingExtra) else words_of(error))
         self._missing[scheme] = refusal.failure
         return refusal
 
@@ -106,11 +106,11 @@ class FsspecClient:
         except Refused:
             raise
         except ImportError as error:
-            return Failure("fetch", "missing_extra", words(error))
+            return Failure("fetch", "missing_extra", words_of(error))
         except Exception as error:  # every file system has exceptions of its own
             names = (kind.__name__ for cause in causes(error) for kind in type(cause).__mro__)
             code = next((_CODES[name] for name in names if name in _CODES), "fetch_error")
-            return Failure("fetch", code, f"{type(error).__name__}: {words(error)}")
+            return Failure("fetch", code, f"{type(error).__name__}: {words_of(error)}")
 
     def close(self) -> None:
         self._own.clear()
@@ -153,7 +153,7 @@ def _inline(url: str, flight: Flight) -> Answer | Failure:
         with urlopen(url) as file:
             body, media_type = file.read(), file.headers.get_content_type()
     except ValueError as error:
-        return Failure("fetch", "bad_url", words(error))
+        return Failure("fetch", "bad_url", words_of(error))
     if not body:
         return Failure("fetch", "empty_body")
     flight.receive(body)

@@ -32,7 +32,7 @@ _MEMORY = 10.0  # seconds after which counts of answers and timeouts are halved
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """What holds for every host."""
+    """What holds for a host whatever it answers."""
 
     max_per_host: int = 1_000_000  # transfers at once
     host_delay: float = 0.0  # seconds between two starts
@@ -49,7 +49,6 @@ class Host:
         "_delay",
         "_floor",
         "_limit",
-        "_manners",
         "_silence",
         "_slow_start",
         "_timeouts",
@@ -57,6 +56,7 @@ class Host:
         "gated",
         "in_flight",
         "in_turn",
+        "manners",
         "name",
         "not_before",
         "queue",
@@ -73,7 +73,7 @@ class Host:
         self.gated = False  # its rows are subject to robots.txt
         self._silence = 0  # timeouts since its last answer
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
-        self._manners = manners
+        self.manners = manners
         self._limit = min(FIRST_AT_ONCE, float(manners.max_per_host))
         self._slow_start = True
         self._delay = self._floor = manners.host_delay
@@ -117,7 +117,7 @@ class Host:
             self._counted_from = now
         if isinstance(outcome, Failure):
             if outcome.retry_after:
-                self.not_before = max(self.not_before, now + min(outcome.retry_after, self._manners.max_retry_after))
+                self.not_before = max(self.not_before, now + min(outcome.retry_after, self.manners.max_retry_after))
             if outcome.code not in _TIMEOUTS:
                 self._silence = 0
             if outcome.code in _BUSY:
@@ -134,9 +134,9 @@ class Host:
             return
         self._silence = 0
         self._answers += 1
-        if self._limit < self._manners.max_per_host:
+        if self._limit < self.manners.max_per_host:
             self._limit = min(
-                self._limit + (1.0 if self._slow_start else 1.0 / self._limit), float(self._manners.max_per_host)
+                self._limit + (1.0 if self._slow_start else 1.0 / self._limit), float(self.manners.max_per_host)
             )
         if self._delay > self._floor:
             self._delay = max(self._floor, self._delay - 0.1 * _FIRST_DELAY)

@@ -14,10 +14,11 @@ import ssl
 import threading
 import time
 import urllib.request
+from collections import OrderedDict
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, IncompleteRead, RemoteDisconnected
-from http.cookiejar import DefaultCookiePolicy, MozillaCookieJar
+from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urljoin
 
@@ -25,19 +26,22 @@ import requests
 import urllib3
 from requests import exceptions as requested
 from requests.adapters import HTTPAdapter
-from requests.utils import get_auth_from_url, get_environ_proxies, urldefragauth
+from requests.utils import get_auth_from_url, get_environ_proxies, select_proxy, urldefragauth
 from urllib3 import exceptions as urllib3_errors
 
 from any2ds.config import FetchOptions
+from any2ds.errors import words_of
 from any2ds.fetch.certificates import certificate_bundle
+from any2ds.fetch.profiles import Profile, Profiles
 from any2ds.fetch.robots import REDIRECTS, Robots
-from any2ds.fetch.rules import opted_out, product_of, refuses
-from any2ds.fetch.threads import Abandoned, Answer, Flight, Refused, causes, words
+from any2ds.fetch.rules import PROXIED, opted_out, product_of, refuses
+from any2ds.fetch.threads import Abandoned, Answer, Flight, Refused, causes
 from any2ds.fetch.urls import normalize, scheme_of
 from any2ds.types import Failure
 
 _CHUNK = 1 << 16
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
+_SESSIONS = 16  # of profiles that were used last, per thread
 _KEPT = 1024  # connections kept by all threads together, at least one by each
 _PATIENCE = 1.0  # seconds by which a socket waits longer than the schedule, which knows what it was waiting for
 _ENCODINGS = frozenset({"", "identity", *urllib3.HTTPResponse.CONTENT_DECODERS})  # urllib3 hands others on as they are
@@ -62,13 +66,14 @@ _CODES: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
 )
 
 
-def tls_context(options: FetchOptions) -> ssl.SSLContext:
-    """One for all threads: reading the authorities takes 20 ms."""
-    context = ssl.create_default_context(cafile=certificate_bundle())
-    if options.ignore_ssl_certificate:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+class Trust:
+    """The TLS contexts of all threads: reading the authorities takes 20 ms."""
+
+    def __init__(self) -> None:
+        self.verified = ssl.create_default_context(cafile=certificate_bundle())
+        self.unverified = ssl.create_default_context(cafile=certificate_bundle())
+        self.unverified.check_hostname = False
+        self.unverified.verify_mode = ssl.CERT_NONE
 
 
 class _Session(requests.Session):
@@ -76,35 +81,32 @@ class _Session(requests.Session):
         """None, for redirects are followed by us: even where it does not follow, requests reads their bodies whole."""
 
 
-def new_session(options: FetchOptions, tls: ssl.SSLContext) -> requests.Session:
-    """A session for one thread, that sends what `options` say and nothing else."""
+def new_session(options: FetchOptions, trust: Trust) -> requests.Session:
+    """A session for one thread, that sends what `options` say and nothing else; cookies are added per request."""
     session = _Session()
     session.trust_env = False  # no .netrc; proxies of the environment are looked up below
     session.verify = not options.ignore_ssl_certificate
     given = {name.strip(): value.strip() for name, _, value in (part.partition(":") for part in options.headers or ())}
     session.headers.update({"User-Agent": options.user_agent, "Accept": "*/*", "Accept-Encoding": "gzip, deflate"})
     session.headers.update(given)
-    if options.cookies:
-        session.cookies.update(_cookies(options.cookies))
-    else:
-        session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
-    adapter = _Adapter(tls, max(1, min(10, _KEPT // options.thread_count)))
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
+    adapter = _Adapter(trust, not options.ignore_ssl_certificate, max(1, min(10, _KEPT // options.thread_count)))
     session.mount("http://", adapter)
     session.mount("https://", adapter)
     return session
 
 
 class RequestsClient:
-    """A `threads.Client`; `session` may be replaced by one with adapters and auth of one's own."""
+    """A `threads.Client` with a session for each profile; `session`, that of the hosts without overrides, may be
+    replaced by one with adapters and auth of one's own."""
 
-    def __init__(self, options: FetchOptions, tls: ssl.SSLContext, robots: Robots | None = None) -> None:
-        self._options = options
+    def __init__(self, profiles: Profiles, trust: Trust, robots: Robots | None = None) -> None:
         self._robots = robots  # whose rules hold for redirects too
-        self.session = new_session(options, tls)
-        self._proxies = {"http": options.proxy, "https": options.proxy} if options.proxy else None
+        self._profiles, self._trust = profiles, trust
+        self._default = _Visit(profiles.default, trust)
+        self._visits: OrderedDict[Profile, _Visit] = OrderedDict()  # of the other profiles, the last used last
+        options = self._options = profiles.default.options  # those that do not differ by host
         self._proxies_in_environment = bool(urllib.request.getproxies())
-        self._opt_outs = frozenset(options.disallowed_header_directives or ())
-        self._product = product_of(options.user_agent)
         slack = options.timeout + _PATIENCE if options.timeout else None
         bounds = [bound for bound in (slack, options.stall_timeout) if bound]
         self._timeouts = (options.connect_timeout or slack, min(bounds) if bounds else None)
@@ -120,20 +122,43 @@ class RequestsClient:
         asks = bool(flight.attempt.asks)
         most = max(self._options.max_redirects, REDIRECTS) if asks else self._options.max_redirects
         for _ in range(most + 1):
+            self._here = self._visit(here) if self._profiles.differ else self._default
             outcome = self._ask(url, here, flight)
             if not isinstance(outcome, str):
                 return outcome
             target = normalize(outcome)
             if isinstance(target, Failure) or scheme_of(target) not in ("http", "https"):
-                return Failure("fetch", "bad_redirect", f"to {outcome[:200]}", final_url=here)
+                return Failure("fetch", "bad_redirect", f"to {outcome.partition(':')[0][:16]}:", final_url=here)
             if self._robots is not None and not asks and (refusal := self._robots.redirect_refusal(target)):
                 return replace(refusal, final_url=here)
             here = target
         words = f"more than {most}"
         return Failure("fetch", "too_many_redirects", words, final_url=here)
 
+    @property
+    def session(self) -> requests.Session:
+        return self._default.session
+
+    @session.setter
+    def session(self, session: requests.Session) -> None:
+        self._default.session = session
+
     def close(self) -> None:
-        self.session.close()
+        for visit in (self._default, *self._visits.values()):
+            visit.session.close()
+
+    def _visit(self, url: str) -> _Visit:
+        """What is needed to ask the host of `url`; a profile always has the same session, and this only here."""
+        profile = self._profiles.of(url)
+        if profile is self._profiles.default:
+            return self._default
+        visit = self._visits.get(profile)
+        if visit is None:
+            visit = self._visits[profile] = _Visit(profile, self._trust)
+            if len(self._visits) > _SESSIONS:
+                self._visits.popitem(last=False)[1].session.close()
+        self._visits.move_to_end(profile)
+        return visit
 
     def connected(self, connection: socket.socket, through_proxy: bool) -> None:
         """Before each request, on the connection that it is going to use."""
@@ -163,15 +188,26 @@ class RequestsClient:
             return replace(self._failure(error), final_url=led)
 
     def _send(self, first: str, url: str, flight: Flight) -> requests.Response:
-        proxies = get_environ_proxies(url) if self._proxies_in_environment and not self._proxies else self._proxies
+        visit, profile = self._here, self._here.profile
+        proxies = visit.proxies
+        if self._proxies_in_environment and not proxies:
+            proxies = get_environ_proxies(url)
+        if proxies and select_proxy(url, proxies):
+            self._addresses.append(PROXIED)
         headers: dict[str, Any] = {}
-        if url != first and self.session.should_strip_auth(first, url):  # type: ignore[no-untyped-call]
-            headers = {"Authorization": None, "Cookie": None}  # they are for the host of the list
+        if url != first and visit.session.should_strip_auth(first, url):  # type: ignore[no-untyped-call]
+            # Headers that tell who we are belong to the hosts of the list, not to those that they redirect to; if they
+            # were given for this very host, they must not be lured out of the encryption.
+            is_downgrade = scheme_of(url) == "http" and scheme_of(first) == "https"
+            if not profile.has_own_headers or is_downgrade:
+                headers = {"Authorization": None, "Cookie": None}
+        if profile.jar is not None and ("Cookie" in headers or "Cookie" not in visit.session.headers):
+            headers["Cookie"] = profile.jar.header(url)
         auth = get_auth_from_url(url)
         for last_try in (False, True):
             self.fresh = False
             try:
-                return self.session.request(
+                return visit.session.request(
                     "HEAD" if flight.attempt.probe else "GET",
                     urldefragauth(url),  # a cookie jar would take what stands before the @ for a part of the host
                     auth=auth if any(auth) else None,
@@ -196,9 +232,9 @@ class RequestsClient:
                 try:
                     return urljoin(url, _as_sent(headers["location"])).partition("#")[0]
                 except ValueError as error:
-                    return Failure("fetch", "bad_redirect", words(error), status, led)
+                    return Failure("fetch", "bad_redirect", words_of(error), status, led)
             return Failure("fetch", f"http_{status}", "", status, led, _retry_after(status, headers.get("retry-after")))
-        directive = opted_out(headers.get("x-robots-tag", ""), self._product, self._opt_outs)
+        directive = opted_out(headers.get("x-robots-tag", ""), self._here.product, self._here.opt_outs)
         if directive is not None and not flight.attempt.asks:
             return Failure("fetch", "opted_out", f"X-Robots-Tag: {directive}", status, led)
         announced = headers.get("content-length", "")
@@ -227,7 +263,19 @@ class RequestsClient:
             code == "timeout_stalled" and 0 < options.timeout < (options.stall_timeout or float("inf"))
         ):
             code = "timeout_total"
-        return Failure("fetch", code, words(found[-1] if str(found[-1]) else error))
+        return Failure("fetch", code, words_of(found[-1] if str(found[-1]) else error))
+
+
+class _Visit:
+    """What a thread needs to ask the hosts of a profile."""
+
+    def __init__(self, profile: Profile, trust: Trust) -> None:
+        options = profile.options
+        self.profile = profile
+        self.session = new_session(options, trust)
+        self.proxies = {"http": options.proxy, "https": options.proxy} if options.proxy else None
+        self.opt_outs = frozenset(options.disallowed_header_directives or ())
+        self.product = product_of(options.user_agent)
 
 
 _HERE = threading.local()  # .client: whose request a connection of this thread carries
@@ -272,10 +320,11 @@ _POOLS = {"http": _HTTPPool, "https": _HTTPSPool}
 
 
 class _Adapter(HTTPAdapter):
-    """Keeps connections to the `hosts` that were asked last, one each, verified by one context."""
+    """Keeps connections to the `hosts` that were asked last, one each. Proxies are verified, whatever else is."""
 
-    def __init__(self, tls: ssl.SSLContext, hosts: int) -> None:
-        self._tls = tls
+    def __init__(self, trust: Trust, verify: bool, hosts: int) -> None:
+        self._tls = trust.verified if verify else trust.unverified
+        self._tls_to_proxy = trust.verified
         super().__init__(pool_connections=hosts, pool_maxsize=1)
 
     def init_poolmanager(self, *arguments: Any, **named: Any) -> None:
@@ -283,6 +332,8 @@ class _Adapter(HTTPAdapter):
         self.poolmanager.pool_classes_by_scheme = _POOLS
 
     def proxy_manager_for(self, proxy: str, **named: Any) -> Any:
+        if not proxy.lower().startswith("socks"):
+            named["proxy_ssl_context"] = self._tls_to_proxy
         manager = super().proxy_manager_for(proxy, ssl_context=self._tls, **named)
         if not proxy.lower().startswith("socks"):
             manager.pool_classes_by_scheme = _POOLS
@@ -318,12 +369,3 @@ def _retry_after(status: int, header: str | None) -> float | None:
         return max(0.0, parsedate_to_datetime(header).timestamp() - time.time()) or None
     except (TypeError, ValueError):
         return None
-
-
-def _cookies(path: str) -> MozillaCookieJar:
-    jar = MozillaCookieJar(path)
-    jar.load(ignore_discard=True, ignore_expires=True)
-    for cookie in jar:
-        if not cookie.expires:  # 0 stands for a cookie of the session, which MozillaCookieJar takes for the year 1970
-            cookie.expires, cookie.discard = None, True
-    return jar

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from functools import partial
+from importlib import import_module
 
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
+from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.robots import Robots
 from any2ds.fetch.schedule import Attempt
 from any2ds.fetch.threads import ThreadTransport
@@ -45,6 +47,19 @@ def web_engine(wanted: str) -> str:
     return "requests"
 
 
+def check(options: FetchOptions) -> None:
+    """Raises MissingExtra for what the chosen engine lacks, before anything is made."""
+    if options.fetcher == "curl":
+        return
+    web_engine(options.fetcher)
+    proxies = [options.proxy, *(values.get("proxy") for values in (options.hosts or {}).values())]
+    if any(proxy and proxy.startswith("socks") for proxy in proxies):
+        try:
+            import_module("socks")
+        except ImportError as error:
+            raise missing_extra("fetching with requests through a SOCKS proxy", error) from error
+
+
 class Routes:
     """A `transport.Transport` made of one for each engine that the list needs.
 
@@ -52,8 +67,8 @@ class Routes:
     something, so that no engine waits for another one.
     """
 
-    def __init__(self, options: FetchOptions, buffer: Buffer, robots: Robots | None = None) -> None:
-        self._options, self._buffer, self._robots = options, buffer, robots
+    def __init__(self, profiles: Profiles, options: FetchOptions, buffer: Buffer, robots: Robots | None = None) -> None:
+        self._profiles, self._options, self._buffer, self._robots = profiles, options, buffer, robots
         self._web_engine = ""  # not known before the first URL needs it
         self._engines: dict[str, Transport] = {}
         self._by_scheme: dict[str, Transport] = {}
@@ -109,17 +124,17 @@ class Routes:
         if name == "curl":
             from any2ds.fetch.curl import CurlTransport
 
-            engine = CurlTransport(options, buffer, self._robots)
+            engine = CurlTransport(self._profiles, options, buffer, self._robots)
         elif name == "requests":
-            from any2ds.fetch.requests import RequestsClient, tls_context
+            from any2ds.fetch.requests import RequestsClient, Trust
 
-            connect = partial(RequestsClient, options, tls_context(options), self._robots)
-            engine = ThreadTransport(connect, options, buffer, self.wake)
+            client = partial(RequestsClient, self._profiles, Trust(), self._robots)
+            engine = ThreadTransport(client, options, buffer, self.wake)
         else:
             from any2ds.fetch.fsspec import FileSystems, FsspecClient
 
-            client = partial(FsspecClient, options, FileSystems(), buffer.share // 2)
-            engine = ThreadTransport(client, options, buffer, self.wake)
+            files = partial(FsspecClient, options, FileSystems(), buffer.share // 2)
+            engine = ThreadTransport(files, options, buffer, self.wake)
         self._engines[name] = engine
         if self._main is None or name == "curl":
             self._main = engine

@@ -6,6 +6,9 @@ import ipaddress
 from collections.abc import Sequence
 from functools import lru_cache
 
+PROXIED = "proxied"
+"""In place of the address of a host that a proxy connected to."""
+
 # Where clouds answer with credentials of the machine that asks (AWS over IPv6; over IPv4 it is link-local).
 _METADATA_SERVICES = (ipaddress.ip_network("fd00:ec2::254/128"),)
 
@@ -22,7 +25,8 @@ def address_kind(address: str) -> str:
 def refuses(addresses: Sequence[str], block_private: bool, allow_link_local: bool) -> str | None:
     """Why the last of `addresses` may not be asked, the others being those that redirected to it; None if it may.
 
-    It is the address that is really connected to, so that a name that resolves anew each time is of no help.
+    It is the address that is really connected to, so that a name that resolves anew each time is of no help. A host
+    behind a proxy (PROXIED) counts as public: nobody here knows.
     """
     return _refuses(addresses[0], addresses[-1], block_private, allow_link_local)
 
@@ -34,7 +38,7 @@ def _refuses(first: str, last: str, block_private: bool, allow_link_local: bool)
         return "is link-local, where machines keep their secrets (--allow_link_local)"
     if kind != "public" and block_private:
         return "is not public (--block_private_addresses)"
-    if kind != "public" and address_kind(first) == "public":
+    if kind != "public" and (first == PROXIED or address_kind(first) == "public"):
         return "is not public, and a public host redirected to it"
     return None
 

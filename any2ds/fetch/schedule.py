@@ -10,6 +10,7 @@ import heapq
 import itertools
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from any2ds.fetch.hosts import Host, Manners
@@ -44,7 +45,10 @@ class Attempt:
 
 
 class Schedule:
-    """At most `slots` attempts in flight, each for `timeout` seconds (0: no limit), `retries` more after the first."""
+    """At most `slots` attempts in flight, each for `timeout` seconds (0: no limit), `retries` more after the first.
+
+    Where hosts differ, `host_of` says by what name a URL's host is known and how it is treated, instead of `manners`.
+    """
 
     def __init__(
         self,
@@ -54,6 +58,7 @@ class Schedule:
         manners: Manners | None = None,
         rng: random.Random | None = None,
         robots: Robots | None = None,
+        host_of: Callable[[str | None], tuple[str, Manners]] | None = None,
     ) -> None:
         self.slots = slots
         self.timeout = timeout or float("inf")
@@ -63,6 +68,7 @@ class Schedule:
         self.queued = 0  # rows that wait for their host, or for its robots.txt
         self.deferred = 0  # rows that wait for their time
         self._manners = manners or Manners()
+        self._named = host_of
         self._rng = rng or random.Random()
         self._robots = robots
         self._interrupted = False  # there are more rows to look at right away
@@ -200,7 +206,7 @@ class Schedule:
         wait = self.backoff(attempt.number)
         number, deferrals = attempt.number + 1, attempt.deferrals
         if failure.code in _WAIT_CODES and failure.retry_after is not None:
-            if failure.retry_after > self._manners.max_retry_after:
+            if failure.retry_after > attempt.host.manners.max_retry_after:
                 return False
             wait += failure.retry_after
             if attempt.deferrals < MAX_DEFERRALS:
@@ -247,10 +253,13 @@ class Schedule:
             heapq.heappush(self._paused, (host.not_before, next(self._order), host))
 
     def _host_of(self, row: Row) -> Host:
-        name = host_name(row.url)
+        if self._named is None:
+            name, manners = host_name(row.url), self._manners
+        else:
+            name, manners = self._named(row.url)
         host = self._hosts.get(name)
         if host is None:
-            host = self._hosts[name] = Host(name, self._manners)
+            host = self._hosts[name] = Host(name, manners)
             host.gated = self._robots is not None and self._robots.asks(name)
         return host
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 import threading
 import time
@@ -14,6 +13,7 @@ from typing import Protocol
 
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
+from any2ds.errors import words_of
 from any2ds.fetch.robots import LONGEST
 from any2ds.fetch.schedule import Attempt
 from any2ds.types import Failure, Payload
@@ -82,7 +82,7 @@ class Flight:
         except Refused as refusal:
             self.outcome = refusal.failure
         except Exception as error:  # whatever a library raises for one URL, it concerns no other
-            self.outcome = Failure("fetch", "fetch_error", f"{type(error).__name__}: {words(error)}")
+            self.outcome = Failure("fetch", "fetch_error", f"{type(error).__name__}: {words_of(error)}")
         finally:
             self.seconds = time.monotonic() - self._started
             self._forget_socket()
@@ -300,11 +300,3 @@ def causes(error: BaseException) -> Iterator[BaseException]:
             yield found
             inner = (*found.args, getattr(found, "reason", None), found.__cause__, found.__context__)
             queue.extend(part for part in inner if isinstance(part, BaseException))
-
-
-_CREDENTIALS = re.compile(r"://[^/\s@]*@")
-
-
-def words(error: BaseException) -> str:
-    """What the exception says, on one line and without the credentials of a URL."""
-    return _CREDENTIALS.sub("://", " ".join(str(error).split()))

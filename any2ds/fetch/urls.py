@@ -20,6 +20,9 @@ LONGEST = 2**16  # characters; readers cut what is longer so that it stays longe
 _PLAIN = re.compile(r"(?:https?|ftps?)://[A-Za-z0-9.\-]+(?::\d{1,4})?(?:[/?#][A-Za-z0-9\-._~:/?#@!$&'()*+,;=%\[\]]*)?")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(//)?")
 
+DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21", "ftps": "990"}
+_AUTHORITY = re.compile(r"([a-z][a-z0-9+.\-]*)://(?:([^/?#@]*)@)?(\[[^\]]*\]|[^/?#:]*)(?::(\d+))?", re.IGNORECASE)
+
 
 def normalize(url: str | None) -> str | Failure:
     """The URL with blanks and other characters percent-encoded and its host in ASCII (WHATWG URL Standard).
@@ -55,6 +58,15 @@ def normalize(url: str | None) -> str | Failure:
 def scheme_of(url: str) -> str:
     """The scheme of a URL that has been normalised."""
     return url[: url.index(":")]
+
+
+def parts(url: str) -> tuple[str, str | None, str, str]:
+    """Scheme, credentials, host and port of a normalised URL."""
+    match = _AUTHORITY.match(url)
+    if match is None:
+        return "", None, "", ""
+    scheme, credentials, host, port = match.groups()
+    return scheme.lower(), credentials, host.lower(), port or DEFAULT_PORTS.get(scheme.lower(), "")
 
 
 def _of_file_system(scheme: str, rest: str) -> str | Failure:

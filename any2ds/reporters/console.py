@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from any2ds.config import Config
+from any2ds.errors import redacted
 from any2ds.reporters._stderr import StderrConsole
 from any2ds.types import DUPLICATE, SUCCESS, Event, Progress, RunReport, ShardError, failure_code
 
@@ -25,7 +26,7 @@ class ConsoleReporter:
     """Writes to standard error, so that standard output stays the user's."""
 
     def __init__(self, config: Config) -> None:
-        self._output_folder = config.output.output_folder
+        self._output_folder = redacted(config.output.output_folder)
         self._console = StderrConsole()
         self._outcomes: Counter[str] = Counter()
         self._bytes = 0

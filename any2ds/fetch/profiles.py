@@ -1,0 +1,130 @@
+"""Which options hold for which host: those of the run, with what `hosts` says otherwise.
+
+All patterns that match a host count, option by option: an exact host wins over `*.` patterns, the longest of these over
+the shorter ones, and among equals the one that names the port.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from any2ds.config import FetchOptions
+from any2ds.cookies import CookieJar
+from any2ds.errors import OptionError
+from any2ds.fetch.hosts import Manners
+from any2ds.fetch.schedule import host_name
+from any2ds.fetch.urls import DEFAULT_PORTS, normalize, parts
+
+_REMEMBERED = 8192  # origins
+_LONG = 300  # characters; longer ones are not remembered
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """The options that hold for some hosts. There is one for each combination of patterns, compared by identity."""
+
+    options: FetchOptions
+    manners: Manners
+    jar: CookieJar | None  # of `options.cookies`
+    has_own_headers: bool = False  # `headers` are meant for these very hosts
+
+
+class Profiles:
+    """Raises OptionError if a cookie file cannot be read (any more)."""
+
+    def __init__(self, options: FetchOptions) -> None:
+        self._overrides = options.hosts or {}
+        self._jars: dict[str, CookieJar] = {}
+        self._made: dict[tuple[str, ...], Profile] = {}
+        for values in (dict[str, Any](cookies=options.cookies), *self._overrides.values()):
+            if path := values.get("cookies"):
+                self._jars[path] = self._jars.get(path) or _read(path)
+        self._options = options
+        self.default = self._made[()] = self._make(())
+        self.differ = bool(self._overrides)  # if not, `default` is all there is
+        self._at = lru_cache(_REMEMBERED)(self._find)
+
+    def of(self, url: str) -> Profile:
+        """The profile for a normalised URL."""
+        return self._found(url)[0]
+
+    def host_of(self, url: str | None) -> tuple[str, Manners]:
+        """The name by which a URL of the list shares limits with others, and its manners."""
+        normalized = normalize(url)
+        if not isinstance(normalized, str):
+            return host_name(url), self.default.manners
+        profile, name = self._found(normalized)
+        return name, profile.manners
+
+    def _found(self, url: str) -> tuple[Profile, str]:
+        origin = _origin(url)
+        return self._at(origin) if len(origin) < _LONG else self._find(origin)
+
+    def _find(self, origin: str) -> tuple[Profile, str]:
+        scheme, _, host, port = parts(origin)
+        host = host.rstrip(".")
+        if not host:
+            return self.default, host_name(origin)
+        matching = self._matching(_canonical(host), port)
+        default = DEFAULT_PORTS.get(scheme, "")
+        names_port = any(_port_of(pattern) for pattern in matching)
+        name = host if port == default and not names_port else f"{host}:{port}"
+        return self._profile(matching), name
+
+    def _matching(self, host: str, port: str) -> tuple[str, ...]:
+        """The patterns for a host, the least specific first."""
+        domains, domain = [host], host
+        if not host.startswith("["):
+            while "." in domain:
+                domain = domain.partition(".")[2]
+                domains.append(f"*.{domain}")
+        found = []
+        for name in reversed(domains):
+            found += [pattern for pattern in (name, f"{name}:{port}") if pattern in self._overrides]
+        return tuple(found)
+
+    def _profile(self, patterns: tuple[str, ...]) -> Profile:
+        profile = self._made.get(patterns)
+        if profile is None:
+            profile = self._made[patterns] = self._make(patterns)
+        return profile
+
+    def _make(self, patterns: tuple[str, ...]) -> Profile:
+        own: dict[str, Any] = {}
+        for pattern in patterns:
+            own.update(self._overrides[pattern])
+        options = replace(self._options, **own)
+        manners = Manners(options.max_per_host, options.host_delay, options.max_retry_after)
+        jar = self._jars[options.cookies] if options.cookies else None
+        return Profile(options, manners, jar, "headers" in own)
+
+
+def _origin(url: str) -> str:
+    end = url.find("/", url.find("://") + 3)
+    return url[:end] if end > 0 else url
+
+
+def _canonical(host: str) -> str:
+    """An IPv4 address may be written in many ways; in a pattern it is written in the usual one."""
+    if host[-1:].isdigit() or ".0x" in host or host.startswith("0x"):
+        import ada_url
+
+        try:
+            return str(ada_url.URL(f"http://{host}").hostname)
+        except ValueError:
+            return host
+    return host
+
+
+def _port_of(pattern: str) -> str:
+    """ "" if it names none."""
+    return pattern.rpartition("]")[2].partition(":")[2]
+
+
+def _read(path: str) -> CookieJar:
+    try:
+        return CookieJar.read(path)
+    except (OSError, ValueError) as error:
+        raise OptionError(f"cookies={path!r} cannot be read: {error}") from error

@@ -1,0 +1,134 @@
+"""`--proxy` of each kind, with and without a login, for http and https, with both engines for http(s)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from any2ds.testing.proxy import Proxy, serve_proxy
+from any2ds.testing.server import serve
+from any2ds.types import Failure, Payload
+
+LOGIN = "me:p@ss/w:rd"
+
+
+@pytest.fixture(params=["curl", "requests"])
+def engine(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a.jpg").write_bytes(b"body" * 100)
+    return tmp_path
+
+
+@pytest.fixture
+def one(fetch: Any, engine: str) -> Any:
+    return lambda url, **options: fetch([url], fetcher=engine, **options)[0]
+
+
+def wrong(proxy: Proxy, scheme: str) -> str:
+    return proxy.url_as(scheme).replace("me:", "me:hunter2")
+
+
+@pytest.mark.parametrize("login", [None, LOGIN])
+@pytest.mark.parametrize("scheme", ["http", "https", "socks5", "socks5h"])
+def test_a_proxy_carries_http_and_https(
+    scheme: str, login: str | None, one: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve_proxy(login, tls=scheme == "https") as proxy, serve(folder) as plain, serve(folder, tls=True) as secure:
+        authorities = folder / "authorities.pem"
+        pems = [Path(server.ca_file).read_text() for server in (proxy, secure) if server.ca_file]
+        authorities.write_text("".join(pems))
+        monkeypatch.setenv("SSL_CERT_FILE", str(authorities))
+        url = proxy.url_as(scheme)
+        host = "127.0.0.1" if scheme == "socks5" else "localhost"  # socks5h: and http: the proxy resolves
+        for server, asked in ((plain, f"GET http://{host}:{plain.port}/a.jpg"), (secure, None)):
+            kind = "https" if server is secure else "http"
+            outcome = one(f"{kind}://{host}:{server.port}/a.jpg", proxy=url)
+            assert isinstance(outcome, Payload), outcome
+            if scheme.startswith("socks"):
+                asked = f"SOCKS {host}:{server.port}"
+            assert proxy.asked[-1] == (asked or f"CONNECT {host}:{server.port}")
+            assert "Proxy-Authorization" not in server.requests[-1].headers
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5h"])
+def test_a_wrong_login_is_a_failure_without_the_login(scheme: str, one: Any, folder: Path) -> None:
+    with serve_proxy(LOGIN) as proxy, serve(folder) as plain, serve(folder, tls=True) as secure:
+        for server in (plain, secure):
+            outcome = one(server.url("a.jpg"), proxy=wrong(proxy, scheme))
+            assert isinstance(outcome, Failure)
+            assert outcome.code in ("http_407", "connect", "access_denied"), outcome
+            assert "hunter2" not in repr(outcome)
+            assert not server.requests
+        assert proxy.refused
+
+
+def test_a_proxy_that_is_not_there_is_a_failure_to_connect(one: Any) -> None:
+    with serve_proxy(LOGIN) as proxy:
+        pass
+    for scheme in ("http", "socks5h"):
+        outcome = one("http://a.test/", proxy=proxy.url_as(scheme))
+        assert (outcome.code, "ss%2Fw" in repr(outcome)) == ("connect", False), outcome
+
+
+def test_the_certificate_of_a_proxy_is_always_verified(one: Any, folder: Path) -> None:
+    with serve_proxy(tls=True) as proxy, serve(folder, tls=True) as server:
+        outcome = one(server.url("a.jpg"), proxy=proxy.url, ignore_ssl_certificate=True)
+        assert outcome.code in ("tls", "connect")
+        assert not proxy.asked
+
+
+def test_any_certificate_behind_a_proxy(one: Any, folder: Path) -> None:
+    with serve_proxy() as proxy, serve(folder, tls=True) as server:
+        assert one(server.url("a.jpg"), proxy=proxy.url).code == "tls"
+        assert isinstance(one(server.url("a.jpg"), proxy=proxy.url, ignore_ssl_certificate=True), Payload)
+
+
+def test_the_option_wins_over_the_environment(one: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve_proxy() as proxy, serve_proxy() as other, serve(folder) as server:
+        monkeypatch.setenv("http_proxy", other.url)
+        monkeypatch.setenv("no_proxy", "*")
+        assert isinstance(one(server.url("a.jpg"), proxy=proxy.url), Payload)
+        assert (len(proxy.asked), other.asked) == (1, [])
+
+
+def test_headers_for_the_server_do_not_reach_the_proxy_of_a_tunnel(one: Any, folder: Path) -> None:
+    (folder / "jar.txt").write_text("127.0.0.1\tFALSE\t/\tTRUE\t0\tsession\thunter2\n")
+    with serve_proxy() as proxy, serve(folder, tls=True) as server:
+        url = server.url("a.jpg").replace("://", "://you:hunter2@")
+        options = {"headers": "X-Key: hunter2", "cookies": folder / "jar.txt", "ignore_ssl_certificate": True}
+        assert isinstance(one(url, proxy=proxy.url, **options), Payload)
+        assert server.requests[0].headers["Cookie"] == "session=hunter2"
+        assert "hunter2" not in "".join(proxy.heads)
+        assert "eW91Omh1bnRlcjI=" not in "".join(proxy.heads)
+
+
+def test_cookies_of_answers_are_not_added_to_those_of_the_file(fetch: Any, engine: str, folder: Path) -> None:
+    (folder / "jar.txt").write_text("127.0.0.1\tFALSE\t/\tFALSE\t0\tsession\tabc\n")
+    with serve(folder, {"a.jpg": ["ok:Set-Cookie=track=1"]}) as server:
+        fetch([server.url("a.jpg")] * 3, fetcher=engine, thread_count=1, cookies=folder / "jar.txt")
+        assert [request.headers["Cookie"] for request in server.requests] == ["session=abc"] * 3
+
+
+def test_a_proxy_may_be_verified_where_the_server_is_not(
+    one: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve_proxy(LOGIN, tls=True) as proxy, serve(folder, tls=True) as server:
+        monkeypatch.setenv("SSL_CERT_FILE", str(proxy.ca_file))
+        for ignore in (True, False, True):
+            outcome = one(server.url("a.jpg"), proxy=proxy.url, ignore_ssl_certificate=ignore)
+            assert isinstance(outcome, Payload) is ignore
+
+
+def test_a_cookie_does_not_stay_behind_for_the_next_row(fetch: Any, engine: str, folder: Path) -> None:
+    (folder / "jar.txt").write_text("127.0.0.1\tFALSE\t/with\tFALSE\t0\tsession\tabc\n")
+    with serve(folder, {"with": ["redirect:a.jpg"]}) as server:
+        urls = [server.url("with"), server.url("a.jpg")] * 3
+        fetch(urls, fetcher=engine, thread_count=1, cookies=folder / "jar.txt")
+        assert {(request.path, request.headers.get("Cookie")) for request in server.requests} == {
+            ("with", "session=abc"),
+            ("a.jpg", None),
+        }

@@ -22,14 +22,19 @@ class Buffer:
     """Accounts for the bodies of one process; `limit` bytes of memory, shared by `transfers` at once."""
 
     def __init__(self, limit: int, transfers: int, folder: str | None = None) -> None:
+        self.received = 0  # bytes that ever arrived
         self.used = 0  # bytes of bodies in memory, arriving ones included
         self.half = limit // 2  # what is in flight, and what writers hold
-        # What a transfer may hold when memory is short; all of them together hold at most half of it.
-        self.share = max(1, self.half // transfers)
+        self.share_among(transfers)
         # From here on, bodies that wait go to the spool: many of them scattered over the heap make every allocation
         # and every collection slower (a third of the CPU of a sample, with 3 % of hosts hanging).
         self.few = limit // 16
         self.spool = Spool(limit - self.half - self.few, folder)
+
+    def share_among(self, transfers: int) -> None:
+        """So many may be in flight from now on."""
+        # What a transfer may hold when memory is short; all of them together hold at most half of it.
+        self.share = max(1, self.half // transfers)
 
     @property
     def full(self) -> bool:
@@ -155,6 +160,7 @@ class Receiving:
         """Raises OSError if the disk is full."""
         count = len(chunk)
         self.size += count
+        self._buffer.received += count
         if self._extents:
             self._extents += self._buffer.spool.append(chunk)
             return

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from any2ds import registry
 from any2ds.errors import OptionError, UsageError
@@ -154,6 +154,18 @@ def _wanting(wanted: str, parse: Parser) -> Parser:
     return parse_or_say
 
 
+def integer_or_auto(at_least: int, at_most: int) -> Parser:
+    number = integer(at_least, at_most)
+
+    def parse(value: Any) -> int | str:
+        try:
+            return "auto" if value == "auto" else int(number(value))
+        except ValueError as error:
+            raise ValueError(f"auto, or {error}") from None
+
+    return parse
+
+
 def extension(value: Any) -> str:
     """A file extension without its dot; no dot in it, since webdataset cuts a member's name at the first one."""
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,16}", value):
@@ -208,6 +220,9 @@ def header_value(value: Any) -> str:
 
 # --- the options, by group ---
 
+_MOST_AUTO = 8192  # transfers in flight that thread_count=auto never exceeds
+_LEAST_SHARE = 1 << 16  # bytes of memory for each of them
+
 
 @dataclass(frozen=True, slots=True)
 class InputOptions:
@@ -247,7 +262,9 @@ class OutputOptions:
 class FetchOptions:
     """How it is fetched"""
 
-    thread_count: int = option("transfers in flight per process", integer(1, 100_000), 256)
+    thread_count: int | Literal["auto"] = option(
+        "transfers in flight per process; auto: as many as bring more", integer_or_auto(1, 100_000), 256
+    )
     timeout: float = option("seconds for one attempt, body included", seconds, 10.0)
     retries: int = option("further attempts after one that failed for a passing reason", integer(0), 0)
     connect_timeout: float = option(
@@ -288,6 +305,13 @@ class FetchOptions:
         "refuse loopback and private addresses, for lists of strangers", boolean, False
     )
     allow_link_local: bool = option("fetch from link-local addresses, cloud metadata among them", boolean, False)
+
+    @property
+    def most_transfers(self) -> int:
+        """Transfers that there may ever be in flight, as far as the options say."""
+        if self.thread_count != "auto":
+            return self.thread_count
+        return max(1, min(_MOST_AUTO, self.max_buffered_bytes // 2 // _LEAST_SHARE))
 
 
 @dataclass(frozen=True, slots=True)

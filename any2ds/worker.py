@@ -18,7 +18,6 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +67,18 @@ class ShardWorker:
 
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
         files = _raise_file_limit()
-        fetch = replace(self._fetch, thread_count=min(self._fetch.thread_count, _sockets(files)))
-        if fetch.thread_count < self._fetch.thread_count:
-            log.warning("%d transfers in flight, because only %d files may be open", fetch.thread_count, files)
+        fetch = self._fetch
+        transfers = min(fetch.most_transfers, _sockets(files))
+        if transfers < fetch.most_transfers and fetch.thread_count != "auto":
+            log.warning("%d transfers in flight, because only %d files may be open", transfers, files)
         pa.array([])  # its first call imports pandas, if that is installed: 0.2 s, better now than between two turns
         with ExitStack() as stack:
             output = OutputFolder(self._options.output_folder)
             folder = stack.enter_context(staging(output))
             publisher = ThreadPoolExecutor(1, thread_name_prefix="any2ds-publisher")
-            buffer = stack.enter_context(closing(Buffer(fetch.max_buffered_bytes, fetch.thread_count)))
+            buffer = stack.enter_context(closing(Buffer(fetch.max_buffered_bytes, transfers)))
             shards = stack.enter_context(closing(_Shards(self._options, output, folder, buffer, publisher, files // 4)))
-            fetcher = stack.enter_context(closing(CurlFetcher(fetch, buffer)))
+            fetcher = stack.enter_context(closing(CurlFetcher(fetch, buffer, transfers)))
             describe = Describe(self._options)
             for batch in fetcher.fetch(shards.open(jobs)):
                 for fetched in batch:

@@ -87,7 +87,7 @@ class CurlTransport:
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
-        self._multi.setopt(pycurl.M_MAXCONNECTS, options.thread_count + _EVENTS_PER_TURN)
+        self.expect(options.most_transfers)
         self._selector = selectors.DefaultSelector()
         self._watched: set[int] = set()
         self._ready: deque[tuple[int, int]] = deque()  # sockets that were found ready and not yet attended to
@@ -105,6 +105,10 @@ class CurlTransport:
         self._waiting: dict[str, dict[_Transfer, None]] = {}  # host name -> transfers that wait for its addresses
         self._resolving: dict[_Transfer, str] = {}  # the same by transfer, the longest wait first
         self._unsent: list[tuple[Attempt, Failure]] = []  # ended before libcurl knew of them
+
+    def expect(self, transfers: int) -> None:
+        """So many may be in flight from now on: a few more connections are kept, since one turn ends several."""
+        self._multi.setopt(pycurl.M_MAXCONNECTS, transfers + min(_EVENTS_PER_TURN, 1 + transfers // 8))
 
     @property
     def backlog(self) -> int:

@@ -11,9 +11,13 @@ import itertools
 import random
 from collections import deque
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from any2ds.fetch.hosts import Host, Manners
 from any2ds.types import Failure, Fetched, Payload, Row
+
+if TYPE_CHECKING:
+    from any2ds.fetch.window import Trial
 
 FIRST_BACKOFF = 1.0  # seconds; doubles with each attempt
 MAX_BACKOFF = 60.0
@@ -33,6 +37,7 @@ class Attempt:
     deferrals: int = 0  # how often the host said that it should come later
     deadline: float = 0.0  # by the schedule's clock
     flying: bool = False
+    trial: Trial | None = None  # of the window, when it was started
 
 
 class Schedule:

@@ -11,6 +11,10 @@ from any2ds.types import Failure, Payload
 class Transport(Protocol):
     """Starts attempts and says how each ended. Every method but `wake` belongs to one thread."""
 
+    def expect(self, transfers: int) -> None:
+        """So many may be in flight from now on."""
+        ...
+
     @property
     def backlog(self) -> int:
         """Transfers that are ready to be attended to and wait for `poll`; while there are any, no more are started."""

@@ -31,9 +31,13 @@ _ANSWERS = 100  # that a trial should see
 _FIRST_LATENCY = 0.2  # seconds, a guess until something has been answered
 _HARM = 0.12  # a loss of goodput (of its logarithm) that counts as harm
 _LID = (10.0, 160.0)  # seconds for which what did harm is not tried, doubling each time
+_LIFT, _LIFTS = 0.05, 2.0  # after that, by how much (of the logarithm) and how often (seconds) more is tried
+_BELOW_LID = 0.1  # of the logarithm
 _ALARM = 10  # failures of one trial that end it, if they are more than usual
 _RESTART = 0.7  # with goodput growing so much with the window, it doubles again
-_CHANGED = 1.5  # times the latency that was expected: then a trial began to count too early
+_QUEUE = 2.5  # times the least latency of late; on a plateau, more means that most of it is waiting
+_FORGET = 1.01  # per trial, of the least latency
+_SLOWER = 1.25  # times the latency that was expected: a trial began to count too early, and is made again
 _MOST_ANSWERED = 0.7  # of transfers: with fewer, those that hang count like the others
 _LATE = (1.0, 5.0)  # seconds and mean latencies after which an answer is not expected any more
 
@@ -68,9 +72,12 @@ class Window:
         self._center = math.log(min(FIRST, self._ceiling))
         self._starting = True
         self._before: tuple[float, float] | None = None  # log in flight and log goodput before doubling
+        self._least_latency = math.inf  # lately
         self._latency = 0.0  # mean seconds of an answer; 0 while there is none
         self._usual_bad = 0.0  # share of failures
         self._direction = self._streak = 0
+        self._doubted = False  # doubling did not help, as far as one trial tells
+        self._again = False  # the trial is made for the second time
         self._plan: list[bool] = []  # trials to come of this pair: high or low
         self._found: dict[bool, tuple[float, float]] = {}  # of this pair: log in flight, log goodput
         self._pairs: list[tuple[float, float]] = []  # differences of these, since the last decision
@@ -78,6 +85,7 @@ class Window:
         self._lid = math.inf  # log of the size that did harm
         self._lid_until = 0.0
         self._lid_seconds = _LID[0]
+        self._lift = _LIFT
         self._seen = (-1, 0)  # answers and bytes
         self._stalled_at = self._harmed_at = -math.inf
         self._heard = now  # when these last changed
@@ -147,8 +155,7 @@ class Window:
         latency = self._latency or _FIRST_LATENCY
         self._from = now + min(max(1.1 * latency, _SETTLE[0]), _SETTLE[1])
         # Whole latencies: answers often come in waves, and each trial should see as many of them.
-        waves = 1 if self._starting else max(2, math.ceil(_ANSWERS / size))
-        waves = max(waves, math.ceil(_TRIAL[0] / (2 if self._starting else 1) / latency))
+        waves = math.ceil(max(1.0, _TRIAL[0] / latency, _ANSWERS / size) / (2 if self._starting else 1))
         self._until = self._from + min(waves * latency, _TRIAL[1])
         self._measured = self._area = self._full = self._seconds = 0.0
         self._answers = self._failures = self._received = 0
@@ -157,21 +164,29 @@ class Window:
         """The trial is over: learn from it, and begin the next."""
         expected = self._latency
         if self._answers:
-            self._latency = self._seconds / self._answers
+            self._latency = max(1e-3, self._seconds / self._answers)
+            self._least_latency = min(self._latency, self._least_latency * _FORGET)
         bad = self._failures / max(1, self._answers + self._failures)
         self._usual_bad += 0.3 * (bad - self._usual_bad)
-        if now > self._lid_until:
-            self._lid = math.inf
+        if self._lid < math.inf and now > self._lid_until:  # a little more, then more of it
+            self._lid = self._lid + self._lift if self._lift < 1 else math.inf
+            self._lift *= 2
+            self._lid_until = now + _LIFTS
         seconds = max(self._measured, 1e-9)
         good = (self._answers + (received - self._received) / _BYTES) / seconds
         in_flight = math.log(max(self._area / seconds, 1e-9))
         goodput = math.log(max(good, 1e-9)) + math.log(max(1.0 - bad, 1e-3))
-        if self._full < 0.6 * self._measured or (expected and self._latency > _CHANGED * expected):
+        if self._full < 0.6 * self._measured:
             self._forget()
+        elif self._latency > _SLOWER * (expected or _FIRST_LATENCY) and not self._again:
+            self._again = True
+            self._begin(now, self.trial.size, self.trial.high)
+            return
         elif self._starting:
             self._double(in_flight, goodput, now)
         else:
             self._compare(in_flight, goodput, now)
+        self._again = False
         self._next(now)
 
     def _forget(self) -> None:
@@ -185,7 +200,10 @@ class Window:
             more, better = in_flight - self._before[0], goodput - self._before[1]
             if more < 0.3:
                 return
-            if better < _DOUBLING * more or self._center > self._lid:
+            if better < _DOUBLING * more:
+                if better > -_HARM and not self._doubted:
+                    self._doubted = True  # and made again
+                    return
                 # Where goodput stopped to grow with what is in flight.
                 self._starting = False
                 if better < -_HARM:
@@ -193,6 +211,7 @@ class Window:
                 self._center = min(self._center, self._before[0] + max(-_STEP, better))
                 return
         self._before = in_flight, goodput
+        self._doubted = False
         self._center += math.log(2)
         if self._center >= math.log(self._ceiling):
             self._starting = False
@@ -211,11 +230,13 @@ class Window:
         better = sum(pair[1] for pair in self._pairs) / count
         self._noise += 0.2 * (min(1.0, (high - low - better) ** 2) - self._noise) if count > 1 else 0.0
         slope, doubt = better / more, math.sqrt(self._noise / count) / more
-        if abs(slope - _WORTH) < doubt and count < _MOST_PAIRS:
+        clear = abs(slope - _WORTH) >= doubt or (slope < _WORTH and self._queue > 1)
+        if not clear and count < _MOST_PAIRS:
             return
         self._pairs.clear()
         if better < -_HARM and slope < -2 * doubt:
             self._harmed(in_high, now)
+            return
         self._move(slope)
         if self._streak > 1 and slope - doubt > _WORTH and slope > _RESTART and self._lid == math.inf:
             self._starting = True
@@ -227,13 +248,21 @@ class Window:
         self._streak = min(self._streak + 1, 4) if direction == self._direction else 1
         self._direction = direction
         step *= (1 + self._streak) / 2
+        if step < 0 and self._queue > 1:
+            step = min(step, -math.log(self._queue))  # what waits in a queue somewhere is not missed
         center = self._center + min(max(step, -_MOST_AT_ONCE), _MOST_AT_ONCE)
         if slope > -2 * _WORTH:  # a plateau, not harm
             center = max(center, min(self._center, math.log(FIRST)))
         self._center = center
 
+    @property
+    def _queue(self) -> float:
+        return self._latency / self._least_latency / _QUEUE
+
     def _next(self, now: float) -> None:
-        high = math.log(self._ceiling) if self._lid == math.inf else min(self._lid - 0.05, math.log(self._ceiling))
+        high = (
+            math.log(self._ceiling) if self._lid == math.inf else min(self._lid - _BELOW_LID, math.log(self._ceiling))
+        )
         self._center = max(min(self._center, high - _STEP), math.log(self._least))
         if self._starting:
             self._begin(now, min(round(math.exp(self._center)), self._ceiling), False)
@@ -260,7 +289,7 @@ class Window:
             self._forget()
             self._begin(now, max(self._least, self.trial.size // 4), False)
         elif now - self._stalled_at > 1.5 * self._late:
-            if self._harmed_at < self._stalled_at:
+            if self._harmed_at < self._stalled_at - self._late:
                 self._starting = False
                 self._harmed(self._center + _STEP, now)
             self._lid_until = now + self._lid_seconds  # counts from when there are answers again
@@ -275,7 +304,7 @@ class Window:
         again = abs(size - self._lid) < 0.3 or now < self._lid_until + _LID[0]
         self._lid_seconds = min(2 * self._lid_seconds, _LID[1]) if again else _LID[0]
         self._harmed_at = now
-        self._lid = size
+        self._lid, self._lift = size, _LIFT
         self._lid_until = now + self._lid_seconds
         self._center = min(self._center, size - 2 * _STEP)
 
@@ -295,6 +324,6 @@ class Window:
         self._ripe[trial.high] = 0.7 * lost + trial.started - trial.answered, 0.7 * count + trial.started
         (low, of_low), (high, of_high) = self._ripe[False], self._ripe[True]
         usual = low * of_high / of_low if of_low else high
-        if trial.high and high - usual > max(4.0, 2.5 * math.sqrt(high + usual)):
+        if trial.high and trial.ended > self._harmed_at and high - usual > max(4.0, 2.5 * math.sqrt(high + usual)):
             self._ripe = {True: (0.0, 0.0), False: (0.0, 0.0)}
             self._harmed(math.log(trial.size), now)

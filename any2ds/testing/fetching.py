@@ -32,7 +32,7 @@ class FetcherContract:
     def fetch(self, urls: Iterable[str | None], **options: Any) -> dict[int, Fetched]:
         """All outcomes by position; every one exactly once."""
         fetch_options = Config.from_options({"url_list": "-", "timeout": 20, **options}).fetch
-        self.buffer = Buffer(fetch_options.max_buffered_bytes, fetch_options.thread_count)
+        self.buffer = Buffer(fetch_options.max_buffered_bytes, fetch_options.most_transfers)
         found: dict[int, Fetched] = {}
         with contextlib.closing(self.make_fetcher(fetch_options, self.buffer)) as fetcher:
             for batch in fetcher.fetch(rows_of(urls)):

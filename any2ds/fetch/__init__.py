@@ -63,11 +63,12 @@ class CurlFetcher:
 
     def _follow(self, window: Window, schedule: Schedule, feeder: Feeder) -> None:
         """Let everything that depends on how many may be in flight know it."""
-        if (size := window.size) != schedule.slots:
-            schedule.slots = size
-            self._transport.expect(size)
-            self._buffer.share_among(size)
-            feeder.stock = max(_LEAST_STOCK, size)
+        schedule.slots = window.size
+        if (most := max(schedule.slots, schedule.in_flight)) != self._most:
+            self._most = most
+            self._transport.expect(most)
+            self._buffer.share_among(most)
+            feeder.stock = max(_LEAST_STOCK, most)
 
     def _begin(self, schedule: Schedule, now: float) -> tuple[int, list[Fetched]]:
         """Start what may start: how many attempts, and the rows that cannot even be tried."""

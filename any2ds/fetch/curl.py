@@ -87,7 +87,7 @@ class CurlTransport:
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
-        self.expect(options.most_transfers)
+        self._multi.setopt(pycurl.M_MAXCONNECTS, options.most_transfers + _EVENTS_PER_TURN)
         self._selector = selectors.DefaultSelector()
         self._watched: set[int] = set()
         self._ready: deque[tuple[int, int]] = deque()  # sockets that were found ready and not yet attended to
@@ -107,8 +107,11 @@ class CurlTransport:
         self._unsent: list[tuple[Attempt, Failure]] = []  # ended before libcurl knew of them
 
     def expect(self, transfers: int) -> None:
-        """So many may be in flight from now on: a few more connections are kept, since one turn ends several."""
-        self._multi.setopt(pycurl.M_MAXCONNECTS, transfers + min(_EVENTS_PER_TURN, 1 + transfers // 8))
+        """So many may be in flight from now on: idle connections beyond that are closed, since they may be too much."""
+        kept = transfers + min(_EVENTS_PER_TURN, 1 + transfers // 8)  # one turn ends several
+        self._multi.setopt(pycurl.M_MAXCONNECTS, kept)
+        # The former closes one for each that comes back; this one as many as it takes, before a new one is made.
+        self._multi.setopt(pycurl.M_MAX_TOTAL_CONNECTIONS, kept)
 
     @property
     def backlog(self) -> int:

@@ -95,6 +95,7 @@ class Window:
         self._hanging: list[Trial] = []  # trials with transfers that are late
         self._late_ones = 0  # of these, those that get other places
         self._bears_late_ones = True
+        self._suspect_until = -math.inf  # until then those that hang are taken for our own doing
         self._tick = now
         self.trial = Trial(0, False)
         self._begin(now, min(FIRST, self._ceiling), False)
@@ -291,7 +292,9 @@ class Window:
         elif now - self._stalled_at > 1.5 * self._late:
             if self._harmed_at < self._stalled_at - self._late:
                 self._starting = False
-                self._harmed(self._center + _STEP, now)
+                self._harmed(self._center, now)
+                self._center = min(self._center, self._lid - math.log(2))
+                self._suspect_until = self._lid_until
             self._lid_until = now + self._lid_seconds  # counts from when there are answers again
 
     @property
@@ -316,7 +319,8 @@ class Window:
             self._hanging.append(trial)
             self._judge(trial, now)
         self._hanging = [trial for trial in self._hanging if trial.in_flight]
-        self._late_ones = sum(trial.in_flight for trial in self._hanging) if self._bears_late_ones else 0
+        trusted = self._bears_late_ones and now > self._suspect_until
+        self._late_ones = sum(trial.in_flight for trial in self._hanging) if trusted else 0
 
     def _judge(self, trial: Trial, now: float) -> None:
         """Whether more fail or hang with more in flight."""
@@ -327,3 +331,4 @@ class Window:
         if trial.high and trial.ended > self._harmed_at and high - usual > max(4.0, 2.5 * math.sqrt(high + usual)):
             self._ripe = {True: (0.0, 0.0), False: (0.0, 0.0)}
             self._harmed(math.log(trial.size), now)
+            self._suspect_until = self._lid_until

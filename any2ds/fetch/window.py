@@ -30,7 +30,8 @@ _TRIAL = (0.25, 4.0)  # seconds
 _ANSWERS = 100  # that a trial should see
 _FIRST_LATENCY = 0.2  # seconds, a guess until something has been answered
 _HARM = 0.12  # a loss of goodput (of its logarithm) that counts as harm
-_LID = (10.0, 160.0)  # seconds for which what did harm is not tried, doubling each time
+_LID = (4.0, 160.0)  # seconds for which what did harm is not tried, doubling each time
+_REMEMBERED = 20.0  # seconds after that in which harm is harm again
 _LIFT, _LIFTS = 0.05, 2.0  # after that, by how much (of the logarithm) and how often (seconds) more is tried
 _BELOW_LID = 0.1  # of the logarithm
 _ALARM = 10  # failures of one trial that end it, if they are more than usual
@@ -39,6 +40,7 @@ _QUEUE = 2.5  # times the least latency of late; on a plateau, more means that m
 _FORGET = 1.01  # per trial, of the least latency
 _SLOWER = 1.25  # times the latency that was expected: a trial began to count too early, and is made again
 _MOST_ANSWERED = 0.7  # of transfers: with fewer, those that hang count like the others
+_SURE = 3.5  # standard deviations, before what hangs is taken for our own doing
 _LATE = (1.0, 5.0)  # seconds and mean latencies after which an answer is not expected any more
 
 
@@ -91,7 +93,10 @@ class Window:
         self._heard = now  # when these last changed
         self._ripening: deque[Trial] = deque()  # trials with answers still to come
         self._ripe = {True: (0.0, 0.0), False: (0.0, 0.0)}  # high or low: transfers without an answer and all, lately
-        self._now = now
+        self._now = self._from = self._until = now  # of the last turn; from when a trial counts, and to when
+        self._measured = self._area = self._full = 0.0  # seconds of that, transfers x seconds, seconds with no place
+        self._answers = self._failures = self._received = 0  # in that time
+        self._seconds = 0.0  # that these answers took
         self._hanging: list[Trial] = []  # trials with transfers that are late
         self._late_ones = 0  # of these, those that get other places
         self._bears_late_ones = True
@@ -123,7 +128,8 @@ class Window:
             self._tick = now + 0.1
             self._count_late(now)
         trial = self.trial
-        if trial.bad >= _ALARM and trial.bad > trial.started * (self._usual_bad + 0.35):
+        new = trial.bad >= _ALARM and trial.bad > trial.started * (self._usual_bad + 0.35)
+        if new and self._began >= self._harmed_at:
             self._alarm(now, in_flight)
             return
         if (seen := (self._answers, received)) != self._seen or in_flight < self.size:
@@ -153,6 +159,7 @@ class Window:
             self.trial.ended = now
             self._ripening.append(self.trial)
         self.trial = Trial(size, high)
+        self._began = now
         latency = self._latency or _FIRST_LATENCY
         self._from = now + min(max(1.1 * latency, _SETTLE[0]), _SETTLE[1])
         # Whole latencies: answers often come in waves, and each trial should see as many of them.
@@ -261,9 +268,7 @@ class Window:
         return self._latency / self._least_latency / _QUEUE
 
     def _next(self, now: float) -> None:
-        high = (
-            math.log(self._ceiling) if self._lid == math.inf else min(self._lid - _BELOW_LID, math.log(self._ceiling))
-        )
+        high = min(self._lid - _BELOW_LID, math.log(self._ceiling))
         self._center = max(min(self._center, high - _STEP), math.log(self._least))
         if self._starting:
             self._begin(now, min(round(math.exp(self._center)), self._ceiling), False)
@@ -304,9 +309,10 @@ class Window:
 
     def _harmed(self, size: float, now: float) -> None:
         """Stay well below `size` (a logarithm) for a while, and for longer each time."""
-        again = abs(size - self._lid) < 0.3 or now < self._lid_until + _LID[0]
+        again = now < self._lid_until + _REMEMBERED
         self._lid_seconds = min(2 * self._lid_seconds, _LID[1]) if again else _LID[0]
         self._harmed_at = now
+        self._ripe = {True: (0.0, 0.0), False: (0.0, 0.0)}
         self._lid, self._lift = size, _LIFT
         self._lid_until = now + self._lid_seconds
         self._center = min(self._center, size - 2 * _STEP)
@@ -324,11 +330,12 @@ class Window:
 
     def _judge(self, trial: Trial, now: float) -> None:
         """Whether more fail or hang with more in flight."""
+        if trial.ended <= self._harmed_at:
+            return
         lost, count = self._ripe[trial.high]
         self._ripe[trial.high] = 0.7 * lost + trial.started - trial.answered, 0.7 * count + trial.started
         (low, of_low), (high, of_high) = self._ripe[False], self._ripe[True]
         usual = low * of_high / of_low if of_low else high
-        if trial.high and trial.ended > self._harmed_at and high - usual > max(4.0, 2.5 * math.sqrt(high + usual)):
-            self._ripe = {True: (0.0, 0.0), False: (0.0, 0.0)}
+        if trial.high and high - usual > max(4.0, _SURE * math.sqrt(high + usual)):
             self._harmed(math.log(trial.size), now)
             self._suspect_until = self._lid_until

@@ -37,7 +37,8 @@ _BELOW_LID = 0.1  # of the logarithm
 _ALARM = 10  # failures of one trial that end it, if they are more than usual
 _RESTART = 0.7  # with goodput growing so much with the window, it doubles again
 _QUEUE = 2.5  # times the least latency of late; on a plateau, more means that most of it is waiting
-_FORGET = 1.01  # per trial, of the least latency
+_FORGET = 1.02  # per trial, of the least latency
+_MOST_DOWN = 0.3  # of the logarithm, for such waiting
 _SLOWER = 1.25  # times the latency that was expected: a trial began to count too early, and is made again
 _MOST_ANSWERED = 0.7  # of transfers: with fewer, those that hang count like the others
 _SURE = 3.5  # standard deviations, before what hangs is taken for our own doing
@@ -257,7 +258,7 @@ class Window:
         self._direction = direction
         step *= (1 + self._streak) / 2
         if step < 0 and self._queue > 1:
-            step = min(step, -math.log(self._queue))  # what waits in a queue somewhere is not missed
+            step = min(step, -min(_MOST_DOWN, math.log(self._queue)))  # what waits in a queue somewhere is not missed
         center = self._center + min(max(step, -_MOST_AT_ONCE), _MOST_AT_ONCE)
         if slope > -2 * _WORTH:  # a plateau, not harm
             center = max(center, min(self._center, math.log(FIRST)))

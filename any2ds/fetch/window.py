@@ -37,7 +37,6 @@ _BELOW_LID = 0.1  # of the logarithm
 _ALARM = 10  # failures of one trial that end it, if they are more than usual
 _RESTART = 0.7  # with goodput growing so much with the window, it doubles again
 _QUEUE = 2.5  # times the least latency of late; on a plateau, more means that most of it is waiting
-_FORGET = 1.02  # per trial, of the least latency
 _MOST_DOWN = 0.3  # of the logarithm, for such waiting
 _SLOWER = 1.25  # times the latency that was expected: a trial began to count too early, and is made again
 _MOST_ANSWERED = 0.7  # of transfers: with fewer, those that hang count like the others
@@ -75,7 +74,7 @@ class Window:
         self._center = math.log(min(FIRST, self._ceiling))
         self._starting = True
         self._before: tuple[float, float] | None = None  # log in flight and log goodput before doubling
-        self._least_latency = math.inf  # lately
+        self._latencies: deque[float] = deque(maxlen=8)  # of the last trials
         self._latency = 0.0  # mean seconds of an answer; 0 while there is none
         self._usual_bad = 0.0  # share of failures
         self._direction = self._streak = 0
@@ -174,7 +173,7 @@ class Window:
         expected = self._latency
         if self._answers:
             self._latency = max(1e-3, self._seconds / self._answers)
-            self._least_latency = min(self._latency, self._least_latency * _FORGET)
+            self._latencies.append(self._latency)
         bad = self._failures / max(1, self._answers + self._failures)
         self._usual_bad += 0.3 * (bad - self._usual_bad)
         if self._lid < math.inf and now > self._lid_until:  # a little more, then more of it
@@ -266,7 +265,8 @@ class Window:
 
     @property
     def _queue(self) -> float:
-        return self._latency / self._least_latency / _QUEUE
+        """More than 1 if most of the latency is not needed, as far as the last trials tell."""
+        return self._latency / min(self._latencies, default=math.inf) / _QUEUE
 
     def _next(self, now: float) -> None:
         high = min(self._lid - _BELOW_LID, math.log(self._ceiling))

@@ -134,7 +134,7 @@ class Window:
             return
         if (seen := (self._answers, received)) != self._seen or in_flight < self.size:
             self._seen, self._heard = seen, now
-        elif self._latency and now - self._heard > self._late:
+        elif now - self._heard > self._late and (self._latency or trial.answered):
             self._stalled(now)
         if now < self._from:
             return
@@ -186,12 +186,13 @@ class Window:
         goodput = math.log(max(good, 1e-9)) + math.log(max(1.0 - bad, 1e-3))
         if self._full < 0.6 * self._measured:
             self._forget()
+            self._starting = self._starting and self._before is None
         elif self._latency > _SLOWER * (expected or _FIRST_LATENCY) and not self._again:
             self._again = True
             self._begin(now, self.trial.size, self.trial.high)
             return
         elif self._starting:
-            self._double(in_flight, goodput, now)
+            self._double(in_flight, goodput)
         else:
             self._compare(in_flight, goodput, now)
         self._again = False
@@ -203,7 +204,7 @@ class Window:
         self._pairs.clear()
         self._plan.clear()
 
-    def _double(self, in_flight: float, goodput: float, now: float) -> None:
+    def _double(self, in_flight: float, goodput: float) -> None:
         if self._before is not None:
             more, better = in_flight - self._before[0], goodput - self._before[1]
             if more < 0.3:
@@ -214,8 +215,6 @@ class Window:
                     return
                 # Where goodput stopped to grow with what is in flight.
                 self._starting = False
-                if better < -_HARM:
-                    self._harmed(in_flight, now)
                 self._center = min(self._center, self._before[0] + max(-_STEP, better))
                 return
         self._before = in_flight, goodput

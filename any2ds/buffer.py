@@ -21,20 +21,25 @@ _SEGMENT = 16 << 20  # bytes in one file or block; so many bodies share a file t
 
 
 class Buffer:
-    """Accounts for the bodies of one process; `limit` bytes of memory, shared by `transfers` at once."""
+    """Accounts for the bodies of one process; `limit` bytes of memory, shared by at most `transfers` at once."""
 
     def __init__(self, limit: int, transfers: int, folder: str | None = None) -> None:
+        self.transfers = transfers
         self.received = 0  # bytes that ever arrived
         self.used = 0  # bytes of bodies in memory, those included that arrive in this thread
         self.half = limit // 2  # what is in flight, and what writers hold
-        # What a transfer may hold when memory is short; all of them together hold at most half of it.
-        self.share = max(1, self.half // transfers)
+        self.share_among(transfers)
         # From here on, bodies that wait go to the spool: many of them scattered over the heap make every allocation
         # and every collection slower (a third of the CPU of a sample, with 3 % of hosts hanging).
         self.few = limit // 16
         self.spool = Spool(limit - self.half - self.few, folder)
         self._apart = 0  # bytes in memory that are arriving in other threads
         self._lock = threading.Lock()  # guards it
+
+    def share_among(self, transfers: int) -> None:
+        """So many may be in flight from now on."""
+        # What a transfer may hold when memory is short; all of them together hold at most half of it.
+        self.share = max(1, self.half // transfers)
 
     @property
     def full(self) -> bool:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from any2ds import registry
 from any2ds.cookies import CookieJar
@@ -156,6 +156,18 @@ def _wanting(wanted: str, parse: Parser) -> Parser:
             raise ValueError(wanted) from None
 
     return parse_or_say
+
+
+def integer_or_auto(at_least: int, at_most: int) -> Parser:
+    number = integer(at_least, at_most)
+
+    def parse(value: Any) -> int | str:
+        try:
+            return "auto" if value == "auto" else int(number(value))
+        except ValueError as error:
+            raise ValueError(f"auto, or {error}") from None
+
+    return parse
 
 
 def extension(value: Any) -> str:
@@ -307,6 +319,9 @@ def header_value(value: Any) -> str:
 
 # --- the options, by group ---
 
+_MOST_AUTO = 8192  # transfers in flight that thread_count=auto never exceeds
+_LEAST_SHARE = 1 << 16  # bytes of memory for each of them
+
 
 @dataclass(frozen=True, slots=True)
 class InputOptions:
@@ -356,7 +371,9 @@ class FetchOptions:
         one_of("curl", "requests"),
         "curl",
     )
-    thread_count: int = option("transfers in flight per process", integer(1, 100_000), 256)
+    thread_count: int | Literal["auto"] = option(
+        "transfers in flight per process; auto: as many as bring more", integer_or_auto(1, 100_000), 256
+    )
     timeout: float = option("seconds for one attempt, body included", seconds, 10.0)
     outage_patience: float = option(
         "seconds to wait when nothing answers any more, before the run is given up", seconds, 600.0
@@ -421,6 +438,13 @@ class FetchOptions:
         None,
         is_secret=True,
     )
+
+    @property
+    def most_transfers(self) -> int:
+        """Transfers that there may ever be in flight, as far as the options say."""
+        if self.thread_count != "auto":
+            return self.thread_count
+        return max(1, min(_MOST_AUTO, self.max_buffered_bytes // 2 // _LEAST_SHARE))
 
 
 @dataclass(frozen=True, slots=True)

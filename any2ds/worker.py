@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -90,9 +89,10 @@ class ShardWorker:
 
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
         files = _raise_file_limit()
-        fetch = replace(self._fetch, thread_count=min(self._fetch.thread_count, _sockets(files)))
-        if fetch.thread_count < self._fetch.thread_count:
-            log.warning("%d transfers in flight, because only %d files may be open", fetch.thread_count, files)
+        fetch = self._fetch
+        transfers = min(fetch.most_transfers, _sockets(files))
+        if transfers < fetch.most_transfers and fetch.thread_count != "auto":
+            log.warning("%d transfers in flight, because only %d files may be open", transfers, files)
         pa.array([])  # its first call imports pandas, if that is installed: 0.2 s, better now than between two turns
         with ExitStack() as stack:
             output = OutputFolder(self._options.output_folder)
@@ -107,7 +107,7 @@ class ShardWorker:
             try:
                 while not rows.ended:
                     # That of a fetcher that was given up stays: copies of a row may still be made from it.
-                    buffer = buffers.enter_context(closing(Buffer(fetch.max_buffered_bytes, fetch.thread_count)))
+                    buffer = buffers.enter_context(closing(Buffer(fetch.max_buffered_bytes, transfers)))
                     yield from self._fetch_with(self._new_fetcher(fetch, buffer), buffer, rows, shards, describe)
                 yield from shards.events(wait=True)
             except Exception as error:

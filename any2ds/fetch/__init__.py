@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from itertools import chain
+from collections.abc import Iterable, Iterator
 
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
-from any2ds.fetch.breaker import PROBE_TIMEOUT, Breaker
-from any2ds.fetch.hosts import Host, Manners
+from any2ds.fetch.feeder import Feeder
+from any2ds.fetch.loop import Loop
 from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.robots import Robots
 from any2ds.fetch.routes import Routes
 from any2ds.fetch.rules import product_of
-from any2ds.fetch.schedule import Attempt, Schedule
-from any2ds.fetch.urls import normalize
-from any2ds.types import Failure, Fetched, Payload, RobotsCost, Row
-
-log = logging.getLogger(__name__)
-
-HEARTBEAT = 0.1  # seconds: the longest time without a yield
-# Transfers begun per turn, and none while sockets wait to be read: when this process is what limits, more in flight
-# would only make each wait longer, up to timeouts that no server has deserved.
-_STARTS_PER_TURN = 32
-_ROWS_AHEAD = 100_000  # rows that may wait for busy hosts while others are looked for
-_STALL = 0.25  # seconds: a longer absence of the consumer (a slow disk) is not held against the servers
+from any2ds.fetch.schedule import Schedule
+from any2ds.types import Fetched, RobotsCost, Row
 
 
 class UrlFetcher:
@@ -42,168 +27,30 @@ class UrlFetcher:
         if options.robots != "ignore":
             self._robots = Robots(product_of(options.user_agent), everywhere=options.robots == "respect")
         self._transport = Routes(self._profiles, options, buffer, self._robots)
-        self._probes: list[Attempt] = []
-        self.signs = 0  # of life: attempts begun and ended
+        self._loop: Loop | None = None  # of the last `fetch`
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
         options, profiles = self._options, self._profiles
+        most = min(options.most_transfers, self._buffer.transfers)
         schedule = Schedule(
-            options.thread_count,
+            most,
             options.timeout,
             options.retries,
             profiles.default.manners,
             robots=self._robots,
             host_of=profiles.host_of if profiles.differ else None,
         )
-        clock = Clock()
-        breaker = Breaker(options.outage_patience, clock.now())
-        with Feeder(rows, schedule, options.thread_count, self._transport.wake) as feeder:
-            # `exhausted` is read first: rows that come in between are then seen by the schedule.
-            while not (feeder.exhausted and schedule.idle and breaker.idle):
-                begun, done = self._begin(schedule, breaker, clock.now())
-                busy = done or begun == _STARTS_PER_TURN
-                wait = HEARTBEAT if breaker.holding else schedule.wait(clock.now())
-                done += self._move(schedule, breaker, clock, 0.0 if busy else min(HEARTBEAT, wait))
-                feeder.refill()
-                with clock.absence():
-                    yield done
+        with Feeder(rows, schedule, most, self._transport.wake) as feeder:
+            self._loop = Loop(options, schedule, self._transport, self._buffer, feeder)
+            yield from self._loop.run()
             feeder.check()
 
+    @property
+    def signs(self) -> int:
+        return self._loop.signs if self._loop else 0
+
     def robots_cost(self) -> RobotsCost:
-        """What robots.txt has cost since the last call."""
         return self._robots.take_cost() if self._robots else RobotsCost()
 
     def close(self) -> None:
         self._transport.close()
-
-    def _begin(self, schedule: Schedule, breaker: Breaker, now: float) -> tuple[int, list[Fetched]]:
-        """Start what may start: how many attempts, and the rows that cannot even be tried."""
-        begun, done = 0, []
-        most = _STARTS_PER_TURN
-        if breaker.holding:
-            most = breaker.try_one(now)
-        while begun < most and not self._transport.backlog and not self._buffer.full:
-            attempt = schedule.next(now)
-            if attempt is None:
-                break
-            begun += 1
-            url = attempt.url or normalize(attempt.row.url)
-            if isinstance(url, str):
-                self._transport.start(attempt, url)
-            elif fetched := schedule.finish(attempt, url, now):
-                done.append(fetched)
-        self.signs += begun
-        done += schedule.given_up()
-        return begun, done
-
-    def _move(self, schedule: Schedule, breaker: Breaker, clock: Clock, wait: float) -> Iterator[Fetched]:
-        """Move bytes for at most `wait` seconds if there are none: the rows that are done with."""
-        received = self._buffer.received
-        answered: Attempt | None = None
-        for attempt, outcome in chain(self._transport.poll(wait), self._overdue(schedule, clock)):
-            if isinstance(outcome, Payload) or outcome.answered:
-                answered = attempt
-            self.signs += 1
-            if attempt.probe:
-                self._probes.remove(attempt)
-            elif isinstance(outcome, Failure) and breaker.doubts(attempt, outcome, clock.now()):
-                schedule.land(attempt, clock.now())
-            elif fetched := schedule.finish(attempt, outcome, clock.now()):
-                yield fetched
-        now, was_paused = clock.now(), breaker.paused
-        if answered is not None or self._buffer.received > received:
-            breaker.hear(now, answered)
-        breaker.look(now, schedule.in_flight)
-        self.signs += breaker.paused
-        if breaker.paused != was_paused:
-            words = "Nothing answers any more: waiting for the network" if breaker.paused else "The network is back"
-            log.warning("%s", words)
-        if url := breaker.probe(now):
-            self._send_probe(url, now)
-        for attempt, failure, excused in breaker.judged(now):
-            if excused:
-                schedule.excuse(attempt, now)
-            elif fetched := schedule.settle(attempt, failure, now):
-                yield fetched
-
-    def _overdue(self, schedule: Schedule, clock: Clock) -> Iterator[tuple[Attempt, Failure]]:
-        now = clock.now()
-        for attempt in [*schedule.overdue(now), *(probe for probe in self._probes if probe.deadline <= now)]:
-            yield attempt, self._transport.cancel(attempt)
-
-    def _send_probe(self, url: str, now: float) -> None:
-        probe = Attempt(Row(-1, -1, "", url), Host("", Manners()), probe=True, deadline=now + PROBE_TIMEOUT)
-        self._probes.append(probe)
-        self._transport.start(probe, str(normalize(url)))
-
-
-class Clock:
-    """Seconds that servers have had, which is not all of the time: while a consumer hangs on its disk nobody reads
-    from the sockets, and a transfer should not fail for that."""
-
-    def __init__(self) -> None:
-        self._lost = 0.0
-
-    def now(self) -> float:
-        return time.monotonic() - self._lost
-
-    @contextmanager
-    def absence(self) -> Iterator[None]:
-        """Around whatever is done instead of moving bytes."""
-        left = time.monotonic()
-        yield
-        self._lost += max(0.0, time.monotonic() - left - _STALL)
-
-
-class Feeder:
-    """Pulls rows into a schedule, in a thread of its own because `next(rows)` may wait for the url list."""
-
-    def __init__(self, rows: Iterable[Row], schedule: Schedule, stock: int, wake: Callable[[], None]) -> None:
-        self._rows = rows
-        self._schedule, self._fresh = schedule, schedule.fresh
-        self._stock = stock  # rows in reserve below which more are pulled, up to twice as many
-        self._wake = wake
-        self._wanted = threading.Event()
-        self._wanted.set()
-        self._stopped = False
-        self._error: Exception | None = None
-        self.exhausted = False
-
-    def __enter__(self) -> Feeder:
-        threading.Thread(target=self._run, name="any2ds-feeder", daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # Not joined: it may be waiting for rows that never come, and ends with the process then.
-        self._stopped = True
-        self._wanted.set()
-
-    def refill(self) -> None:
-        """To be called now and then: asks for more rows when few are left, or all there are wait for their hosts."""
-        few = len(self._fresh) < self._stock and self._schedule.queued + self._schedule.deferred < _ROWS_AHEAD
-        if few and not self._wanted.is_set():
-            self._wanted.set()
-
-    def check(self) -> None:
-        """Raise what went wrong while pulling rows, if anything did."""
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        fresh, most = self._fresh, 2 * self._stock
-        try:
-            for row in self._rows:
-                fresh.append(row)
-                if len(fresh) == 1:  # the other side may be asleep for want of rows
-                    self._wake()
-                elif len(fresh) >= most:
-                    self._wanted.clear()
-                    if not self._stopped:  # set before the other side sets `_wanted` for the last time
-                        self._wanted.wait()
-                if self._stopped:
-                    return
-        except Exception as error:  # handed to the thread that can deal with it
-            self._error = error
-        finally:
-            self.exhausted = True
-            self._wake()

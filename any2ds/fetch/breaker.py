@@ -9,12 +9,15 @@ A state machine over a clock that is handed in; it neither sends nor waits.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict, deque
 
 from any2ds.errors import NetworkDown
 from any2ds.fetch.dns import asks_dns
 from any2ds.fetch.schedule import Attempt
 from any2ds.types import BROKEN_OFF, Failure
+
+log = logging.getLogger(__name__)
 
 _QUIET = 2.0  # seconds without a sign of life, while transfers are in flight, before somebody is probed
 _SILENCE = 4.0  # seconds without one, and with a probe unanswered, that make an outage
@@ -66,6 +69,7 @@ class Breaker:
     def hear(self, now: float, attempt: Attempt | None = None) -> None:
         """Something came in: bytes, or an answer to `attempt`, whatever it said."""
         if self.paused:
+            log.warning("The network is back after %.0f s", now - self._heard)
             self._outages.append((self._heard, now))
             self.paused = False
         self._heard = now
@@ -85,7 +89,8 @@ class Breaker:
             return False
         if not self._witnesses:
             self._hopeless += failure.blame == "us"
-            self.paused = self.paused or self._hopeless >= _FROM_THE_START
+            if self._hopeless >= _FROM_THE_START:
+                self._pause()
             if not self.paused:
                 return False
         self._doubts.append((attempt, failure, now))
@@ -115,7 +120,7 @@ class Breaker:
             self._heard = now
         self._quiet = now - self._heard
         if self._quiet >= _SILENCE and self._probes:
-            self.paused = True
+            self._pause()
         if self.paused and self._quiet > self._patience:
             raise NetworkDown(f"nothing has answered for {self._quiet:.0f} s, not even hosts that did before")
 
@@ -139,6 +144,11 @@ class Breaker:
             return False
         self._next_probe = now + PROBE_EVERY
         return True
+
+    def _pause(self) -> None:
+        if not self.paused:
+            log.warning("Nothing answers any more: waiting for the network, for up to %.0f s", self._patience)
+        self.paused = True
 
     def _excuses(self, attempt: Attempt, failure: Failure, at: float) -> bool:
         if self.paused or any(attempt.started < end and start < at for start, end in self._outages):

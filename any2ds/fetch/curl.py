@@ -100,14 +100,14 @@ class CurlTransport:
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
-        self._multi.setopt(pycurl.M_MAXCONNECTS, options.thread_count + _EVENTS_PER_TURN)
+        self._multi.setopt(pycurl.M_MAXCONNECTS, options.most_transfers + _EVENTS_PER_TURN)
         self._selector = selectors.DefaultSelector()
         self._watched: set[int] = set()
         self._ready: deque[tuple[int, int]] = deque()  # sockets that were found ready and not yet attended to
         self._timer: float | None = None  # when libcurl wants to be called, by time.monotonic()
         self._by_handle: dict[Any, _Transfer] = {}
         self._by_attempt: dict[Attempt, _Transfer] = {}
-        self._most_handles = 2 * options.thread_count  # those in use, and idle ones of all profiles
+        self._most_handles = 2 * options.most_transfers  # those in use, and idle ones of all profiles
         self._bell, self._bell_button = socket.socketpair()
         self._bell.setblocking(False)
         self._bell_button.setblocking(False)
@@ -120,6 +120,13 @@ class CurlTransport:
         self._resolving: dict[_Transfer, str] = {}  # the same by transfer, the longest wait first
         self._unsent: list[tuple[Attempt, Failure]] = []  # ended by us
         self._stall_rule = StallRule(options.stall_timeout, options.min_speed)
+
+    def expect(self, transfers: int) -> None:
+        """So many may be in flight from now on: idle connections beyond that are closed, since they may be too much."""
+        kept = transfers + min(_EVENTS_PER_TURN, 1 + transfers // 8)  # one turn ends several
+        self._multi.setopt(pycurl.M_MAXCONNECTS, kept)
+        # The former closes one for each that comes back; this one as many as it takes, before a new one is made.
+        self._multi.setopt(pycurl.M_MAX_TOTAL_CONNECTIONS, kept)
 
     @property
     def backlog(self) -> int:

@@ -90,7 +90,7 @@ def new_session(options: FetchOptions, trust: Trust) -> requests.Session:
     session.headers.update({"User-Agent": options.user_agent, "Accept": "*/*", "Accept-Encoding": "gzip, deflate"})
     session.headers.update(given)
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
-    adapter = _Adapter(trust, not options.ignore_ssl_certificate, max(1, min(10, _KEPT // options.thread_count)))
+    adapter = _Adapter(trust, not options.ignore_ssl_certificate, max(1, min(10, _KEPT // options.most_transfers)))
     session.mount("http://", adapter)
     session.mount("https://", adapter)
     return session

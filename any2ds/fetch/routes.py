@@ -69,6 +69,7 @@ class Routes:
 
     def __init__(self, profiles: Profiles, options: FetchOptions, buffer: Buffer, robots: Robots | None = None) -> None:
         self._profiles, self._options, self._buffer, self._robots = profiles, options, buffer, robots
+        self._expected = min(options.most_transfers, buffer.transfers)
         self._web_engine = ""  # not known before the first URL needs it
         self._engines: dict[str, Transport] = {}
         self._by_scheme: dict[str, Transport] = {}
@@ -79,6 +80,11 @@ class Routes:
     @property
     def backlog(self) -> int:
         return self._main.backlog if self._main is not None else 0
+
+    def expect(self, transfers: int) -> None:
+        self._expected = transfers
+        for engine in self._engines.values():
+            engine.expect(transfers)
 
     def start(self, attempt: Attempt, url: str) -> None:
         self._engine_for(url).start(attempt, url)
@@ -135,6 +141,7 @@ class Routes:
 
             files = partial(FsspecClient, options, FileSystems(), buffer.share // 2)
             engine = ThreadTransport(files, options, buffer, self.wake)
+        engine.expect(self._expected)
         self._engines[name] = engine
         if self._main is None or name == "curl":
             self._main = engine

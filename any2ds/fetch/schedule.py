@@ -12,11 +12,15 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from any2ds.fetch.hosts import Host, Manners
 from any2ds.fetch.robots import RETRIES, Robots, origin_of
 from any2ds.fetch.urls import WEB, normalize
 from any2ds.types import Failure, Fetched, Payload, Row
+
+if TYPE_CHECKING:
+    from any2ds.fetch.window import Trial
 
 FIRST_BACKOFF = 1.0  # seconds; doubles with each attempt
 MAX_BACKOFF = 60.0
@@ -42,6 +46,7 @@ class Attempt:
     flying: bool = False
     url: str | None = None  # of the row, normalised, if somebody has done so
     asks: str = ""  # the origin whose robots.txt this is for; its row is none of the list
+    trial: Trial | None = None  # of the window, when it was started
 
 
 class Schedule:

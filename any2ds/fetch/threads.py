@@ -161,7 +161,7 @@ class Flight:
 
 
 class ThreadTransport:
-    """A `transport.Transport` on up to `thread_count` threads, which are started as they are needed.
+    """A `transport.Transport` on as many threads as there are transfers, which are started as they are needed.
 
     A thread that hangs in a look-up or a library after its attempt was cancelled is replaced by another one, as long
     as there are no more of these than of the others; they are daemons, and nobody waits for them at the end.
@@ -172,7 +172,7 @@ class ThreadTransport:
         self, connect: Callable[[], Client], options: FetchOptions, buffer: Buffer, ring: Callable[[], None]
     ) -> None:
         self._connect, self._options, self._buffer, self._ring = connect, options, buffer, ring
-        self._most = options.thread_count
+        self._most = options.most_transfers
         self._bell = threading.Event()
         self._flights: dict[Attempt, Flight] = {}
         self._change = threading.Condition()  # guards all of the following
@@ -185,6 +185,10 @@ class ThreadTransport:
     def backlog(self) -> int:
         """None: threads attend to their transfers themselves, whatever the polling thread is busy with."""
         return 0
+
+    def expect(self, transfers: int) -> None:
+        with self._change:
+            self._most = transfers
 
     def start(self, attempt: Attempt, url: str) -> None:
         flight = self._flights[attempt] = Flight(attempt, url, self._buffer, self._options)

@@ -16,6 +16,10 @@ class Transport(Protocol):
         """Transfers that are ready to be attended to and wait for `poll`; while there are any, no more are started."""
         ...
 
+    def expect(self, transfers: int) -> None:
+        """So many may be in flight from now on."""
+        ...
+
     def start(self, attempt: Attempt, url: str) -> None:
         """Begin to fetch `url`, which has been normalised. Never raises for what is wrong with one URL."""
         ...

@@ -124,7 +124,7 @@ class FetcherContract:
     def fetch(self, urls: Iterable[str | None], **options: Any) -> dict[int, Fetched]:
         """All outcomes by position; every one exactly once."""
         fetch_options = Config.from_options({"url_list": "-", "timeout": 20, **options}).fetch
-        self.buffer = Buffer(fetch_options.max_buffered_bytes, fetch_options.thread_count)
+        self.buffer = Buffer(fetch_options.max_buffered_bytes, fetch_options.most_transfers)
         found: dict[int, Fetched] = {}
         with contextlib.closing(self.make_fetcher(fetch_options, self.buffer)) as fetcher:
             for batch in fetcher.fetch(rows_of(urls)):
@@ -164,7 +164,7 @@ class FetcherContract:
 
     def test_attempts_without_an_outcome_are_signs_of_life(self, tmp_path: Path) -> None:
         options = Config.from_options({"url_list": "-", "retries": 1, "timeout": 20}).fetch
-        buffer = Buffer(options.max_buffered_bytes, options.thread_count)
+        buffer = Buffer(options.max_buffered_bytes, options.most_transfers)
         with (
             serve(self.folder(tmp_path), {"a.jpg": ["503", "ok"]}) as server,
             contextlib.closing(self.make_fetcher(options, buffer)) as fetcher,

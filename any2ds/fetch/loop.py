@@ -1,0 +1,155 @@
+"""Turns of fetching: start what may start, move bytes, judge what ended. One loop for each call of `fetch`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+
+from any2ds.buffer import Buffer
+from any2ds.config import FetchOptions
+from any2ds.fetch.breaker import PROBE_TIMEOUT, Breaker
+from any2ds.fetch.feeder import Feeder
+from any2ds.fetch.hosts import Host, Manners
+from any2ds.fetch.schedule import Attempt, Schedule
+from any2ds.fetch.transport import Transport
+from any2ds.fetch.urls import normalize
+from any2ds.fetch.window import Window
+from any2ds.types import Failure, Fetched, Payload, Row
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT = 0.1  # seconds: the longest time without a yield
+# Transfers begun per turn, and none while sockets wait to be read: when this process is what limits, more in flight
+# would only make each wait longer, up to timeouts that no server has deserved.
+_STARTS_PER_TURN = 32
+_LEAST_STOCK = 256  # rows in reserve, with thread_count=auto
+_STALL = 0.25  # seconds: a longer absence of the consumer (a slow disk) is not held against the servers
+
+
+class Loop:
+    """Drives `transport` by what `schedule` says, until `feeder` has no more rows and all have their outcome."""
+
+    def __init__(
+        self, options: FetchOptions, schedule: Schedule, transport: Transport, buffer: Buffer, feeder: Feeder
+    ) -> None:
+        self._schedule, self._transport, self._buffer, self._feeder = schedule, transport, buffer, feeder
+        self._clock = Clock()
+        now = self._clock.now()
+        self._breaker = Breaker(options.outage_patience, now)
+        self._probes: list[Attempt] = []
+        self._most = schedule.slots  # transfers that everything is prepared for
+        self._window = Window(self._most, now) if options.thread_count == "auto" else None
+        self.signs = 0  # of life: attempts begun and ended, and turns of a pause
+
+    def run(self) -> Iterator[list[Fetched]]:
+        schedule, breaker, clock, feeder = self._schedule, self._breaker, self._clock, self._feeder
+        # `exhausted` is read first: rows that come in between are then seen by the schedule.
+        while not (feeder.exhausted and schedule.idle and breaker.idle):
+            if self._window is not None:
+                self._follow(self._window)
+            begun, done = self._begin(clock.now())
+            if self._window is not None:
+                self._window.turn(clock.now(), schedule.in_flight, self._buffer.received)
+            busy = done or begun == _STARTS_PER_TURN
+            wait = HEARTBEAT if breaker.holding else schedule.wait(clock.now())
+            done += self._move(0.0 if busy else min(HEARTBEAT, wait))
+            done += self._judge(clock.now())
+            feeder.refill()
+            with clock.absence():
+                yield done
+
+    def _follow(self, window: Window) -> None:
+        """Let everything that depends on how many may be in flight know it."""
+        schedule = self._schedule
+        schedule.slots = window.size
+        if (most := max(schedule.slots, schedule.in_flight)) != self._most:
+            self._most = most
+            self._transport.expect(most)
+            self._buffer.share_among(most)
+            self._feeder.stock = max(_LEAST_STOCK, most)
+
+    def _begin(self, now: float) -> tuple[int, list[Fetched]]:
+        """Start what may start: how many attempts, and the rows that cannot even be tried."""
+        schedule, transport, window = self._schedule, self._transport, self._window
+        begun, done = 0, []
+        most = _STARTS_PER_TURN
+        if self._breaker.holding:
+            most = self._breaker.try_one(now)
+        while begun < most and not transport.backlog and not self._buffer.full:
+            attempt = schedule.next(now)
+            if attempt is None:
+                break
+            begun += 1
+            url = attempt.url or normalize(attempt.row.url)
+            if isinstance(url, str):
+                if window is not None:
+                    attempt.trial = window.trial
+                    attempt.trial.started += 1
+                transport.start(attempt, url)
+            elif fetched := schedule.finish(attempt, url, now):
+                done.append(fetched)
+        self.signs += begun
+        done += schedule.given_up()
+        return begun, done
+
+    def _move(self, wait: float) -> Iterator[Fetched]:
+        """Move bytes for at most `wait` seconds if there are none: the rows that are done with."""
+        schedule, breaker, clock, window = self._schedule, self._breaker, self._clock, self._window
+        received = self._buffer.received
+        answered: Attempt | None = None
+        for attempt, outcome in chain(self._transport.poll(wait), self._overdue()):
+            now = clock.now()
+            self.signs += 1
+            if isinstance(outcome, Payload) or outcome.answered:
+                answered = attempt
+            if window is not None and attempt.trial is not None:
+                window.ended(attempt.trial, outcome)
+            if attempt.probe:
+                self._probes.remove(attempt)
+            elif isinstance(outcome, Failure) and breaker.doubts(attempt, outcome, now):
+                schedule.land(attempt, now)
+            elif fetched := schedule.finish(attempt, outcome, now):
+                yield fetched
+        if answered is not None or self._buffer.received > received:
+            breaker.hear(clock.now(), answered)
+
+    def _judge(self, now: float) -> Iterator[Fetched]:
+        """Pause, probe or go on, as the breaker says: the rows of which it is clear now that their failures count."""
+        schedule, breaker = self._schedule, self._breaker
+        breaker.look(now, schedule.in_flight)
+        self.signs += breaker.paused
+        if url := breaker.probe(now):
+            probe = Attempt(Row(-1, -1, "", url), Host("", Manners()), probe=True, deadline=now + PROBE_TIMEOUT)
+            self._probes.append(probe)
+            self._transport.start(probe, str(normalize(url)))
+        for attempt, failure, is_excused in breaker.judged(now):
+            if is_excused:
+                schedule.excuse(attempt, now)
+            elif fetched := schedule.settle(attempt, failure, now):
+                yield fetched
+
+    def _overdue(self) -> Iterator[tuple[Attempt, Failure]]:
+        now = self._clock.now()
+        for attempt in [*self._schedule.overdue(now), *(probe for probe in self._probes if probe.deadline <= now)]:
+            yield attempt, self._transport.cancel(attempt)
+
+
+class Clock:
+    """Seconds that servers have had, which is not all of the time: while a consumer hangs on its disk nobody reads
+    from the sockets, and a transfer should not fail for that."""
+
+    def __init__(self) -> None:
+        self._lost = 0.0
+
+    def now(self) -> float:
+        return time.monotonic() - self._lost
+
+    @contextmanager
+    def absence(self) -> Iterator[None]:
+        """Around whatever is done instead of moving bytes."""
+        left = time.monotonic()
+        yield
+        self._lost += max(0.0, time.monotonic() - left - _STALL)

@@ -16,8 +16,10 @@ FILE_SYSTEMS = OBJECT_STORES | SERVERS | LOCAL | {"data"}
 LONGEST = 2**16  # characters; readers cut what is longer so that it stays longer than this
 
 # Nothing in it needs encoding, and a host stands where it belongs: by far the most rows, and they skip the parser.
-# Ports of more than four digits do not: they may be too high.
-_PLAIN = re.compile(r"(?:https?|ftps?)://[A-Za-z0-9.\-]+(?::\d{1,4})?(?:[/?#][A-Za-z0-9\-._~:/?#@!$&'()*+,;=%\[\]]*)?")
+_PORT = r"[1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5]"
+_PLAIN = re.compile(
+    rf"(?:https?|ftps?)://[A-Za-z0-9.\-]+(?::(?:{_PORT}))?(?:[/?#][A-Za-z0-9\-._~:/?#@!$&'()*+,;=%\[\]]*)?"
+)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(//)?")
 
 DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21", "ftps": "990"}

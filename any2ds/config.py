@@ -238,6 +238,7 @@ OVERRIDABLE = (
     "host_delay",
     "max_retry_after",
     "disallowed_header_directives",
+    "robots",
 )
 """The options that may be other ones for some hosts."""
 

@@ -24,8 +24,8 @@ class UrlFetcher:
         self._buffer = buffer
         self._profiles = Profiles(options)
         self._robots: Robots | None = None
-        if options.robots != "ignore":
-            self._robots = Robots(product_of(options.user_agent), everywhere=options.robots == "respect")
+        if options.robots != "ignore" or self._profiles.differ:
+            self._robots = Robots(product_of(options.user_agent), options.robots, self._profiles.robots_policy)
         self._transport = Routes(self._profiles, options, buffer, self._robots)
         self._loop: Loop | None = None  # of the last `fetch`
 

@@ -14,6 +14,8 @@ from any2ds.config import FetchOptions
 from any2ds.cookies import CookieJar
 from any2ds.errors import OptionError
 from any2ds.fetch.hosts import Manners
+from any2ds.fetch.robots import Policy
+from any2ds.fetch.rules import product_of
 from any2ds.fetch.schedule import host_name
 from any2ds.fetch.urls import DEFAULT_PORTS, normalize, parts
 
@@ -57,6 +59,16 @@ class Profiles:
             return host_name(url), self.default.manners
         profile, name = self._found(normalized)
         return name, profile.manners
+
+    @property
+    def robots_policy(self) -> Policy | None:
+        """None if it is the same for all hosts."""
+
+        def policy(origin: str) -> tuple[str, str]:
+            options = self.of(origin).options
+            return options.robots, product_of(options.user_agent)
+
+        return policy if self.differ else None
 
     def _found(self, url: str) -> tuple[Profile, str]:
         origin = _origin(url)

@@ -9,7 +9,7 @@ import codecs
 import contextlib
 import re
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from any2ds.fetch.rules import address_kind
@@ -269,6 +269,9 @@ def _decode(digits: str, kept: str) -> str:
 
 # --- what is known so far ---
 
+Policy = Callable[[str], tuple[str, str]]
+"""An origin -> the value of `robots`, and the name by which robots.txt addresses us."""
+
 
 class Known:
     """What one origin's robots.txt came to, until a time of the schedule's clock."""
@@ -296,12 +299,14 @@ class Known:
 
 
 class Robots:
-    """The origins that are known, the least recently used ones forgotten, and the rows that wait for others."""
+    """The origins that are known, the least recently used ones forgotten, and the rows that wait for others.
 
-    def __init__(self, product: str, everywhere: bool = False) -> None:
+    `policy` says for an origin what the `robots` option and our name are there; else they are the same everywhere.
+    """
+
+    def __init__(self, product: str, robots: str = "public", policy: Policy | None = None) -> None:
         self._cost = RobotsCost()
-        self._product = product
-        self._everywhere = everywhere  # on hosts that are no part of the public web as well
+        self._policy = policy or (lambda origin: (robots, product))
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._bytes = 0
         self._held: dict[str, tuple[float, list[Row]]] = {}  # origin -> since when, and which rows wait
@@ -312,7 +317,8 @@ class Robots:
 
     def asks(self, host: str) -> bool:
         """Whether rows of `host` are subject to robots.txt."""
-        return self._everywhere or is_public(host)
+        robots, _ = self._policy(f"https://{host}")
+        return robots == "respect" or (robots == "public" and is_public(host))
 
     def known(self, url: str, now: float) -> Known | None:
         """What is known of the origin of a normalised URL; None if that is nothing, or too old."""
@@ -356,7 +362,7 @@ class Robots:
             self._cost += RobotsCost(0, outcome.body.size, 0.0)
             content = outcome.body.read()
             outcome.body.release()
-            known = Known(parse(content, self._product), _disallowed(origin), now + _KEPT_FOR)
+            known = Known(parse(content, self._policy(origin)[1]), _disallowed(origin), now + _KEPT_FOR)
         self._remember(origin, known)
         return rows
 

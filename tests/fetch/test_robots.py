@@ -243,7 +243,7 @@ class TestHosts:
     def test_hosts_that_are_no_part_of_the_public_web(self, host: str) -> None:
         assert not is_public(host)
         assert not Robots("any2ds").asks(host)
-        assert Robots("any2ds", everywhere=True).asks(host)
+        assert Robots("any2ds", "respect").asks(host)
 
     @pytest.mark.parametrize(
         "host", ["example.org", "example.org:81", "8.8.8.8", "[2606:4700::1111]", "local.org", "my-test.org", "", "a?b"]

@@ -82,7 +82,7 @@ def test_the_rows_wait_for_it(tmp_path: Path) -> None:
         (["bad-gzip"], {}, "success", 1),
         (["redirect:loop"], {}, "success", 11),
         (["500"], {}, "robots_unreachable", 2),
-        (["501"], {}, "robots_unreachable", 1),
+        (["501"], {}, "robots_unreachable", 2),
         (["503", "503", "ok"], {"retries": 2}, "robots", 3),
         (["reset", "ok"], {}, "robots", 2),
         (["truncated"], {}, "robots_unreachable", 2),
@@ -189,3 +189,15 @@ def test_compressed_bodies_are_what_the_server_says(tmp_path: Path) -> None:
     body = gzip.compress(RULES.encode())
     with serve(site(tmp_path, body)) as server:  # not said to be compressed: no rules in it
         assert Fetch().codes([server.url("no")]) == ["http_404"]
+
+
+def test_some_hosts_may_be_exempt_and_others_know_us_by_another_name(tmp_path: Path) -> None:
+    rules = "User-agent: other\nDisallow: /a\n\nUser-agent: *\nDisallow: /b"
+    (tmp_path / "b.jpg").write_bytes(b"b" * 1000)
+    with serve(site(tmp_path, rules), host="0.0.0.0") as server:
+        urls = [f"http://{host}:{server.port}/{path}.jpg" for host in ("127.0.0.1", "127.0.0.2") for path in "ab"]
+        other = {"127.0.0.2": {"user_agent": "other/1.0"}}
+        assert Fetch().codes(urls, hosts=other) == ["success", "robots", "robots", "success"]
+        exempt = {"127.0.0.2": {"robots": "ignore"}}
+        assert Fetch().codes(urls, hosts=exempt) == ["success", "robots", "success", "success"]
+        assert Fetch().codes(urls, robots="ignore", hosts={"127.0.0.2": {"robots": "respect"}})[1] == "success"

@@ -40,7 +40,7 @@ class Play:
     """Plays a list against servers, with time as a number."""
 
     def __init__(self, answer: Answer, slots: int = 256, retries: int = 0, everywhere: bool = False) -> None:
-        self.robots = Robots("any2ds", everywhere)
+        self.robots = Robots("any2ds", "respect" if everywhere else "public")
         self.schedule = Schedule(slots, 60, retries, Manners(), random.Random(0), self.robots)
         self.answer = answer
         self.now = 0.0

@@ -44,6 +44,7 @@ class Breaker:
         self._outages: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)
         self._doubts: list[tuple[Attempt, Failure, float]] = []  # with the time of the failure
         self._in_flight = 0
+        self._more = True
         self._quiet = 0.0  # seconds of silence, at the last look
         self._named = False  # one of them was found through a name server
         self._hopeless = 0  # failures for want of a network, before anybody has answered
@@ -59,6 +60,8 @@ class Breaker:
     @property
     def _urgent(self) -> bool:
         """Whether the failures in doubt are worth a probe: a few that failed at once are not."""
+        if not self._witnesses:
+            return False
         return len(self._doubts) >= _FEW or any(at - attempt.started >= _QUIET for attempt, _, at in self._doubts)
 
     @property
@@ -91,7 +94,7 @@ class Breaker:
             self._hopeless += failure.blame == "us"
             if self._hopeless >= _FROM_THE_START:
                 self._pause()
-            if not self.paused:
+            if not (self.paused or failure.blame == "us"):
                 return False
         self._doubts.append((attempt, failure, now))
         return True
@@ -101,21 +104,26 @@ class Breaker:
         if not self._doubts:
             return []
         found, left = [], []
-        alone = not (self._in_flight or self._urgent)
+        is_over = not (self._in_flight or self._more or self._urgent)
         for doubt in self._doubts:
             attempt, failure, at = doubt
             if self._excuses(attempt, failure, at):
                 found.append((attempt, failure, True))
-            elif alone or self._heard >= at or (at - attempt.started >= 2 * _SILENCE and self._heard >= at - _SILENCE):
+            elif (
+                is_over or self._heard >= at or (at - attempt.started >= 2 * _SILENCE and self._heard >= at - _SILENCE)
+            ):
                 found.append((attempt, failure, False))  # others were answered when it was not
             else:
                 left.append(doubt)
         self._doubts = left
         return found
 
-    def look(self, now: float, in_flight: int) -> None:
-        """To be called every turn. Raises NetworkDown when the patience is over."""
-        self._in_flight = in_flight
+    def look(self, now: float, in_flight: int, more: bool = True) -> None:
+        """To be called every turn; `more` if there are rows that wait for nothing but a place.
+
+        Raises NetworkDown when the patience is over.
+        """
+        self._in_flight, self._more = in_flight, more
         if not (in_flight or self.paused or self._doubts):
             self._heard = now
         self._quiet = now - self._heard

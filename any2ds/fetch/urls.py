@@ -18,6 +18,8 @@ LONGEST = 2**16  # characters; readers cut what is longer so that it stays longe
 # Nothing in it needs encoding, and a host stands where it belongs: by far the most rows, and they skip the parser.
 # Ports of more than four digits do not: they may be too high.
 _PLAIN = re.compile(r"(?:https?|ftps?)://[A-Za-z0-9.\-]+(?::\d{1,4})?(?:[/?#][A-Za-z0-9\-._~:/?#@!$&'()*+,;=%\[\]]*)?")
+# The standard lets these characters stand in a host; no name server knows one with them, and libcurl refuses them.
+_NO_HOST = re.compile(r"[a-z]+://(?:[^/?#@]*@|(?![^/?#@]*@))[^/?#]*?[!\"$&'()*+,;=`{}]")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(//)?")
 
 
@@ -47,9 +49,10 @@ def normalize(url: str | None) -> str | Failure:
     import ada_url
 
     try:
-        return str(ada_url.URL(url).href)
+        href = str(ada_url.URL(url).href)
     except (ValueError, UnicodeError):
         return Failure("fetch", "bad_url", "not a valid URL")
+    return href if _NO_HOST.match(href) is None else Failure("fetch", "bad_url", "not a valid host name")
 
 
 def scheme_of(url: str) -> str:

@@ -4,8 +4,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ import pytest
 
 from any2ds import download
 from any2ds.buffer import Buffer
-from any2ds.config import Config
+from any2ds.config import Config, FetchOptions
 from any2ds.fetch import UrlFetcher
+from any2ds.testing.fetching import FetcherContract
 from any2ds.testing.server import serve
 from any2ds.types import Failure, Payload, Row
 
@@ -43,6 +44,33 @@ def s3() -> Iterator[Any]:
         bucket.pipe_file("media/empty", b"")
         yield bucket
         server.stop()
+
+
+class _OfFileSystems(FetcherContract):
+    missing = "not_found"
+
+    def make_fetcher(self, options: FetchOptions, buffer: Buffer) -> UrlFetcher:
+        return UrlFetcher(options, buffer)
+
+
+class TestFilesOfThisMachine(_OfFileSystems):
+    @contextmanager
+    def site(self, folder: Path) -> Iterator[Callable[[str], str]]:
+        yield lambda name: f"file://{folder}/{name}"
+
+
+class TestObjectsInS3(_OfFileSystems):
+    many = 500  # moto answers a hundred a second
+
+    @pytest.fixture(autouse=True)
+    def _bucket(self, s3: Any) -> None:
+        self.bucket = s3
+
+    @contextmanager
+    def site(self, folder: Path) -> Iterator[Callable[[str], str]]:
+        for file in folder.iterdir():
+            self.bucket.pipe_file(f"media/{folder.name}/{file.name}", file.read_bytes())
+        yield lambda name: f"s3://media/{folder.name}/{name}"
 
 
 @pytest.fixture

@@ -317,7 +317,11 @@ class _Watched:
 
     def _new_conn(self) -> socket.socket:
         connection: socket.socket = super()._new_conn()  # type: ignore[misc]
-        _HERE.client.connecting(connection)
+        try:
+            _HERE.client.connecting(connection)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def request(self, *arguments: Any, **named: Any) -> None:

@@ -89,7 +89,7 @@ BROKEN_OFF = frozenset({"connect", "dns", "reset", "timeout_connect", "timeout_s
 """The closed list, with `http_<status>` for every other status than success."""
 
 _HTTP_CODE = re.compile(r"http_([1-9]\d\d)")
-_TRANSIENT_STATUS = frozenset({408, 425, 429})  # and all from 500
+_TRANSIENT_STATUS = frozenset({408, 425, 429})  # and every 5xx
 
 
 def failure_code(code: str) -> FailureCode:
@@ -98,7 +98,7 @@ def failure_code(code: str) -> FailureCode:
     if match is None:
         return FAILURE_CODES[code]
     status = int(match[1])
-    return FailureCode(status in _TRANSIENT_STATUS or status >= 500, f"the server answered {status}")
+    return FailureCode(status in _TRANSIENT_STATUS or 500 <= status < 600, f"the server answered {status}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 Addresses cannot be checked on the connection here. Where a URL names its host, all that it resolves to is looked at
 before; files of this machine and hosts named by the URL are out of reach with `block_private_addresses`. Object stores
 are asked with the credentials that fsspec finds, and configured as fsspec is: `FSSPEC_S3='{"anon": true}'`.
+
+How far a piece of a file has come is not known before it is there whole, and it must not count as stalled meanwhile: so
+pieces are as big as the speed so far allows. One that takes longer than `stall_timeout` is cut, whatever `min_speed`.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import socket
 import stat
 import threading
+import time
 from email.utils import format_datetime
 from typing import Any
 
@@ -26,6 +30,10 @@ from any2ds.fetch.threads import Answer, Flight, Refused, causes
 from any2ds.fetch.urls import LOCAL, SERVERS, scheme_of
 from any2ds.registry import missing_extra
 from any2ds.types import Failure
+
+_FIRST = 1 << 18  # bytes read at once to begin with, and by slow transfers
+_BLOCK = 1 << 22  # the most that is read at once
+_OF_STALL = 0.25  # the part of `stall_timeout` that a piece should take at most
 
 _NAMING_A_HOST = SERVERS | {"ftp"}
 
@@ -88,13 +96,13 @@ class FileSystems:
 
 
 class FsspecClient:
-    """A `threads.Client` that reads `block` bytes at a time."""
+    """A `threads.Client` that reads at most `block` bytes at a time."""
 
     def __init__(self, options: FetchOptions, systems: FileSystems, block: int) -> None:
         self._options = options
         self._systems = systems
         self._own: dict[tuple[Any, ...], Any] = {}
-        self._block = max(1 << 16, min(1 << 22, block))
+        self._block = max(1 << 16, min(_BLOCK, block))
 
     def fetch(self, url: str, flight: Flight) -> Answer | Failure:
         scheme = scheme_of(url)
@@ -131,18 +139,30 @@ class FsspecClient:
         path = system._strip_protocol(url)
         # What any thread may use reads by ranges: one request a block, and nothing is read ahead and held.
         by_ranges = {"cache_type": "none"} if system.async_impl else {}
-        with system.open(path, "rb", block_size=self._block, **by_ranges) as file:
+        piece = min(_FIRST, self._block)
+        with system.open(path, "rb", block_size=piece, **by_ranges) as file:
             size = getattr(file, "size", None)
             if isinstance(size, int) and size > self._options.max_file_bytes:
                 raise Refused("too_large", f"{size} bytes")
-            while chunk := file.read(self._block):
+            begun = time.monotonic()
+            while chunk := file.read(piece):
                 flight.receive(bytes(chunk))
+                now = time.monotonic()
+                piece = next_piece(len(chunk), now - begun, self._options.stall_timeout, self._block)
+                begun = now
             details = getattr(file, "details", None)
         if isinstance(size, int) and flight.parcel.size < size:
             return Failure("fetch", "truncated", f"{flight.parcel.size} of {size} bytes")
         if not flight.parcel.size:
             return Failure("fetch", "empty_body")
         return Answer(etag=_etag(details), last_modified=_last_modified(details))
+
+
+def next_piece(size: int, seconds: float, stall_timeout: float, most: int) -> int:
+    """Bytes to read at once after `size` bytes that took so many seconds; at most `most`."""
+    if not stall_timeout or seconds <= 0:
+        return most
+    return min(most, max(_FIRST, int(size / seconds * stall_timeout * _OF_STALL)))
 
 
 def _inline(url: str, flight: Flight) -> Answer | Failure:

@@ -119,9 +119,8 @@ class Loop:
     def _judge(self, now: float) -> Iterator[Fetched]:
         """Pause, probe or go on, as the breaker says: the rows of which it is clear now that their failures count."""
         schedule, breaker = self._schedule, self._breaker
-        breaker.look(
-            now, schedule.in_flight, more=bool(schedule.fresh or schedule.queued) or not self._feeder.exhausted
-        )
+        more = breaker.idle or schedule.has_more or not self._feeder.exhausted
+        breaker.look(now, schedule.in_flight, more)
         self.signs += breaker.paused
         if url := breaker.probe(now):
             probe = Attempt(Row(-1, -1, "", url), Host("", Manners()), probe=True, deadline=now + PROBE_TIMEOUT)

@@ -1,9 +1,9 @@
 """Fetches http(s) with `requests`: the engine where libcurl is not to be had, and for adapters and auth of one's own.
 
 It keeps the bounds that `curl.py` keeps, with these differences: HTTP/1.1 only; `connect_timeout` begins after the
-name look-up; `min_speed` is measured over a body, not while waiting for it; an answer of more than 100 headers is no
-valid HTTP; a thread that hangs in a name look-up is left to itself. Behind a SOCKS proxy a cancelled transfer ends at
-the socket's timeout.
+name look-up, `stall_timeout` before it; an answer may have 100 headers; a thread that hangs in a name look-up is left
+to itself. Behind a SOCKS proxy a cancelled transfer ends at the socket's timeout, and headers are bounded as
+`http.client` does it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import threading
 import time
 import urllib.request
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException, IncompleteRead, RemoteDisconnected
+from http.client import HTTPException, HTTPResponse, IncompleteRead, LineTooLong, RemoteDisconnected
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
-from urllib.parse import urljoin
 
+import ada_url
 import requests
 import urllib3
 from requests import exceptions as requested
@@ -42,10 +43,16 @@ from any2ds.types import Failure
 _CHUNK = 1 << 16
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
 _SESSIONS = 16  # of profiles that were used last, per thread
+_HEAD = 300 << 10  # bytes of headers that one answer may have, its interim answers (1xx) included: libcurl's limit
 _KEPT = 1024  # connections kept by all threads together, at least one by each
 _PATIENCE = 1.0  # seconds by which a socket waits longer than the schedule, which knows what it was waiting for
 _ENCODINGS = frozenset({"", "identity", *urllib3.HTTPResponse.CONTENT_DECODERS})  # urllib3 hands others on as they are
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+class HeadersTooLarge(HTTPException):
+    """Headers, interim answers or trailers went on for too long."""
+
 
 # The first that is found among the causes of an exception, in this order, tells what happened.
 _CODES: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
@@ -57,7 +64,10 @@ _CODES: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
     ((urllib3_errors.ReadTimeoutError, TimeoutError), "timeout_stalled"),
     ((ConnectionRefusedError, urllib3_errors.ProxyError), "connect"),
     ((urllib3_errors.DecodeError,), "bad_encoding"),
+    ((HeadersTooLarge,), "headers_too_large"),
     ((RemoteDisconnected, ConnectionResetError, BrokenPipeError, ConnectionAbortedError), "reset"),
+    # A handshake that was cut, not refused: a host that is overloaded, most often.
+    ((ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError), "reset"),
     ((urllib3_errors.SSLError, ssl.SSLError), "tls"),
     ((urllib3_errors.InvalidChunkLength,), "protocol"),
     ((IncompleteRead,), "truncated"),
@@ -107,9 +117,10 @@ class RequestsClient:
         self._visits: OrderedDict[Profile, _Visit] = OrderedDict()  # of the other profiles, the last used last
         options = self._options = profiles.default.options  # those that do not differ by host
         self._proxies_in_environment = bool(urllib.request.getproxies())
-        slack = options.timeout + _PATIENCE if options.timeout else None
-        bounds = [bound for bound in (slack, options.stall_timeout) if bound]
-        self._timeouts = (options.connect_timeout or slack, min(bounds) if bounds else None)
+        # The schedule and the rule for stalled transfers are faster; this ends threads that they could not reach.
+        bounds = [bound + _PATIENCE for bound in (options.timeout, options.stall_timeout) if bound]
+        slack = min(bounds) if bounds else None
+        self._timeouts = (options.connect_timeout or slack, slack)
         self.flight: Flight
         self.fresh = False  # the connection of this request is new
         self._addresses: list[str] = []  # that were asked, redirects included
@@ -118,22 +129,21 @@ class RequestsClient:
         self.flight = flight
         self._addresses.clear()
         _HERE.client = self
-        here = url
+        here, led = url, None  # the latter is told: where redirects have led, without credentials
         asks = bool(flight.attempt.asks)
         most = max(self._options.max_redirects, REDIRECTS) if asks else self._options.max_redirects
         for _ in range(most + 1):
             self._here = self._visit(here) if self._profiles.differ else self._default
-            outcome = self._ask(url, here, flight)
+            outcome = self._ask(url, here, led, flight)
             if not isinstance(outcome, str):
                 return outcome
             target = normalize(outcome)
             if isinstance(target, Failure) or scheme_of(target) not in ("http", "https"):
-                return Failure("fetch", "bad_redirect", f"to {outcome.partition(':')[0][:16]}:", final_url=here)
+                return Failure("fetch", "bad_redirect", f"to {outcome.partition(':')[0][:16]}:", final_url=led)
             if self._robots is not None and not asks and (refusal := self._robots.redirect_refusal(target)):
-                return replace(refusal, final_url=here)
-            here = target
-        words = f"more than {most}"
-        return Failure("fetch", "too_many_redirects", words, final_url=here)
+                return replace(refusal, final_url=led)
+            here, led = target, _without_credentials(target)
+        return Failure("fetch", "too_many_redirects", f"more than {most}", final_url=led)
 
     @property
     def session(self) -> requests.Session:
@@ -160,6 +170,11 @@ class RequestsClient:
         self._visits.move_to_end(profile)
         return visit
 
+    def connecting(self, connection: socket.socket) -> None:
+        """As soon as there is a connection, before the handshake."""
+        self.fresh = True
+        self.flight.watch(connection)
+
     def connected(self, connection: socket.socket, through_proxy: bool) -> None:
         """Before each request, on the connection that it is going to use."""
         self.flight.stage = "waiting for the answer"
@@ -171,14 +186,13 @@ class RequestsClient:
             if reason := refuses(self._addresses, options.block_private_addresses, options.allow_link_local):
                 raise Refused("blocked_address", f"{address} {reason}")
 
-    def _ask(self, first: str, url: str, flight: Flight) -> Answer | Failure | str:
+    def _ask(self, first: str, url: str, led: str | None, flight: Flight) -> Answer | Failure | str:
         """One request: the answer, or where it redirects to."""
-        led = url if url != first else None
         response = None
         try:
             response = self._send(first, url, flight)
             with response:
-                return self._take(response, url, led, flight)
+                return self._take(response, led or _without_credentials(url), led, flight)
         except Refused as refusal:
             status = response.status_code if response is not None else None
             return replace(refusal.failure, http_status=status, final_url=led)
@@ -195,15 +209,21 @@ class RequestsClient:
         if proxies and select_proxy(url, proxies):
             self._addresses.append(PROXIED)
         headers: dict[str, Any] = {}
-        if url != first and visit.session.should_strip_auth(first, url):  # type: ignore[no-untyped-call]
-            # Headers that tell who we are belong to the hosts of the list, not to those that they redirect to; if they
-            # were given for this very host, they must not be lured out of the encryption.
-            is_downgrade = scheme_of(url) == "http" and scheme_of(first) == "https"
-            if not profile.has_own_headers or is_downgrade:
-                headers = {"Authorization": None, "Cookie": None}
+        auth = get_auth_from_url(url)
+        if url != first:
+            if visit.session.should_strip_auth(first, url):  # type: ignore[no-untyped-call]
+                # Headers that tell who we are belong to the hosts of the list, not to those that they redirect to; if
+                # they were given for this very host, they must not be lured out of the encryption.
+                is_downgrade = scheme_of(url) == "http" and scheme_of(first) == "https"
+                if not profile.has_own_headers or is_downgrade:
+                    headers = {"Authorization": None, "Cookie": None}
+            elif not any(auth):
+                auth = get_auth_from_url(first)
         if profile.jar is not None and ("Cookie" in headers or "Cookie" not in visit.session.headers):
             headers["Cookie"] = profile.jar.header(url)
-        auth = get_auth_from_url(url)
+        if flight.attempt.probe:
+            visit.session.close()  # a connection that was kept may be dead although the network is not
+        flight.stage = "connecting"
         for last_try in (False, True):
             self.fresh = False
             try:
@@ -223,16 +243,16 @@ class RequestsClient:
                     raise
         raise AssertionError
 
-    def _take(self, response: requests.Response, url: str, led: str | None, flight: Flight) -> Answer | Failure | str:
+    def _take(self, response: requests.Response, here: str, led: str | None, flight: Flight) -> Answer | Failure | str:
         flight.stage = "receiving the body (0 bytes so far)"
         status, headers = response.status_code, response.headers
         if not 200 <= status < 300 or status in (204, 205):
             _drain(response.raw, flight)
             if status in _REDIRECTS and "location" in headers:
                 try:
-                    return urljoin(url, _as_sent(headers["location"])).partition("#")[0]
-                except ValueError as error:
-                    return Failure("fetch", "bad_redirect", words_of(error), status, led)
+                    return ada_url.join_url(here, _as_sent(headers["location"])).partition("#")[0]
+                except ValueError:  # whose words might tell credentials
+                    return Failure("fetch", "bad_redirect", "not a valid URL", status, led)
             return Failure("fetch", f"http_{status}", "", status, led, _retry_after(status, headers.get("retry-after")))
         directive = opted_out(headers.get("x-robots-tag", ""), self._here.product, self._here.opt_outs)
         if directive is not None and not flight.attempt.asks:
@@ -257,6 +277,8 @@ class RequestsClient:
         matches = (code for types, code in _CODES if any(isinstance(cause, types) for cause in found))
         code = next(matches, "fetch_error")
         options = self._options
+        if code == "timeout_stalled" and self.flight.stage == "connecting":
+            code = "timeout_connect"  # in the handshake
         if code == "truncated" and any("invalid literal for int" in str(c) and "b''" not in str(c) for c in found):
             code = "protocol"  # http.client reports a malformed chunk as the end of the body
         elif (code == "timeout_connect" and not options.connect_timeout) or (
@@ -278,6 +300,55 @@ class _Visit:
         self.product = product_of(options.user_agent)
 
 
+class _Head:
+    """The lines of an answer before its body, or after it: so many bytes and no more."""
+
+    def __init__(self, lines: Any) -> None:
+        self._lines = lines
+        self._left = _HEAD
+        self.close = lines.close
+
+    def readline(self, most: int) -> bytes:
+        line: bytes = self._lines.readline(most)
+        self._left -= len(line)
+        if self._left < 0:
+            raise HeadersTooLarge(f"more than {_HEAD} bytes")
+        return line
+
+
+class _HTTPResponse(HTTPResponse):
+    """Passes over interim answers as HTTP wants it, and bounds everything that is no body.
+
+    `http.client` takes a 103 for the answer, and neither 100s nor trailers have an end with it.
+    """
+
+    def begin(self) -> None:
+        with self._bounded():
+            super().begin()
+            while 102 <= self.status < 200:  # 101 is the last one in HTTP
+                self.headers = self.msg = None  # type: ignore[assignment]
+                super().begin()
+
+    def _read_and_discard_trailer(self) -> None:
+        with self._bounded():
+            super()._read_and_discard_trailer()  # type: ignore[misc]
+
+    @contextlib.contextmanager
+    def _bounded(self) -> Iterator[None]:
+        lines, head = self.fp, _Head(self.fp)
+        self.fp: Any = head
+        try:
+            yield
+        except HTTPException as error:
+            # Of too many headers it says no more than that.
+            if type(error) is HTTPException or (isinstance(error, LineTooLong) and "status line" not in str(error)):
+                raise HeadersTooLarge(str(error)) from error
+            raise
+        finally:
+            if self.fp is head:  # it has not been closed
+                self.fp = lines
+
+
 _HERE = threading.local()  # .client: whose request a connection of this thread carries
 
 
@@ -286,11 +357,20 @@ class _Watched:
 
     sock: Any
     proxy: Any
+    response_class: Any = _HTTPResponse
 
     def connect(self) -> None:
         super().connect()  # type: ignore[misc]
         self.is_verified = True  # as far as was asked for; urllib3 would warn of each connection otherwise
-        _HERE.client.fresh = True
+
+    def _new_conn(self) -> socket.socket:
+        connection: socket.socket = super()._new_conn()  # type: ignore[misc]
+        try:
+            _HERE.client.connecting(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def request(self, *arguments: Any, **named: Any) -> None:
         if self.sock is None:
@@ -349,6 +429,10 @@ def _drain(raw: Any, flight: Flight) -> None:
     with contextlib.suppress(urllib3_errors.HTTPError, HTTPException, OSError):
         while read < _ERROR_BODY and not flight.abandoned and (chunk := raw.read1(_CHUNK, decode_content=False)):
             read += len(chunk)
+
+
+def _without_credentials(url: str) -> str:
+    return urldefragauth(url) if "@" in url else url
 
 
 def _as_sent(header: str) -> str:

@@ -91,6 +91,11 @@ class Schedule:
         return not (self.in_flight or self.fresh or self.queued or self._later or self._given_up)
 
     @property
+    def has_more(self) -> bool:
+        """Rows wait for a place or for their host's time, not for how another attempt ends."""
+        return bool(self.fresh or self._turn) or any(host.queue for _, _, host in self._paused)
+
+    @property
     def hosts(self) -> int:
         """Hosts that are remembered: those with rows, those in trouble lately, and some that bear much."""
         return len(self._hosts)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from any2ds.buffer import Buffer
@@ -16,6 +16,7 @@ from any2ds.config import FetchOptions
 from any2ds.errors import words_of
 from any2ds.fetch.robots import LONGEST
 from any2ds.fetch.schedule import Attempt
+from any2ds.fetch.stall import Flow, StallRule
 from any2ds.types import Failure, Payload
 
 _FOR_PROBES = 4  # threads
@@ -65,18 +66,17 @@ class Flight:
         self.seconds = 0.0  # that it took
         self.stage = "waiting for a thread"  # what it is busy with, in words
         self.running = False
+        self.flow = Flow()
         self.abandoned = False
         self.disk_error: OSError | None = None  # the body could not be buffered
         self._options = options
-        self._started = self._mark_time = time.monotonic()
-        self._mark_size = 0
+        self._started = time.monotonic()
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
 
     def fly(self, fetch: Callable[[str, Flight], Answer | Failure]) -> None:
         """In the fetching thread: from its start to its end."""
         self.stage = "connecting"
-        self._mark_time = time.monotonic()
         try:
             self.outcome = fetch(self.url, self)
         except Refused as refusal:
@@ -115,11 +115,6 @@ class Flight:
             self.disk_error = error
             raise Abandoned from error
         self.stage = f"receiving the body ({parcel.size} bytes so far)"
-        elapsed = time.monotonic() - self._mark_time
-        if options.stall_timeout and elapsed >= options.stall_timeout:
-            if parcel.size - self._mark_size < options.min_speed * elapsed:
-                raise Refused("timeout_stalled", f"slower than {options.min_speed} bytes/s for {elapsed:.1f} s")
-            self._mark_time, self._mark_size = time.monotonic(), parcel.size
         return not self.attempt.asks or parcel.size < LONGEST
 
     def arrived(self, buffer: Buffer) -> Payload | Failure:
@@ -173,6 +168,7 @@ class ThreadTransport:
     ) -> None:
         self._connect, self._options, self._buffer, self._ring = connect, options, buffer, ring
         self._most = options.most_transfers
+        self._stall_rule = StallRule(options.stall_timeout, options.min_speed)
         self._bell = threading.Event()
         self._flights: dict[Attempt, Flight] = {}
         self._change = threading.Condition()  # guards all of the following
@@ -212,6 +208,10 @@ class ThreadTransport:
             else:
                 del self._flights[flight.attempt]
                 ended.append((flight.attempt, flight.arrived(self._buffer)))
+        if self._stall_rule.due(time.monotonic()):
+            for attempt, flight in list(self._flights.items()):
+                if flight.running and self._stall_rule.stalled(flight.flow, flight.parcel.size):
+                    ended.append((attempt, replace(self.cancel(attempt), code="timeout_stalled")))
         return ended
 
     def cancel(self, attempt: Attempt) -> Failure:
@@ -289,6 +289,7 @@ class ThreadTransport:
                     self._change.wait()
                     self._idle -= 1
                 elif not (flight := self._waiting.popleft()).abandoned:
+                    self._stall_rule.begin(flight.flow)
                     flight.running = True
                     return flight
         return None

@@ -20,6 +20,8 @@ _PORT = r"[1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5]"
 _PLAIN = re.compile(
     rf"(?:https?|ftps?)://[A-Za-z0-9.\-]+(?::(?:{_PORT}))?(?:[/?#][A-Za-z0-9\-._~:/?#@!$&'()*+,;=%\[\]]*)?"
 )
+# The standard lets these characters stand in a host; no name server knows one with them, and libcurl refuses them.
+_NO_HOST = re.compile(r"[a-z]+://(?:[^/?#@]*@|(?![^/?#@]*@))[^/?#]*?[!\"$&'()*+,;=`{}]")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(//)?")
 
 DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21", "ftps": "990"}
@@ -52,9 +54,10 @@ def normalize(url: str | None) -> str | Failure:
     import ada_url
 
     try:
-        return str(ada_url.URL(url).href)
+        href = str(ada_url.URL(url).href)
     except (ValueError, UnicodeError):
         return Failure("fetch", "bad_url", "not a valid URL")
+    return href if _NO_HOST.match(href) is None else Failure("fetch", "bad_url", "not a valid host name")
 
 
 def scheme_of(url: str) -> str:

@@ -39,6 +39,7 @@ PASSING: Mapping[str, str] = {
     "425": "http_425",
     "429": "http_429",
     "500": "http_500",
+    "501": "http_501",
     "502": "http_502",
     "503": "http_503",
     "504": "http_504",
@@ -58,7 +59,6 @@ FINAL: Mapping[str, str] = {
     "404": "http_404",
     "410": "http_410",
     "451": "http_451",
-    "501": "http_501",
     "999": "http_999",
     "empty": "empty_body",
     "bad-chunk": "protocol",
@@ -111,6 +111,7 @@ class FetcherContract:
     """Of every fetcher, whatever it fetches from."""
 
     missing = "http_404"  # the code of a file that is not there
+    many = 10_000  # rows of one run; fewer will do where the server of the tests is slow
 
     def make_fetcher(self, options: FetchOptions, buffer: Buffer) -> Fetcher:
         raise NotImplementedError
@@ -264,12 +265,12 @@ class FetcherContract:
                 else:
                     raise AssertionError("the error was lost")
 
-    def test_ten_thousand_rows_at_once(self, tmp_path: Path) -> None:
+    def test_many_rows_at_once(self, tmp_path: Path) -> None:
         (tmp_path / "small").write_bytes(b"x")
         before = _open_files()
         with self.site(tmp_path) as url:
-            found = self.fetch([url("small")] * 10_000, thread_count=1000, timeout=60)
-        assert sorted(found) == list(range(10_000))
+            found = self.fetch([url("small")] * self.many, thread_count=self.many // 10, timeout=60)
+        assert sorted(found) == list(range(self.many))
         assert codes_of(found) == {}
         assert _settles(lambda: _open_files() <= before)
 

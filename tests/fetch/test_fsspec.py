@@ -4,8 +4,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,11 @@ import pytest
 
 from any2ds import download
 from any2ds.buffer import Buffer
-from any2ds.config import Config
+from any2ds.config import Config, FetchOptions
 from any2ds.fetch import UrlFetcher
+from any2ds.fetch.fsspec import next_piece
+from any2ds.fetch.urls import FILE_SYSTEMS
+from any2ds.testing.fetching import FetcherContract
 from any2ds.testing.server import serve
 from any2ds.types import Failure, Payload, Row
 
@@ -43,6 +46,33 @@ def s3() -> Iterator[Any]:
         bucket.pipe_file("media/empty", b"")
         yield bucket
         server.stop()
+
+
+class _OfFileSystems(FetcherContract):
+    missing = "not_found"
+
+    def make_fetcher(self, options: FetchOptions, buffer: Buffer) -> UrlFetcher:
+        return UrlFetcher(options, buffer)
+
+
+class TestFilesOfThisMachine(_OfFileSystems):
+    @contextmanager
+    def site(self, folder: Path) -> Iterator[Callable[[str], str]]:
+        yield lambda name: f"file://{folder}/{name}"
+
+
+class TestObjectsInS3(_OfFileSystems):
+    many = 500  # moto answers a hundred a second
+
+    @pytest.fixture(autouse=True)
+    def _bucket(self, s3: Any) -> None:
+        self.bucket = s3
+
+    @contextmanager
+    def site(self, folder: Path) -> Iterator[Callable[[str], str]]:
+        for file in folder.iterdir():
+            self.bucket.pipe_file(f"media/{folder.name}/{file.name}", file.read_bytes())
+        yield lambda name: f"s3://media/{folder.name}/{name}"
 
 
 @pytest.fixture
@@ -127,9 +157,6 @@ def test_lists_of_strangers_reach_no_file_of_this_machine(code: Any, tmp_path: P
     for url in (f"file://{tmp_path}/secret", "memory://media/a.jpg", "sftp://127.0.0.1/etc/passwd"):
         assert code(url, block_private_addresses=True) == "blocked_address"
     assert code("sftp://169.254.169.254/latest") == "blocked_address"
-    with serve(tmp_path, {"r": [f"redirect:file://{tmp_path}/secret", "redirect:s3://media/a.txt"]}) as server:
-        for engine in ("curl", "requests"):
-            assert code(server.url("r"), fetcher=engine) == "bad_redirect"
 
 
 def test_a_missing_library_is_named(fetch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +179,36 @@ def test_a_store_that_does_not_answer_costs_the_timeout_and_holds_up_nobody(
         outcomes = fetch(urls, timeout=1, thread_count=2)
     assert [outcome.code for outcome in outcomes[:2]] == ["timeout_total"] * 2
     assert [outcome for outcome in outcomes[2:] if isinstance(outcome, Failure)] == []
+
+
+def test_a_store_that_does_not_answer_is_cut_without_a_timeout(fetch: Any, s3: Any, tmp_path: Path) -> None:
+    with serve(tmp_path, {"bucket/a": ["timeout"]}) as silent, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", silent.base_url)
+        outcomes = fetch(["s3://bucket/a"] * 2, timeout=0, stall_timeout=0.5)
+    assert [outcome.code for outcome in outcomes] == ["timeout_stalled"] * 2
+
+
+def test_pieces_are_as_big_as_the_speed_allows() -> None:
+    first, most = 1 << 18, 1 << 22
+    assert next_piece(first, 0.001, stall_timeout=30, most=most) == most
+    assert next_piece(first, 2.0, stall_timeout=30, most=most) == 983_040  # a quarter of the 30 s at 131 072 bytes/s
+    assert next_piece(first, 20.0, stall_timeout=30, most=most) == first
+    assert next_piece(first, 20.0, stall_timeout=0, most=most) == most
+    assert next_piece(first, 0.0, stall_timeout=30, most=1000) == 1000
+    assert next_piece(1000, 20.0, stall_timeout=30, most=1000) == 1000
+
+
+@pytest.mark.parametrize("engine", ["curl", "requests"])
+def test_nothing_that_a_redirect_leads_to_is_a_file_system(engine: str, code: Any, s3: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"secret")
+    there = {"data": ",a", "s3": "//media/a.txt", "memory": "//media/a.jpg", "file": f"//{tmp_path}/a.txt"}
+    locations = [f"{scheme}:{there.get(scheme, '//127.0.0.1/a.txt')}" for scheme in sorted(FILE_SYSTEMS | {"ftp"})]
+    locations += [f"FILE://{tmp_path}/a.txt", f"file:{tmp_path}/a.txt", f"file:/{tmp_path}/a.txt"]
+    script = {f"{number}": [f"302:Location={location}"] for number, location in enumerate(locations)}
+    script["around"] = ["redirect:2"]
+    with serve(tmp_path, script) as server:
+        found = {name: code(server.url(name), fetcher=engine) for name in script}
+    assert found == dict.fromkeys(script, "bad_redirect")
 
 
 @pytest.mark.parametrize("engine", ["curl", "requests"])

@@ -147,3 +147,14 @@ def test_hosts_that_are_down_are_no_outage(tmp_path: Path) -> None:
             found = [fetched for batch in fetcher.fetch(rows_of(urls)) for fetched in batch]
             codes = [getattr(fetched.outcome, "code", "ok") for fetched in sorted(found, key=lambda f: f.row.position)]
     assert codes == ["ok"] * 300 + ["timeout_total"] * 20 + ["connect"] * 300
+
+
+def test_a_host_without_a_name_is_no_outage_though_its_robots_txt_waits(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8" + bytes(5000))
+    with serve(tmp_path, {}) as server:
+        chosen = Config.from_options({"url_list": "-", "timeout": 2, "thread_count": 8, "robots": "respect"}).fetch
+        with closing(Buffer(1 << 30, 8)) as buffer, closing(UrlFetcher(chosen, buffer)) as fetcher:
+            urls = ["http://127.0.0.1:1/x", "http://127.0.0.1:1/y", server.url("a.jpg"), "http://127.0.0.1:1/z"]
+            found = [fetched for batch in fetcher.fetch(rows_of(urls)) for fetched in batch]
+    codes = {fetched.row.position: getattr(fetched.outcome, "code", "ok") for fetched in found}
+    assert codes == {0: "connect", 1: "connect", 2: "ok", 3: "connect"}

@@ -4,6 +4,7 @@ import logging
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from email.utils import formatdate
@@ -118,6 +119,29 @@ def test_what_drips_or_stands_still_is_cut_without_a_timeout(one: Any, folder: P
             assert one(server.url("a.jpg"), timeout=0, stall_timeout=1).code == "timeout_stalled"
 
 
+def test_hosts_that_accept_and_say_nothing_are_cut_without_a_timeout(fetch: Any, engine: str) -> None:
+    head = b"HTTP/1.1 200 OK\r\nX-Long: "
+    with socket.create_server(("127.0.0.1", 0)) as mute, answering(head, b"x", pause=0.05) as dripping:
+        address = f"127.0.0.1:{mute.getsockname()[1]}/"
+        urls = [f"http://{address}", f"https://{address}", dripping]
+        outcomes = fetch(urls, fetcher=engine, timeout=0, stall_timeout=0.5)
+    assert [outcome.code for outcome in outcomes] == ["timeout_stalled"] * 3
+
+
+def test_a_handshake_that_hangs_is_cut_at_the_limit_for_connecting(one: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"https://127.0.0.1:{mute.getsockname()[1]}/"
+        assert one(url, timeout=20, connect_timeout=0.2).code == "timeout_connect"
+
+
+def test_interim_answers_are_no_answers(fetch: Any, engine: str) -> None:
+    hints = b"HTTP/1.1 100 Continue\r\n\r\n" + b"HTTP/1.1 103 Early Hints\r\nX-Robots-Tag: noai\r\n\r\n" * 3
+    with answering(hints + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b"") as url:
+        (outcome,) = fetch([url], fetcher=engine)
+    assert isinstance(outcome, Payload)
+    assert (outcome.http_status, outcome.body.read()) == (200, b"ok")
+
+
 def test_a_connection_that_the_server_has_closed_meanwhile_costs_no_row(fetch: Any, engine: str, folder: Path) -> None:
     (folder / "b.jpg").write_bytes(BODY)
     with serve(folder, {"b.jpg": ["hangup", "ok"]}) as server:
@@ -184,7 +208,7 @@ def test_answers_of_any_length_and_shape_are_bounded(one: Any, folder: Path) -> 
 
 
 @contextmanager
-def answering(answer: bytes, endless: bytes) -> Iterator[str]:
+def answering(answer: bytes, endless: bytes, pause: float = 0) -> Iterator[str]:
     """A server that says `answer` to each connection, then `endless` until the client hangs up, or closes it."""
 
     def run() -> None:
@@ -196,6 +220,7 @@ def answering(answer: bytes, endless: bytes) -> Iterator[str]:
                     connection.sendall(answer)
                     while endless:
                         connection.sendall(endless)
+                        time.sleep(pause)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=run, daemon=True)

@@ -1,6 +1,7 @@
 """The test server does what its scripts say, as plain sockets, requests and libcurl see it."""
 
 import datetime
+import gc
 import gzip
 import json
 import re
@@ -480,3 +481,11 @@ def test_it_runs_as_a_program(folder: Path, tmp_path: Path, stop: signal.Signals
         finally:
             process.send_signal(stop)
         assert process.stderr.read() == ""
+
+
+def test_connections_that_were_just_made_are_closed_with_it(tmp_path: Path) -> None:
+    """pytest makes an error of each that is not."""
+    for _ in range(20):
+        with serve(tmp_path) as server:
+            socket.create_connection(("127.0.0.1", server.port)).close()
+    gc.collect()

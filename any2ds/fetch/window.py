@@ -21,6 +21,7 @@ _STEP = 0.12  # of the logarithm: the trials are 12 % below and above
 # d log(goodput) / d log(in flight) from which more in flight is worth it: 1 where only latency counts, 0 on a plateau.
 _WORTH = 0.1
 _DOUBLING = 0.5  # the same for doubling at the start
+_TRIPLING = 0.85
 _GAIN = 0.5  # of the logarithm, per unit of the above
 _MOST_AT_ONCE = math.log(2)
 _MOST_PAIRS = 4  # of trials, before a decision that noise makes difficult is made all the same
@@ -28,6 +29,7 @@ _BYTES = 65536  # that are as good as another answer
 _SETTLE = (0.02, 3.0)  # seconds, at least and at most, until a change of size shows in the answers
 _TRIAL = (0.25, 4.0)  # seconds
 _ANSWERS = 100  # that a trial should see
+_FULL = 0.25  # of the time, at least, for a trial to tell of the window; answers come in bursts
 _FIRST_LATENCY = 0.2  # seconds, a guess until something has been answered
 _HARM = 0.12  # a loss of goodput (of its logarithm) that counts as harm
 _LID = (4.0, 160.0)  # seconds for which what did harm is not tried, doubling each time
@@ -184,7 +186,7 @@ class Window:
         good = (self._answers + (received - self._received) / _BYTES) / seconds
         in_flight = math.log(max(self._area / seconds, 1e-9))
         goodput = math.log(max(good, 1e-9)) + math.log(max(1.0 - bad, 1e-3))
-        if self._full < 0.6 * self._measured:
+        if self._full < _FULL * self._measured:
             self._forget()
             self._starting = self._starting and self._before is None
         elif self._latency > _SLOWER * (expected or _FIRST_LATENCY) and not self._again:
@@ -205,6 +207,7 @@ class Window:
         self._plan.clear()
 
     def _double(self, in_flight: float, goodput: float) -> None:
+        factor = 2.0
         if self._before is not None:
             more, better = in_flight - self._before[0], goodput - self._before[1]
             if more < 0.3:
@@ -217,9 +220,10 @@ class Window:
                 self._starting = False
                 self._center = min(self._center, self._before[0] + max(-_STEP, better))
                 return
+            factor = 3.0 if better > _TRIPLING * more else 2.0
         self._before = in_flight, goodput
         self._doubted = False
-        self._center += math.log(2)
+        self._center += math.log(factor)
         if self._center >= math.log(self._ceiling):
             self._starting = False
 

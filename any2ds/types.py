@@ -101,6 +101,7 @@ class Failure:
     http_status: int | None = None
     final_url: str | None = None  # where redirects led, if anywhere
     retry_after: float | None = None  # seconds that the server asked us to wait
+    received: int = 0  # bytes of a body that time was up for
 
     @property
     def transient(self) -> bool:

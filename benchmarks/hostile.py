@@ -291,6 +291,88 @@ def pairs(mix: Mix, rows: int, count: int, server: Server, scratch: Path, thread
         yield Pair(found["mixed"], found["alone"])
 
 
+class Timed:
+    """A transport that notes how long each attempt holds its place."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._since: dict[Any, float] = {}
+        self.seconds: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def start(self, attempt: Any, url: str) -> None:
+        self._since[attempt] = time.monotonic()
+        self._transport.start(attempt, url)
+
+    def poll(self, wait: float) -> list[Any]:
+        ended = self._transport.poll(wait)
+        for attempt, _ in ended:
+            self._note(attempt)
+        return list(ended)
+
+    def cancel(self, attempt: Any) -> Any:
+        self._note(attempt)
+        return self._transport.cancel(attempt)
+
+    def _note(self, attempt: Any) -> None:
+        self.seconds.append(time.monotonic() - self._since.pop(attempt))
+
+
+def by_kind(kind: str, rows: int, server: Server) -> dict[str, Any]:
+    """One kind alone, in this process: the fetcher without what writes."""
+    from any2ds.buffer import Buffer
+    from any2ds.config import Config
+    from any2ds.fetch import UrlFetcher
+    from any2ds.types import Failure, Row
+
+    os.environ["SSL_CERT_FILE"] = str(server.bundle)
+    options = Config.from_options({"url_list": "-", "timeout": TIMEOUT, "max_file_bytes": 1_000_000}).fetch
+    codes: Counter[str] = Counter()
+    with contextlib.closing(UrlFetcher(options, Buffer(1 << 28, options.thread_count))) as fetcher:
+        timed: Any = Timed(fetcher._transport)
+        fetcher._transport = timed
+        before, started, cpu = server.stats()["cpu"], time.monotonic(), time.process_time()
+        for batch in fetcher.fetch(Row(0, n, f"{n:09d}", server.url(kind, n)) for n in range(rows)):
+            for fetched in batch:
+                if isinstance(fetched.outcome, Failure):
+                    codes[fetched.outcome.code] += 1
+                else:
+                    codes["success"] += 1
+                    fetched.outcome.body.release()
+        seconds, cpu = time.monotonic() - started, time.process_time() - cpu
+    return {
+        "kind": kind,
+        "cpu": cpu / rows,
+        "server_cpu": (server.stats()["cpu"] - before) / rows,
+        "place": sum(timed.seconds) / rows,
+        "attempts": len(timed.seconds) / rows,
+        "seconds": seconds,
+        "codes": dict(codes),
+    }
+
+
+def _print_kinds(console: Any, server: Server, rows: int = 500) -> int:
+    from rich.table import Table
+
+    table = Table("kind", "CPU µs", "server's µs", "place held, s", "attempts", "all, s", "outcomes")
+    by_kind("good", rows, server)  # imports
+    for kind in ["good", *_NAMES]:
+        found = by_kind(kind, rows, server)
+        table.add_row(
+            kind,
+            f"{found['cpu'] * 1e6:.0f}",
+            f"{found['server_cpu'] * 1e6:.0f}",
+            f"{found['place']:.3f}",
+            f"{found['attempts']:.2f}",
+            f"{found['seconds']:.1f}",
+            ", ".join(f"{code} {count}" for code, count in found["codes"].items()),
+        )
+    console.print(table)
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measures what bad servers cost the good rows, on loopback.")
     parser.add_argument("mixes", nargs="*", metavar="mix", help=f"of {', '.join(SHORT)}; all of them by default")
@@ -313,8 +395,7 @@ def main() -> int:
         server = Server(Path(folder))
         try:
             if arguments.by_kind:
-                console.print("TODO")
-                return 0
+                return _print_kinds(console, server)
             broken = False
             figures = []
             for name in arguments.mixes or SHORT:

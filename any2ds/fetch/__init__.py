@@ -19,6 +19,7 @@ HEARTBEAT = 0.1  # seconds: the longest time without a yield
 # Transfers begun per turn, and none while sockets wait to be read: when this process is what limits, more in flight
 # would only make each wait longer, up to timeouts that no server has deserved.
 _STARTS_PER_TURN = 32
+_MANY = 64  # fewer transfers than this are meant as a limit, also for those that hang
 _ROWS_AHEAD = 100_000  # rows that may wait for busy hosts while others are looked for
 _STALL = 0.25  # seconds: a longer absence of the consumer (a slow disk) is not held against the servers
 
@@ -34,7 +35,9 @@ class UrlFetcher:
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
         options = self._options
         manners = Manners(options.max_per_host, options.host_delay, options.max_retry_after)
-        schedule = Schedule(options.thread_count, options.timeout, options.retries, manners)
+        many = options.fetcher == "curl" and options.thread_count >= _MANY
+        spare = options.thread_count if many else 0
+        schedule = Schedule(options.thread_count, options.timeout, options.retries, manners, spare=spare)
         clock = Clock()
         with Feeder(rows, schedule, options.thread_count, self._transport.wake) as feeder:
             # `exhausted` is read first: rows that come in between are then seen by the schedule.

@@ -25,7 +25,7 @@ from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
 from any2ds.fetch.certificates import certificate_bundle
 from any2ds.fetch.dns import Addresses, Resolver, asks_dns
-from any2ds.fetch.rules import opted_out, product_of, refuses
+from any2ds.fetch.rules import address_of, opted_out, product_of, refuses
 from any2ds.fetch.schedule import Attempt
 from any2ds.fetch.urls import normalize
 from any2ds.types import Failure, Payload
@@ -99,6 +99,7 @@ class CurlTransport:
         self._bell_button.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._closed = False
+        self._proxied = _proxied(options)
         self._resolver = _resolver(options, self.wake)
         self._waiting: dict[str, dict[_Transfer, None]] = {}  # host name -> transfers that wait for its addresses
         self._resolving: dict[_Transfer, str] = {}  # the same by transfer, the longest wait first
@@ -195,10 +196,10 @@ class CurlTransport:
         self._bell_button.close()
 
     def _send(self, transfer: _Transfer) -> None:
-        """Hand a transfer to libcurl as soon as its host's addresses are known."""
-        if self._resolver is not None:
+        """Hand a transfer to libcurl as soon as its host's addresses are known, and if they may be asked."""
+        if not self._proxied:
             host, port, is_name = _asked(transfer.at)
-            if is_name:
+            if is_name and self._resolver is not None:
                 found = self._resolver.lookup(host)
                 if found is None:
                     self._waiting.setdefault(host, {})[transfer] = None
@@ -207,10 +208,23 @@ class CurlTransport:
                 if isinstance(found, Failure):
                     self._unsent.append((transfer.attempt, transfer.unresolved(found)))
                     return
-                transfer.resolve(host, port, found)
-            else:
-                transfer.resolve_nothing()
+                self._add_resolved(transfer, host, port, found)
+                return
+            address = None if is_name else address_of(host)
+            if address is not None and (refusal := transfer.refusal(address)):
+                self._unsent.append((transfer.attempt, refusal))
+                return
+            transfer.resolve_nothing()
         self._add(transfer)
+
+    def _add_resolved(self, transfer: _Transfer, host: str, port: str, addresses: Addresses) -> None:
+        refusals = [transfer.refusal(address) for address in addresses]
+        allowed = tuple(address for address, refusal in zip(addresses, refusals, strict=True) if refusal is None)
+        if allowed:
+            transfer.resolve(host, port, allowed)
+            self._add(transfer)
+        elif refusals[0] is not None:
+            self._unsent.append((transfer.attempt, refusals[0]))
 
     def _add(self, transfer: _Transfer) -> None:
         transfer.sent = True
@@ -224,8 +238,7 @@ class CurlTransport:
                 if isinstance(found, Failure):
                     self._unsent.append((transfer.attempt, transfer.unresolved(found)))
                 else:
-                    transfer.resolve(host, _parts(transfer.at)[3], found)
-                    self._add(transfer)
+                    self._add_resolved(transfer, host, _parts(transfer.at)[3], found)
         if self._resolving and self._options.connect_timeout:
             now = time.monotonic()
             for transfer in self._resolving:
@@ -371,6 +384,14 @@ class _Transfer:
 
     def unresolved(self, failure: Failure) -> Failure:
         return replace(failure, detail=f"{failure.detail}: {_parts(self.at)[2]}", final_url=self._end_of_redirects)
+
+    def refusal(self, address: str) -> Failure | None:
+        """Why `address` may not be asked, as far as is known before it is connected to."""
+        options = self._options
+        reason = refuses([*self._addresses, address], options.block_private_addresses, options.allow_link_local)
+        if reason is None:
+            return None
+        return Failure("fetch", "blocked_address", f"{address} {reason}", None, self._end_of_redirects)
 
     @property
     def _end_of_redirects(self) -> str | None:
@@ -529,8 +550,8 @@ class _Transfer:
             code = "timeout_stalled" if "too slow" in words else "timeout_connect"
         elif code == "unsupported_scheme" and "HTTP/0.9" in words:
             code = "protocol"  # the answer does not begin as HTTP does
-        elif code == "reset" and "chunk" in words.lower():
-            code = "protocol"  # libcurl reports malformed chunks as a failure to receive
+        elif code == "reset" and ("chunk" in words.lower() or "response headers" in words):
+            code = "protocol"  # libcurl reports malformed chunks and headers without end as a failure to receive
         elif code == "fetch_error":
             words = f"libcurl error {number}: {words}"
         return Failure("fetch", code, words, status, url)
@@ -551,7 +572,8 @@ class _Transfer:
         else:
             where = f"receiving the body ({self.receiving.size} bytes so far)"
         status = handle.getinfo(pycurl.RESPONSE_CODE) or None
-        return Failure("fetch", "timeout_total", f"after {seconds:.1f} s, while {where}", status)
+        size = self.receiving.size
+        return Failure("fetch", "timeout_total", f"after {seconds:.1f} s, while {where}", status, received=size)
 
     def _refused(self, status: int, url: str | None) -> Failure:
         wait = self.handle.getinfo(pycurl.RETRY_AFTER) if status in (429, 503) else 0  # libcurl reads dates as well
@@ -601,11 +623,15 @@ def _connect_milliseconds(options: FetchOptions) -> int:
 
 
 def _resolver(options: FetchOptions, wake: Callable[[], None]) -> Resolver | None:
-    """None where libcurl resolves, or a proxy does; libcurl takes one from the environment as well."""
-    proxies = getproxies_environment().keys() - {"no"}
-    if options.proxy or proxies or options.nameservers == ("os",):
+    """None where libcurl resolves, or a proxy does."""
+    if _proxied(options) or options.nameservers == ("os",):
         return None
     return Resolver(options.nameservers, wake)
+
+
+def _proxied(options: FetchOptions) -> bool:
+    """Whether a proxy connects for us; libcurl takes one from the environment as well."""
+    return bool(options.proxy or getproxies_environment().keys() - {"no"})
 
 
 def _parts(url: str) -> tuple[str, str | None, str, str]:

@@ -10,9 +10,9 @@ import heapq
 import itertools
 import random
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from any2ds.fetch.hosts import Host, Manners
+from any2ds.fetch.hosts import SILENCE, Host, Manners
 from any2ds.types import Failure, Fetched, Payload, Row
 
 FIRST_BACKOFF = 1.0  # seconds; doubles with each attempt
@@ -20,6 +20,11 @@ MAX_BACKOFF = 60.0
 # A host that says `not now` is asked again later without it counting as an attempt, but not for ever.
 MAX_DEFERRALS = 5
 _PROVEN_HOSTS = 10_000  # up to so many hosts, those that have shown what they bear need not do so again
+# A transfer to a silent host is late after so many times the mean answer, and at least so many seconds.
+_LATE, _LEAST_LATE = 3.0, 0.1
+_FIRST_LATENCY = 0.3  # seconds, a guess until something was answered
+_CROWDED = 8  # while one slot in so many is with a late one, hosts that answer come first
+_ASIDE = 4  # times the slots: so many silent hosts may wait before no others are looked for
 _WAIT_CODES = frozenset({"http_429", "http_503"})
 
 
@@ -33,15 +38,26 @@ class Attempt:
     deferrals: int = 0  # how often the host said that it should come later
     deadline: float = 0.0  # by the schedule's clock
     flying: bool = False
+    late: bool = False  # it waits for a silent host for longer than answers take
 
 
 class Schedule:
-    """At most `slots` attempts in flight, each for `timeout` seconds (0: no limit), `retries` more after the first."""
+    """At most `slots` attempts in flight, each for `timeout` seconds (0: no limit), `retries` more after the first.
+
+    Up to `spare` more wait for hosts that are silent: they take next to nothing, and would take the slots of others.
+    """
 
     def __init__(
-        self, slots: int, timeout: float, retries: int, manners: Manners | None = None, rng: random.Random | None = None
+        self,
+        slots: int,
+        timeout: float,
+        retries: int,
+        manners: Manners | None = None,
+        rng: random.Random | None = None,
+        spare: int = 0,
     ) -> None:
         self.slots = slots
+        self.spare = spare
         self.timeout = timeout or float("inf")
         self.retries = retries
         self.in_flight = 0
@@ -52,6 +68,10 @@ class Schedule:
         self._rng = rng or random.Random()
         self._hosts: dict[str, Host] = {}
         self._turn: deque[Host] = deque()  # hosts with waiting rows that may start one more now
+        self._aside: dict[Host, None] = {}  # the same, but they are silent, and come when no other one wants the place
+        self._latency = _FIRST_LATENCY  # mean seconds of an answer, lately
+        self._to_silent: deque[tuple[float, Attempt]] = deque()  # that are not late yet, by the time of their start
+        self._late = 0
         self._paused: list[tuple[float, int, Host]] = []  # hosts with waiting rows, by the time when they may start
         self._later: list[tuple[float, int, Attempt]] = []  # attempts by the time when they are due
         self._given_up: deque[Fetched] = deque()
@@ -70,31 +90,51 @@ class Schedule:
 
     def next(self, now: float) -> Attempt | None:
         """The attempt to start now, if there is room and a host that may be asked."""
-        if self.in_flight >= self.slots:
+        crowded = self._crowded(now)
+        if self._full:
             return None
         while self._later and self._later[0][0] <= now:
             attempt = heapq.heappop(self._later)[2]
             self.deferred -= 1
-            self._queue(attempt, now)
+            if attempt.host.down_until > now:
+                self._give_up(attempt, now)
+            else:
+                self._queue(attempt, now)
         while self._paused and self._paused[0][0] <= now:
             self._offer_turn(heapq.heappop(self._paused)[2], now)
-        while self._turn and self.in_flight < self.slots:
+        if self._aside and not crowded:
+            self._turn.extend(self._aside)
+            self._aside.clear()
+        while self._turn:
             host = self._turn.popleft()
+            if crowded and host.silent:
+                self._aside[host] = None
+                continue
             host.in_turn = False
             if host.queue and host.may_start(now):
                 self.queued -= 1
                 return self._start(host.queue.popleft(), now)
             self._offer_turn(host, now)
-        while self.fresh:
+        while self.fresh and len(self._aside) <= _ASIDE * self.slots:
             row = self.fresh.popleft()
             attempt = Attempt(row, self._host_of(row))
             host = attempt.host
             if host.down_until > now:
                 self._give_up(attempt, now)
-            elif not host.queue and host.may_start(now):
+            elif not host.queue and host.may_start(now) and not (crowded and host.silent):
                 return self._start(attempt, now)
             else:
                 self._queue(attempt, now)
+        while self._aside or self._turn:  # nobody else wants the place
+            host = next(iter(self._aside)) if self._aside else self._turn.popleft()
+            self._aside.pop(host, None)
+            host.in_turn = False
+            if crowded and host.silent and host.in_flight >= SILENCE:
+                continue  # enough to tell whether it is down; it comes back when one of them ends
+            if host.queue and host.may_start(now):
+                self.queued -= 1
+                return self._start(host.queue.popleft(), now)
+            self._offer_turn(host, now)
         return None
 
     def given_up(self) -> list[Fetched]:
@@ -109,7 +149,10 @@ class Schedule:
         attempt.flying = False
         self.in_flight -= 1
         host.in_flight -= 1
+        self._late -= attempt.late
         host.learn(outcome, now)
+        if isinstance(outcome, Payload):
+            self._latency += 0.05 * (outcome.seconds - self._latency)
         if host.queue:
             if host.down_until > now:
                 while host.queue:
@@ -133,7 +176,7 @@ class Schedule:
     def wait(self, now: float) -> float:
         """Seconds until a deadline, a retry or a host is due; infinite if none is."""
         due = float("inf")
-        if self.in_flight < self.slots:
+        if not self._full:
             due = min(queue[0][0] if queue else due for queue in (self._later, self._paused))
         first = self._first()
         return max(0.0, min(due, first.deadline if first else float("inf")) - now)
@@ -142,8 +185,25 @@ class Schedule:
         """Seconds before the next attempt: exponential with full jitter, so that failures of one moment spread out."""
         return self._rng.uniform(0, min(MAX_BACKOFF, FIRST_BACKOFF * 2.0 ** (attempt - 1)))
 
+    def _crowded(self, now: float) -> bool:
+        """Whether those that hang take so many places that hosts that answer should have the others."""
+        waiting = self._to_silent
+        since = now - max(_LEAST_LATE, _LATE * self._latency)
+        while waiting and (waiting[0][0] <= since or not waiting[0][1].flying):
+            attempt = waiting.popleft()[1]
+            if attempt.flying and attempt.host.silent:
+                attempt.late = True
+                self._late += 1
+        return self._late >= max(1, self.slots // _CROWDED)
+
+    @property
+    def _full(self) -> bool:
+        return self.in_flight - min(self._late, self.spare) >= self.slots
+
     def _give_up(self, attempt: Attempt, now: float) -> None:
         failure = Failure("fetch", "host_down", f"{attempt.host.name} has not answered anything")
+        if refusal := attempt.host.down_as:
+            failure = replace(refusal, detail="not asked: its host went on to refuse after the wait that it asked for")
         if not self._put_off(attempt, failure, now):
             self._given_up.append(Fetched(attempt.row, failure, attempt.number))
 
@@ -157,7 +217,7 @@ class Schedule:
             if failure.retry_after > self._manners.max_retry_after:
                 return False
             wait += failure.retry_after
-            if attempt.deferrals < MAX_DEFERRALS:
+            if attempt.deferrals < MAX_DEFERRALS and attempt.host.down_until <= now:
                 number, deferrals = attempt.number, attempt.deferrals + 1
         if number > self.retries + 1:
             return False
@@ -171,6 +231,8 @@ class Schedule:
         attempt.flying = True
         attempt.deadline = now + self.timeout
         self.in_flight += 1
+        if host.silent:
+            self._to_silent.append((now, attempt))
         host.start(now)
         if attempt.deadline != float("inf"):
             self._deadlines.append(attempt)
@@ -185,7 +247,12 @@ class Schedule:
 
     def _offer_turn(self, host: Host, now: float) -> None:
         """Line a host up that has waiting rows: for its turn, or for the moment when its pause is over."""
-        if host.in_turn or not host.queue or not host.has_slot:
+        if host.in_turn:
+            if self._aside and not host.silent and host in self._aside:
+                del self._aside[host]
+                self._turn.append(host)
+            return
+        if not host.queue or not host.has_slot:
             return
         if host.not_before <= now:
             host.in_turn = True

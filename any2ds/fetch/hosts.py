@@ -132,7 +132,7 @@ class Host:
                 self._timeouts += 1
                 self._silence += outcome.received < _SIGN_OF_LIFE
                 if self._silence and not self._answers:
-                    self._limit = 1.0
+                    self._limit = min(self._limit, max(1.0, float(SILENCE - self._silence)))
                     if self._silence >= SILENCE:
                         self.down_until, self.down_as = now + _DOWN, None
                 if self._timeouts > max(_FEW_TIMEOUTS, self._answers):

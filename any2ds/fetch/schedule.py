@@ -107,7 +107,7 @@ class Schedule:
             self._aside.clear()
         while self._turn:
             host = self._turn.popleft()
-            if crowded and host.silent:
+            if crowded and self._comes_last(host):
                 self._aside[host] = None
                 continue
             host.in_turn = False
@@ -121,7 +121,7 @@ class Schedule:
             host = attempt.host
             if host.down_until > now:
                 self._give_up(attempt, now)
-            elif not host.queue and host.may_start(now) and not (crowded and host.silent):
+            elif not host.queue and host.may_start(now) and not (crowded and self._comes_last(host)):
                 return self._start(attempt, now)
             else:
                 self._queue(attempt, now)
@@ -195,6 +195,10 @@ class Schedule:
                 attempt.late = True
                 self._late += 1
         return self._late >= max(1, self.slots // _CROWDED)
+
+    def _comes_last(self, host: Host) -> bool:
+        """Where it is crowded: a silent host, but for a first attempt as long as it may wait in a spare place."""
+        return host.silent and (host.in_flight > 0 or self._late >= self.spare)
 
     @property
     def _full(self) -> bool:

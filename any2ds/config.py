@@ -252,7 +252,11 @@ class FetchOptions:
         one_of("curl", "requests"),
         "curl",
     )
-    thread_count: int = option("transfers in flight per process", integer(1, 100_000), 256)
+    thread_count: int = option(
+        "transfers in flight per process; from 64 on, as many again may wait for hosts that are silent",
+        integer(1, 100_000),
+        256,
+    )
     timeout: float = option("seconds for one attempt, body included", seconds, 10.0)
     retries: int = option("further attempts after one that failed for a passing reason", integer(0), 0)
     connect_timeout: float = option(

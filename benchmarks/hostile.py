@@ -1,10 +1,10 @@
 """The command: fetches lists in which many servers misbehave, and says what that costs the rows that are good.
 
-    python benchmarks/hostile.py [--rows N] [--pairs N] [--by_kind] [--thread_count N] [--json FILE] [MIX ...]
+    python benchmarks/hostile.py [--rows N] [--pairs N] [--by_kind] [--thread_count N] [MIX ...]
 
-Each run is `download()` in a process of its own, in pairs with a run of the good rows alone. `--by_kind` takes each
-kind by itself instead: its CPU, and how long it holds a transfer's place. Exit code 1 if a row has no outcome or a
-wrong one.
+The figures against their targets are in `run.py hostile`; this is a look at single runs. Each run is `download()` in
+a process of its own, in pairs with a run of the good rows alone. `--by_kind` takes each kind by itself instead: its
+CPU, and for how long it holds the place of a transfer. Exit code 1 if a row has no outcome or a wrong one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,10 @@ sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # any2ds, where
 
 import certifi
 import pyarrow.parquet as pq
-from hostile_server import BAD_CERTIFICATES, HOSTS, LATENCY, address
+from hostile_server import BAD_CERTIFICATES, HOSTS, address
 
 TIMEOUT = 10  # seconds, any2ds's default
-THREADS = 256  # any2ds's default
+THREADS = "256"  # any2ds's default
 _OPTIONS = {"timeout": TIMEOUT, "max_file_bytes": 1_000_000, "number_sample_per_shard": 1000}
 _GOOD_HOSTS = 200
 _RSS_EVERY = 0.05  # seconds
@@ -63,7 +64,7 @@ KINDS = (
     Kind("gzip-bomb", ["too_large"]),
     Kind("loop", ["too_many_redirects"]),
     Kind("to-metadata", ["blocked_address"]),
-    Kind("huge-headers", ["protocol"]),
+    Kind("huge-headers", ["protocol", "headers_too_large"]),
     Kind("not-http", ["protocol"]),
     Kind("empty", ["empty_body"]),
     Kind("204", ["http_204"]),
@@ -82,12 +83,13 @@ class Mix:
     name: str
     each: float  # share of each kind
     one_host: bool = False  # all of it at one host and port, without the kinds of TLS
+    most_rows: int = 1_000_000
 
 
 MIXES = (
     Mix("5 % of each kind", 0.05),
     Mix("a third bad", 1 / 3 / 19),
-    Mix("a third bad, one host", 1 / 3 / 16, one_host=True),
+    Mix("a third bad, one host", 1 / 3 / 16, one_host=True, most_rows=2_000),
 )
 SHORT = {"literal": MIXES[0], "third": MIXES[1], "one-host": MIXES[2]}
 
@@ -96,9 +98,10 @@ class Server:
     """`hostile_server.py` in a process of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self._hosts = {kind: _hosts(kind) for kind in _NAMES}
         command = [sys.executable, str(Path(__file__).with_name("hostile_server.py")), str(folder)]
-        self._process = subprocess.Popen([*command, json.dumps(self._hosts)], stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(
+            [*command, json.dumps({kind: _hosts(kind) for kind in BAD_CERTIFICATES})], stdout=subprocess.PIPE
+        )
         assert self._process.stdout is not None
         self._ports = json.loads(self._process.stdout.readline())
         self.bundle = folder / "bundle.pem"
@@ -121,6 +124,17 @@ class Server:
         self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+@contextmanager
+def start(scratch: Path) -> Iterator[Server]:
+    folder = scratch / "certificates"
+    folder.mkdir(exist_ok=True)
+    server = Server(folder)
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 def _hosts(kind: str) -> list[str]:
@@ -162,7 +176,7 @@ class Run:
         return self.good / self.good_seconds
 
 
-def run(rows: list[tuple[str, str]], server: Server, scratch: Path, threads: str) -> Run:
+def run(rows: list[tuple[str, str]], server: Server, scratch: Path, threads: str = THREADS) -> Run:
     """Fetches rows in a process of its own."""
     output, urls = scratch / "output", scratch / "urls.txt"
     shutil.rmtree(output, ignore_errors=True)
@@ -172,11 +186,12 @@ def run(rows: list[tuple[str, str]], server: Server, scratch: Path, threads: str
     options = {**_OPTIONS, "url_list": str(urls), "output_folder": str(output), "thread_count": threads}
     command = [sys.executable, __file__, "--client", json.dumps(options)]
     before = server.stats()["cpu"]
+    samples: list[int] = []
+    stopped = threading.Event()
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()  # it has warmed up
-        samples = [_rss(process.pid)]
-        stopped = threading.Event()
+        samples.append(_rss(process.pid))
 
         def watch() -> None:
             while not stopped.wait(_RSS_EVERY):
@@ -186,6 +201,9 @@ def run(rows: list[tuple[str, str]], server: Server, scratch: Path, threads: str
         thread.start()
         try:
             said = process.stdout.readline()
+        except BaseException:
+            process.kill()
+            raise
         finally:
             stopped.set()
             thread.join()
@@ -280,7 +298,7 @@ class Pair:
         return self.mixed.seconds - self.alone.seconds
 
 
-def pairs(mix: Mix, rows: int, count: int, server: Server, scratch: Path, threads: str) -> Iterator[Pair]:
+def pairs(mix: Mix, rows: int, count: int, server: Server, scratch: Path, threads: str = THREADS) -> Iterator[Pair]:
     """Runs with and without the bad rows, which take turns in coming first."""
     mixed = rows_of(mix, rows, server)
     alone = [row for row in mixed if row[0] == "good"]
@@ -378,9 +396,8 @@ def main() -> int:
     parser.add_argument("mixes", nargs="*", metavar="mix", help=f"of {', '.join(SHORT)}; all of them by default")
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--thread_count", default=str(THREADS))
+    parser.add_argument("--thread_count", default=THREADS)
     parser.add_argument("--by_kind", action="store_true", help="each kind by itself")
-    parser.add_argument("--json", type=Path, help="where the figures go beside the table")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.client:
@@ -391,22 +408,17 @@ def main() -> int:
     from rich.console import Console
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
-    with tempfile.TemporaryDirectory(prefix="any2ds-bench-") as folder:
-        server = Server(Path(folder))
-        try:
-            if arguments.by_kind:
-                return _print_kinds(console, server)
-            broken = False
-            figures = []
-            for name in arguments.mixes or SHORT:
-                for pair in pairs(
-                    SHORT[name], arguments.rows, arguments.pairs, server, Path(folder), arguments.thread_count
-                ):
-                    console.print(name, _said(pair), markup=False)
-                    figures.append((name, pair))
-                    broken |= bool(pair.mixed.wrong or pair.alone.wrong)
-        finally:
-            server.close()
+    broken = False
+    with tempfile.TemporaryDirectory(prefix="any2ds-bench-") as folder, start(Path(folder)) as server:
+        if arguments.by_kind:
+            return _print_kinds(console, server)
+        for name in arguments.mixes or SHORT:
+            mix = SHORT[name]
+            rows = min(arguments.rows, mix.most_rows)
+            console.print(f"{mix.name}, {rows:,} rows:")
+            for pair in pairs(mix, rows, arguments.pairs, server, Path(folder), arguments.thread_count):
+                console.print(f"  {_said(pair)}", markup=False)
+                broken |= bool(pair.mixed.wrong or pair.alone.wrong)
     return 1 if broken else 0
 
 
@@ -417,7 +429,7 @@ def _said(pair: Pair) -> str:
         f"good {mixed.good_seconds:.1f} s : {alone.good_seconds:.1f} s, "
         f"all {mixed.seconds:.1f} s : {alone.seconds:.1f} s; CPU {mixed.cpu:.1f} s : {alone.cpu:.1f} s, "
         f"server {mixed.server_cpu:.1f} s : {alone.server_cpu:.1f} s; files {mixed.files}; "
-        f"RSS {({k: v // 1_000_000 for k, v in mixed.rss.items()})}; wrong {mixed.wrong} {alone.wrong}"
+        f"RSS { ({k: v // 1_000_000 for k, v in mixed.rss.items()}) }; wrong {mixed.wrong} {alone.wrong}"
     )
 
 

@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         write, loop = self._transport.write, asyncio.get_running_loop()
         if kind == "good":
             self._seen.setdefault("first", time.monotonic())
-            loop.call_later(LATENCY, self._good)
+            loop.call_later(LATENCY, self._good, loop.time() + LATENCY)
         elif kind in _AT_ONCE:
             write(_AT_ONCE[kind])
         elif kind in _AND_CLOSE:
@@ -116,6 +116,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         elif kind == "endless":
             self._endless = True
+            # So that little more is sent than the client reads.
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)
             write(_answer(_IMAGE, "Connection: close"))
             self._more()
         elif kind == "drip":
@@ -123,11 +125,12 @@ class Connection(asyncio.Protocol):
             self._drip()
         # and `never` is not answered
 
-    def _good(self) -> None:
+    def _good(self, due: float) -> None:
         if not self._transport.is_closing():
             self._transport.write(_GOOD)
             self._seen["last"] = time.monotonic()
             self._seen["good"] = self._seen.get("good", 0) + 1
+            self._seen["late"] = self._seen.get("late", 0) + time.monotonic() - due  # seconds, of all together
 
     def _drip(self) -> None:
         if not self._transport.is_closing():

@@ -11,7 +11,7 @@ from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
 from any2ds.fetch.hosts import Manners
 from any2ds.fetch.routes import Routes
-from any2ds.fetch.schedule import Schedule
+from any2ds.fetch.schedule import Schedule, spare_places
 from any2ds.fetch.urls import normalize
 from any2ds.types import Fetched, Row
 
@@ -19,7 +19,6 @@ HEARTBEAT = 0.1  # seconds: the longest time without a yield
 # Transfers begun per turn, and none while sockets wait to be read: when this process is what limits, more in flight
 # would only make each wait longer, up to timeouts that no server has deserved.
 _STARTS_PER_TURN = 32
-_MANY = 64  # fewer transfers than this are meant as a limit, also for those that hang
 _ROWS_AHEAD = 100_000  # rows that may wait for busy hosts while others are looked for
 _STALL = 0.25  # seconds: a longer absence of the consumer (a slow disk) is not held against the servers
 
@@ -35,8 +34,7 @@ class UrlFetcher:
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
         options = self._options
         manners = Manners(options.max_per_host, options.host_delay, options.max_retry_after)
-        many = options.fetcher == "curl" and options.thread_count >= _MANY
-        spare = options.thread_count if many else 0
+        spare = spare_places(options)
         schedule = Schedule(options.thread_count, options.timeout, options.retries, manners, spare=spare)
         clock = Clock()
         with Feeder(rows, schedule, options.thread_count, self._transport.wake) as feeder:

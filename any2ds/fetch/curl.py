@@ -26,7 +26,7 @@ from any2ds.config import FetchOptions
 from any2ds.fetch.certificates import certificate_bundle
 from any2ds.fetch.dns import Addresses, Resolver, asks_dns
 from any2ds.fetch.rules import address_of, opted_out, product_of, refuses
-from any2ds.fetch.schedule import Attempt
+from any2ds.fetch.schedule import Attempt, spare_places
 from any2ds.fetch.urls import normalize
 from any2ds.types import Failure, Payload
 
@@ -85,7 +85,9 @@ class CurlTransport:
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
-        self._multi.setopt(pycurl.M_MAXCONNECTS, options.thread_count + _EVENTS_PER_TURN)
+        # Those that hang count as well: without room for them no connection would be kept.
+        connections = options.thread_count + spare_places(options) + _EVENTS_PER_TURN
+        self._multi.setopt(pycurl.M_MAXCONNECTS, connections)
         self._selector = selectors.DefaultSelector()
         self._watched: set[int] = set()
         self._ready: deque[tuple[int, int]] = deque()  # sockets that were found ready and not yet attended to

@@ -9,9 +9,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+import sys
 from collections import deque
 from dataclasses import dataclass, replace
 
+from any2ds.config import FetchOptions
 from any2ds.fetch.hosts import SILENCE, Host, Manners
 from any2ds.types import Failure, Fetched, Payload, Row
 
@@ -24,6 +26,8 @@ _PROVEN_HOSTS = 10_000  # up to so many hosts, those that have shown what they b
 _LATE, _LEAST_LATE = 3.0, 0.1
 _FIRST_LATENCY = 0.3  # seconds, a guess until something was answered
 _CROWDED = 8  # while one slot in so many is with a late one, hosts that answer come first
+_MANY = 64  # fewer transfers than this are meant as a limit, also for those that hang
+_MOST_SOCKETS = 400 if sys.platform == "win32" else 1 << 30  # select() takes 512
 _ASIDE = 4  # times the slots: so many silent hosts may wait before no others are looked for
 _WAIT_CODES = frozenset({"http_429", "http_503"})
 
@@ -39,6 +43,13 @@ class Attempt:
     deadline: float = 0.0  # by the schedule's clock
     flying: bool = False
     late: bool = False  # it waits for a silent host for longer than answers take
+
+
+def spare_places(options: FetchOptions) -> int:
+    """Transfers beyond `thread_count` that may wait for silent hosts; threads, or a small number, are a real limit."""
+    if options.fetcher != "curl" or options.thread_count < _MANY:
+        return 0
+    return max(0, min(options.thread_count, _MOST_SOCKETS - options.thread_count))
 
 
 class Schedule:

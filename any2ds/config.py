@@ -373,7 +373,10 @@ class FetchOptions:
         "curl",
     )
     thread_count: int | Literal["auto"] = option(
-        "transfers in flight per process; auto: as many as bring more", integer_or_auto(1, 100_000), 256
+        "transfers in flight per process (from 64 on, as many again may wait for silent hosts); auto: as many as bring"
+        " more",
+        integer_or_auto(1, 100_000),
+        256,
     )
     timeout: float = option("seconds for one attempt, body included", seconds, 10.0)
     outage_patience: float = option(

@@ -112,6 +112,7 @@ class Failure:
     final_url: str | None = None  # where redirects led, if anywhere
     retry_after: float | None = None  # seconds that the server asked us to wait
     blame: Literal["host", "us"] | None = None  # who is at fault, where the failure itself tells more than its code
+    received: int = 0  # bytes of a body that time was up for
 
     @property
     def transient(self) -> bool:

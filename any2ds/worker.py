@@ -558,4 +558,4 @@ def _sockets(files: int) -> int:
     """Transfers that so many open files allow, with connections that are kept, and files for everything else."""
     if sys.platform == "win32":
         return 400  # select() takes 512 sockets
-    return max(1, files // 2)
+    return max(1, files // 3)  # as many again may wait for silent hosts

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hostile as bad_servers
 import pyarrow as pa
 import pyarrow.parquet as pq
 from measure import Bench, Broken, Run, interrupt
@@ -33,12 +34,14 @@ class Effort:
     hanging_pairs: int
     hanging_rows: Mapping[str, int]  # by size of file
     timeout: int  # seconds, where URLs hang
+    hostile_pairs: int
+    hostile_rows: int
     memory_rows: int
     memory_seconds: float
 
 
-FULL = Effort(5, 10_000, 2_000, 16_000, 1, {"20 KB": 450_000, "100 KB": 100_000}, TIMEOUT, 10_000_000, 20.0)
-QUICK = Effort(1, 4_000, 500, 4_000, 1, {"20 KB": 20_000}, 2, 1_000_000, 4.0)
+FULL = Effort(5, 10_000, 2_000, 16_000, 1, {"20 KB": 450_000, "100 KB": 100_000}, TIMEOUT, 3, 20_000, 10_000_000, 20.0)
+QUICK = Effort(1, 4_000, 500, 4_000, 1, {"20 KB": 20_000}, 2, 1, 2_000, 1_000_000, 4.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +311,65 @@ def _hanging(stage: Stage, size: str, expected_rate: int) -> Iterator[Figure]:
     )
 
 
+def hostile(stage: Stage) -> Iterator[Figure]:
+    """Lists in which many servers misbehave: what the good rows lose, how long it takes, and what is left behind."""
+    effort = stage.effort
+    with bad_servers.start(stage.bench.scratch) as server:
+        for mix in bad_servers.MIXES:
+            found = []
+            rows, count = min(effort.hostile_rows, mix.most_rows), 1 if mix.one_host else effort.hostile_pairs
+            for pair in bad_servers.pairs(mix, rows, count, server, stage.bench.scratch):
+                stage.tell(f"{mix.name}: pair {len(found) + 1} of {count} is done")
+                found.append(pair)
+            yield from _hostile(mix, found)
+
+
+def _hostile(mix: bad_servers.Mix, pairs: Sequence[bad_servers.Pair]) -> Iterator[Figure]:
+    mixed, alone = [pair.mixed for pair in pairs], [pair.alone for pair in pairs]
+    runs = [{"side": side, **asdict(getattr(pair, side))} for pair in pairs for side in ("mixed", "alone")]
+    yield Figure(
+        f"{mix.name}: goodput",
+        _median(pair.goodput for pair in pairs),
+        "x without",
+        f"{_median(run.goodput for run in mixed):,.0f}/s : {_median(run.goodput for run in alone):,.0f}/s",
+        f"{mixed[0].rows:,} rows, {mixed[0].good:,} of them good; CPU {_median(run.cpu for run in mixed):.1f} s : "
+        f"{_median(run.cpu for run in alone):.1f} s, the server's {_median(run.server_cpu for run in mixed):.1f} s : "
+        f"{_median(run.server_cpu for run in alone):.1f} s",
+        at_least=mix.goodput,
+        spread=[pair.goodput for pair in pairs],
+        runs=runs,
+    )
+    yield Figure(
+        f"{mix.name}: end after the last good answer",
+        _median(run.seconds - run.good_seconds for run in mixed),
+        "s",
+        f"{_median(run.seconds for run in mixed):.1f} s in all",
+        f"the good rows alone take {_median(run.seconds for run in alone):.1f} s",
+        at_most=None if mix.one_host else 2 * bad_servers.TIMEOUT,
+        spread=[run.seconds - run.good_seconds for run in mixed],
+    )
+    yield Figure(
+        f"{mix.name}: end after that of the good rows alone",
+        _median(pair.over for pair in pairs),
+        "s",
+        at_most=None if mix.one_host else 2 * bad_servers.TIMEOUT,
+        spread=[pair.over for pair in pairs],
+    )
+    growth = [run.rss["last quarter"] / run.rss["second quarter"] for run in mixed]
+    yield Figure(
+        f"{mix.name}: memory, last quarter of the run",
+        _median(growth),
+        "x second",
+        f"peak {max(run.rss['peak'] for run in mixed) / 1e6:.0f} MB",
+        at_most=1.2,
+        spread=growth,
+    )
+    left = [run.files[1] - run.files[0] for run in mixed]
+    yield Figure(f"{mix.name}: descriptors left open", max(left), "", at_most=0, spread=left)
+    wrong = [sum(sum(codes.values()) for codes in run.wrong.values()) for run in mixed + alone]
+    yield Figure(f"{mix.name}: rows without their right outcome", max(wrong), "", at_most=0, spread=wrong)
+
+
 def memory(stage: Stage) -> Iterator[Figure]:
     """Memory and the first request on a long list, and how a run ends that is interrupted."""
     server, effort, bench = stage.server, stage.effort, stage.bench
@@ -367,5 +429,6 @@ ALL: Mapping[str, Callable[[Stage], Iterator[Figure]]] = {
     "processes": processes,
     "hanging": hanging,
     "hanging-large": hanging_large,
+    "hostile": hostile,
     "memory": memory,
 }

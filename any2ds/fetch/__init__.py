@@ -12,7 +12,7 @@ from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.robots import Robots
 from any2ds.fetch.routes import Routes
 from any2ds.fetch.rules import product_of
-from any2ds.fetch.schedule import Schedule
+from any2ds.fetch.schedule import Schedule, spare_places
 from any2ds.types import Fetched, RobotsCost, Row
 
 
@@ -38,6 +38,7 @@ class UrlFetcher:
             options.retries,
             profiles.default.manners,
             robots=self._robots,
+            spare=spare_places(options),
             host_of=profiles.host_of if profiles.differ else None,
         )
         with Feeder(rows, schedule, most, self._transport.wake) as feeder:

@@ -30,8 +30,8 @@ from any2ds.fetch.certificates import certificate_bundle
 from any2ds.fetch.dns import Addresses, Resolver, asks_dns
 from any2ds.fetch.profiles import Profile, Profiles
 from any2ds.fetch.robots import LONGEST, REDIRECTS, Robots
-from any2ds.fetch.rules import PROXIED, opted_out, product_of, refuses
-from any2ds.fetch.schedule import Attempt
+from any2ds.fetch.rules import PROXIED, address_of, opted_out, product_of, refuses
+from any2ds.fetch.schedule import Attempt, spare_places
 from any2ds.fetch.stall import Flow, StallRule
 from any2ds.fetch.urls import normalize, parts
 from any2ds.types import Failure, Payload
@@ -100,7 +100,9 @@ class CurlTransport:
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
-        self._multi.setopt(pycurl.M_MAXCONNECTS, options.most_transfers + _EVENTS_PER_TURN)
+        # Those that hang count as well: without room for them no connection would be kept.
+        connections = options.most_transfers + spare_places(options) + _EVENTS_PER_TURN
+        self._multi.setopt(pycurl.M_MAXCONNECTS, connections)
         self._selector = selectors.DefaultSelector()
         self._watched: set[int] = set()
         self._ready: deque[tuple[int, int]] = deque()  # sockets that were found ready and not yet attended to
@@ -240,11 +242,11 @@ class CurlTransport:
         return transfer
 
     def _send(self, transfer: _Transfer) -> None:
-        """Hand a transfer to libcurl as soon as its host's addresses are known."""
+        """Hand a transfer to libcurl as soon as its host's addresses are known, and if they may be asked."""
         resolver = transfer.pool.resolver
-        if resolver is not None:
+        if not transfer.pool.is_proxied:
             host, port, is_name = _asked(transfer.at)
-            if is_name:
+            if is_name and resolver is not None:
                 found = resolver.lookup(host)
                 if found is None:
                     self._waiting.setdefault(host, {})[transfer] = None
@@ -253,10 +255,23 @@ class CurlTransport:
                 if isinstance(found, Failure):
                     self._unsent.append((transfer.attempt, transfer.unresolved(found)))
                     return
-                transfer.resolve(host, port, found)
-            else:
-                transfer.resolve_nothing()
+                self._add_resolved(transfer, host, port, found)
+                return
+            address = None if is_name else address_of(host)
+            if address is not None and (refusal := transfer.refusal(address)):
+                self._unsent.append((transfer.attempt, refusal))
+                return
+            transfer.resolve_nothing()
         self._add(transfer)
+
+    def _add_resolved(self, transfer: _Transfer, host: str, port: str, addresses: Addresses) -> None:
+        refusals = [transfer.refusal(address) for address in addresses]
+        allowed = tuple(address for address, refusal in zip(addresses, refusals, strict=True) if refusal is None)
+        if allowed:
+            transfer.resolve(host, port, allowed)
+            self._add(transfer)
+        elif refusals[0] is not None:
+            self._unsent.append((transfer.attempt, refusals[0]))
 
     def _give_up_stalled(self) -> None:
         for attempt, transfer in self._by_attempt.items():
@@ -276,8 +291,7 @@ class CurlTransport:
                 if isinstance(found, Failure):
                     self._unsent.append((transfer.attempt, transfer.unresolved(found)))
                 else:
-                    transfer.resolve(host, parts(transfer.at)[3], found)
-                    self._add(transfer)
+                    self._add_resolved(transfer, host, parts(transfer.at)[3], found)
         if self._resolving and self._options.connect_timeout:
             now = time.monotonic()
             for transfer in self._resolving:
@@ -365,12 +379,24 @@ class CurlTransport:
 class _Pool:
     """The handles of a profile."""
 
-    __slots__ = ("configure", "headers", "idle", "opt_outs", "product", "profile", "public_headers", "resolver")
+    __slots__ = (
+        "configure",
+        "headers",
+        "idle",
+        "is_proxied",
+        "opt_outs",
+        "product",
+        "profile",
+        "public_headers",
+        "resolver",
+    )
 
     def __init__(self, profile: Profile, configure: Callable[[Any], None], resolver: Resolver | None) -> None:
         options = profile.options
         self.profile = profile
         self.configure = configure
+        # Of ours, or of the environment, which libcurl takes as well.
+        self.is_proxied = bool(options.proxy or getproxies_environment().keys() - {"no"})
         self.resolver = resolver  # None where libcurl resolves, or a proxy does
         self.idle: list[_Transfer] = []
         self.headers = _request_headers(options)
@@ -519,6 +545,14 @@ class _Transfer:
 
     def unresolved(self, failure: Failure) -> Failure:
         return replace(failure, detail=f"{failure.detail}: {parts(self.at)[2]}", final_url=self._end_of_redirects)
+
+    def refusal(self, address: str) -> Failure | None:
+        """Why `address` may not be asked, as far as is known before it is connected to."""
+        options = self._options
+        reason = refuses([*self._addresses, address], options.block_private_addresses, options.allow_link_local)
+        if reason is None:
+            return None
+        return Failure("fetch", "blocked_address", f"{address} {reason}", None, self._end_of_redirects)
 
     @property
     def _end_of_redirects(self) -> str | None:
@@ -712,8 +746,8 @@ class _Transfer:
         else:
             where = f"receiving the body ({self.receiving.size} bytes so far)"
         status = handle.getinfo(pycurl.RESPONSE_CODE) or None
-        detail = f"after {seconds:.1f} s, while {where}"
-        return Failure("fetch", "timeout_total", detail, status, self._end_of_redirects)
+        detail, size = f"after {seconds:.1f} s, while {where}", self.receiving.size
+        return Failure("fetch", "timeout_total", detail, status, self._end_of_redirects, received=size)
 
     def _refused(self, status: int, url: str | None) -> Failure:
         wait = self.handle.getinfo(pycurl.RETRY_AFTER) if status in (429, 503) else 0  # libcurl reads dates as well

@@ -4,7 +4,8 @@ The number at once grows by one with each answer while the host is new (so it do
 the host is in trouble, and then grows by one per round: what TCP does with a network. Trouble is a 429 or 503, or more
 timeouts than answers lately; a few tell more of the files than of the host. A host that says 429 or 503 to one
 transfer at a time is asked less and less often. A host that only ever lets us wait counts as down for a minute, so that
-thousands of its rows cost no more time than a few.
+thousands of its rows cost no more time than a few; so does one that refuses again and again after the wait that it
+asked for.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ MOST_DELAY = 60.0
 _ONE_ROUND = 1.0  # seconds: answers within this time after a cut tell of the time before it
 _BUSY = frozenset({"http_429", "http_503"})
 _TIMEOUTS = frozenset({"timeout_total", "timeout_stalled", "timeout_connect"})
-_SILENCE = 12  # timeouts without any answer after which a host counts as down
+SILENCE = 4  # timeouts without any answer after which a host counts as down
+_SIGN_OF_LIFE = 1 << 16  # bytes: a transfer that brought so many was slow, and no silence
+_REFUSALS = 5  # rounds of nothing but 429 and 503, each after the wait that it asked for, that make it count as down
 _DOWN = 60.0  # seconds until a host that is down is asked again
 _FEW_TIMEOUTS = 3  # up to here they tell nothing
 _MEMORY = 10.0  # seconds after which counts of answers and timeouts are halved
@@ -49,9 +52,11 @@ class Host:
         "_delay",
         "_floor",
         "_limit",
+        "_refusals",
         "_silence",
         "_slow_start",
         "_timeouts",
+        "down_as",
         "down_until",
         "gated",
         "in_flight",
@@ -71,7 +76,9 @@ class Host:
         self.in_turn = False  # the schedule has it in line
         self.down_until = 0.0  # until then it is not asked at all
         self.gated = False  # its rows are subject to robots.txt
+        self.down_as: Failure | None = None  # the refusal for which it is not; None where it was silent
         self._silence = 0  # timeouts since its last answer
+        self._refusals = 0  # rounds of 429 and 503 since its last other answer
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
         self.manners = manners
         self._limit = min(FIRST_AT_ONCE, float(manners.max_per_host))
@@ -90,6 +97,11 @@ class Host:
     def delay(self) -> float:
         """Seconds between two starts at present."""
         return self._delay
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has not answered lately, or not after the last timeout."""
+        return not self._answers or self._silence > 0
 
     @property
     def has_slot(self) -> bool:
@@ -118,21 +130,27 @@ class Host:
         if isinstance(outcome, Failure):
             if outcome.retry_after:
                 self.not_before = max(self.not_before, now + min(outcome.retry_after, self.manners.max_retry_after))
-            if outcome.code not in _TIMEOUTS:
+            if outcome.code not in _TIMEOUTS or outcome.received >= _SIGN_OF_LIFE:
                 self._silence = 0
             if outcome.code in _BUSY:
-                self._cut(now, busy=True)
+                if self._cut(now, busy=True) and outcome.retry_after:
+                    self._refusals += 1
+                    if self._refusals >= _REFUSALS:
+                        self.down_until, self.down_as = now + _DOWN, outcome
             elif outcome.code in _TIMEOUTS:
                 self._timeouts += 1
-                self._silence += 1
-                if self._silence >= _SILENCE and not self._answers:
-                    self.down_until = now + _DOWN
+                self._silence += outcome.received < _SIGN_OF_LIFE
+                if self._silence and not self._answers:
+                    self._limit = min(self._limit, max(1.0, float(SILENCE - self._silence)))
+                    if self._silence >= SILENCE:
+                        self.down_until, self.down_as = now + _DOWN, None
                 if self._timeouts > max(_FEW_TIMEOUTS, self._answers):
                     self._cut(now, busy=False)
             else:
                 self._answers += 1
+                self._refusals = 0
             return
-        self._silence = 0
+        self._silence = self._refusals = 0
         self._answers += 1
         if self._limit < self.manners.max_per_host:
             self._limit = min(
@@ -154,11 +172,13 @@ class Host:
     def busy(self) -> bool:
         return bool(self.in_flight or self.queue or self.in_turn)
 
-    def _cut(self, now: float, busy: bool) -> None:
+    def _cut(self, now: float, busy: bool) -> bool:
+        """Whether this is the first trouble of its round; the others tell nothing new."""
         if now - self._cut_at < _ONE_ROUND:
-            return
+            return False
         self._cut_at = now
         self._slow_start = False
         if busy and self._limit <= 1.0:
             self._delay = min(MOST_DELAY, max(_FIRST_DELAY, 2 * self._delay))
         self._limit = max(1.0, min(self._limit, float(self.in_flight + 1)) / 2)
+        return True

@@ -141,7 +141,8 @@ class Routes:
 
             files = partial(FsspecClient, options, FileSystems(), buffer.share // 2)
             engine = ThreadTransport(files, options, buffer, self.wake)
-        engine.expect(self._expected)
+        if options.thread_count == "auto":
+            engine.expect(self._expected)
         self._engines[name] = engine
         if self._main is None or name == "curl":
             self._main = engine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -20,6 +21,17 @@ def address_kind(address: str) -> str:
     if mapped.is_link_local or any(mapped in network for network in _METADATA_SERVICES if mapped.version == 6):
         return "link-local"
     return "public" if mapped.is_global else "private"
+
+
+@lru_cache(maxsize=4096)
+def address_of(host: str) -> str | None:
+    """The address that `host` of a URL is, in whatever way it is written; None if it is a name."""
+    try:
+        if host.startswith("["):
+            return str(ipaddress.ip_address(host[1:-1]))
+        return socket.inet_ntoa(socket.inet_aton(host))  # 2852039166 and 0xa9fea9fe are addresses too
+    except (OSError, ValueError):
+        return None
 
 
 def refuses(addresses: Sequence[str], block_private: bool, allow_link_local: bool) -> str | None:

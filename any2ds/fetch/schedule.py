@@ -9,12 +9,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from any2ds.fetch.hosts import Host, Manners
+from any2ds.config import FetchOptions
+from any2ds.fetch.hosts import SILENCE, Host, Manners
 from any2ds.fetch.robots import RETRIES, Robots, origin_of
 from any2ds.fetch.urls import WEB, normalize
 from any2ds.types import Failure, Fetched, Payload, Row
@@ -28,6 +30,13 @@ MAX_BACKOFF = 60.0
 MAX_DEFERRALS = 5
 _PROVEN_HOSTS = 10_000  # up to so many hosts, those that have shown what they bear need not do so again
 _LOOKED_AT = 1000  # rows in a row that may not start now, before others have their turn
+# A transfer to a silent host is late after so many times the mean answer, and at least so many seconds.
+_LATE, _LEAST_LATE = 3.0, 0.1
+_FIRST_LATENCY = 0.3  # seconds, a guess until something was answered
+_CROWDED = 8  # while one slot in so many is with a late one, hosts that answer come first
+_MANY = 64  # fewer transfers than this are meant as a limit, also for those that hang
+_MOST_SOCKETS = 400 if sys.platform == "win32" else 1 << 30  # select() takes 512
+_ASIDE = 4  # times the slots: so many silent hosts may wait before no others are looked for
 _WAIT_CODES = frozenset({"http_429", "http_503"})
 
 
@@ -47,11 +56,20 @@ class Attempt:
     url: str | None = None  # of the row, normalised, if somebody has done so
     asks: str = ""  # the origin whose robots.txt this is for; its row is none of the list
     trial: Trial | None = None  # of the window, when it was started
+    late: bool = False  # it waits for a silent host for longer than answers take
+
+
+def spare_places(options: FetchOptions) -> int:
+    """Transfers beyond `thread_count` that may wait for silent hosts; threads, or a small number, are a real limit."""
+    if options.fetcher != "curl" or options.thread_count == "auto" or options.thread_count < _MANY:
+        return 0
+    return max(0, min(options.thread_count, _MOST_SOCKETS - options.thread_count))
 
 
 class Schedule:
     """At most `slots` attempts in flight, each for `timeout` seconds (0: no limit), `retries` more after the first.
 
+    Up to `spare` more wait for hosts that are silent: they take next to nothing, and would take the slots of others.
     Where hosts differ, `host_of` says by what name a URL's host is known and how it is treated, instead of `manners`.
     """
 
@@ -64,8 +82,10 @@ class Schedule:
         rng: random.Random | None = None,
         robots: Robots | None = None,
         host_of: Callable[[str | None], tuple[str, Manners]] | None = None,
+        spare: int = 0,
     ) -> None:
         self.slots = slots
+        self.spare = spare
         self.timeout = timeout or float("inf")
         self.retries = retries
         self.in_flight = 0
@@ -79,6 +99,10 @@ class Schedule:
         self._interrupted = False  # there are more rows to look at right away
         self._hosts: dict[str, Host] = {}
         self._turn: deque[Host] = deque()  # hosts with waiting rows that may start one more now
+        self._aside: dict[Host, None] = {}  # the same, but they are silent, and come when no other one wants the place
+        self._latency = _FIRST_LATENCY  # mean seconds of an answer, lately
+        self._to_silent: deque[tuple[float, Attempt]] = deque()  # that are not late yet, by the time of their start
+        self._late = 0
         self._paused: list[tuple[float, int, Host]] = []  # hosts with waiting rows, by the time when they may start
         self._later: list[tuple[float, int, Attempt]] = []  # attempts by the time when they are due
         self._given_up: deque[Fetched] = deque()
@@ -93,7 +117,7 @@ class Schedule:
     @property
     def has_more(self) -> bool:
         """Rows wait for a place or for their host's time, not for how another attempt ends."""
-        return bool(self.fresh or self._turn) or any(host.queue for _, _, host in self._paused)
+        return bool(self.fresh or self._turn or self._aside) or any(host.queue for _, _, host in self._paused)
 
     @property
     def hosts(self) -> int:
@@ -102,25 +126,35 @@ class Schedule:
 
     def next(self, now: float) -> Attempt | None:
         """The attempt to start now, if there is room and a host that may be asked."""
-        if self.in_flight >= self.slots:
+        crowded = self._crowded(now)
+        if self._full:
             return None
         while self._later and self._later[0][0] <= now:
             attempt = heapq.heappop(self._later)[2]
             self.deferred -= 1
-            self._queue(attempt, now)
+            if attempt.host.down_until > now:
+                self._give_up(attempt, now)
+            else:
+                self._queue(attempt, now)
         while self._paused and self._paused[0][0] <= now:
             host = heapq.heappop(self._paused)[2]
             self._offer_turn(host, now)
             self._forget(host, now)
-        while self._turn and self.in_flight < self.slots:
+        if self._aside and not crowded:
+            self._turn.extend(self._aside)
+            self._aside.clear()
+        while self._turn:
             host = self._turn.popleft()
+            if crowded and self._comes_last(host):
+                self._aside[host] = None
+                continue
             host.in_turn = False
             if host.queue and host.may_start(now):
                 self.queued -= 1
                 return self._start(host.queue.popleft(), now)
             self._offer_turn(host, now)
         looked_at = 0
-        while self.fresh and looked_at < _LOOKED_AT:
+        while self.fresh and looked_at < _LOOKED_AT and len(self._aside) <= _ASIDE * self.slots:
             looked_at += 1
             row = self.fresh.popleft()
             attempt = Attempt(row, self._host_of(row))
@@ -131,10 +165,20 @@ class Schedule:
             first = self._past_robots(attempt, now) if host.gated else attempt
             if first is None:
                 continue
-            if not host.queue and host.may_start(now):
+            if not host.queue and host.may_start(now) and not (crowded and self._comes_last(host)):
                 return self._start(first, now)
             self._queue(first, now)
         self._interrupted = looked_at == _LOOKED_AT
+        while self._aside or self._turn:  # nobody else wants the place
+            host = next(iter(self._aside)) if self._aside else self._turn.popleft()
+            self._aside.pop(host, None)
+            host.in_turn = False
+            if crowded and host.silent and host.in_flight >= SILENCE:
+                continue  # enough to tell whether it is down; it comes back when one of them ends
+            if host.queue and host.may_start(now):
+                self.queued -= 1
+                return self._start(host.queue.popleft(), now)
+            self._offer_turn(host, now)
         return None
 
     def given_up(self) -> list[Fetched]:
@@ -147,6 +191,7 @@ class Schedule:
         """Record how an attempt ended. None if the row is going to be tried again."""
         attempt.flying = False
         self.in_flight -= 1
+        self._late -= attempt.late
         attempt.host.in_flight -= 1
         return self.settle(attempt, outcome, now)
 
@@ -155,16 +200,19 @@ class Schedule:
         attempt.flying = False
         self.in_flight -= 1
         attempt.host.in_flight -= 1
+        self._late -= attempt.late
         self._offer_turn(attempt.host, now)
 
     def excuse(self, attempt: Attempt, now: float) -> None:
         """An attempt that has landed does not count: its row is tried again."""
-        self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
+        self._defer(replace(attempt, excuses=attempt.excuses + 1, late=False), now + self.backoff(attempt.excuses + 1))
 
     def settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
         """Like `finish`, for an attempt that has landed."""
         host = attempt.host
         host.learn(outcome, now)
+        if isinstance(outcome, Payload):
+            self._latency += 0.05 * (outcome.seconds - self._latency)
         if host.queue:
             if host.down_until > now:
                 while host.queue:
@@ -189,7 +237,7 @@ class Schedule:
     def wait(self, now: float) -> float:
         """Seconds until a deadline, a retry or a host is due; infinite if none is."""
         due = float("inf")
-        if self.in_flight < self.slots:
+        if not self._full:
             if self._interrupted and self.fresh:
                 return 0.0
             due = min(queue[0][0] if queue else due for queue in (self._later, self._paused))
@@ -200,8 +248,29 @@ class Schedule:
         """Seconds before the next attempt: exponential with full jitter, so that failures of one moment spread out."""
         return self._rng.uniform(0, min(MAX_BACKOFF, FIRST_BACKOFF * 2.0 ** (attempt - 1)))
 
+    def _crowded(self, now: float) -> bool:
+        """Whether those that hang take so many places that hosts that answer should have the others."""
+        waiting = self._to_silent
+        since = now - max(_LEAST_LATE, _LATE * self._latency)
+        while waiting and (waiting[0][0] <= since or not waiting[0][1].flying):
+            attempt = waiting.popleft()[1]
+            if attempt.flying and attempt.host.silent:
+                attempt.late = True
+                self._late += 1
+        return self._late >= max(1, self.slots // _CROWDED)
+
+    def _comes_last(self, host: Host) -> bool:
+        """Where it is crowded: a silent host, but for a first attempt as long as it may wait in a spare place."""
+        return host.silent and (host.in_flight > 0 or self._late >= self.spare)
+
+    @property
+    def _full(self) -> bool:
+        return self.in_flight - min(self._late, self.spare) >= self.slots
+
     def _give_up(self, attempt: Attempt, now: float) -> None:
         failure = Failure("fetch", "host_down", f"{attempt.host.name} has not answered anything")
+        if refusal := attempt.host.down_as:
+            failure = replace(refusal, detail="not asked: its host went on to refuse after the wait that it asked for")
         if self._put_off(attempt, failure, now):
             return
         if attempt.asks:
@@ -219,11 +288,11 @@ class Schedule:
             if failure.retry_after > attempt.host.manners.max_retry_after:
                 return False
             wait += failure.retry_after
-            if attempt.deferrals < MAX_DEFERRALS:
+            if attempt.deferrals < MAX_DEFERRALS and attempt.host.down_until <= now:
                 number, deferrals = attempt.number, attempt.deferrals + 1
         if number > (max(self.retries, RETRIES) if attempt.asks else self.retries) + 1:
             return False
-        self._defer(replace(attempt, number=number, deferrals=deferrals), now + wait)
+        self._defer(replace(attempt, number=number, deferrals=deferrals, late=False), now + wait)
         return True
 
     def _defer(self, attempt: Attempt, due: float) -> None:
@@ -236,6 +305,8 @@ class Schedule:
         attempt.started = now
         attempt.deadline = now + self.timeout
         self.in_flight += 1
+        if host.silent:
+            self._to_silent.append((now, attempt))
         host.start(now)
         if attempt.deadline != float("inf"):
             self._deadlines.append(attempt)
@@ -253,7 +324,12 @@ class Schedule:
 
     def _offer_turn(self, host: Host, now: float) -> None:
         """Line a host up that has waiting rows: for its turn, or for the moment when its pause is over."""
-        if host.in_turn or not host.queue or not host.has_slot:
+        if host.in_turn:
+            if self._aside and not host.silent and host in self._aside:
+                del self._aside[host]
+                self._turn.append(host)
+            return
+        if not host.queue or not host.has_slot:
             return
         if host.not_before <= now:
             host.in_turn = True

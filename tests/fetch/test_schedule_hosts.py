@@ -54,6 +54,8 @@ class Simulation:
                 heapq.heappush(landing, (self.now + seconds, next(order), attempt, outcome))
             if more and len(schedule.fresh) < stock and schedule.queued + schedule.deferred < 100_000:
                 continue
+            if not more and schedule.idle:
+                break
             next_landing = landing[0][0] if landing else float("inf")
             step = min(next_landing, self.now + schedule.wait(self.now))
             self.now = step if step < float("inf") else self.now
@@ -218,3 +220,110 @@ def test_a_host_is_forgotten_when_there_is_nothing_to_remember() -> None:
     play = Simulation(schedule(), quick)
     play.run(rows(f"http://h{n}/" for n in range(10_000)))
     assert play.schedule.hosts == 0
+
+
+def hostile_list() -> list[str]:
+    """125 hosts that hang, 50 that only refuse, many that are quick to say no, and 200 good ones."""
+    urls = [f"http://hangs{n % 125}/" for n in range(875)] + [f"http://busy{n % 50}/" for n in range(350)]
+    urls += [f"http://gone{n % 750}/" for n in range(5425)] + [f"http://good{n % 200}/" for n in range(13_350)]
+    random.Random(1).shuffle(urls)
+    return urls
+
+
+def hostile(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+    host = host_name(attempt.row.url)
+    if host.startswith("hangs"):
+        return 99.0, OK
+    if host.startswith("busy"):
+        return 0.01, Failure("fetch", "http_429", http_status=429, retry_after=1.0)
+    return (0.1, OK) if host.startswith("good") else (0.01, Failure("fetch", "http_404"))
+
+
+class InFlight(Schedule):
+    """Notes the most transfers at once, and the most of them that were not late."""
+
+    most = most_prompt = 0
+
+    def next(self, now: float) -> Attempt | None:
+        attempt = super().next(now)
+        self.most = max(self.most, self.in_flight)
+        self.most_prompt = max(self.most_prompt, self.in_flight - self._late)
+        return attempt
+
+
+def test_a_third_of_bad_hosts_costs_the_good_ones_little_and_two_timeouts_at_the_end() -> None:
+    urls = hostile_list()
+    alone = Simulation(schedule(), hostile)
+    alone.run(rows(url for url in urls if "good" in url))
+    made = InFlight(256, 0, 0, Manners(), random.Random(0), spare=256)
+    play = Simulation(made, hostile)
+    play.run(rows(urls))
+    good = max(at for n, at in play.finished_at.items() if "good" in urls[n])
+    assert good < 1.15 * alone.now
+    assert play.now < good + 2 * 10
+    assert made.most_prompt == 256
+    assert made.most <= 512
+    by_kind: dict[str, set[str]] = defaultdict(set)
+    for n, fetched in play.outcomes.items():
+        outcome = fetched.outcome
+        by_kind[urls[n][7:11]].add(outcome.code if isinstance(outcome, Failure) else "success")
+    assert by_kind == {
+        "hang": {"timeout_total", "host_down"},
+        "busy": {"http_429"},
+        "gone": {"http_404"},
+        "good": {"success"},
+    }
+    assert len(play.outcomes) == len(urls)
+    assert sum(len(starts) for host, starts in play.starts.items() if host.startswith("hangs")) < 4.3 * 125
+    assert made._late == made.in_flight == made.queued == 0
+
+
+def test_without_spare_places_the_slots_are_a_limit_for_hosts_that_hang_too() -> None:
+    urls = hostile_list()
+    made = InFlight(256, 0, 0, Manners(), random.Random(0))
+    play = Simulation(made, hostile)
+    play.run(rows(urls))
+    assert made.most == 256
+    assert len(play.outcomes) == len(urls)
+    assert play.now < 40
+
+
+def test_a_host_that_refuses_for_ever_is_not_waited_for_for_ever() -> None:
+    play = Simulation(schedule(), hostile)
+    play.run(rows(["http://busy/"] * 2000))
+    assert {f.outcome.code for f in play.outcomes.values() if isinstance(f.outcome, Failure)} == {"http_429"}
+    assert play.now < 15
+    assert len(play.starts["busy"]) < 60
+
+
+def test_a_host_that_stops_refusing_after_a_while_loses_nothing() -> None:
+    def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+        return (0.01, Failure("fetch", "http_429", retry_after=1.0)) if now < 3 else (0.1, OK)
+
+    play = Simulation(schedule(), answer)
+    play.run(rows(["http://a/"] * 2000))
+    assert all(not isinstance(f.outcome, Failure) for f in play.outcomes.values())
+
+
+def test_big_files_that_take_too_long_do_not_make_their_host_count_as_down() -> None:
+    def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+        if now < 25:
+            return 10.0, Failure("fetch", "timeout_total", http_status=200, received=10_000_000)
+        return 4.0, OK
+
+    play = Simulation(schedule(), answer, timeout=10.1)
+    play.run(rows(["http://a/"] * 200))
+    codes = {f.outcome.code for f in play.outcomes.values() if isinstance(f.outcome, Failure)}
+    assert codes == {"timeout_total"}
+    assert sum(not isinstance(f.outcome, Failure) for f in play.outcomes.values()) > 100
+
+
+def test_a_host_that_hangs_is_given_up_after_two_timeouts_however_its_rows_come() -> None:
+    def answer(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
+        return (99.0, OK) if "hangs" in host_name(attempt.row.url) else (0.1, OK)
+
+    urls = ["http://hangs/"] + ["http://good/"] * 3000 + ["http://hangs/"] * 500 + ["http://good/"] * 3000
+    play = Simulation(schedule(slots=100), answer)
+    play.run(rows(urls))
+    assert play.now < 25
+    assert len(play.starts["hangs"]) < 40

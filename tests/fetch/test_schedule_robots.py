@@ -233,15 +233,15 @@ def test_a_robots_txt_that_waits_for_a_host_that_goes_down_is_given_up_with_its_
     second = next(attempt for attempt in flying if attempt.asks)
     assert schedule.finish(second, timeout, 11) is None
     schedule.fresh.append(Row(0, 16, "16", "http://a.org/"))
-    assert schedule.next(11) is not None
-    assert schedule.next(13) is None  # to be tried once more, but the host bears no more at present
-    assert schedule.queued == 2
+    assert schedule.next(11) is None  # the host is silent
+    assert schedule.next(13) is None  # to be tried once more, but not now
+    assert schedule.queued == 3
     for attempt in flying:
         if attempt is not second:
             schedule.finish(attempt, timeout, 13)
     assert schedule.queued == 0
     assert schedule.next(13) is None
-    assert [fetched.row.position for fetched in schedule.given_up()] == [1]
+    assert sorted(fetched.row.position for fetched in schedule.given_up()) == [1, 16]
 
 
 def test_a_host_that_goes_down_while_another_robots_txt_of_it_is_awaited_ends_all_its_rows() -> None:
@@ -302,7 +302,7 @@ def test_a_quarter_of_a_million_rows_of_thousands_of_hosts_all_come_back_once() 
     play.run(f"{dice.choice(['http', 'https'])}://h{host}.org/{dice.choice(['no', 'yes'])}" for host in hosts)
     assert len(play.outcomes) == count
     assert play.schedule.queued == play.schedule.deferred == play.schedule.in_flight == 0
-    assert set(play.codes) == {"success", "robots", "robots_unreachable", "dns"}
+    assert set(play.codes) <= {"success", "robots", "robots_unreachable", "dns", "host_down"}
     once = [n for url, n in play.counts.items() if url.endswith("robots.txt") and files[host_name(url)] in kinds[:3]]
     # Again after ten minutes for those out of reach, but for these only after a day.
     assert max(once) == 1

@@ -1,0 +1,61 @@
+"""Addresses that are refused before anything is sent to them."""
+
+import socket
+from contextlib import closing
+from pathlib import Path
+
+from any2ds.buffer import Buffer
+from any2ds.config import Config
+from any2ds.fetch import UrlFetcher
+from any2ds.fetch.rules import address_of
+from any2ds.testing.dns import serve_dns
+from any2ds.testing.server import serve
+from any2ds.types import Failure, Payload, Row
+
+
+def one(url: str, **options: object) -> Payload | Failure:
+    fetch = Config.from_options({"url_list": "-", **options}).fetch
+    with closing(UrlFetcher(fetch, Buffer(1 << 20, 8))) as fetcher:
+        (fetched,) = [f for batch in fetcher.fetch([Row(0, 0, "0", url)]) for f in batch]
+    return fetched.outcome
+
+
+def test_an_address_is_one_in_whatever_way_it_is_written() -> None:
+    metadata = "169.254.169.254"
+    for host in (metadata, "2852039166", "0xa9fea9fe", "169.254.43518", "0251.0376.0251.0376"):
+        assert address_of(host) == metadata
+    assert address_of("[fd00:ec2:0::254]") == "fd00:ec2::254"
+    for host in ("localhost", "example.org", "1.example", "[nonsense]", "", "999999999999"):
+        assert address_of(host) is None
+
+
+def test_a_refused_address_gets_no_packet() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, serve_dns({"evil.test": ["a:127.0.0.1"]}) as names:
+        port = listener.getsockname()[1]
+        for host in ("127.0.0.1", "2130706433", "0x7f000001", "evil.test"):
+            options = {"block_private_addresses": True, "nameservers": names.address, "timeout": 5}
+            outcome = one(f"http://{host}:{port}/", **options)
+            assert isinstance(outcome, Failure)
+            assert outcome.code == "blocked_address"
+        listener.setblocking(False)
+        try:
+            listener.accept()
+        except BlockingIOError:
+            return
+        raise AssertionError("somebody connected")
+
+
+def test_a_redirect_to_where_clouds_keep_credentials_is_refused_before_it_is_followed(tmp_path: Path) -> None:
+    for target in ("http://169.254.169.254/latest", "http://[fd00:ec2::254]/latest", "http://2852039166/latest"):
+        with serve(tmp_path, {"r": [f"redirect:{target}"]}) as server:
+            outcome = one(server.url("r"), timeout=5)
+        assert isinstance(outcome, Failure)
+        assert outcome.code == "blocked_address"
+        assert "link-local" in outcome.detail
+
+
+def test_of_several_addresses_those_that_may_be_asked_are_asked(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    with serve(tmp_path) as server, serve_dns({"two.test": ["a:169.254.1.1 a:127.0.0.1"]}) as names:
+        outcome = one(f"http://two.test:{server.port}/a", nameservers=names.address, timeout=5)
+    assert isinstance(outcome, Payload)

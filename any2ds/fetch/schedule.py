@@ -161,6 +161,7 @@ class Schedule:
         self.in_flight -= 1
         host.in_flight -= 1
         self._late -= attempt.late
+        attempt.late = False
         host.learn(outcome, now)
         if isinstance(outcome, Payload):
             self._latency += 0.05 * (outcome.seconds - self._latency)

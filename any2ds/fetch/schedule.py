@@ -192,6 +192,7 @@ class Schedule:
         attempt.flying = False
         self.in_flight -= 1
         self._late -= attempt.late
+        attempt.late = False
         attempt.host.in_flight -= 1
         return self.settle(attempt, outcome, now)
 
@@ -201,11 +202,12 @@ class Schedule:
         self.in_flight -= 1
         attempt.host.in_flight -= 1
         self._late -= attempt.late
+        attempt.late = False
         self._offer_turn(attempt.host, now)
 
     def excuse(self, attempt: Attempt, now: float) -> None:
         """An attempt that has landed does not count: its row is tried again."""
-        self._defer(replace(attempt, excuses=attempt.excuses + 1, late=False), now + self.backoff(attempt.excuses + 1))
+        self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
 
     def settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
         """Like `finish`, for an attempt that has landed."""
@@ -292,7 +294,7 @@ class Schedule:
                 number, deferrals = attempt.number, attempt.deferrals + 1
         if number > (max(self.retries, RETRIES) if attempt.asks else self.retries) + 1:
             return False
-        self._defer(replace(attempt, number=number, deferrals=deferrals, late=False), now + wait)
+        self._defer(replace(attempt, number=number, deferrals=deferrals), now + wait)
         return True
 
     def _defer(self, attempt: Attempt, due: float) -> None:

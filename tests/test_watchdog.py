@@ -265,8 +265,8 @@ def test_a_list_that_makes_us_wait_is_no_reason_to_give_up(tmp_path: Path, serve
 
 
 def test_attempts_that_have_to_be_made_again_are_signs_of_life(tmp_path: Path, media: Path) -> None:
-    with serve(media, {"ok": [*["503:Retry-After=1"] * 5, "ok"]}) as server:
-        config = config_of(tmp_path / "out", watchdog_timeout=4)  # less than the five waits together
+    with serve(media, {"ok": [*["503:Retry-After=1"] * 4, "ok"]}) as server:
+        config = config_of(tmp_path / "out", watchdog_timeout=3)  # less than the four waits together
         events = list(ShardWorker(config.output, config.fetch)(jobs_for([server.url("ok")])))
     assert reported(events) == [0]
     assert codes(tmp_path / "out") == [[None]]

@@ -320,6 +320,7 @@ def header_value(value: Any) -> str:
 
 # --- the options, by group ---
 
+MOST_HEADER_BYTES = 300 << 10  # of one answer, interim ones (1xx) included: libcurl's own limit
 _MOST_AUTO = 8192  # transfers in flight that thread_count=auto never exceeds
 _LEAST_SHARE = 1 << 16  # bytes of memory for each of them
 
@@ -400,6 +401,12 @@ class FetchOptions:
         "one attempt, the longest waits that the other options allow, and 30 s",
     )
     max_redirects: int = option("redirects followed", integer(0, 100), 10)
+    max_header_bytes: int = option(
+        "an answer whose headers are longer fails as headers_too_large; at most 300KiB, what libcurl takes",
+        byte_count,
+        MOST_HEADER_BYTES,
+        "300KiB",
+    )
     max_file_bytes: int = option("bodies bigger than this fail as too_large", byte_count, 2**30, "1GiB")
     max_buffered_bytes: int = option(
         "memory for bodies, per process; beyond it they wait on disk", byte_count, 2**30, "1GiB"

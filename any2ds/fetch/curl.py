@@ -23,7 +23,7 @@ from urllib.request import getproxies_environment
 import pycurl
 
 from any2ds.buffer import Buffer
-from any2ds.config import FetchOptions
+from any2ds.config import MOST_HEADER_BYTES, FetchOptions
 from any2ds.cookies import CookieJar
 from any2ds.errors import redacted
 from any2ds.fetch.certificates import certificate_bundle
@@ -410,9 +410,11 @@ class _Transfer:
 
     __slots__ = (
         "_addresses",
+        "_bounds_headers",
         "_changed",
         "_cut",
         "_error",
+        "_header_size",
         "_headers",
         "_jar",
         "_longest",
@@ -441,6 +443,8 @@ class _Transfer:
         self.pool = pool
         self._options = pool.profile.options
         self._jar = pool.profile.jar
+        self._bounds_headers = self._options.max_header_bytes < MOST_HEADER_BYTES
+        self._header_size = 0
         self.lines: list[bytes] = []  # of headers, not yet read
         self._headers: dict[str, str] = {}  # of the last answer, those that matter
         self._addresses: list[str] = []  # that were asked, redirects included
@@ -469,6 +473,7 @@ class _Transfer:
         if self._changed:
             self._restore()
         self._longest = self._options.max_file_bytes
+        self._header_size = 0
         self._cut = False  # enough has been read
         if attempt.asks or attempt.probe:
             self._prepare(attempt)
@@ -504,6 +509,7 @@ class _Transfer:
     def ask(self, url: str) -> None:
         """Make ready to follow a redirect to `url`."""
         self.discarding = False
+        self._header_size = 0
         self._headers.clear()
         self.receiving.discard()
         self.connect_by = time.monotonic() + self._options.connect_timeout
@@ -632,6 +638,10 @@ class _Transfer:
     def read_headers(self) -> None:
         """Take what the headers say that have come since the last call; a refusal may follow from it."""
         lines, headers = self.lines, self._headers
+        if self._bounds_headers:  # more tightly than libcurl does
+            self._header_size += sum(map(len, lines))
+            if self._header_size > self._options.max_header_bytes:
+                self._refusal = ("headers_too_large", f"more than {self._options.max_header_bytes} bytes")
         for line in lines:
             if line[0] in _INITIALS:
                 if line.startswith(b"HTTP/"):  # of each answer: informational ones and the proxy's included

@@ -30,7 +30,7 @@ from requests.adapters import HTTPAdapter
 from requests.utils import get_auth_from_url, get_environ_proxies, select_proxy, urldefragauth
 from urllib3 import exceptions as urllib3_errors
 
-from any2ds.config import FetchOptions
+from any2ds.config import MOST_HEADER_BYTES, FetchOptions
 from any2ds.errors import words_of
 from any2ds.fetch.certificates import certificate_bundle
 from any2ds.fetch.profiles import Profile, Profiles
@@ -43,7 +43,6 @@ from any2ds.types import Failure
 _CHUNK = 1 << 16
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
 _SESSIONS = 16  # of profiles that were used last, per thread
-_HEAD = 300 << 10  # bytes of headers that one answer may have, its interim answers (1xx) included: libcurl's limit
 _KEPT = 1024  # connections kept by all threads together, at least one by each
 _PATIENCE = 1.0  # seconds by which a socket waits longer than the schedule, which knows what it was waiting for
 _ENCODINGS = frozenset({"", "identity", *urllib3.HTTPResponse.CONTENT_DECODERS})  # urllib3 hands others on as they are
@@ -116,6 +115,7 @@ class RequestsClient:
         self._default = _Visit(profiles.default, trust)
         self._visits: OrderedDict[Profile, _Visit] = OrderedDict()  # of the other profiles, the last used last
         options = self._options = profiles.default.options  # those that do not differ by host
+        self.max_header_bytes = options.max_header_bytes
         self._proxies_in_environment = bool(urllib.request.getproxies())
         # The schedule and the rule for stalled transfers are faster; this ends threads that they could not reach.
         bounds = [bound + _PATIENCE for bound in (options.timeout, options.stall_timeout) if bound]
@@ -305,14 +305,14 @@ class _Head:
 
     def __init__(self, lines: Any) -> None:
         self._lines = lines
-        self._left = _HEAD
+        self._left = self._most = min(MOST_HEADER_BYTES, _HERE.client.max_header_bytes)
         self.close = lines.close
 
     def readline(self, most: int) -> bytes:
         line: bytes = self._lines.readline(most)
         self._left -= len(line)
         if self._left < 0:
-            raise HeadersTooLarge(f"more than {_HEAD} bytes")
+            raise HeadersTooLarge(f"more than {self._most} bytes")
         return line
 
 

@@ -41,6 +41,7 @@ class UrlFetcher:
             spare=spare_places(options),
             host_of=profiles.host_of if profiles.differ else None,
         )
+        self._buffer.share_among(most + schedule.spare)
         with Feeder(rows, schedule, most, self._transport.wake) as feeder:
             self._loop = Loop(options, schedule, self._transport, self._buffer, feeder)
             yield from self._loop.run()

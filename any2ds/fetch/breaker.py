@@ -62,6 +62,8 @@ class Breaker:
         """Whether the failures in doubt are worth a probe: a few that failed at once are not."""
         if not self._witnesses:
             return False
+        if self._doubts and self._more and self._quiet >= _QUIET:
+            return True
         return len(self._doubts) >= _FEW or any(at - attempt.started >= _QUIET for attempt, _, at in self._doubts)
 
     @property
@@ -104,7 +106,8 @@ class Breaker:
         if not self._doubts:
             return []
         found, left = [], []
-        is_over = not (self._in_flight or self._more or self._urgent)
+        # Without an end in sight nobody may be there to be probed, and rows wait for these very failures.
+        is_over = not (self._in_flight or self._urgent) and (not self._more or self._quiet >= _SILENCE)
         for doubt in self._doubts:
             attempt, failure, at = doubt
             if self._excuses(attempt, failure, at):

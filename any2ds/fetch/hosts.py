@@ -64,6 +64,7 @@ class Host:
         "manners",
         "name",
         "not_before",
+        "put_off",
         "queue",
         "woken_at",
     )
@@ -71,6 +72,7 @@ class Host:
     def __init__(self, name: str, manners: Manners) -> None:
         self.name = name
         self.queue: deque[Attempt] = deque()  # rows that wait for this host
+        self.put_off = 0  # attempts that wait for their time, or for a judgement
         self.in_flight = 0
         self.not_before = 0.0  # when the next transfer may start
         self.in_turn = False  # the schedule has it in line
@@ -170,7 +172,7 @@ class Host:
 
     @property
     def busy(self) -> bool:
-        return bool(self.in_flight or self.queue or self.in_turn)
+        return bool(self.in_flight or self.queue or self.in_turn or self.put_off)
 
     def _cut(self, now: float, busy: bool) -> bool:
         """Whether this is the first trouble of its round; the others tell nothing new."""

@@ -54,7 +54,10 @@ class Loop:
             if self._window is not None:
                 self._window.turn(clock.now(), schedule.in_flight, self._buffer.received)
             busy = done or begun == _STARTS_PER_TURN
-            wait = HEARTBEAT if breaker.holding else schedule.wait(clock.now())
+            # What is due but may not start would let it turn without end.
+            is_held = breaker.holding or self._buffer.full
+            wait = HEARTBEAT if is_held else schedule.wait(clock.now())
+            feeder.refill()
             done += self._move(0.0 if busy else min(HEARTBEAT, wait))
             done += self._judge(clock.now())
             feeder.refill()
@@ -103,7 +106,7 @@ class Loop:
         for attempt, outcome in chain(self._transport.poll(wait), self._overdue()):
             now = clock.now()
             self.signs += 1
-            if isinstance(outcome, Payload) or outcome.answered:
+            if (isinstance(outcome, Payload) or outcome.answered) and is_web(attempt.row.url):
                 answered = attempt
             if window is not None and attempt.trial is not None:
                 window.ended(attempt.trial, outcome)
@@ -136,6 +139,11 @@ class Loop:
         now = self._clock.now()
         for attempt in [*self._schedule.overdue(now), *(probe for probe in self._probes if probe.deadline <= now)]:
             yield attempt, self._transport.cancel(attempt)
+
+
+def is_web(url: str | None) -> bool:
+    """Whether an answer came over the network: a file of this machine says nothing of that."""
+    return url is not None and url.lstrip()[:4].lower() == "http"
 
 
 class Clock:

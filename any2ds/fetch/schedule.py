@@ -132,6 +132,7 @@ class Schedule:
         while self._later and self._later[0][0] <= now:
             attempt = heapq.heappop(self._later)[2]
             self.deferred -= 1
+            attempt.host.put_off -= 1
             if attempt.host.down_until > now:
                 self._give_up(attempt, now)
             else:
@@ -194,10 +195,11 @@ class Schedule:
         self._late -= attempt.late
         attempt.late = False
         attempt.host.in_flight -= 1
-        return self.settle(attempt, outcome, now)
+        return self._settle(attempt, outcome, now)
 
     def land(self, attempt: Attempt, now: float) -> None:
         """An attempt has ended, and `settle` or `excuse` will say later what follows from it."""
+        attempt.host.put_off += 1
         attempt.flying = False
         self.in_flight -= 1
         attempt.host.in_flight -= 1
@@ -207,10 +209,15 @@ class Schedule:
 
     def excuse(self, attempt: Attempt, now: float) -> None:
         """An attempt that has landed does not count: its row is tried again."""
+        attempt.host.put_off -= 1
         self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
 
     def settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
         """Like `finish`, for an attempt that has landed."""
+        attempt.host.put_off -= 1
+        return self._settle(attempt, outcome, now)
+
+    def _settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
         host = attempt.host
         host.learn(outcome, now)
         if isinstance(outcome, Payload):
@@ -279,6 +286,7 @@ class Schedule:
             self._learn(attempt, failure, now)
         else:
             self._given_up.append(Fetched(attempt.row, failure, attempt.number))
+        self._forget(attempt.host, now)
 
     def _put_off(self, attempt: Attempt, failure: Failure, now: float) -> bool:
         """Line a failed attempt up to be made again later, if it is worth it."""
@@ -299,6 +307,7 @@ class Schedule:
 
     def _defer(self, attempt: Attempt, due: float) -> None:
         self.deferred += 1
+        attempt.host.put_off += 1
         heapq.heappush(self._later, (due, next(self._order), attempt))
 
     def _start(self, attempt: Attempt, now: float) -> Attempt:
@@ -390,7 +399,8 @@ class Schedule:
         if host.busy or (host.proven and len(self._hosts) < _PROVEN_HOSTS):
             return
         if host.forgettable(now):
-            self._hosts.pop(host.name, None)
+            if self._hosts.get(host.name) is host:
+                del self._hosts[host.name]
         elif host.woken_at != (until := max(host.not_before, host.down_until)) and until > now:
             host.woken_at = until
             heapq.heappush(self._paused, (until, next(self._order), host))

@@ -255,12 +255,16 @@ class ThreadTransport:
                 self._threads += 1
 
     def _run(self) -> None:
-        client = None
+        client: Client | None = None
+
+        def fetch(url: str, flight: Flight) -> Answer | Failure:
+            nonlocal client
+            client = client or self._connect()
+            return client.fetch(url, flight)
+
         try:
             for flight in self._work():
-                if client is None:
-                    client = self._connect()
-                flight.fly(client.fetch)
+                flight.fly(fetch)
         finally:
             if client is not None:
                 client.close()

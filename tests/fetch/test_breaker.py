@@ -164,3 +164,21 @@ def test_no_row_is_excused_for_ever() -> None:
     silent(breaker, 0.0, 10.0)
     assert breaker.paused
     assert not breaker.doubts(attempt(excuses=MAX_EXCUSES), TIMEOUT, 10.0)
+
+
+def test_a_few_failures_for_which_everything_else_waits_are_worth_a_probe_after_all() -> None:
+    breaker = heard()
+    assert breaker.doubts(attempt(started=0.1), RESET, 0.2)
+    assert silent(breaker, 0.2, 1.9, in_flight=0) == []
+    assert silent(breaker, 1.9, 2.5, in_flight=0)
+    breaker.hear(2.6)
+    assert verdicts(breaker, 2.6) == [False]
+
+
+def test_a_few_failures_for_which_everything_else_waits_are_settled_where_nobody_can_be_probed() -> None:
+    breaker = Breaker(0.0, 0.0)
+    assert breaker.doubts(attempt(), UNREACHABLE, 0.2)
+    assert silent(breaker, 0.2, 3.5, in_flight=0) == []
+    assert verdicts(breaker, 3.5) == []
+    silent(breaker, 3.5, 4.5, in_flight=0)
+    assert verdicts(breaker, 4.5) == [False]

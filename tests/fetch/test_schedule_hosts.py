@@ -327,3 +327,23 @@ def test_a_host_that_hangs_is_given_up_after_two_timeouts_however_its_rows_come(
     play.run(rows(urls))
     assert play.now < 25
     assert len(play.starts["hangs"]) < 40
+
+
+def test_a_host_is_one_while_a_row_of_it_waits_to_be_tried_again() -> None:
+    plan = schedule(retries=1, max_per_host=1)
+    plan.fresh.extend(rows(["http://a/"] * 3))
+    first = plan.next(0.0)
+    assert first is not None
+    assert plan.finish(first, Failure("fetch", "reset"), 0.1) is None  # comes again
+    second = plan.next(0.2)
+    assert second is not None
+    assert second.host is first.host
+    assert [plan.next(now) for now in (0.3, 5.0)] == [None, None]  # one at a time
+
+
+def test_hosts_that_went_down_are_forgotten_with_their_last_row() -> None:
+    plan = schedule(retries=2)
+    play = Simulation(plan, lambda attempt, now, at_once: (99.0, OK))
+    play.run(rows(f"http://h{n % 100}/" for n in range(800)))
+    plan.next(play.now + 1000.0)
+    assert plan.hosts == 0

@@ -605,6 +605,8 @@ class _Transfer:
         if self._redirects >= (max(most, REDIRECTS) if self.attempt.asks else most):
             return Failure("fetch", "too_many_redirects", f"more than {self._redirects}", status, at)
         url = normalize(location)
+        if isinstance(url, Failure) and url.code == "bad_url":
+            return Failure("fetch", "bad_redirect", f"to what is {url.detail}", status, at)
         if isinstance(url, Failure) or not url.startswith(("http://", "https://")):
             return Failure("fetch", "bad_redirect", f"to {_scheme(location)}:", status, at)
         if self._robots is not None and not self.attempt.asks and (refusal := self._robots.redirect_refusal(url)):
@@ -652,7 +654,9 @@ class _Transfer:
                 key = _HEADERS.get(name.lower())
                 if key is not None:
                     text = value.strip().decode("latin-1")
-                    headers[key] = f"{headers[key]}, {text}" if key in headers else text
+                    if key in headers:  # an X-Robots-Tag may be for one agent, and the next one for everybody
+                        text = headers[key] + ("\n" if key == "x-robots-tag" else ", ") + text
+                    headers[key] = text
         lines.clear()
         if "x-robots-tag" in headers and not self.discarding and self._refusal is None and not self.attempt.asks:
             directive = opted_out(headers["x-robots-tag"], self.pool.product, self.pool.opt_outs)
@@ -686,7 +690,7 @@ class _Transfer:
         handle = self.handle
         url = self.at if self._redirects else None
         status = handle.getinfo(pycurl.RESPONSE_CODE) if self.url.startswith("http") else None
-        if status is not None and (not 200 <= status < 300 or status in (204, 205)):
+        if status is not None and (not 200 <= status < 300 or status in (204, 205, 206)):
             return self._refused(status, url)
         if self._refusal is not None:
             return Failure("fetch", *self._refusal, status, url)
@@ -726,7 +730,7 @@ class _Transfer:
         )
         if number == pycurl.E_OPERATION_TIMEDOUT:
             code = "timeout_connect"
-        elif code == "unsupported_scheme" and "HTTP/0.9" in words:
+        elif code == "unsupported_scheme" and self.url.startswith("http"):
             code = "protocol"  # the answer does not begin as HTTP does
         elif code == "reset" and "chunk" in words.lower():
             code = "protocol"  # libcurl reports malformed chunks as a failure to receive
@@ -747,14 +751,14 @@ class _Transfer:
         if resolving:
             detail = f"after {seconds:.1f} s, while resolving the host name"
             return Failure("fetch", "timeout_total", detail, None, self._end_of_redirects)
-        if not handle.getinfo(pycurl.NAMELOOKUP_TIME):
-            where = "resolving the host name"
-        elif not handle.getinfo(pycurl.PRETRANSFER_TIME):
-            where = "connecting"
-        elif not handle.getinfo(pycurl.STARTTRANSFER_TIME):
-            where = "waiting for the answer"
-        else:
+        if handle.getinfo(pycurl.STARTTRANSFER_TIME):
             where = f"receiving the body ({self.receiving.size} bytes so far)"
+        elif handle.getinfo(pycurl.PRETRANSFER_TIME):
+            where = "waiting for the answer"
+        elif self.pool.resolver is not None or handle.getinfo(pycurl.NAMELOOKUP_TIME):
+            where = "connecting"
+        else:
+            where = "resolving the host name"
         status = handle.getinfo(pycurl.RESPONSE_CODE) or None
         detail, size = f"after {seconds:.1f} s, while {where}", self.receiving.size
         return Failure("fetch", "timeout_total", detail, status, self._end_of_redirects, received=size)

@@ -39,7 +39,7 @@ class Manners:
 
     max_per_host: int = 1_000_000  # transfers at once
     host_delay: float = 0.0  # seconds between two starts
-    max_retry_after: float = 120.0  # seconds; a host that wants us to wait longer is not waited for
+    max_retry_after: float = 120.0  # seconds; a host is left alone for no longer, and rows for which it asks more fail
 
 
 class Host:

@@ -246,7 +246,7 @@ class RequestsClient:
     def _take(self, response: requests.Response, here: str, led: str | None, flight: Flight) -> Answer | Failure | str:
         flight.stage = "receiving the body (0 bytes so far)"
         status, headers = response.status_code, response.headers
-        if not 200 <= status < 300 or status in (204, 205):
+        if not 200 <= status < 300 or status in (204, 205, 206):
             _drain(response.raw, flight)
             if status in _REDIRECTS and "location" in headers:
                 try:
@@ -254,10 +254,14 @@ class RequestsClient:
                 except ValueError:  # whose words might tell credentials
                     return Failure("fetch", "bad_redirect", "not a valid URL", status, led)
             return Failure("fetch", f"http_{status}", "", status, led, _retry_after(status, headers.get("retry-after")))
-        directive = opted_out(headers.get("x-robots-tag", ""), self._here.product, self._here.opt_outs)
+        directive = opted_out(
+            "\n".join(response.raw.headers.getlist("x-robots-tag")), self._here.product, self._here.opt_outs
+        )
         if directive is not None and not flight.attempt.asks:
             return Failure("fetch", "opted_out", f"X-Robots-Tag: {directive}", status, led)
-        announced = headers.get("content-length", "")
+        announced = headers.get("content-length", "").strip()
+        if announced.startswith("-"):
+            return Failure("fetch", "protocol", "Content-Length is negative", status, led)
         if announced.isdigit() and int(announced) > self._options.max_file_bytes and not flight.attempt.asks:
             raise Refused("too_large", f"{announced} bytes")
         unknown = {part.strip().lower() for part in headers.get("content-encoding", "").split(",")} - _ENCODINGS
@@ -447,9 +451,9 @@ def _retry_after(status: int, header: str | None) -> float | None:
     """Seconds that a 429 or 503 asks us to wait, written as a number or as a date."""
     if header is None or status not in (429, 503):
         return None
-    if header.strip().isdigit():
+    if header.isascii() and header.strip().isdigit():
         return float(header) or None
     try:
         return max(0.0, parsedate_to_datetime(header).timestamp() - time.time()) or None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from any2ds.fetch.rules import address_kind
+from any2ds.fetch.rules import address_kind, address_of
 from any2ds.types import Failure, Payload, RobotsCost, Row
 
 LONGEST = 512 * 1024  # bytes that are read; the RFC asks for 500 KiB at least
@@ -44,9 +44,10 @@ def is_public(host: str) -> bool:
     match = _HOST.fullmatch(host)
     if match is None:
         return True
-    name = (match[1] or match[2]).rstrip(".")
+    name = match[2] or match[1].rstrip(".")
+    address = name if match[2] else address_of(name)
     try:
-        return address_kind(name) == "public"
+        return address_kind(address or name) == "public"
     except ValueError:
         return "." in name and not name.endswith(_PRIVATE_SUFFIXES)
 

@@ -64,17 +64,19 @@ def opted_out(header: str, product: str, disallowed: frozenset[str]) -> str | No
     """The directive in an `X-Robots-Tag` that excludes the file for us; None if there is none.
 
     The header is a list of directives for everybody, or for one agent after its name: `noai`,
-    `otherbot: noindex, nofollow`, `any2ds: noimageai`. `product` is the name in our user agent.
+    `otherbot: noindex, nofollow`, `any2ds: noimageai`; several headers are lines. `none` stands for noindex and
+    nofollow. `product` is the name in our user agent.
     """
-    applies = True
-    for part in header.lower().split(","):
-        agent, colon, rest = part.partition(":")
-        directive = part.strip()
-        if colon and agent.strip() not in _WITH_VALUES:
-            applies = agent.strip() in ("*", product.lower())
-            directive = rest.strip()
-        if applies and directive in disallowed:
-            return directive
+    for line in header.lower().split("\n"):
+        applies = True
+        for part in line.split(","):
+            agent, colon, rest = part.partition(":")
+            directive = part.strip()
+            if colon and agent.strip() not in _WITH_VALUES:
+                applies = agent.strip() in ("*", product.lower())
+                directive = rest.strip()
+            if applies and (directive in disallowed or (directive == "none" and "noindex" in disallowed)):
+                return directive
     return None
 
 

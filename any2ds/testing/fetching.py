@@ -653,6 +653,11 @@ class WebFetcherContract(FetcherContract):
         assert codes_of({0: fetched}) == {0: "timeout_total"}
         assert fetched.attempts == 2
 
+    def test_an_opt_out_counts_whatever_header_stands_before_it(self) -> None:
+        head = b"HTTP/1.1 200 OK\r\nX-Robots-Tag: otherbot: noindex\r\nX-Robots-Tag: noai\r\n"
+        with _raw_server([head + b"Content-Length: 2\r\nConnection: close\r\n\r\nok"]) as urls:
+            assert self.code(urls[0]) == "opted_out"
+
     def test_headers_are_bounded_as_the_option_says(self, tmp_path: Path) -> None:
         with serve(self.folder(tmp_path), {"a.jpg": [f"ok:x-long={'x' * 3000}"]}) as server:
             for most, expected in ((2000, "headers_too_large"), (20_000, None)):

@@ -7,7 +7,7 @@ from pathlib import Path
 from any2ds.buffer import Buffer
 from any2ds.config import Config
 from any2ds.fetch import UrlFetcher
-from any2ds.fetch.rules import address_of
+from any2ds.fetch.rules import address_of, opted_out
 from any2ds.testing.dns import serve_dns
 from any2ds.testing.server import serve
 from any2ds.types import Failure, Payload, Row
@@ -59,3 +59,11 @@ def test_of_several_addresses_those_that_may_be_asked_are_asked(tmp_path: Path) 
     with serve(tmp_path) as server, serve_dns({"two.test": ["a:169.254.1.1 a:127.0.0.1"]}) as names:
         outcome = one(f"http://two.test:{server.port}/a", nameservers=names.address, timeout=5)
     assert isinstance(outcome, Payload)
+
+
+def test_each_x_robots_tag_begins_anew_and_none_stands_for_noindex() -> None:
+    wanted = frozenset({"noai", "noindex"})
+    assert opted_out("otherbot: noindex\nnoai", "any2ds", wanted) == "noai"
+    assert opted_out("otherbot: noindex, noai", "any2ds", wanted) is None
+    assert opted_out("none", "any2ds", wanted) == "none"
+    assert opted_out("none", "any2ds", frozenset({"noai"})) is None

@@ -142,8 +142,6 @@ class ShardWorker:
             _let_go(batches, fetcher)
         yield from self._fail(shards.hopeless_rows(), _HOPELESS, shards, describe)
         yield from shards.events()
-        while shards.unwritten:
-            yield from shards.events()
         if rows.error is not None:
             raise rows.error
         if rows.ended and not shards.any_open:

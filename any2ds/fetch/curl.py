@@ -252,9 +252,6 @@ class CurlTransport:
                     self._waiting.setdefault(host, {})[transfer] = None
                     self._resolving[transfer] = host
                     return
-                if isinstance(found, Failure):
-                    self._unsent.append((transfer.attempt, transfer.unresolved(found)))
-                    return
                 self._add_resolved(transfer, host, port, found)
                 return
             address = None if is_name else address_of(host)
@@ -264,9 +261,12 @@ class CurlTransport:
             transfer.resolve_nothing()
         self._add(transfer)
 
-    def _add_resolved(self, transfer: _Transfer, host: str, port: str, addresses: Addresses) -> None:
-        refusals = [transfer.refusal(address) for address in addresses]
-        allowed = tuple(address for address, refusal in zip(addresses, refusals, strict=True) if refusal is None)
+    def _add_resolved(self, transfer: _Transfer, host: str, port: str, found: Addresses | Failure) -> None:
+        if isinstance(found, Failure):
+            self._unsent.append((transfer.attempt, transfer.unresolved(found)))
+            return
+        refusals = [transfer.refusal(address) for address in found]
+        allowed = tuple(address for address, refusal in zip(found, refusals, strict=True) if refusal is None)
         if allowed:
             transfer.resolve(host, port, allowed)
             self._add(transfer)
@@ -288,10 +288,7 @@ class CurlTransport:
         for host, found in resolver.finished():
             for transfer in self._waiting.pop(host, ()):
                 del self._resolving[transfer]
-                if isinstance(found, Failure):
-                    self._unsent.append((transfer.attempt, transfer.unresolved(found)))
-                else:
-                    self._add_resolved(transfer, host, parts(transfer.at)[3], found)
+                self._add_resolved(transfer, host, parts(transfer.at)[3], found)
         if self._resolving and self._options.connect_timeout:
             now = time.monotonic()
             for transfer in self._resolving:

@@ -60,7 +60,6 @@ class Loop:
             feeder.refill()
             done += self._move(0.0 if busy else min(HEARTBEAT, wait))
             done += self._judge(clock.now())
-            feeder.refill()
             with clock.absence():
                 yield done
 

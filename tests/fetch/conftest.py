@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,3 +31,19 @@ def fetch() -> Iterator[Fetch]:
 
     with buffers:
         yield fetch
+
+
+@pytest.fixture(params=["curl", "requests"])
+def engine(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def one(fetch: Any, engine: str) -> Any:
+    return lambda url, **options: fetch([url], fetcher=engine, **options)[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a.jpg").write_bytes(b"body" * 100)
+    return tmp_path

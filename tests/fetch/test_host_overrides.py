@@ -14,27 +14,11 @@ from any2ds.types import Failure, Payload
 SECRETS = ("Authorization", "Cookie", "X-Own")
 
 
-@pytest.fixture(params=["curl", "requests"])
-def engine(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 @pytest.fixture(autouse=True)
 def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "a.jpg").write_bytes(b"body" * 100)
-    return tmp_path
-
-
-@pytest.fixture
-def one(fetch: Any, engine: str) -> Any:
-    return lambda url, **options: fetch([url], fetcher=engine, **options)[0]
 
 
 @contextmanager

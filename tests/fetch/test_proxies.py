@@ -12,22 +12,6 @@ from any2ds.types import Failure, Payload
 LOGIN = "me:p@ss/w:rd"
 
 
-@pytest.fixture(params=["curl", "requests"])
-def engine(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "a.jpg").write_bytes(b"body" * 100)
-    return tmp_path
-
-
-@pytest.fixture
-def one(fetch: Any, engine: str) -> Any:
-    return lambda url, **options: fetch([url], fetcher=engine, **options)[0]
-
-
 def wrong(proxy: Proxy, scheme: str) -> str:
     return proxy.url_as(scheme).replace("me:", "me:hunter2")
 

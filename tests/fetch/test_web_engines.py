@@ -23,20 +23,10 @@ from any2ds.types import Failure, Payload
 BODY = bytes(range(256)) * 400
 
 
-@pytest.fixture(params=["curl", "requests"])
-def engine(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "a.jpg").write_bytes(BODY)
     return tmp_path
-
-
-@pytest.fixture
-def one(fetch: Any, engine: str) -> Any:
-    return lambda url, **options: fetch([url], fetcher=engine, **options)[0]
 
 
 def test_validators_are_told(one: Any, folder: Path) -> None:

@@ -292,21 +292,10 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
+def s3(s3_server: None) -> str:
     """A bucket on a server of this machine."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        fsspec.filesystem("s3").mkdir("lists")
-        yield "lists"
-        server.stop()
+    fsspec.filesystem("s3").mkdir("lists")
+    return "lists"
 
 
 class TestFromPython:

@@ -27,25 +27,14 @@ BODY = bytes(range(256)) * 40_000
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[Any]:
+def s3(s3_server: None) -> Any:
     """A bucket on a server of this machine."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        bucket = fsspec.filesystem("s3", skip_instance_cache=True)
-        bucket.mkdir("media")
-        bucket.pipe_file("media/a big.jpg", BODY)
-        bucket.pipe_file("media/a.txt", b"a")
-        bucket.pipe_file("media/empty", b"")
-        yield bucket
-        server.stop()
+    bucket = fsspec.filesystem("s3", skip_instance_cache=True)
+    bucket.mkdir("media")
+    bucket.pipe_file("media/a big.jpg", BODY)
+    bucket.pipe_file("media/a.txt", b"a")
+    bucket.pipe_file("media/empty", b"")
+    return bucket
 
 
 class _OfFileSystems(FetcherContract):

@@ -3,18 +3,27 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
-PIP := $(RUN) -m pip --disable-pip-version-check install --quiet
+INSTALL := -m pip --disable-pip-version-check install --quiet
+PIP := $(RUN) $(INSTALL)
 CORE := $(VENV)/.installed-core
 TEST := $(VENV)/.installed-test
+PACKAGE := requirements.txt setup.py any2ds/version.py
 
-.PHONY: help install demo test lint type format black bench clean
+# Where datasets are read with other people's libraries: .venv-reading for tests/reading, and for what clashes with others
+# or is as big as all of them .venv-X for tests/reading/with_X, each with requirements of that name.
+READING := .venv-reading $(patsubst tests/reading/with_%,.venv-%,$(wildcard tests/reading/with_*))
+
+.PHONY: help install demo test test-reading lint type format black bench crash fuzz clean
 
 help:
 	@echo "make demo      a first run: a small dataset from a server on this machine, into demo_output/"
 	@echo "make test      every test"
+	@echo "make test-reading   datasets read with DuckDB, Spark, TensorFlow and others: 3 GB to install, Python 3.11 or later"
 	@echo "make install   .venv with any2ds and what the tests need"
 	@echo "make lint      style; make type: types; make format (or black): put the style right"
 	@echo "make bench     benchmarks"
+	@echo "make crash     runs that are killed, into full disks and failing stores too; half an hour"
+	@echo "make fuzz      20 000 damaged files of every kind through the steps; a quarter of an hour"
 	@echo "make clean     remove .venv and whatever else was made"
 
 install: $(TEST)
@@ -23,7 +32,17 @@ demo: $(CORE)
 	$(RUN) examples/demo.py
 
 test: $(TEST)
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n auto --dist loadfile --max-worker-restart=0
+
+# Each file in a process of its own: what one library does to a process (threads, a JVM, fork) is not the next one's.
+test-reading: $(READING:=/.installed)
+	@status=0; \
+	for file in $(sort $(wildcard tests/reading/test_*.py tests/reading/with_*/test_*.py)); do \
+	    echo $$file; \
+	    folder=$$(basename $$(dirname $$file)); \
+	    .venv-$${folder#with_}/bin/python -m pytest -q -o faulthandler_timeout=600 $$file || status=1; \
+	done; \
+	exit $$status
 
 lint: $(TEST)
 	$(RUN) -m ruff check .
@@ -39,17 +58,24 @@ format black: $(TEST)
 bench: $(TEST)
 	$(RUN) benchmarks/run.py
 
+crash: $(TEST)
+	$(RUN) -m any2ds.testing.crash --seeds=100
+	$(RUN) -m any2ds.testing.crash --seeds=10 --on=disk,s3
+
+fuzz: $(TEST)
+	$(RUN) -m any2ds.testing.fuzz --cases=20000
+
 clean:
-	rm -rf $(VENV) demo_output simple_output benchmarks/results.json build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(READING) demo_output simple_output cifar_output benchmarks/results.json build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find any2ds tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-$(RUN):
+$(RUN) $(READING:=/bin/python): %/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	    echo "any2ds needs Python 3.10 or later; $(PYTHON) is: $$($(PYTHON) --version 2>&1)" >&2; \
 	    echo "name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	$(PYTHON) -m venv $* || { rm -rf $*; exit 1; }
 
-$(CORE): requirements.txt setup.py any2ds/version.py | $(RUN)
+$(CORE): $(PACKAGE) | $(RUN)
 	@echo "installing any2ds into $(VENV)"
 	$(PIP) -r requirements.txt -e .
 	@touch $@
@@ -57,4 +83,9 @@ $(CORE): requirements.txt setup.py any2ds/version.py | $(RUN)
 $(TEST): requirements-test.txt $(CORE)
 	@echo "installing what the tests need into $(VENV)"
 	$(PIP) -r requirements-test.txt
+	@touch $@
+
+$(READING:=/.installed): .venv-%/.installed: requirements-%.txt $(PACKAGE) | .venv-%/bin/python
+	@echo "installing what reads datasets into .venv-$*; this takes some minutes"
+	.venv-$*/bin/python $(INSTALL) -r $< -e .
 	@touch $@

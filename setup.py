@@ -26,15 +26,28 @@ def constant(name: str) -> str:
 
 
 EXTRAS = {
+    # pillow: the first whose wheels know AVIF; simplejpeg: the first that reads no memory beside an image
+    "image": ["opencv-python-headless>=4.9", "pillow>=11.3", "simplejpeg>=1.8.2"],
+    "audio": ["av>=16", "numpy"],
+    "video": ["av>=16", "numpy", "opencv-python-headless>=4.9", "pillow>=11.3"],
+    "text": ["trafilatura>=2.0", "lxml_html_clean>=0.4", "pypdfium2>=4.30", "charset-normalizer>=3.0"],
+    "arrayrecord": ["array_record>=0.8; sys_platform != 'win32'"],
     "azure": ["adlfs"],
+    "ftp": [],  # Python has it
     "gcs": ["gcsfs"],
+    "hdfs": [],  # pyarrow has it; a Hadoop client with its libhdfs must be on the machine
     "hf": ["huggingface_hub"],
+    "prometheus": ["prometheus_client>=0.20"],  # the first whose server can be stopped
     "requests": ["requests[socks]>=2.32", "urllib3>=2.6"],  # urllib3: the first that unpacks bodies in bounded memory
     "s3": ["s3fs"],
-    "sftp": ["paramiko"],
+    "sftp": ["paramiko>=3.2"],  # the first with channel_timeout
     "smb": ["smbprotocol"],
+    "tensorboard": ["tensorboard>=2.16"],
+    "tfrecord": ["google-crc32c>=1.5"],
+    "wandb": ["wandb>=0.22", "pillow>=11.3"],  # pillow: it wants that for pictures
 }
-TESTING = ["cryptography", "dnslib", "h2"]  # for the contracts and servers in any2ds/testing, besides a test runner
+# For the contracts and servers in any2ds/testing, besides a test runner.
+TESTING = ["cryptography", "dnslib", "gcp-storage-emulator", "h2", "paramiko", "protobuf", "pyftpdlib"]
 
 setup(
     name="any2ds",
@@ -47,12 +60,13 @@ setup(
     license="MIT",
     license_files=["LICENSE"],
     packages=find_packages(include=["any2ds", "any2ds.*"]),
-    package_data={"any2ds": ["py.typed"]},
+    package_data={"any2ds": ["py.typed", "reportpage/templates/*"]},
     python_requires=">=3.10",
     install_requires=requirements("requirements.txt"),
     extras_require={
         **EXTRAS,
-        "all": sorted(library for libraries in EXTRAS.values() for library in libraries),
+        "media": sorted({library for name in ("image", "audio", "video", "text") for library in EXTRAS[name]}),
+        "all": sorted({library for libraries in EXTRAS.values() for library in libraries}),
         "testing": TESTING,
     },
     entry_points={"console_scripts": ["any2ds=any2ds.cli:main"]},

@@ -27,6 +27,7 @@ class Buffer:
         self.transfers = transfers
         self.received = 0  # bytes that ever arrived
         self.used = 0  # bytes of bodies in memory, those included that arrive in this thread
+        self.paused = False  # because those who take the bodies have more than enough of them
         self.half = limit // 2  # what is in flight, and what writers hold
         self.share_among(transfers)
         # From here on, bodies that wait go to the spool: many of them scattered over the heap make every allocation
@@ -44,7 +45,7 @@ class Buffer:
     @property
     def full(self) -> bool:
         """No new transfer should start: what is in flight may still grow to its share."""
-        return self.used + self._apart > self.half + self.few
+        return self.paused or self.used + self._apart > self.half + self.few
 
     def receive(self) -> Receiving:
         return Receiving(self)
@@ -52,6 +53,11 @@ class Buffer:
     def close(self) -> None:
         """Give the disk back; no body on it can be read after."""
         self.spool.close()
+
+    def hold(self, data: bytes) -> Body:
+        """A body that was made in this process."""
+        self.used += len(data)
+        return Body(self, len(data), [data])
 
     def parcel(self) -> Parcel:
         """For a body that arrives in another thread."""
@@ -307,6 +313,13 @@ class Body:
             if len(found) >= _HEAD:
                 return found[:_HEAD]
         return found
+
+    def joined(self) -> bytes:
+        """All of it, in memory, where it is kept in one piece from now on."""
+        data = self.read()
+        if self._chunks is not None:
+            self._chunks = [data]
+        return data
 
     def chunks(self) -> Iterator[bytes | memoryview]:
         """All of it, in pieces of at most a megabyte where it waits; each is valid until the body is released."""

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import logging
 import os
-import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
 
 _EXAMPLES = """\
@@ -22,6 +23,8 @@ examples:
   any2ds --url_list=s3://bucket/urls.parquet --output_folder=s3://bucket/dataset --processes_count=16
   zcat urls.txt.gz | any2ds --url_list=-
   any2ds --config=run.yaml --timeout=30
+  any2ds --preset=img2dataset --url_list=urls.parquet --input_format=parquet --image_size=384
+  any2ds retry dataset --timeout=60
 """
 
 
@@ -29,6 +32,9 @@ _GO_ON = "finished shards are kept, run the same command again to go on"
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    from any2ds.stopping import own_process
+
+    own_process()
     code = 130
     with contextlib.suppress(KeyboardInterrupt):  # in the moment before there is anything to clean up
         code = run(list(sys.argv[1:] if arguments is None else arguments))
@@ -39,35 +45,198 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     os._exit(code)
 
 
+@dataclass(frozen=True)
+class Command:
+    """What any2ds can do."""
+
+    usage: str
+    summary: str
+    groups: Sequence[Any]  # of its options, in `config`
+    run: Callable[[dict[str, Any]], int]  # takes the options as they were given; the exit code
+    subject: str = ""  # the option that may be given without its name
+    comfort: str = ""  # for who interrupts it
+
+
+def _commands() -> dict[str, Command]:
+    from any2ds import config
+
+    return {
+        "download": Command(
+            "any2ds --url_list=urls.txt [--option=value ...]",
+            "from a list of URLs to a dataset",
+            config.GROUPS,
+            _download,
+            comfort=_GO_ON,
+        ),
+        "verify": Command(
+            "any2ds verify OUTPUT_FOLDER [--sample=1%] [--repair]",
+            "is a dataset whole?",
+            [config.VerifyOptions],
+            _verify,
+            "output_folder",
+        ),
+        "inspect": Command(
+            "any2ds inspect OUTPUT_FOLDER",
+            "what is in a dataset?",
+            [config.InspectOptions],
+            _inspect,
+            "output_folder",
+        ),
+        "card": Command(
+            "any2ds card OUTPUT_FOLDER [--license=cc-by-4.0]",
+            "a README.md that tells what is in a dataset",
+            [config.CardOptions],
+            _card,
+            "output_folder",
+        ),
+        "report": Command(
+            "any2ds report OUTPUT_FOLDER [--format=html|md|json] [--open]",
+            "a page that tells what has become of a dataset",
+            [config.ReportOptions],
+            _report,
+            "output_folder",
+        ),
+        "retry": Command(
+            "any2ds retry OUTPUT_FOLDER [--codes=timeout_total,http_5xx] [--option=value ...]",
+            "fetch again what failed in a dataset",
+            config.RETRY_GROUPS,
+            _retry,
+            "output_folder",
+            comfort="shards that are through are kept, run it again for the others",
+        ),
+    }
+
+
+def _download(options: dict[str, Any]) -> int:
+    from any2ds.api import download
+
+    download(**options)
+    return 0
+
+
+def _retry(options: dict[str, Any]) -> int:
+    from any2ds.api import retry
+
+    retry(**options)
+    return 0
+
+
+def _verify(options: dict[str, Any]) -> int:
+    from any2ds.config import VerifyOptions, parse_groups
+    from any2ds.verification import lines, verify
+
+    (wanted,) = parse_groups(options, [VerifyOptions])
+    report = verify(**options)
+    if wanted.json:
+        _write_json(report.to_json(), wanted.json)
+    if wanted.json != "-":
+        _say("\n".join(map(_printable, lines(report))), sys.stdout)
+    return 0 if report.ok else 1
+
+
+def _inspect(options: dict[str, Any]) -> int:
+    from any2ds.config import InspectOptions, parse_groups
+    from any2ds.overview import inspect, show
+
+    (wanted,) = parse_groups(options, [InspectOptions])
+    with contextlib.suppress(AttributeError):
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # captions are in any script
+    overview = inspect(**options)
+    if wanted.json:
+        _write_json(overview.to_json(), wanted.json)
+    if wanted.json != "-":
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads
+            show(overview, sys.stdout)
+    return 0
+
+
+def _card(options: dict[str, Any]) -> int:
+    from any2ds.datasetcard import card
+
+    _say_in_utf8()
+    made = card(**options)
+    _say(made.text if made.path is None else f"written to {made.path}", sys.stdout)
+    return 0
+
+
+def _report(options: dict[str, Any]) -> int:
+    from any2ds.config import ReportOptions, parse_groups
+    from any2ds.layout import REPORT_FILE
+    from any2ds.reportpage import report
+
+    (wanted,) = parse_groups(options, [ReportOptions])
+    _say_in_utf8()
+    report(**options)
+    if wanted.format == "html" and wanted.output != "-":
+        place = wanted.output or f"{wanted.output_folder.rstrip('/')}/{REPORT_FILE}"
+        _say(_printable(place), sys.stdout)
+    return 0
+
+
+def _say_in_utf8() -> None:
+    """What is of any script, and most often goes into a file."""
+    with contextlib.suppress(AttributeError):
+        sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+
+
+def _write_json(content: Any, path: str) -> None:
+    """Raises OutputError if it cannot be written."""
+    import json
+
+    from any2ds.errors import OutputError
+
+    written = json.dumps(content, indent=2, ensure_ascii=True) + "\n"
+    if path == "-":
+        _say(written, sys.stdout)
+        return
+    try:
+        with open(os.path.expanduser(path), "w", encoding="utf-8") as file:
+            file.write(written)
+    except OSError as error:
+        raise OutputError(f"--json={path}: {error.strerror}") from error
+
+
+def _printable(words: str) -> str:
+    from any2ds.errors import printable
+
+    return printable(words)
+
+
 def run(given: Sequence[str]) -> int:
     """Do what the arguments say; the exit code."""
     from any2ds.errors import Any2dsError
+    from any2ds.stopping import Terminated
 
+    commands = _commands()
+    name, arguments = (given[0], given[1:]) if given and given[0] in commands else ("download", given)
+    command = commands[name]
     if not given or {"--help", "-h"} & set(given) or list(given) == ["help"]:
-        return _say(help_text(), sys.stdout)
+        return _say(help_text(name, _preset_in(arguments)), sys.stdout)
     if "--version" in given:
         from any2ds.version import __version__
 
         return _say(f"any2ds {__version__}", sys.stdout)
     debug = "--log_level=debug" in given
+    is_json = any(argument.replace("-", "_") == "__log_format=json" for argument in given)
     try:
-        options = parse(given)
-        _check(options)
-        from any2ds.api import download
-
-        _log_to_terminal()
-        signal.signal(signal.SIGTERM, _terminate)
-        download(**options)
-        return 0
+        options = parse(arguments, command)
+        is_json = _check(options, command)
+        _log_to_terminal(is_json)
+        return command.run(options)
     except Any2dsError as error:
         code, words, trace = error.exit_code, str(error), traceback.format_exc()
     except KeyboardInterrupt:
-        code, words, trace = 130, f"interrupted; {_GO_ON}", ""
-    except _Terminated:
-        code, words, trace = 143, f"terminated; {_GO_ON}", ""
+        code, words, trace = 130, "; ".join(filter(None, ("interrupted", command.comfort))), ""
+    except Terminated:
+        code, words, trace = 143, "; ".join(filter(None, ("terminated", command.comfort))), ""
     except Exception as error:
         code, words = 1, f"unexpected {type(error).__name__}: {error} (--log_level=debug shows where)"
         trace = traceback.format_exc()
+    if is_json:
+        from any2ds.reporters import _jsonlines
+
+        _jsonlines.say("error", exit_code=code, message=words, **({"traceback": trace} if debug and trace else {}))
+        return code
     if debug and trace:
         _say(trace, sys.stderr)
     # What a list or a server has put into the words must not reach the terminal as more than words.
@@ -75,7 +244,7 @@ def run(given: Sequence[str]) -> int:
     return code
 
 
-def parse(given: Sequence[str]) -> dict[str, Any]:
+def parse(given: Sequence[str], command: Command) -> dict[str, Any]:
     """The options among the arguments, as text. Raises OptionError for whatever is not an option.
 
     fire would call the function first and complain about unknown flags afterwards, guess types from the look of a
@@ -85,7 +254,7 @@ def parse(given: Sequence[str]) -> dict[str, Any]:
     import fire
     from fire.decorators import SetParseFns
 
-    arguments = _joined(given)
+    arguments = _joined(given, command)
     names = [argument[2:].partition("=")[0] for argument in arguments]
     parsed: dict[str, Any] = {}
 
@@ -96,24 +265,32 @@ def parse(given: Sequence[str]) -> dict[str, Any]:
     return parsed
 
 
-def _joined(given: Sequence[str]) -> list[str]:
+def _joined(given: Sequence[str], command: Command) -> list[str]:
     """Every option as `--name=value`. Raises OptionError for anything else."""
-    from any2ds.config import check_names, declared
+    from any2ds import recipes
+    from any2ds.config import check_names, declared, makes_datasets
     from any2ds.errors import OptionError
 
-    flags = {info.name for info in declared() if info.is_flag}
+    flags = {info.name for info in declared(command.groups) if info.is_flag}
+    foreign = recipes.foreign_options() if makes_datasets(command.groups) else {}  # the preset may be in a file
+    if foreign:
+        flags |= recipes.foreign_flags()
     found: list[str] = []
     arguments = list(given)
     while arguments:
         argument = arguments.pop(0)
+        if command.subject and not argument.startswith("--") and not found:
+            argument = f"--{command.subject}={argument}"
         if not argument.startswith("--") or argument == "--":
-            raise OptionError(f"unexpected {argument!r}: options are given as --name=value (quote a glob)")
+            near = [] if found else difflib.get_close_matches(argument, _commands(), n=1)
+            hint = f"did you mean {near[0]}?" if near else "options are given as --name=value (quote a glob)"
+            raise OptionError(f"unexpected {argument!r}: {hint}")
         name, equals, value = argument[2:].partition("=")
         name = name.replace("-", "_")
         if not equals and name.startswith("no") and name[2:] in flags:
             name, equals, value = name[2:], "=", "False"
-        if name != "config":
-            check_names([name])
+        if name != "config" and name not in foreign:
+            check_names([name], command.groups)
         next_is_value = bool(arguments) and not arguments[0].startswith("--")
         if not equals and next_is_value:
             value = arguments.pop(0)
@@ -125,34 +302,55 @@ def _joined(given: Sequence[str]) -> list[str]:
     return found
 
 
-def _check(options: dict[str, Any]) -> None:
-    """Raises OptionError for values that cannot be, before anything heavy is loaded."""
-    from any2ds.config import Config
+def _check(options: dict[str, Any], command: Command) -> bool:
+    """Whether lines of JSON are wanted. Raises OptionError for a value that cannot be, before much is loaded."""
+    from any2ds.config import WatchOptions, parse_groups
 
-    Config.from_options(options)
+    groups = parse_groups(options, command.groups)
+    return any(isinstance(group, WatchOptions) and group.log_format == "json" for group in groups)
 
 
-def help_text() -> str:
+def _preset_in(given: Sequence[str]) -> str | None:
+    """The one that is asked for, if it is one."""
+    from any2ds.registry import names
+
+    found = [
+        argument.partition("=")[2] or value
+        for argument, value in zip(given, [*given[1:], ""], strict=True)
+        if argument.partition("=")[0] == "--preset"
+    ]
+    return next((preset for preset in found if preset in names("recipes")), None)
+
+
+def help_text(name: str = "download", preset: str | None = None) -> str:
+    """With the defaults of a `preset`, and the options that it adds."""
+    from any2ds import recipes
     from any2ds.config import declared
 
-    lines = [
-        "any2ds: from a list of URLs to a dataset",
-        "",
-        "usage: any2ds --url_list=urls.txt [--option=value ...]",
-    ]
+    commands = _commands()
+    recipe = recipes.find(preset)
+    defaults = recipe.defaults if recipe else {}
+    lines = [f"any2ds: {commands[name].summary}", "", f"usage: {commands[name].usage}"]
+    if name == "download":
+        others = [command for other, command in commands.items() if other != name]
+        width = max((len(command.usage) for command in others), default=0)
+        lines += [f"       {command.usage:<{width}}  {command.summary}" for command in others]
     group = ""
-    for info in declared():
+    for info in declared(commands[name].groups):
         if info.group != group:
             group = info.group
             lines += ["", f"{group}:"]
-        lines.append(f"  --{info.name:<25} {info.help} [{info.shown}]")
+        lines.append(f"  --{info.name:<25} {info.help} [{defaults.get(info.name, info.shown)}]")
+    if recipe:
+        lines += ["", f"With --preset={preset}, whose defaults are shown above, also:"]
+        lines += [f"  --{name:<25} {option.help} [{option.shown}]" for name, option in recipe.options.items()]
     lines += [
         "",
         "Also:",
         "  --config=FILE               YAML or JSON file with any of these; the command line wins",
         "  --version, --help",
         "",
-        _EXAMPLES,
+        *([_EXAMPLES] if name == "download" else []),
     ]
     return "\n".join(lines)
 
@@ -166,25 +364,30 @@ def _say(words: str, stream: TextIO) -> int:
     return 0
 
 
-def _log_to_terminal() -> None:
+def _log_to_terminal(is_json: bool) -> None:
+    logging.raiseExceptions = False  # a terminal that is gone is no reason to complain to it
+    logging.getLogger("any2ds").addHandler(_json_handler() if is_json else _text_handler())
+
+
+def _json_handler() -> logging.Handler:
+    from any2ds.reporters import _jsonlines
+
+    _jsonlines.speak_json()
+    return _jsonlines.JsonHandler()
+
+
+def _text_handler() -> logging.Handler:
     from rich.logging import RichHandler
 
-    from any2ds.errors import redacted
+    from any2ds.errors import harmless
     from any2ds.reporters._stderr import StderrConsole
 
-    class WithoutCredentials(logging.Formatter):
+    class Harmless(logging.Formatter):
+        """Without credentials, and without what a terminal would obey."""
+
         def format(self, record: logging.LogRecord) -> str:
-            return redacted(super().format(record))
+            return harmless(super().format(record))
 
-    logging.raiseExceptions = False  # a terminal that is gone is no reason to complain to it
     handler = RichHandler(console=StderrConsole(), show_path=False)
-    handler.setFormatter(WithoutCredentials("%(message)s"))
-    logging.getLogger("any2ds").addHandler(handler)
-
-
-class _Terminated(BaseException):
-    """SIGTERM, on its way through the same clean-up as Ctrl-C."""
-
-
-def _terminate(number: int, frame: Any) -> NoReturn:
-    raise _Terminated
+    handler.setFormatter(Harmless("%(message)s"))
+    return handler

@@ -8,225 +8,61 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import ipaddress
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from any2ds import registry
-from any2ds.cookies import CookieJar
-from any2ds.errors import OptionError, UsageError
+from any2ds import recipes
+from any2ds.cores import cores
+from any2ds.errors import OptionError, UsageError, redacted
+from any2ds.mediaoptions import (
+    MEDIA_GROUPS,
+    AudioOptions,
+    ImageOptions,
+    MediaOptions,
+    TransformLimits,
+    TransformOptions,
+    VideoOptions,
+)
+from any2ds.parsers import (
+    HashCheck,
+    boolean,
+    byte_count,
+    byte_count_or_0,
+    byte_count_up_to,
+    column_name,
+    cookie_file,
+    extension,
+    failure_codes,
+    grace,
+    hash_check,
+    header_value,
+    headers,
+    host_pattern,
+    integer,
+    integer_or_auto,
+    local_folder,
+    metadata_formats,
+    names,
+    nameservers,
+    one_of,
+    option,
+    optional,
+    part,
+    path,
+    proxy,
+    seconds,
+    share,
+    stores,
+    text,
+    url_list,
+)
 from any2ds.version import USER_AGENT
+from any2ds.watchoptions import WatchOptions
 
-Parser = Callable[[Any], Any]
-"""Turns what a person gave (text from the command line, any value from Python or YAML) into the option's type.
-
-Raises ValueError with the words for what it would have taken."""
-
-
-def option(help: str, parse: Parser, default: Any = MISSING, shown: str | None = None, is_secret: bool = False) -> Any:
-    """A dataclass field that is an option. `shown` replaces the default in the help where it is not a plain value.
-
-    The value of one that `is_secret` is never repeated in an error message.
-    """
-    return field(default=default, metadata={"help": help, "parse": parse, "shown": shown, "is_secret": is_secret})
-
-
-# --- parsers: small, and the only place where values are checked ---
-
-
-def text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("a text that is not empty")
-    return value
-
-
-def optional(parse: Parser) -> Parser:
-    return lambda value: None if value is None or value in ("", "None", "none", "null") else parse(value)
-
-
-def boolean(value: Any) -> bool:
-    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    try:
-        return words[str(value).lower()]
-    except KeyError:
-        raise ValueError("True or False") from None
-
-
-def integer(at_least: int, at_most: int | None = None) -> Parser:
-    wanted = f"a whole number of at least {at_least}" + (f" and at most {at_most}" if at_most else "")
-
-    def parse(value: Any) -> int:
-        number = float(value) if not isinstance(value, bool) else None
-        if number is None or number != int(number) or number < at_least or (at_most and number > at_most):
-            raise ValueError
-        return int(number)
-
-    return _wanting(wanted, parse)
-
-
-def seconds(value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = -1.0
-    if not 0 <= number < 1e9:
-        raise ValueError("a number of seconds, 0 for no limit")
-    return number
-
-
-_UNITS = {
-    "": 1,
-    "k": 1000,
-    "m": 1000**2,
-    "g": 1000**3,
-    "t": 1000**4,
-    "ki": 1024,
-    "mi": 1024**2,
-    "gi": 1024**3,
-    "ti": 1024**4,
-}
-
-
-def byte_count(value: Any) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?i?)b?", str(value).strip().lower())
-    if match is None or match[2] not in _UNITS or (size := int(float(match[1]) * _UNITS[match[2]])) < 1:
-        raise ValueError("a size such as 500000, 200MB or 1GiB")
-    return size
-
-
-def names(value: Any) -> tuple[str, ...]:
-    """`a,b`, `[a, b]`, `["a", "b"]` or a list: people should not have to quote JSON in a shell."""
-    if isinstance(value, str):
-        outer = re.fullmatch(r"\s*(?:\[(.*)\]|\((.*)\))\s*", value)
-        inner = value if outer is None else outer[1] if outer[1] is not None else outer[2]
-        value = [part.strip().strip("\"'") for part in inner.split(",")]
-    found = tuple(value)
-    if not all(isinstance(part, str) and part for part in found):
-        raise ValueError("names separated by commas")
-    return found
-
-
-def url_list(value: Any) -> Any:
-    """A path, or several; Arrow tables and Python lists of URLs or rows pass as they are."""
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, str):
-        if value.startswith("[") and value.endswith("]"):
-            return list(names(value))
-        return text(value)
-    if isinstance(value, Mapping) or value is None or isinstance(value, (bool, int, float, bytes)):
-        raise ValueError("a path, a list of paths, a list of URLs or an Arrow table")
-    if isinstance(value, Sequence):
-        return [str(part) if isinstance(part, Path) else part for part in value]
-    return value
-
-
-def path(value: Any) -> str:
-    return text(str(value) if isinstance(value, Path) else value)
-
-
-def one_of(*allowed: str) -> Parser:
-    return _among(lambda: allowed)
-
-
-def part(kind: str) -> Parser:
-    """The name of a part that the registry knows."""
-    return _among(lambda: registry.names(kind))
-
-
-def _among(allowed: Callable[[], tuple[str, ...]]) -> Parser:
-    def parse(value: Any) -> str:
-        if value not in allowed():
-            near = difflib.get_close_matches(str(value), allowed(), n=1)
-            raise ValueError(f"one of {', '.join(allowed())}" + (f" (did you mean {near[0]}?)" if near else ""))
-        return str(value)
-
-    return parse
-
-
-def _wanting(wanted: str, parse: Parser) -> Parser:
-    def parse_or_say(value: Any) -> Any:
-        try:
-            return parse(value)
-        except (TypeError, ValueError, OverflowError):
-            raise ValueError(wanted) from None
-
-    return parse_or_say
-
-
-def integer_or_auto(at_least: int, at_most: int) -> Parser:
-    number = integer(at_least, at_most)
-
-    def parse(value: Any) -> int | str:
-        try:
-            return "auto" if value == "auto" else int(number(value))
-        except ValueError as error:
-            raise ValueError(f"auto, or {error}") from None
-
-    return parse
-
-
-def extension(value: Any) -> str:
-    """A file extension without its dot; no dot in it, since webdataset cuts a member's name at the first one."""
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,16}", value):
-        raise ValueError("auto, or an extension of letters and digits such as flat")
-    if value.lower() in ("txt", "json"):
-        raise ValueError("another extension: txt is the caption's and json the metadata's")
-    return value
-
-
-def headers(value: Any) -> tuple[str, ...]:
-    """`Name: value, Name: value`, a mapping, or a list of `Name: value`."""
-    if isinstance(value, Mapping):
-        value = [f"{name}: {content}" for name, content in value.items()]
-    elif isinstance(value, str):
-        value = re.split(r",\s*(?=[A-Za-z0-9-]+:\s)", value)
-    found = tuple(header_value(part) for part in value)
-    if not all(re.match(r"[A-Za-z0-9-]+:\s", part) for part in found):
-        raise ValueError("headers such as 'Referer: https://example.org'")
-    return found
-
-
-def cookie_file(value: Any) -> str:
-    """The path of a file that has been read as cookies, so that a bad one is known before the start."""
-    wanted = "a cookie file in Netscape's format"
-    try:
-        CookieJar.read(str(value))
-    except OSError as error:
-        raise ValueError(f"{wanted}, and it cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"{wanted}, and {error}") from None
-    return str(value)
-
-
-_PROXIES = ("http", "https", "socks4", "socks4a", "socks5", "socks5h")
-
-
-def proxy(value: Any) -> str:
-    """`http://host:port`, with a user name and a password if need be; `host:port` is an http proxy."""
-    import ada_url
-
-    wanted = f"a URL such as http://proxy:3128 ({', '.join(_PROXIES)})"
-    if not isinstance(value, str) or not value.strip() or any(char.isspace() for char in value.strip()):
-        raise ValueError(wanted)
-    value = value.strip()
-    try:
-        url = ada_url.URL(value if "://" in value else f"http://{value}")
-    except ValueError:
-        raise ValueError(wanted) from None
-    if url.protocol[:-1] not in _PROXIES or not url.hostname or url.pathname not in ("", "/") or url.search or url.hash:
-        raise ValueError(wanted)
-    port = re.search(r":(\d+)/?$", value)
-    if port is None:  # libcurl would take 1080, and requests 80
-        raise ValueError(f"{wanted}, with its port")
-    # As the parser writes it, percent-encoded: libraries disagree on where a password with an @ in it ends.
-    user = f"{url.username}:{url.password}@" if url.password else f"{url.username}@" if url.username else ""
-    return f"{url.protocol}//{user}{url.hostname}:{int(port[1])}"
-
+_MOST_SHOWN = 100  # values of a list
 
 OVERRIDABLE = (
     "user_agent",
@@ -269,53 +105,8 @@ def host_overrides(value: Any) -> dict[str, dict[str, Any]]:
     return parsed
 
 
-def host_pattern(written: Any) -> str:
-    """`example.org`, `*.example.org` (what is below it), each with a port or without, in ASCII and lower case."""
-    import ada_url
-
-    wrong = OptionError(f"hosts: {written!r} is no host: it takes example.org, *.example.org or example.org:8080")
-    text = written.strip() if isinstance(written, str) else ""
-    host = text.removeprefix("*.")
-    if not host or re.search(r"[/@?#*\s\\]", host):
-        raise wrong
-    try:
-        name = ada_url.URL(f"http://{host}").hostname.removesuffix(".")
-    except ValueError:
-        raise wrong from None
-    port = re.search(r":(\d+)$", host)
-    is_address = name.startswith("[") or re.fullmatch(r"[\d.]+", name)
-    if not name or (is_address and text != host):
-        raise wrong
-    return ("*." if text != host else "") + name + (f":{int(port[1])}" if port else "")
-
-
 def _all_names() -> frozenset[str]:
     return frozenset(info.name for info in declared())
-
-
-def nameservers(value: Any) -> tuple[str, ...]:
-    """Addresses with or without a port, `[::1]:53` for IPv6; or the word os."""
-    try:
-        found = names(value)
-        if found != ("os",):
-            for server in found:
-                _check_address(server)
-    except (TypeError, ValueError):
-        raise ValueError("addresses such as 1.1.1.1,8.8.8.8 or 127.0.0.1:5353, or os") from None
-    return found
-
-
-def _check_address(server: str) -> None:
-    match = re.fullmatch(r"\[([0-9a-fA-F:.]+)\](?::(\d+))?|([0-9.]+)(?::(\d+))?|([0-9a-fA-F:.]+)", server)
-    if match is None or not 0 < int(match[2] or match[4] or 53) < 65536:
-        raise ValueError
-    ipaddress.ip_address(match[1] or match[3] or match[5])
-
-
-def header_value(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or not (value.isprintable() and value.isascii()):
-        raise ValueError("one line of ASCII text")
-    return value.strip()
 
 
 # --- the options, by group ---
@@ -329,7 +120,9 @@ _LEAST_SHARE = 1 << 16  # bytes of memory for each of them
 class InputOptions:
     """Which rows"""
 
-    url_list: Any = option("file, folder, glob or list of them, local or remote; - is standard input", url_list)
+    url_list: Any = option(
+        "file, folder, glob or list of them, local or remote; - is standard input", url_list, shown="urls.txt"
+    )
     input_format: str | None = option(
         "txt, csv, tsv, json, jsonl or parquet, each also compressed",
         optional(part("readers")),
@@ -347,8 +140,35 @@ class InputOptions:
 class OutputOptions:
     """What is written"""
 
+    preset: str | None = option(
+        "img2dataset: the option names, defaults and metadata of that tool, so that its command lines work",
+        optional(part("recipes")),
+        None,
+    )
     output_folder: str = option("folder for the dataset, local or remote (s3://bucket/name)", path, "files")
-    output_format: str = option("files, webdataset, parquet or dummy", part("writers"), "files")
+    output_format: str = option("files, webdataset, parquet, tfrecord, arrayrecord or dummy", part("writers"), "files")
+    incremental_mode: str = option(
+        "where there are shards already: incremental makes what is missing; extend puts a new list behind them;"
+        " overwrite removes them first",
+        one_of("incremental", "extend", "overwrite"),
+        "incremental",
+    )
+    metadata_format: tuple[str, ...] = option(
+        "how metadata are stored: parquet always; csv and jsonl as well if asked for", metadata_formats, ("parquet",)
+    )
+    row_group_bytes: int = option(
+        "parquet: a row group ends before its files are more than this; what is read at least to get one of them",
+        byte_count_up_to(2**30, "1GiB"),
+        4 << 20,
+        "4MiB",
+    )
+    parquet_data: str = option(
+        "parquet: the column data is plain bytes (binary), or what Hugging Face's datasets decodes as image or audio",
+        one_of("binary", "image", "audio"),
+        "binary",
+    )
+    data_column: str = option("parquet: the column that holds the files", column_name, "data")
+    tfrecord_compression: str = option("of tfrecord shards: none, or gzip", one_of("none", "gzip"), "none")
     number_sample_per_shard: int = option("rows in a shard", integer(1), 10000)
     oom_shard_count: int = option("digits of the shard number", integer(1, 18), 5)
     file_ext: str = option("extension of the stored files; auto: by their content", extension, "auto")
@@ -356,12 +176,49 @@ class OutputOptions:
     compute_hash: str | None = option(
         "a further hash into the metadata: md5, sha256 or sha512", optional(one_of("md5", "sha256", "sha512")), None
     )
+    verify_hash: HashCheck | None = option(
+        "column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]",
+        optional(hash_check),
+        None,
+    )
+    on_hash_mismatch: str = option(
+        "a file with another hash is: fail_row, a failed row; drop, not stored; flag, stored and marked",
+        one_of("drop", "flag", "fail_row"),
+        "fail_row",
+    )
     dedupe: str = option(
         "a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each",
         one_of("shard", "run", "none"),
         "shard",
     )
-    disable_all_reencoding: bool = option("store every file byte for byte", boolean, False)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """How it is stored"""
+
+    staging_dir: str | None = option(
+        "folder on this machine where shards are made, and files wait, before they are published",
+        optional(local_folder),
+        None,
+        "_tmp in a local output folder, else the system's temp folder",
+    )
+    fsync: bool = option(
+        "wait until the disk has what is published, so that a power failure leaves no shard half", boolean, True
+    )
+    min_free_bytes: int | None = option(
+        "the run ends when less is free where shards are staged or stored; 0: only when the disk is full",
+        optional(byte_count_or_0),
+        None,
+        "256MiB, but no more than 2 % of the disk",
+    )
+    max_staging_bytes: int = option(
+        "bytes of shards, per process, beyond which fetching waits as long as finished ones wait for a slow store",
+        byte_count,
+        16 << 30,
+        "16GiB",
+    )
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,8 +324,114 @@ class RunOptions:
     )
     distributor: str = option("multiprocessing, or inline for debugging", part("distributors"), "multiprocessing")
     subjob_size: int = option("shards per job, for distributors that need it", integer(1), 1000)
+    max_shard_retry: int = option(
+        "further tries at a shard that failed as a whole, or whose worker process died", integer(0, 1000), 3
+    )
+    grace: float = option(
+        "seconds that open shards may take to be finished after Ctrl-C or SIGTERM; 0 stops at once", grace, 10.0
+    )
+    transform_threads: int | None = option(
+        "threads per process that decode and encode", optional(integer(1, 1024)), None, "cores / processes"
+    )
+    transform_timeout: float = option(
+        "seconds for one file, or batch, after which its row fails as transform_timeout; 0 for no limit", seconds, 300.0
+    )
+    max_decoded_bytes: int = option(
+        "memory for files being decoded, per process; one that needs more waits until it is alone",
+        byte_count,
+        2**30,
+        "1GiB",
+    )
     log_level: str = option("debug, info, warning or error", one_of("debug", "info", "warning", "error"), "warning")
     quiet: bool = option("no progress and no report on the terminal", boolean, False)
+
+    @property
+    def transform_limits(self) -> TransformLimits:
+        threads = self.transform_threads or -(-cores() // (self.processes_count or cores()))
+        return TransformLimits(threads, self.transform_timeout, self.max_decoded_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryOptions:
+    """Which rows are tried again"""
+
+    output_folder: str = option("folder of the dataset, local or remote", path, shown="dataset")
+    codes: tuple[str, ...] = option(
+        "failures to try again: codes, http_<status>, http_4xx, http_5xx, transient (those that may have passed), all",
+        failure_codes,
+        ("transient",),
+        "transient",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """What is verified"""
+
+    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    sample: str | None = option(
+        "shards whose contents are read, picked at random: 1%, or a number of them; the files and counts of all are"
+        " checked",
+        optional(share),
+        None,
+        "all",
+    )
+    seed: int | None = option("picks the same shards again", optional(integer(0)), None, "another one each time")
+    repair: bool = option("put broken shards back to be done: remove their files, the stats first", boolean, False)
+    json: str | None = option("file for the whole report as JSON, - for standard output", optional(path), None)
+    processes_count: int | None = option(
+        "processes that read shards, no more than there are shards", optional(integer(1, 1024)), None, "number of cores"
+    )
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+    quiet: bool = option("no progress on the terminal", boolean, False)
+
+
+@dataclass(frozen=True, slots=True)
+class InspectOptions:
+    """What is looked at"""
+
+    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    samples: int = option("rows that are shown", integer(0, 1000), 5)
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+    json: str | None = option("file for all of it as JSON, - for standard output", optional(path), None)
+
+
+@dataclass(frozen=True, slots=True)
+class CardOptions:
+    """What the card says"""
+
+    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    pretty_name: str | None = option("name of the dataset for people", optional(text), None, "that of the folder")
+    license: str | None = option(
+        "of the dataset, as the Hugging Face Hub calls it: cc-by-4.0, cc0-1.0, mit …; any other is called other there",
+        optional(text),
+        None,
+    )
+    language: tuple[str, ...] | None = option("of captions and texts, as codes: en, de", optional(names), None)
+    output: str | None = option(
+        "file for the card, - for standard output", optional(path), None, "README.md in the folder of the dataset"
+    )
+    force: bool = option("replace a README.md that any2ds did not write", boolean, False)
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """What is reported"""
+
+    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    format: str = option(
+        "html, a page; md, for pull requests; or json, the figures", one_of("html", "md", "json"), "html"
+    )
+    output: str | None = option(
+        "file to write to, - for standard output",
+        optional(path),
+        None,
+        "report.html in the folder; of md and json, standard output",
+    )
+    samples: int = option("samples that the page shows", integer(0, 1000), 64)
+    open: bool = option("show the page in a browser", boolean, False)
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,8 +440,14 @@ class Config:
 
     input: InputOptions
     output: OutputOptions
+    storage: StorageOptions
+    files: TransformOptions
+    image: ImageOptions
+    audio: AudioOptions
+    video: VideoOptions
     fetch: FetchOptions
     run: RunOptions
+    watch: WatchOptions
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Config:
@@ -486,30 +455,119 @@ class Config:
 
         Raises OptionError that names the option and what it takes.
         """
-        given = dict(options)
-        if (file := given.pop("config", None)) is not None:
-            given = {**read_config_file(str(file)), **given}
-        check_names(given)
-        groups = {}
-        for name, group in _GROUPS.items():
-            values = {f.name: _parse(f, given[f.name]) for f in dataclasses.fields(group) if f.name in given}
-            if "url_list" not in values and group is InputOptions:
-                raise OptionError("url_list is missing: --url_list=urls.txt (any2ds --help lists the options)")
-            groups[name] = group(**values)
-        return cls(**groups)
+        config = cls(*parse_groups(options, GROUPS))
+        of_steps = (config.image.bbox_col, config.video.clips_col)
+        _check_columns_of_steps(config)
+        config = dataclasses.replace(config, input=_with_columns(config.input, of_steps))
+        _check_data_column(config)
+        return config
 
     def to_options(self) -> dict[str, Any]:
         """The flat options again."""
-        groups = (getattr(self, name) for name in _GROUPS)
-        return {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
+        return flat([getattr(self, f.name) for f in dataclasses.fields(self)])
+
+    @property
+    def media(self) -> MediaOptions:
+        return MediaOptions(self.files, self.image, self.audio, self.video)
 
 
-_GROUPS: dict[str, Any] = {
-    "input": InputOptions,
-    "output": OutputOptions,
-    "fetch": FetchOptions,
-    "run": RunOptions,
-}
+GROUPS: tuple[Any, ...] = (
+    InputOptions,
+    OutputOptions,
+    StorageOptions,
+    *MEDIA_GROUPS,
+    FetchOptions,
+    RunOptions,
+    WatchOptions,
+)
+"""Those of `download`. Other commands have others, and some in common with it."""
+
+RETRY_GROUPS: tuple[Any, ...] = (RetryOptions, StorageOptions, FetchOptions, RunOptions, WatchOptions)
+"""Those of `retry`."""
+
+
+def _check_data_column(config: Config) -> None:
+    """Raises OptionError if the files cannot be called so."""
+    taken, output_format = config.output.data_column, config.output.output_format
+    if taken in (config.input.save_additional_columns or ()):
+        raise OptionError(f"save_additional_columns: {taken!r} is the column of the files (data_column)")
+    if taken != "data" and output_format in ("tfrecord", "arrayrecord"):
+        whose = f", and other ones than those of {config.output.preset}" if config.output.preset else ""
+        raise OptionError(
+            f"output_format={output_format}: its records are any2ds' own, with the file in 'data'{whose}: "
+            "--data_column=data makes them"
+        )
+
+
+def _check_columns_of_steps(config: Config) -> None:
+    """Raises OptionError for a column that steps would look for in vain: what was to be blurred would not be."""
+    named = {"bbox_col": config.image.bbox_col, "clips_col": config.video.clips_col}
+    taken = {config.input.url_col: "url_col", config.input.caption_col: "caption_col"}
+    for name, column in named.items():
+        if column is not None and column in taken:
+            raise OptionError(f"{name}: {column!r} is {taken[column]} already")
+
+
+def _with_columns(input: InputOptions, columns: Sequence[str | None]) -> InputOptions:
+    """Columns that steps ask for are carried like the additional ones, so that a retry finds them in the metadata."""
+    carried = input.save_additional_columns or ()
+    missing = [name for name in columns if name is not None and name not in carried]
+    return dataclasses.replace(input, save_additional_columns=(*carried, *missing)) if missing else input
+
+
+def parse_groups(options: Mapping[str, Any], groups: Sequence[Any]) -> list[Any]:
+    """One object for each of `groups`, from flat `options`; `config` among them names a file with more.
+
+    Raises OptionError that names the option and what it takes.
+    """
+    given = dict(options)
+    if (file := given.pop("config", None)) is not None:
+        given = {**read_config_file(str(file), groups), **given}
+    if makes_datasets(groups):
+        given = recipes.applied(given)
+    check_names(given, groups)
+    return [_parse_group(given, group) for group in groups]
+
+
+def flat(groups: Sequence[Any]) -> dict[str, Any]:
+    """The options of these objects, one for each group, by name."""
+    return {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
+
+
+def public(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as they may be shown to anybody, as plain JSON: without those that are secret, or lists given as data."""
+    hidden = {
+        f.name for group in (*GROUPS, *RETRY_GROUPS) for f in dataclasses.fields(group) if f.metadata["is_secret"]
+    }
+    return {name: _public(value) for name, value in options.items() if name not in hidden}
+
+
+def _public(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {redacted(str(name)): _public(each) for name, each in value.items()}
+    if isinstance(value, (tuple, list)) and len(value) > _MOST_SHOWN:  # URLs, most probably
+        return f"{len(value):,} values"
+    if isinstance(value, (tuple, list)) and all(isinstance(each, (str, int, float, bool)) for each in value):
+        return [_public(each) for each in value]
+    return type(value).__name__
+
+
+def makes_datasets(groups: Sequence[Any]) -> bool:
+    """Whether these are the options of a command for which there are presets."""
+    return InputOptions in groups
+
+
+def _parse_group(given: Mapping[str, Any], group: Any) -> Any:
+    values = {f.name: _parse(f, given[f.name]) for f in dataclasses.fields(group) if f.name in given}
+    for f in dataclasses.fields(group):
+        if f.default is MISSING and f.name not in values:
+            example = f.metadata["shown"] or "..."
+            raise OptionError(f"{f.name} is missing: --{f.name}={example} (any2ds --help lists the options)")
+    return group(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,28 +582,40 @@ class OptionInfo:
     is_flag: bool  # True or False, so that `--name` and `--noname` work
 
 
-def declared() -> Iterator[OptionInfo]:
+def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
     """Every option, in the order of the groups."""
-    for group in _GROUPS.values():
+    for group in groups:
         for f in dataclasses.fields(group):
-            shown = f.metadata["shown"] or ("required" if f.default is MISSING else str(f.default))
+            shown = "required" if f.default is MISSING else f.metadata["shown"] or str(f.default)
             yield OptionInfo(
                 f.name, group.__doc__, f.metadata["help"], f.default, shown, f.metadata["parse"] is boolean
             )
 
 
-def check_names(given: Mapping[str, Any] | Sequence[str]) -> None:
+_DECIDED = (InputOptions, OutputOptions, *MEDIA_GROUPS)  # what is in a dataset, for the commands that find one there
+
+
+def _names_of(groups: Sequence[Any]) -> frozenset[str]:
+    return frozenset(f.name for group in groups for f in dataclasses.fields(group))
+
+
+def check_names(given: Mapping[str, Any] | Sequence[str], groups: Sequence[Any] = GROUPS) -> None:
     """Raises OptionError for the first name in `given` that is no option, with the nearest one that is."""
-    known = [info.name for info in declared()]
+    known = [info.name for info in declared(groups)]
     for name in given:
         if name not in known:
+            if name in _names_of(_DECIDED):
+                raise OptionError(f"{name!r} cannot be given here: it was decided when the dataset was made")
             near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else "any2ds --help lists the options"
             raise OptionError(f"unknown option {name!r}: {hint}")
 
 
-def read_config_file(path: str) -> dict[str, Any]:
-    """The flat options in a YAML or JSON file. Raises OptionError if it cannot be read as such."""
+def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any]:
+    """The flat options in a YAML or JSON file. Raises OptionError if it cannot be read as such.
+
+    Of a file for `download` other commands take what is theirs as well.
+    """
     import yaml
 
     try:
@@ -560,11 +630,16 @@ def read_config_file(path: str) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise OptionError(f"config file {path!r} must hold `option: value` lines")
+    foreign = recipes.foreign_options()
     try:
-        check_names(content)
+        check_names([name for name in content if name not in foreign], (*GROUPS, *groups))
+        if makes_datasets(groups):
+            return content  # whether there is a preset that has its foreign names is known with the other options
+        content = recipes.applied(content)
     except OptionError as error:
         raise OptionError(f"config file {path!r}: {error}") from None
-    return content
+    own = _names_of(groups)
+    return {name: value for name, value in content.items() if name in own}
 
 
 def _parse(f: dataclasses.Field[Any], value: Any) -> Any:
@@ -580,10 +655,13 @@ def _parse(f: dataclasses.Field[Any], value: Any) -> Any:
 __all__ = [
     "Config",
     "FetchOptions",
+    "HashCheck",
     "InputOptions",
     "OptionInfo",
     "OutputOptions",
     "RunOptions",
+    "StorageOptions",
+    "WatchOptions",
     "check_names",
     "declared",
 ]

@@ -1,7 +1,9 @@
 """Says which rows have the same URL, within a shard or within a run, and hands the result of one row to others.
 
 Two URLs are the same if the same characters remain without the blanks around them and without the fragment, which no
-server gets to see. Nothing else is put right for the comparison. Rows without a URL are never the same.
+server gets to see. Nothing else is put right for the comparison. Rows without a URL are never the same. Where the list
+expects hashes, rows with other ones are not the same either: what is right for one would be wrong for the other. So it
+is with columns that steps look at (boxes to blur, clips to cut): what they make of a file is that row's.
 """
 
 from __future__ import annotations
@@ -16,23 +18,46 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.layout import Layout
-from any2ds.metadata import DUPLICATE_OF
-from any2ds.types import Row, Sample
+from any2ds.mediaoptions import MediaOptions
+from any2ds.metadata import DUPLICATE_OF, EXPECTED_HASH
+from any2ds.tables import values
+from any2ds.types import Row, Samples, release
 
 Urls = Any  # an Arrow array of strings, in one piece or several
 
 
-def comparable(urls: Urls) -> Urls:
-    """Strings that are equal where the URLs are the same."""
+def comparable(urls: Urls, expected: Urls | None = None, also: Urls | None = None) -> Urls:
+    """Strings that are equal where the URLs, the hashes that are `expected`, and what is `also` to be, are the same."""
     urls = pc.ascii_trim_whitespace(urls)
     if pc.any(pc.match_substring(urls, "#")).as_py():
         urls = pc.replace_substring_regex(urls, "(?s)#.*", "")
+    if expected is not None:
+        hashes = pc.coalesce(pc.ascii_lower(pc.ascii_trim_whitespace(expected)), "")
+        joined = pc.binary_join_element_wise(urls, hashes, "#")  # which is in none of the URLs now
+        urls = pc.if_else(pc.equal(urls, ""), urls, joined)
+    if also is not None:
+        urls = pc.if_else(pc.equal(urls, ""), urls, pc.binary_join_element_wise(urls, also, "#"))
     return urls
 
 
-def repeated(urls: Urls) -> dict[int, int]:
+def also_the_same(rows: pa.Table | pa.RecordBatch, media: MediaOptions) -> Urls | None:
+    """A text for each row that tells apart what steps may look at in it; None if they look at nothing but the file."""
+    own = {"url", EXPECTED_HASH.name, DUPLICATE_OF.name}
+    columns = [name for name in rows.schema.names if name not in own and media.looks_at(name)]
+    if not columns:
+        return None
+    told = zip(*(values(rows.column(name)) for name in columns), strict=True)
+    return pa.array([repr(row) for row in told], pa.string())
+
+
+def expected_hashes(rows: pa.Table | pa.RecordBatch) -> Urls | None:
+    """The column of them, if there is one."""
+    return rows.column(EXPECTED_HASH.name) if EXPECTED_HASH.name in rows.schema.names else None
+
+
+def repeated(urls: Urls, expected: Urls | None = None, also: Urls | None = None) -> dict[int, int]:
     """Position of each row whose URL stands further up -> position of the first row with it."""
-    urls = comparable(urls)
+    urls = comparable(urls, expected, also)
     if len(pc.unique(urls)) == len(urls):
         return {}
     firsts: dict[str, int] = {}
@@ -54,39 +79,41 @@ class Copies:
         self._first_of = first_of
         self._rows = rows
         self._wanted = Counter(first_of.values())  # first row -> copies of it that are still to be made
-        self._results: dict[int, Sample] = {}  # of first rows of which copies are still to be made
+        self._results: dict[int, Samples] = {}  # of first rows of which copies are still to be made
 
     def of(self, position: int) -> int:
         """How many are still to be made of the row at `position`."""
         return self._wanted.get(position, 0)
 
-    def keep(self, sample: Sample) -> bool:
-        """To be called with each sample before it is written. Whether copies of it are to be made."""
-        count = self._wanted.get(sample.row.position)
+    def keep(self, samples: Samples) -> bool:
+        """To be called with those of each row before they are written. Whether copies of them are to be made."""
+        position = samples[0].row.position
+        count = self._wanted.get(position)
         if count is None:
             return False
-        self._results[sample.row.position] = sample
-        if sample.body is not None:
-            sample.body.share(count)
+        self._results[position] = samples
+        for sample in samples:
+            for body in sample.bodies:
+                body.share(count)
         return True
 
-    def at(self, position: int) -> Sample | None:
-        """The copy that belongs to `position`, if one does; the row that it copies was kept before."""
+    def at(self, position: int) -> Samples | None:
+        """The copies that belong to `position`, if one does; the row that it copies was kept before."""
         first = self._first_of.get(position)
         if first is None:
             return None
-        copy = replace(self._results[first], row=next(self._rows))
+        row = next(self._rows)
+        copies = [replace(sample, row=row) for sample in self._results[first]]
         self._wanted[first] -= 1
         if not self._wanted[first]:
             del self._wanted[first], self._results[first]
-        return copy
+        return copies
 
     def discard(self) -> None:
         """No more are made."""
-        for first, sample in self._results.items():
-            if sample.body is not None:
-                for _ in range(self._wanted[first]):
-                    sample.body.release()
+        for first, samples in self._results.items():
+            for _ in range(self._wanted[first]):
+                release(samples)
         self._results.clear()
 
 
@@ -106,10 +133,10 @@ class SeenUrls:
         self._bits = 10
         self._slots = _slots(self._bits)  # number of the distinct URL, from 1; 0 is free
 
-    def look_up(self, urls: Urls) -> dict[int, int]:
+    def look_up(self, urls: Urls, expected: Urls | None = None, also: Urls | None = None) -> dict[int, int]:
         """Takes in the next rows. Position in `urls` -> number of the first row with the same URL, from 0, where that
         is an earlier one."""
-        urls = comparable(urls)
+        urls = comparable(urls, expected, also)
         hashes = map(hash, urls.to_pylist())
         others = list(map(hash, pc.binary_join_element_wise(urls, "", "\n").to_pylist()))
         while 3 * (len(self._hashes) + len(urls)) > 2 * len(self._slots):
@@ -155,17 +182,27 @@ def _slots(bits: int) -> array[int]:
 
 
 def mark_duplicates(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, layout: Layout
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    layout: Layout,
+    first_shard: int = 0,
+    media: MediaOptions | None = None,
 ) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
-    """The rows of a list, from its first on, with the column `DUPLICATE_OF`; and their schema."""
+    """The rows of a list, from its first on, with the column `DUPLICATE_OF`; and their schema. Its shards are numbered
+    from `first_shard` on; `media` says what steps look at."""
     schema = schema.append(DUPLICATE_OF)
-    return _marked(batches, schema, layout), schema
+    return _marked(batches, schema, layout, first_shard, media or MediaOptions()), schema
 
 
-def _marked(batches: Iterable[pa.RecordBatch], schema: pa.Schema, layout: Layout) -> Iterator[pa.RecordBatch]:
+def _marked(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, layout: Layout, first_shard: int, media: MediaOptions
+) -> Iterator[pa.RecordBatch]:
     seen = SeenUrls()
     for batch in batches:
         keys: list[str | None] = [None] * batch.num_rows
-        for position, row in seen.look_up(batch.column("url")).items():
-            keys[position] = layout.key(*divmod(row, layout.rows_per_shard))
+        for position, row in seen.look_up(
+            batch.column("url"), expected_hashes(batch), also_the_same(batch, media)
+        ).items():
+            shard, place = divmod(row, layout.rows_per_shard)
+            keys[position] = layout.key(first_shard + shard, place)
         yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(keys, DUPLICATE_OF.type)], schema=schema)

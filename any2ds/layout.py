@@ -4,7 +4,16 @@ _run.json                what decides which row is in which shard
 00000.tar                data (or 00000/, 00000.parquet)
 00000.parquet            metadata, one row per outcome
 00000_stats.json         figures; its presence alone means that the shard is finished
+_shards.json             the list of finished shards
+report.html              what has become of it all, for people
+features.json,
+dataset_info.json        what TensorFlow Datasets opens a folder of tfrecord or arrayrecord by
+_lock.json, _lock        which run is at work here; gone when it has ended
+_wandb.json              which run of Weights & Biases tells of this dataset
+_progress/<time>.jsonl   how runs went, of the reporter jsonl
+_tensorboard/            the same for TensorBoard
 _tmp/<run>/              shards being written; renamed into place when they are whole
+_swap/00000/             the new version of a shard that is about to replace the former one
 """
 
 from __future__ import annotations
@@ -14,7 +23,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 RUN_FILE = "_run.json"
+LOCK_FILE = "_lock.json"
+SHARDS_FILE = "_shards.json"
+REPORT_FILE = "report.html"
+REPORT_MARK = b'<meta name="generator" content="any2ds'  # in its first 4 KB, which tells it from somebody's own
+TFDS_FEATURES = "features.json"
+TFDS_INFO = "dataset_info.json"
+FOLDER_FILES = (SHARDS_FILE, REPORT_FILE)  # that tell of the finished shards as a whole; the others are `tfds.names_of`
+WANDB_FILE = "_wandb.json"
+PROGRESS_FOLDER = "_progress"
+TENSORBOARD_FOLDER = "_tensorboard"
+WATCHING = (WANDB_FILE, PROGRESS_FOLDER, TENSORBOARD_FOLDER)  # what reporters keep of the runs that made a dataset
+KERNEL_LOCK = "_lock"  # locked by the run's process for as long as that lives
 TEMPORARY_FOLDER = "_tmp"
+SWAP_FOLDER = "_swap"
 
 _STATS = re.compile(r"(\d+)_stats\.json")
 
@@ -41,8 +63,12 @@ class Layout:
         """
         return f"{shard_id:0{self.shard_digits}d}{position:0{self.position_digits}d}"
 
-    def metadata_name(self, shard_id: int) -> str:
-        return f"{self.shard_name(shard_id)}.parquet"
+    def data_name(self, shard_id: int, extension: str | None) -> str | None:
+        """The data file, by the `extension` that a writer declares: "" for a folder, None where there is no data."""
+        return None if extension is None else f"{self.shard_name(shard_id)}.{extension}".rstrip(".")
+
+    def metadata_name(self, shard_id: int, extension: str = "parquet") -> str:
+        return f"{self.shard_name(shard_id)}.{extension}"
 
     def stats_name(self, shard_id: int) -> str:
         return f"{self.shard_name(shard_id)}_stats.json"

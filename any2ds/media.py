@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mimetypes
 from functools import lru_cache
+from pathlib import PurePosixPath
 
 import filetype
 
@@ -28,6 +29,7 @@ _PREFERRED = {
     "application/x-ndjson": "jsonl",
     "application/vnd.apache.parquet": "parquet",
 }
+_TYPES_BY_EXT = {ext: kind for kind, ext in reversed(_PREFERRED.items()) if ext != UNKNOWN_EXT}
 # `<key>.txt` is the caption and `<key>.json` the metadata. Readers of webdataset decode by the last part of the name.
 _TAKEN = {"txt": "data.txt", "json": "data.json"}
 
@@ -37,10 +39,18 @@ def recognize(head: bytes, media_type: str | None) -> tuple[str | None, str]:
 
     The extension is `flat` where neither tells, and never the caption's `txt` or the metadata's `json`.
     """
+    if head[257:262] == b"ustar":  # before the name of its first file is taken for a signature: BM is a bitmap's
+        return "application/x-tar", "tar"
     kind = filetype.guess(head)
     if kind is not None:
         return kind.mime, _TAKEN.get(kind.extension, kind.extension)
     return media_type, _ext_of(media_type)
+
+
+def type_of_name(name: str) -> str | None:
+    """The media type that the end of a file's name stands for."""
+    ext = PurePosixPath(name.replace("\\", "/")).suffix.lower()
+    return _TYPES_BY_EXT.get(ext[1:]) or _BUILT_IN_TYPES.types_map[True].get(ext)
 
 
 @lru_cache(maxsize=4096)

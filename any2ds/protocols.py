@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, Protocol
 
 import pyarrow as pa
 
+from any2ds.config import OutputOptions, StorageOptions
+from any2ds.mediaoptions import MediaOptions
 from any2ds.metadata import MetadataTable
-from any2ds.types import Event, Fetched, RobotsCost, Row, RunReport, Sample, ShardJob
+from any2ds.storage import OutputFolder
+from any2ds.stored import StoredSample
+from any2ds.types import Event, Fetched, RobotsCost, Row, RunReport, Sample, ShardError, ShardJob, ShardReport
+from any2ds.vitals import Snapshot, Traffic
+
+if TYPE_CHECKING:
+    from any2ds.thumbnails import Thumbnail
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +28,7 @@ class Columns:
     url: str
     caption: str | None = None
     others: tuple[str, ...] = ()
+    expected_hash: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -29,11 +38,14 @@ class Columns:
     @property
     def texts(self) -> tuple[str, ...]:
         """Those that are text, whatever their values look like."""
-        return (self.url,) if self.caption is None else (self.url, self.caption)
+        return tuple(name for name in (self.url, self.caption, self.expected_hash) if name is not None)
 
 
 class Reader(Protocol):
-    """Reads one url list. `seekable` says that `stream` must be able to seek (a footer at the end)."""
+    """Reads one url list. `seekable` says that `stream` must be able to seek (a footer at the end).
+
+    If it knows how many rows there are, it says so as `rows` with the first of them.
+    """
 
     seekable: ClassVar[bool]
 
@@ -55,6 +67,13 @@ class Fetcher(Protocol):
 
     def robots_cost(self) -> RobotsCost:
         """What robots.txt has cost since the last call: `RobotsCost()` for a fetcher that does not ask for it."""
+        ...
+
+    def traffic(self) -> Traffic:
+        """How it goes, for people who watch; asked about twice a second, in the thread that iterates over `fetch`.
+
+        `waits` are seconds in which that thread slept, by what kept it from starting more; none are also fine.
+        """
         ...
 
     @property
@@ -80,14 +99,64 @@ class Fetcher(Protocol):
         ...
 
 
+class Transform(Protocol):
+    """A step that changes files. Called from several threads at once, with samples whose bodies are in memory.
+
+    Its module can be imported without the libraries that it needs. One that puts further files beside a sample
+    (`with_member`) names their extensions in `members`; in record formats each is a column.
+    """
+
+    extra: ClassVar[str]  # that brings them
+    options: ClassVar[frozenset[str]]  # those that make no sense without it: they refuse a run if it is not there
+    # Of the metadata that it may fill. The class has those for the default options: shards have the same columns where
+    # its libraries are absent.
+    columns: Mapping[str, pa.DataType]
+
+    @classmethod
+    def of(cls, media: MediaOptions) -> Transform | None:
+        """None if nothing is asked of it. Raises ImportError if a library is missing, OptionError."""
+        ...
+
+    @staticmethod
+    def takes(sample: Sample) -> bool:
+        """Whether the file is one of its kind, by `mime_type`, `ext` and the first bytes."""
+        ...
+
+    def memory(self, sample: Sample) -> int:
+        """Bytes that it is going to take for this file, about, besides the file. Raises NotDecodable."""
+        ...
+
+    def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
+        """What becomes of it: the same sample if it stays as it is, `with_data`, `failed`, `filtered`, or several.
+
+        Raises NotDecodable for a broken file. Whatever else it raises is the row's `transform_error`.
+        """
+        ...
+
+
+class BatchTransform(Protocol):
+    """A step that takes several samples at once. Called from one thread at a time."""
+
+    columns: Mapping[str, pa.DataType]
+    batch_size: int
+
+    def __call__(self, samples: Sequence[Sample]) -> Sequence[Sample | Sequence[Sample]]:
+        """What becomes of each, in the same order."""
+        ...
+
+
 class ShardWriter(Protocol):
     """Writes the data file of one shard, to a local path. `close` completes it; a writer that is not closed is lost."""
 
     extension: ClassVar[str | None]  # of the data file; "" for a folder; None where there is no data
     holds_metadata: ClassVar[bool]  # whether the data file contains the metadata table as well
+    has_members: ClassVar[bool]  # whether caption and metadata of a sample lie beside its file, as `.txt` and `.json`
+    sidecars: ClassVar[tuple[str, ...]]  # ends of the names of files beside the data, which `close` completes as well
     held: int  # bytes of bodies that it keeps in memory, until the next `flush` at the latest
 
-    def __init__(self, path: Path, metadata: MetadataTable) -> None: ...
+    def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
+        """`path` is `<folder>/<shard><. and extension>`, and a sidecar `<folder>/<shard><its end>`."""
+        ...
 
     def write(self, sample: Sample) -> None:
         """Add a successful sample, in the order of keys, after its metadata. The body is released by the caller."""
@@ -99,11 +168,39 @@ class ShardWriter(Protocol):
 
     def close(self) -> None: ...
 
+    @staticmethod
+    def read(path: Path) -> Iterator[StoredSample]:
+        """The samples of a shard that was written, in the order of the file; to be closed by whoever stops early.
+
+        Raises DamagedShard where the file is broken, also where it merely lacks its end, if its format has one.
+        """
+        ...
+
+
+class WithSidecars(ShardWriter, Protocol):
+    """A writer that has `sidecars`."""
+
+    @staticmethod
+    def make_sidecars(path: Path) -> Mapping[str, bytes]:
+        """What they hold for a data file that is there, by the end of their name.
+
+        Raises OSError, or anything else where the file is broken.
+        """
+        ...
+
 
 class Worker(Protocol):
     """What a distributor runs: a stream of jobs in, a stream of events out. It can be pickled."""
 
-    def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]: ...
+    def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
+        """Works on the jobs that it has while `next(jobs)` waits for another. One with an `attempt` may be finished
+        already: by a worker that died before anybody had its report."""
+        ...
+
+    def stop(self) -> None:
+        """Asked from another thread, or before it has begun: begin no job more, give up without a word what cannot
+        be finished soon, and end when the rest is done."""
+        ...
 
     @property
     def patience(self) -> float:
@@ -117,21 +214,72 @@ class Worker(Protocol):
 
 
 class Distributor(Protocol):
-    """Runs a worker over jobs, somewhere."""
+    """Runs a worker over jobs, somewhere. Made from RunOptions."""
 
     def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
         """Every job gives one ShardReport or ShardError, in any order, with Progress in between.
 
-        Pulls jobs as workers have room. Closing the iterator stops all workers within a second.
+        Pulls jobs as workers have room. A job whose worker died is given to another, with a higher `attempt`, as often
+        as `max_shard_retry` allows; what Progress has told of the rows of its open shards is taken back then, by a
+        Progress with fewer than none. Closing the iterator stops all workers within a second. It may be called again
+        when the iterator before has ended.
+        """
+        ...
+
+    def stop(self, grace: float) -> None:
+        """Pull and give out no more jobs, `Worker.stop` the workers, and break them off after `grace` seconds.
+
+        Asked from a signal handler or another thread, at any time; it only leaves word. The iterator soon yields a
+        Progress, and ends when all workers have; jobs without a report are nobody's business then. A `map` that begins
+        afterwards is empty. Asked again, the shorter time counts.
         """
         ...
 
 
+def _none(count: int) -> Sequence[Thumbnail]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What reporters may know of a run before it begins."""
+
+    command: Literal["download", "retry"]
+    output: OutputFolder
+    options: Mapping[str, Any]  # as given and by default, without secrets
+    storage: StorageOptions
+    identity: str  # of the dataset: the same for every run that goes on with it
+    made: OutputOptions | None = None  # how the dataset is made
+    finished: Collection[int] = ()  # the shards that are there before it begins
+    from_shell: bool = False  # whether the person has typed a command, rather than called a function
+    # Up to so many samples of the finished shards, as people may look at them. It reads files, takes
+    # its time, and gives fewer rather than raising.
+    samples: Callable[[int], Sequence[Thumbnail]] = _none
+
+
 class Reporter(Protocol):
-    """Tells somebody how the run goes. A reporter that raises is switched off, and the run goes on."""
+    """Tells somebody how the run goes. A reporter that raises is switched off, and the run goes on.
+
+    Its class, the `PART` of its module, is called with WatchOptions and RunInfo. It is told one thing at a time, though
+    in different threads; all but the one for the terminal have a thread of their own, where they may take their time.
+
+    Two further methods are asked for where they are there. `check(watch)`, a static one, is called before anything is
+    made, and raises UsageError if the reporter cannot do what the options ask for. `give_up()` is called from another
+    thread when the run has ended and nobody waits any more: what would outlive the run, such as a process, ends then.
+    """
 
     def on_start(self, finished_shards: int) -> None: ...
 
-    def on_event(self, event: Event, total: RunReport) -> None: ...
+    def on_progress(self, now: Snapshot) -> None:
+        """About twice a second, whether or not anything has happened, and once more before `on_finish`."""
+        ...
+
+    def on_shard(self, event: ShardReport | ShardError) -> None:
+        """A shard is finished, or could not be made."""
+        ...
+
+    def on_stopping(self, open_shards: int, grace: float) -> None:
+        """The run was asked to stop; so many shards are open, and some may be finished within `grace` seconds."""
+        ...
 
     def on_finish(self, total: RunReport) -> None: ...

@@ -23,13 +23,24 @@ _EXTRAS = {
     "huggingface_hub": "hf",
     "paramiko": "sftp",
     "smbprotocol": "smb",
+    "cv2": "image",
+    "PIL": "image",
+    "av": "video",
+    "numpy": "image",
+    "trafilatura": "text",
+    "pypdfium2": "text",
+    "google_crc32c": "tfrecord",
+    "array_record": "arrayrecord",
+    "wandb": "wandb",
+    "tensorboard": "tensorboard",
+    "prometheus_client": "prometheus",
     "requests": "requests",  # late: words about the others may mention it
     "socks": "requests",
 }
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """Every name that `kind` ("readers", "writers", "distributors", "reporters") can take, sorted."""
+    """Every name that `kind` (readers, recipes, transforms, writers, distributors, reporters) can take, sorted."""
     return tuple(sorted({*_built_in(kind), *_plugins(kind)}))
 
 

@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
-from any2ds.errors import IncompleteRun, ReadError
+from any2ds.account import Account
+from any2ds.config import RunOptions
+from any2ds.errors import DamagedShard, IncompleteRun, ReadError, shard_count
+from any2ds.monitor import Monitor, Outlook
 from any2ds.protocols import Distributor, Reporter, Worker
-from any2ds.resume import Finished
-from any2ds.types import Event, RunReport, ShardError, ShardJob, ShardReport
+from any2ds.reporting import Reporters
+from any2ds.stopping import Stop, stoppable
+from any2ds.types import Event, Progress, RunReport, ShardJob
 
 log = logging.getLogger(__name__)
+
+
+class PassedOver(Protocol):
+    """The shards that need not be made."""
+
+    @property
+    def shards(self) -> Collection[int]:
+        """Those that were finished at the start."""
+        ...
+
+    @property
+    def skipped(self) -> int:
+        """How many the jobs so far have left out."""
+        ...
 
 
 def run(
@@ -22,79 +40,82 @@ def run(
     jobs: Iterable[ShardJob],
     distributor: Distributor,
     reporters: Sequence[Reporter],
-    finished: Finished,
+    finished: PassedOver,
+    options: RunOptions | None = None,
+    outlook: Callable[[], Outlook] = Outlook,
 ) -> RunReport:
-    """The figures of the whole; `finished` are the shards that the plan passes over.
+    """The figures of the whole; `finished` knows the shards that the plan passes over, `outlook` how much there is.
 
-    Raises IncompleteRun, with the figures, if a shard is missing or the list broke off.
+    Shards that failed as a whole are tried again at the end. Raises IncompleteRun, with the figures, if a shard is
+    missing all the same or the list broke off, and what `stopping` says if the run was stopped.
     """
-    tell = _Reporters(reporters)
-    total = RunReport()
-    broken: list[ReadError] = []
-    open_shards: set[int] = set()
+    options = options or RunOptions()
+    tell = Reporters(reporters)
+    monitor = Monitor(len(finished.shards), outlook)
+    account = Account(options.max_shard_retry)
+    broken: list[ReadError | DamagedShard] = []
     started = time.monotonic()
-    tell.on_start(len(finished.shards))
-    try:
-        events: Any = distributor.map(worker, _noted(jobs, open_shards, broken))
-        with closing(events):
-            for event in events:
-                if isinstance(event, (ShardReport, ShardError)):
-                    open_shards.discard(event.shard_id)
-                total = replace(_add(total, event), seconds=time.monotonic() - started)
-                tell.on_event(event, total)
-        for shard_id in sorted(open_shards):
-            total = _add(total, ShardError(shard_id, "no worker has reported on it"))
-    finally:
-        total = replace(total, seconds=time.monotonic() - started, skipped_shards=finished.skipped)
-        tell.on_finish(total)
+
+    def total() -> RunReport:
+        return replace(account.total, seconds=time.monotonic() - started, skipped_shards=finished.skipped)
+
+    def happened(event: Event) -> None:
+        monitor.take(event)
+        if not isinstance(event, Progress):
+            tell.on_shard(event)
+
+    with stoppable(distributor.stop, options.grace) as stop:
+        try:
+            tell.on_start(len(finished.shards))
+            with tell.watching(monitor):
+                todo: Iterator[ShardJob] | None = account.opened(_readable(jobs, broken))
+                while todo is not None:
+                    for event in _pass(distributor, worker, todo, stop, account, tell):
+                        happened(account.take(event))
+                    if stop.asked is not None:
+                        break
+                    for error in account.unreported():
+                        happened(error)
+                    todo = account.another_pass()
+                for error in account.given_up():
+                    happened(error)
+        finally:
+            account.close()
+            tell.on_finish(total(), was_stopped=stop.asked is not None)
+        stop.check()
+    report = total()
     problems = [str(error) for error in broken]
-    if total.failed_shards:
-        first = total.failed_shards[0]
-        lost = f"{len(total.failed_shards)} shards could not be written"
+    if report.failed_shards:
+        first = report.failed_shards[0]
+        lost = f"{shard_count(len(report.failed_shards))} could not be written"
         problems.append(f"{lost}, the first ({first.shard_id}): {first.reason}")
     if problems:
-        raise IncompleteRun("; ".join(problems), total)
-    return total
+        raise IncompleteRun("; ".join(problems), report)
+    return report
 
 
-def _noted(jobs: Iterable[ShardJob], open_shards: set[int], broken: list[ReadError]) -> Iterator[ShardJob]:
-    """The jobs up to where the list breaks off: they are done before anybody complains."""
+def _pass(
+    distributor: Distributor,
+    worker: Worker,
+    jobs: Iterator[ShardJob],
+    stop: Stop,
+    account: Account,
+    tell: Reporters,
+) -> Iterator[Event]:
+    """What happens to `jobs`. Here it is told that the run is being stopped: a signal's handler may do very little."""
+    was_asked = False
+    events: Any = distributor.map(worker, jobs)
+    with closing(events):
+        for event in events:
+            if stop.asked is not None and not was_asked:
+                was_asked = True
+                tell.on_stopping(account.open_shards, stop.grace)
+            yield event
+
+
+def _readable(jobs: Iterable[ShardJob], broken: list[ReadError | DamagedShard]) -> Iterator[ShardJob]:
+    """The jobs up to where the list, or the metadata of a dataset, break off: they are done before it is told."""
     try:
-        for job in jobs:
-            open_shards.add(job.shard_id)
-            yield job
-    except ReadError as error:
+        yield from jobs
+    except (ReadError, DamagedShard) as error:
         broken.append(error)
-
-
-def _add(total: RunReport, event: Event) -> RunReport:
-    if isinstance(event, ShardReport):
-        return total + event
-    if isinstance(event, ShardError):
-        log.debug("shard %d failed:\n%s", event.shard_id, event.traceback)
-        return replace(total, failed_shards=(*total.failed_shards, event))
-    return total
-
-
-class _Reporters:
-    """All reporters as one; one that raises is left out from then on."""
-
-    def __init__(self, reporters: Sequence[Reporter]) -> None:
-        self._reporters = list(reporters)
-
-    def on_start(self, finished_shards: int) -> None:
-        self._each("on_start", finished_shards)
-
-    def on_event(self, event: Event, total: RunReport) -> None:
-        self._each("on_event", event, total)
-
-    def on_finish(self, total: RunReport) -> None:
-        self._each("on_finish", total)
-
-    def _each(self, method: str, *arguments: Any) -> None:
-        for reporter in list(self._reporters):
-            try:
-                getattr(reporter, method)(*arguments)
-            except Exception:
-                self._reporters.remove(reporter)
-                log.warning("%s failed and is switched off", type(reporter).__name__, exc_info=True)

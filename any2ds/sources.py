@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import shutil
@@ -18,14 +19,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from any2ds import layout, registry, storage
-from any2ds.config import InputOptions
+from any2ds.config import Config, InputOptions
 from any2ds.errors import Any2dsError, InputError, MissingColumns, OptionError, ReadError
-from any2ds.metadata import RESERVED_COLUMNS
+from any2ds.expectations import as_text
+from any2ds.manifest import ListFile
+from any2ds.metadata import EXPECTED_HASH, RESERVED_COLUMNS
 from any2ds.protocols import Columns
 from any2ds.readers._compressed import CODECS, decompressed
 from any2ds.readers._objects import to_batches
 from any2ds.readers._text import BATCH_ROWS, NO_UTF8_IN_URL, one_line, require, sliced, to_text
-from any2ds.storage import InputFile
+from any2ds.storage import InputFile, stamps
+from any2ds.storage.stores import Stores
 
 STDIN = "-"
 _ALIASES = {"ndjson": "jsonl", "pq": "parquet"}
@@ -49,24 +53,36 @@ class Source:
     Making it opens the first file and reads its first rows. So it raises UsageError for what can be known now: a file
     that is not there, a list without rows, an absent column, a missing library; and ReadError if the list is broken
     from its start.
+
+    `hash_col` is the column of the hashes that are expected, if they are to be verified.
     """
 
-    def __init__(self, options: InputOptions) -> None:
-        self._from = _wanted(options)
+    def __init__(self, options: InputOptions, hash_col: str | None = None, stores: Stores | None = None) -> None:
+        self._from = _wanted(options, hash_col)
         caption = self._from.get("caption") if options.caption_col else None
-        others = [name for column, name in self._from.items() if column not in ("url", caption and "caption")]
-        self._columns = Columns(self._from["url"], caption, tuple(others))
+        texts = ("url", caption and "caption", EXPECTED_HASH.name)
+        others = [name for column, name in self._from.items() if column not in texts]
+        self._columns = Columns(self._from["url"], caption, tuple(others), hash_col)
         self._schema: pa.Schema | None = None
-        self._inputs = _inputs(options)
+        self._inputs = _inputs(options, stores or Stores())
+        self._list_files = self._stamped()  # before a byte is read: a file that is changed meanwhile has changed
+        self._given, self._is_read = 0, False  # rows; all of them
         self._rows = self._read()
         self._first = next(self._rows, None)
         if self._first is None:
             names = f" in {', '.join(self.files[:3])}" if self.files else ""
             raise InputError(f"the url list is empty: no rows{names}")
 
+    @classmethod
+    def of(cls, config: Config) -> Source:
+        """That of a run, with all columns that the run needs."""
+        check = config.output.verify_hash
+        return cls(config.input, check.column if check else None, Stores(config.storage.storage_options))
+
     @property
     def schema(self) -> pa.Schema:
-        """`url`, `caption` if there is a column of captions, both strings; then the additional columns as they are."""
+        """`url`, `caption` and `expected_hash`, the latter two if there are columns of them, as strings; then the
+        additional columns as they are."""
         if self._schema is None:
             raise AssertionError("the types are known since the first rows were read")
         return self._schema
@@ -81,13 +97,51 @@ class Source:
         """The absolute paths or URLs of the files in the order of reading; `-` for standard input, none for rows."""
         return [part.name for part in self._inputs if part.name]
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, in batches of `schema`. Raises ReadError where the list breaks off, after the rows before."""
+    @property
+    def list_files(self) -> tuple[ListFile, ...]:
+        """The files with what tells whether they have changed; none if not all rows come from files."""
+        return self._list_files
+
+    def _stamped(self) -> tuple[ListFile, ...]:
+        files = [part.file for part in self._inputs if isinstance(part, _File) and part.file is not None]
+        return stamps(files) if len(files) == len(self._inputs) else ()
+
+    @property
+    def rows(self) -> int | None:
+        """How many it has, where that is known: because it is read to its end, or its parts tell. From any thread."""
+        if self._is_read:
+            return self._given
+        counts = [part.extent.rows for part in self._inputs]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    def share_of(self, rows: int) -> float | None:
+        """0 to 1: how much of it its first `rows` are, by the bytes of its files; None where nobody knows. As above."""
+        sizes = [file.size or 0 for file in self._list_files]
+        if len(sizes) != len(self._inputs) or not all(sizes) or not self._given:
+            return None
+        read = sum(size * part.extent.share(size) for part, size in zip(self._inputs, sizes, strict=True))
+        return min(1.0, read / sum(sizes) * min(1.0, rows / self._given)) or None
+
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether another Source of the same options has the same rows."""
+        return not any(part.is_used_up for part in self._inputs)
+
+    def batches(self, ends: bool = False) -> Iterator[pa.RecordBatch]:
+        """All rows, in batches of `schema`; with `ends`, one without rows after those of each file.
+
+        Raises ReadError where the list breaks off, after the rows before.
+        """
         with closing(self._rows):
             if self._first is not None:
                 first, self._first = self._first, None
+                self._given += first.num_rows
                 yield first
-            yield from self._rows
+            for batch in self._rows:
+                self._given += batch.num_rows
+                if ends or batch.num_rows:
+                    yield batch
+            self._is_read = True
 
     def close(self) -> None:
         """Close what is open, if `batches` was not read to its end."""
@@ -111,6 +165,8 @@ class Source:
                             used += fitted.num_rows
                             if misfit:
                                 raise ReadError(f"row {used + 1}", misfit)
+                if used:
+                    yield pa.RecordBatch.from_pylist([], schema=self.schema)  # its end, for those who ask
             except MissingColumns as error:
                 if self._schema is not None:
                     raise ReadError(f"row {used}", _without_source(error), part.name) from error
@@ -151,14 +207,21 @@ class _Misfit(Exception):
     """A column that cannot be cast without loss."""
 
 
-def _wanted(options: InputOptions) -> dict[str, str]:
+def _wanted(options: InputOptions, hash_col: str | None) -> dict[str, str]:
     """Column of the dataset -> its name in the list. Raises OptionError for a name that is taken."""
     wanted = {"url": options.url_col}
     if options.caption_col is not None:
         wanted["caption"] = options.caption_col
     elif "caption" in (options.save_additional_columns or ()):
         raise OptionError("save_additional_columns: a column 'caption' is what caption_col is for: caption_col=caption")
+    if hash_col is not None:
+        wanted[EXPECTED_HASH.name] = hash_col
     for name in options.save_additional_columns or ():
+        if name == hash_col and name in RESERVED_COLUMNS:
+            raise OptionError(
+                f"save_additional_columns: any2ds writes a column {name!r} itself; leave it out, what is in the list is"
+                f" carried as {EXPECTED_HASH.name!r}"
+            )
         source = wanted.setdefault(name, name)
         if source != name:
             raise OptionError(f"save_additional_columns: {name!r} is what {source!r} becomes in the dataset")
@@ -173,7 +236,7 @@ def _schema_of(batch: pa.RecordBatch, sources: Mapping[str, str], columns: Colum
         type = batch.schema.field(source).type
         if pa.types.is_run_end_encoded(type) or (pa.types.is_dictionary(type) and _is_view(type.value_type)):
             type = type.value_type
-        is_text = source in columns.texts
+        is_text = name == EXPECTED_HASH.name or source in (columns.url, columns.caption)
         if is_text and pa.types.is_nested(type):
             raise InputError(f"the column {source!r} holds {type}, not text")
         field = pa.field(name, pa.string() if is_text or pa.types.is_null(type) else _storable(type))
@@ -228,6 +291,8 @@ def _cast(batch: pa.RecordBatch, sources: Mapping[str, str], schema: pa.Schema) 
                 )
             if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(field.type):
                 array = array.dictionary_decode()
+            if field.name == EXPECTED_HASH.name and _is_binary(array.type):
+                array = as_text(array)
             if pa.types.is_string(field.type) and _is_bytes(array.type):
                 array = to_text(array, NO_UTF8_IN_URL if field.name == "url" else "replace")
             arrays.append(array.cast(field.type))
@@ -242,10 +307,27 @@ def _is_bytes(type: pa.DataType) -> bool:
     return type in kinds
 
 
+def _is_binary(type: pa.DataType) -> bool:
+    return pa.types.is_fixed_size_binary(type) or type in (pa.binary(), pa.large_binary(), pa.binary_view())
+
+
 # --- what a url list can be ---
 
 
 Batches = Generator[pa.RecordBatch, None, None]
+
+
+class Extent:
+    """How much there is in a part of a list, and how much of it was read; asked for in other threads."""
+
+    def __init__(self, rows: int | None = None) -> None:
+        self.rows = rows  # if that is known
+        self.given = 0  # of these
+        self.bytes = 0  # read, as they lie in the file
+
+    def share(self, size: int) -> float:
+        """0 to 1 of it that was read, where the file has `size` bytes."""
+        return min(1.0, self.given / self.rows if self.rows else self.bytes / size)
 
 
 class Input(Protocol):
@@ -253,7 +335,14 @@ class Input(Protocol):
     def name(self) -> str: ...
 
     @property
+    def extent(self) -> Extent: ...
+
+    @property
     def description(self) -> str: ...
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether it is gone once it was read."""
 
     def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches: ...
 
@@ -265,10 +354,15 @@ class _File:
     file: InputFile | None
     format: str
     compression: str | None = None
+    extent: Extent = dataclasses.field(default_factory=Extent, compare=False)
 
     @property
     def name(self) -> str:
         return STDIN if self.file is None else self.file.name
+
+    @property
+    def is_used_up(self) -> bool:
+        return self.file is None
 
     @property
     def description(self) -> str:
@@ -277,7 +371,9 @@ class _File:
     def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
         reader = registry.load("readers", self.format)()
         with ExitStack() as opened:
-            stream = self._open(opened, reader.seekable and self.compression is None)
+            stream = cast(
+                BinaryIO, _Counted(self._open(opened, reader.seekable and self.compression is None), self.extent)
+            )
             if self.compression is not None:
                 stream = decompressed(stream, self.compression)
             stream = cast(BinaryIO, _Guarded(stream, patient=reader.seekable))
@@ -286,7 +382,10 @@ class _File:
                 shutil.copyfileobj(stream, spool, 2**20)
                 spool.seek(0)
                 stream = cast(BinaryIO, spool)
-            yield from reader.batches(stream, columns, schema)
+            for batch in reader.batches(stream, columns, schema):
+                self.extent.rows = getattr(reader, "rows", None)
+                self.extent.given += batch.num_rows
+                yield batch
 
     def _open(self, opened: ExitStack, random_access: bool) -> BinaryIO:
         if self.file is None:
@@ -304,6 +403,28 @@ class _File:
             raise InputError(f"{self.name}: cannot be opened: {one_line(cause) or type(cause).__name__}") from error
         except Exception as error:  # every file system has exceptions of its own
             raise InputError(f"{self.name}: cannot be opened: {one_line(error) or type(error).__name__}") from error
+
+
+class _Counted:
+    """A stream that notes how many bytes were read of it."""
+
+    def __init__(self, stream: BinaryIO, extent: Extent) -> None:
+        self._stream, self._extent = stream, extent
+        if hasattr(stream, "read1"):
+            self.read1 = self._read1
+
+    def read(self, size: int = -1) -> bytes:
+        return self._noted(self._stream.read(size))
+
+    def _read1(self, size: int = -1) -> bytes:
+        return self._noted(self._stream.read1(size))  # type: ignore[attr-defined]  # there are streams without it
+
+    def _noted(self, data: bytes) -> bytes:
+        self._extent.bytes += len(data)
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class _Guarded(io.RawIOBase):
@@ -342,6 +463,11 @@ class _Urls:
     urls: Sequence[str | None]
     name = ""
     description = "a list of URLs"
+    is_used_up = False
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(len(self.urls))
 
     def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
         require(columns.names, [columns.url])
@@ -358,6 +484,11 @@ class _Objects:
     objects: Sequence[Mapping[str, Any]]
     name = ""
     description = "a list of dicts"
+    is_used_up = False
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(len(self.objects))
 
     def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
         starts = range(0, len(self.objects), BATCH_ROWS)
@@ -370,8 +501,14 @@ class _Arrow:
     """An Arrow table or stream."""
 
     stream: Any
+    is_used_up: bool
+    rows: int | None
     name = ""
     description = "an Arrow table"
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(self.rows)
 
     def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
         try:
@@ -383,10 +520,11 @@ class _Arrow:
             raise ReadError("", one_line(error)) from error
 
 
-def _inputs(options: InputOptions) -> list[Input]:
+def _inputs(options: InputOptions, stores: Stores) -> list[Input]:
     given, format = options.url_list, options.input_format
     if any(hasattr(given, method) for method in ("__arrow_c_stream__", "__arrow_c_array__", "to_frame")):
-        return [_Arrow(_stream(given, options.url_col))]
+        rows = len(given) if hasattr(given, "__len__") else None
+        return [_Arrow(_stream(given, options.url_col), rows is None, rows)]
     parts = [given] if isinstance(given, str) else given
     if not isinstance(parts, Sequence):
         raise OptionError(f"url_list cannot be a {type(given).__name__}: it takes a path, a list or an Arrow table")
@@ -398,7 +536,7 @@ def _inputs(options: InputOptions) -> list[Input]:
         return [_Urls(parts)]
     if not all(isinstance(part, str) for part in parts):
         raise OptionError("url_list cannot be a list of this: it takes paths, URLs or dicts, not a mixture")
-    return [file for part in parts for file in _files(part, format)]
+    return [file for part in parts for file in _files(part, format, stores)]
 
 
 def _stream(given: Any, url_col: str) -> Any:
@@ -431,13 +569,13 @@ def _are_urls(parts: Sequence[Any]) -> bool:
     )
 
 
-def _files(url: str, format: str | None) -> Iterator[_File]:
+def _files(url: str, format: str | None, stores: Stores) -> Iterator[_File]:
     if url == STDIN:
         yield _File(None, format or "txt")
         return
-    files, is_folder = storage.input_files(url)
+    files, is_folder = storage.input_files(url, stores)
     if is_folder:
-        files = _outside_datasets(url, files)
+        files = _outside_datasets(url, files, stores)
         kinds = [list_format(file.name)[0] for file in files]
         matching = [
             file for file, kind in zip(files, kinds, strict=True) if kind is not None and format in (None, kind)
@@ -448,11 +586,11 @@ def _files(url: str, format: str | None) -> Iterator[_File]:
         yield _File(file, format or found or "txt", compression)
 
 
-def _outside_datasets(url: str, files: list[InputFile]) -> list[InputFile]:
+def _outside_datasets(url: str, files: list[InputFile], stores: Stores) -> list[InputFile]:
     """The files of a folder that do not lie in a dataset, which its stats files tell."""
     places = [file.path.rpartition("/") for file in files]
     datasets = {folder for folder, _, name in places if layout.finished_shards([name])}
-    root = storage.open_filesystem(os.path.expanduser(url))[1].rstrip("/")
+    root = stores.open(os.path.expanduser(url))[1].rstrip("/")
     if root in datasets:
         raise InputError(
             f"{url}: is a dataset that was written here, not a folder of lists; name the lists in it, if it holds some"

@@ -17,6 +17,8 @@ from measure import Bench, Broken, Run, interrupt
 from servers import DELAY, Server
 from slow import other_hosts
 
+from any2ds.config import declared
+
 FILES = 1000
 HASHES = {"sha256": {"compute_md5": False, "compute_hash": "sha256"}, "md5": {}}  # md5 is any2ds's default
 TIMEOUT = 10  # seconds, any2ds's default
@@ -38,10 +40,14 @@ class Effort:
     hostile_rows: int
     memory_rows: int
     memory_seconds: float
+    safety_rounds: int
+    safety_rows: int
 
 
-FULL = Effort(5, 10_000, 2_000, 16_000, 1, {"20 KB": 450_000, "100 KB": 100_000}, TIMEOUT, 3, 20_000, 10_000_000, 20.0)
-QUICK = Effort(1, 4_000, 500, 4_000, 1, {"20 KB": 20_000}, 2, 1, 2_000, 1_000_000, 4.0)
+FULL = Effort(
+    5, 10_000, 2_000, 16_000, 1, {"20 KB": 450_000, "100 KB": 100_000}, TIMEOUT, 3, 20_000, 10_000_000, 20.0, 9, 10_000
+)
+QUICK = Effort(1, 4_000, 500, 4_000, 1, {"20 KB": 20_000}, 2, 1, 2_000, 1_000_000, 4.0, 2, 2_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +130,65 @@ def keepalive(stage: Stage) -> Iterator[Figure]:
     urls = stage.url_list("keepalive", stage.server.http, effort.rows)
     for hash in HASHES:
         yield from _against_bare(stage, f"HTTP, {hash}", urls, effort.rows, hash, rate_at_least=0.75, cpu_at_most=1.4)
+
+
+def crash_safety(stage: Stage) -> Iterator[Figure]:
+    """What it costs that nothing is lost, against a variant that writes under the final names; and what fsync costs."""
+    has_fsync = any(info.name == "fsync" for info in declared())
+    safe: dict[str, Any] = {"fsync": False} if has_fsync else {}
+    yield from _crash_safety(stage, "crash safety", stage.bench, safe, {"careless": True}, "careless", 0.97, 1.03)
+    if has_fsync:
+        disk = stage.bench.on_disk(stage.lists / "output")
+        yield from _crash_safety(stage, "fsync, on a disk", disk, {}, safe, "without", None, None)
+
+
+def _crash_safety(
+    stage: Stage,
+    name: str,
+    bench: Bench,
+    ours: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+    other: str,
+    rate_at_least: float | None,
+    cpu_at_most: float | None,
+) -> Iterator[Figure]:
+    """any2ds with the options `ours` against it with `theirs`, which `other` calls."""
+    effort = stage.effort
+    rows = effort.safety_rows
+    urls = stage.url_list("safety", stage.server.http, rows)
+    one_row = stage.url_list("one", stage.server.http, 1)
+    options = {"processes_count": 1, "number_sample_per_shard": 1000, **HASHES["sha256"]}
+    sides = {"ours": {**options, **ours}, "theirs": {**options, **theirs}}
+    start_ups = {side: [bench.any2ds(one_row, 1, **sides[side]).cpu for _ in range(3)] for side in sides}
+    start_up = {side: _median(cpu) for side, cpu in start_ups.items()}
+    pairs: list[dict[str, Run]] = []
+    for number in range(effort.safety_rounds):
+        stage.tell(f"{name}: pair {number + 1} of {effort.safety_rounds}")
+        order = sorted(sides, reverse=bool(number % 2))
+        pairs.append({side: bench.any2ds(urls, rows, **sides[side]) for side in order})
+    rates = [pair["ours"].rate / pair["theirs"].rate for pair in pairs]
+    rate = {side: _median(pair[side].rate for pair in pairs) for side in sides}
+    yield Figure(
+        f"{name}: rate",
+        _median(rates),
+        f"x {other}",
+        f"{rate['ours']:,.0f}/s : {rate['theirs']:,.0f}/s",
+        f"{rows:,} rows of about 100 KB, 1 000 in a shard",
+        at_least=rate_at_least,
+        spread=rates,
+        runs=[{"side": side, **run.to_json()} for pair in pairs for side, run in pair.items()],
+    )
+    cpu = {side: [(pair[side].cpu - start_up[side]) / rows for pair in pairs] for side in sides}
+    costs = [ours / theirs for ours, theirs in zip(cpu["ours"], cpu["theirs"], strict=True)]
+    yield Figure(
+        f"{name}: CPU per sample",
+        _median(costs),
+        f"x {other}",
+        f"{_median(cpu['ours']) * 1e6:,.0f} µs : {_median(cpu['theirs']) * 1e6:,.0f} µs",
+        f"without start-up: {start_up['ours']:.2f} s : {start_up['theirs']:.2f} s",
+        at_most=cpu_at_most,
+        spread=costs,
+    )
 
 
 def https(stage: Stage) -> Iterator[Figure]:
@@ -425,6 +490,7 @@ def _median(values: Any) -> float:
 
 ALL: Mapping[str, Callable[[Stage], Iterator[Figure]]] = {
     "keepalive": keepalive,
+    "crash-safety": crash_safety,
     "https": https,
     "processes": processes,
     "hanging": hanging,

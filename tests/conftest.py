@@ -1,18 +1,58 @@
+import os
 import signal
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.register_assert_rewrite("any2ds.testing")
 
-# A shell that runs the tests in the background has SIGINT ignored, in all their children too: none would stop.
+# gcsfs reads it when it is imported; without it each look at a bucket of the emulator takes a minute.
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
+
+# A shell that runs the tests in the background has SIGINT ignored, in all their children too: none would stop. So has
+# nohup SIGHUP.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: Any) -> int:
+    """With `-n auto`: one more than there are cores, since some always wait for a timeout, a process or a disk."""
+    return 1 + (os.cpu_count() or 1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Locks and staging of remote outputs lie in the machine's temporary folder, where other tests run as well."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = str(tmp_path_factory.mktemp("tmp"))
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a run in this process there is none: for a thousand of them that would take minutes. Tests of it
+    have the fixture `with_report`."""
+    if "with_report" not in request.fixturenames:
+        monkeypatch.setattr("any2ds.reportpage.LastPage.__exit__", lambda *_: None)
+
+
+@pytest.fixture
+def with_report() -> None:
+    """Runs write their report."""
 
 
 @pytest.fixture(scope="module")
 def s3_server() -> Iterator[None]:
     """An S3 on this machine, known to all through the environment."""
     from moto.server import ThreadedMotoServer
+    from s3fs import S3FileSystem
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -22,5 +62,18 @@ def s3_server() -> Iterator[None]:
         patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        S3FileSystem.clear_instance_cache()  # those of another module know another server
         yield
         server.stop()
+
+
+@pytest.fixture
+def fetched(tmp_path: Path) -> Callable[..., Any]:
+    """`download` of rows into tmp_path / "out", in this process."""
+    from any2ds import download
+
+    def download_quietly(rows: Any, **options: Any) -> Any:
+        defaults = {"output_folder": tmp_path / "out", "output_format": "parquet", "distributor": "inline"}
+        return download(url_list=rows, quiet=True, **{**defaults, **options})
+
+    return download_quietly

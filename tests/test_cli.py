@@ -1,7 +1,6 @@
 """The command line as a person uses it: real processes, their exit codes, and what they say."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,13 +11,14 @@ from typing import Any
 import pytest
 
 from any2ds.config import declared
+from any2ds.testing.processes import LONG, children, is_running
 from any2ds.testing.server import serve
 from any2ds.version import __version__
 
 
 def any2ds(*arguments: str, cwd: Path, **more: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "any2ds", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, encoding="utf-8", **more)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=LONG, encoding="utf-8", **more)
 
 
 @pytest.fixture
@@ -79,7 +79,8 @@ def test_every_option_of_the_table_works_from_the_command_line(media: Path, tmp_
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
     assert agents == {"tester/1 (+https://example.org)"}
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == [f"{n}{end}" for n in ("000", "001") for end in (".parquet", ".tar", "_stats.json")] + ["_run.json"]
+    of_shards = [f"{n}{end}" for n in ("000", "001") for end in (".parquet", ".tar", ".tar.idx", "_stats.json")]
+    assert names == [*of_shards, "_run.json", "_shards.json", "report.html"]
     tar = subprocess.run(["tar", "tf", "out/000.tar"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert tar.stdout.split()[:3] == ["0000.bin", "0000.txt", "0000.json"]
     described = subprocess.run(
@@ -112,51 +113,81 @@ def test_options_come_from_a_file_and_the_command_line_wins(media: Path, tmp_pat
     assert "sha256" in (next((tmp_path / "files" / "00000").glob("*.json"))).read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--url_lst=urls.txt"], "did you mean url_list?"),
-        (["--url_list=urls.txt", "--output_fromat=webdataset"], "did you mean output_format?"),
-        (["--url_list=urls.txt", "--output_format=webdatset"], "did you mean webdataset?"),
-        (["--url_list=urls.txt", "--input_format=xlsx"], "one of csv, json, jsonl, parquet, tsv, txt"),
-        (["--url_list=urls.txt", "--timeout=soon"], "a number of seconds"),
-        (["--url_list=urls.txt", "--thread_count=0"], "at least 1"),
-        (["--url_list=urls.txt", "--thread_count"], "needs a value"),
-        (["--url_list=urls.txt", "--file_ext=json"], "json the metadata's"),
-        (["--url_list=urls.txt", "--file_ext=TXT"], "json the metadata's"),
-        (["--url_list=urls.txt", "--user_agent=é"], "ASCII"),
-        (["--url_list=urls.txt", "--compute_hash=crc"], "one of md5, sha256, sha512"),
-        (["--url_list=urls.txt", "--distributor=cloud"], "one of inline, multiprocessing"),
-        (["--url_list=urls.txt", "more.txt"], "unexpected 'more.txt'"),
-        (["--output_format=webdataset"], "url_list is missing"),
-        (["--url_list=absent.txt"], "absent.txt"),
-        (["--url_list=empty.txt"], "empty"),
-        (["--url_list=urls.txt", "--caption_col=text"], "columns that exist: url"),
-        (["--url_list=table.csv", "--url_col=URL"], "columns that exist: url, text"),
-        (["--url_list=table.csv", "--save_additional_columns=text,size"], "columns that exist: url, text"),
-        (["--url_list=urls.txt", "--output_folder=urls.txt/out"], "cannot be written"),
-        (["--url_list=gs://bucket/urls.txt"], "pip install 'any2ds[gcs]'"),
-        (["--url_list=urls.txt", "--output_folder=gs://bucket/out"], "pip install 'any2ds[gcs]'"),
-        (["--url_list=urls.txt", "--output_folder=memory://out"], "--distributor=inline"),
-        (["--config=absent.yaml"], "absent.yaml"),
-        (["--config=bad.yaml"], "did you mean timeout?"),
-    ],
-)
+REFUSED = [
+    (["--url_lst=urls.txt"], "did you mean url_list?"),
+    (["--url_list=urls.txt", "--output_fromat=webdataset"], "did you mean output_format?"),
+    (["--url_list=urls.txt", "--output_format=webdatset"], "did you mean webdataset?"),
+    (["--url_list=urls.txt", "--input_format=xlsx"], "one of csv, json, jsonl, parquet, tsv, txt"),
+    (["--url_list=urls.txt", "--timeout=soon"], "a number of seconds"),
+    (["--url_list=urls.txt", "--thread_count=0"], "at least 1"),
+    (["--url_list=urls.txt", "--thread_count"], "needs a value"),
+    (["--url_list=urls.txt", "--file_ext=json"], "json the metadata's"),
+    (["--url_list=urls.txt", "--file_ext=TXT"], "json the metadata's"),
+    (["--url_list=urls.txt", "--user_agent=é"], "ASCII"),
+    (["--url_list=urls.txt", "--compute_hash=crc"], "one of md5, sha256, sha512"),
+    (["--url_list=urls.txt", "--distributor=cloud"], "one of inline, multiprocessing"),
+    (["--url_list=urls.txt", "more.txt"], "unexpected 'more.txt'"),
+    (["verifi", "out"], "did you mean verify?"),
+    (["--output_format=webdataset"], "url_list is missing"),
+    (["--url_list=absent.txt"], "absent.txt"),
+    (["--url_list=empty.txt"], "empty"),
+    (["--url_list=urls.txt", "--caption_col=text"], "columns that exist: url"),
+    (["--url_list=table.csv", "--url_col=URL"], "columns that exist: url, text"),
+    (["--url_list=table.csv", "--save_additional_columns=text,size"], "columns that exist: url, text"),
+    (["--url_list=urls.txt", "--output_folder=urls.txt/out"], "cannot be written"),
+    (["--url_list=gs://bucket/urls.txt"], "pip install 'any2ds[gcs]'"),
+    (["--url_list=urls.txt", "--output_folder=gs://bucket/out"], "pip install 'any2ds[gcs]'"),
+    (["--url_list=urls.txt", "--output_folder=memory://out"], "--distributor=inline"),
+    (["--config=absent.yaml"], "absent.yaml"),
+    (["--config=bad.yaml"], "did you mean timeout?"),
+]
+
+IN_ONE_PROCESS = """
+import json, os, sys
+from any2ds.cli import run
+
+sys.modules["gcsfs"] = None
+for number, arguments in enumerate(json.loads(sys.argv[1])):
+    os.chdir(str(number))
+    print("\\0", run(arguments), end="\\0", flush=True)
+    print(end="\\0", file=sys.stderr, flush=True)
+    os.chdir("..")
+"""
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, int, bool]]:
+    """Of each case: what is said to stdout and stderr, the exit code, and whether the folder at hand is as it was."""
+    folder = tmp_path_factory.mktemp("refused")
+    before = []
+    for number in range(len(REFUSED)):
+        here = folder / str(number)
+        here.mkdir()
+        (here / "urls.txt").write_text("http://127.0.0.1:9/a\n")
+        (here / "table.csv").write_text("url,text\nhttp://127.0.0.1:9/a,hello\n")
+        (here / "empty.txt").write_text("\n\n")
+        (here / "bad.yaml").write_text("url_list: urls.txt\ntime_out: 3\n")
+        before.append(sorted(here.rglob("*")))
+    command = [sys.executable, "-c", IN_ONE_PROCESS, json.dumps([arguments for arguments, _ in REFUSED])]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LONG, encoding="utf-8")
+    assert ran.returncode == 0, ran.stderr
+    out, err = ran.stdout.split("\0"), ran.stderr.split("\0")
+    return [
+        (out[2 * n], err[n], int(out[2 * n + 1]), sorted((folder / str(n)).rglob("*")) == before[n])
+        for n in range(len(REFUSED))
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)), ids=lambda number: " ".join(REFUSED[number][0]))
 def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_created(
-    arguments: list[str], said: str, tmp_path: Path
+    number: int, refusals: list[tuple[str, str, int, bool]]
 ) -> None:
-    (tmp_path / "urls.txt").write_text("http://127.0.0.1:9/a\n")
-    (tmp_path / "table.csv").write_text("url,text\nhttp://127.0.0.1:9/a,hello\n")
-    (tmp_path / "empty.txt").write_text("\n\n")
-    (tmp_path / "bad.yaml").write_text("url_list: urls.txt\ntime_out: 3\n")
-    before = sorted(tmp_path.rglob("*"))
-    ran = any2ds(*arguments, cwd=tmp_path)
-    assert ran.returncode == 2
-    assert ran.stdout == ""
-    assert ran.stderr.count("\n") == 1
-    assert ran.stderr.startswith("any2ds: ")
-    assert said in ran.stderr
-    assert sorted(tmp_path.rglob("*")) == before
+    out, err, code, is_unchanged = refusals[number]
+    assert (out, code) == ("", 2)
+    assert err.count("\n") == 1
+    assert err.startswith("any2ds: ")
+    assert REFUSED[number][1] in err
+    assert is_unchanged
 
 
 def test_a_list_that_breaks_off_is_used_up_to_there_and_the_place_is_told(media: Path, tmp_path: Path) -> None:
@@ -179,7 +210,7 @@ def test_a_shard_that_cannot_be_written_is_exit_code_1(media: Path, tmp_path: Pa
         debug = any2ds("--url_list=urls.txt", "--output_format=webdataset", "--log_level=debug", cwd=tmp_path)
     assert ran.returncode == debug.returncode == 1
     assert ran.stderr.count("\n") == 1
-    assert "1 shards could not be written" in ran.stderr
+    assert "1 shard could not be written" in ran.stderr
     assert "Traceback" in debug.stderr
 
 
@@ -197,7 +228,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(media: Path, tmp_path: Pat
         running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
         assert running.stderr is not None
         running.stderr.close()
-        assert running.wait(30) == 0
+        assert running.wait(LONG) == 0
     assert (tmp_path / "files" / "00000_stats.json").exists()
 
 
@@ -208,7 +239,7 @@ def test_a_file_in_the_folder_at_hand_is_not_run(media: Path, tmp_path: Path) ->
         (tmp_path / "urls.txt").write_text(server.url("0"))
         script = Path(sys.executable).with_name("any2ds")
         command = [str(script), "--url_list=urls.txt", "--quiet"]
-        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
@@ -221,30 +252,29 @@ def test_help_and_version(tmp_path: Path) -> None:
     assert any2ds("--version", cwd=tmp_path).stdout == f"any2ds {__version__}\n"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_stopping_ends_within_two_seconds_and_leaves_nothing_behind(
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_stopping_without_grace_ends_at_once_and_leaves_nothing_behind(
     number: signal.Signals, code: int, media: Path, tmp_path: Path
 ) -> None:
     with serve(media, {"5": ["hold"]}) as server:
         urls = [server.url(str(n)) for n in (0, 1, 2, 3, 4, 5)]
         (tmp_path / "urls.txt").write_text("\n".join(urls))
         command = [sys.executable, "-m", "any2ds", "--url_list=urls.txt", "--number_sample_per_shard=2", "--timeout=0"]
+        command.append("--grace=0")
         running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         server.wait_for("5")
-        children = [int(pid) for pid in Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()]
-        assert children
+        workers = children(running.pid)
+        assert workers
         started = time.monotonic()
         running.send_signal(number)
-        _, said = running.communicate(timeout=10)
-        assert time.monotonic() - started < 2
+        _, said = running.communicate(timeout=LONG)
+        assert time.monotonic() - started < 20  # two seconds; the held file would take for ever
         assert running.returncode == code
         assert "run the same command again" in said
-        for pid in children:
-            with pytest.raises(ProcessLookupError):
-                os.kill(pid, 0)
+        assert not any(map(is_running, workers))
         out = tmp_path / "files"
         assert not (out / "00002").exists()
-        assert not (out / "_tmp").exists()
+        assert not [path.name for path in out.iterdir() if path.name.startswith(("_tmp", "_lock"))]
         server.release()
         again = any2ds("--url_list=urls.txt", "--number_sample_per_shard=2", "--quiet", cwd=tmp_path)
     assert again.returncode == 0

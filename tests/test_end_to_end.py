@@ -3,8 +3,6 @@
 import gzip
 import io
 import json
-import os
-import signal
 import subprocess
 import sys
 import tarfile
@@ -23,6 +21,7 @@ from PIL import Image
 
 from any2ds import download
 from any2ds.errors import OutputError
+from any2ds.testing.records import examples
 from any2ds.testing.server import Server, serve
 
 # webdataset leaves the last shard that it reads open.
@@ -53,7 +52,7 @@ def rows(server: Server) -> pa.Table:
         {
             "url": [server.url(f"{n}.png") for n in range(COUNT)],
             "caption": [f'picture "{n}", größe {n}' for n in range(COUNT)],
-            "width": list(range(COUNT)),
+            "number": list(range(COUNT)),
         }
     )
 
@@ -97,7 +96,19 @@ def read_parquet(out: Path) -> list[tuple[str, bytes]]:
     return [(key, bytes(data)) for key, data in duckdb.sql(query).fetchall()]
 
 
-READ_BACK = {"webdataset": read_webdataset, "files": read_files, "parquet": read_parquet, "dummy": None}
+def read_records(out: Path) -> list[tuple[str, bytes]]:
+    records = [example for path in sorted(out.glob("*.*record")) for example in examples(path)]
+    return [(example["key"][0].decode(), example["data"][0]) for example in records]
+
+
+READ_BACK = {
+    "webdataset": read_webdataset,
+    "files": read_files,
+    "parquet": read_parquet,
+    "tfrecord": read_records,
+    "arrayrecord": read_records,
+    "dummy": None,
+}
 
 
 @pytest.mark.parametrize("output_format", READ_BACK)
@@ -107,7 +118,7 @@ def test_every_input_into_every_output(
     input_format: str, compression: str, output_format: str, rows: pa.Table, media: Path, tmp_path: Path
 ) -> None:
     url_list = write_list(rows, input_format + compression, tmp_path)
-    columns: dict[str, Any] = {"caption_col": "caption", "save_additional_columns": ["width"]}
+    columns: dict[str, Any] = {"caption_col": "caption", "save_additional_columns": ["number"]}
     out = tmp_path / "out"
     report = download(
         url_list=url_list,
@@ -127,11 +138,11 @@ def test_every_input_into_every_output(
     assert metadata["error_code"].to_list()[DEAD] == "http_404"
     if input_format != "txt":
         assert metadata["caption"].to_list() == rows["caption"].to_pylist()
-        assert metadata["width"].to_list() == rows["width"].to_pylist()
-        assert metadata["width"].dtype == "int64"
+        assert metadata["number"].to_list() == rows["number"].to_pylist()
+        assert metadata["number"].dtype == "int64"
     counts = [json.loads(path.read_text())["count"] for path in sorted(out.glob("*_stats.json"))]
     assert counts == [5, 5, 2]
-    assert sorted(path.name for path in out.iterdir() if path.name.startswith("_")) == ["_run.json"]
+    assert sorted(path.name for path in out.iterdir() if path.name.startswith("_")) == ["_run.json", "_shards.json"]
 
 
 def test_captions_and_metadata_lie_beside_the_file(rows: pa.Table, tmp_path: Path) -> None:
@@ -140,7 +151,7 @@ def test_captions_and_metadata_lie_beside_the_file(rows: pa.Table, tmp_path: Pat
         download(
             url_list=rows,
             caption_col="caption",
-            save_additional_columns="width",
+            save_additional_columns="number",
             output_folder=out,
             output_format=output_format,
             quiet=True,
@@ -150,7 +161,7 @@ def test_captions_and_metadata_lie_beside_the_file(rows: pa.Table, tmp_path: Pat
                 tar.extractall(out / "00000", filter="data")
         assert (out / "00000" / "000000003.txt").read_text(encoding="utf-8") == 'picture "3", größe 3'
         described = json.loads((out / "00000" / "000000003.json").read_text(encoding="utf-8"))
-        assert (described["key"], described["width"], described["status"]) == ("000000003", 3, "success")
+        assert (described["key"], described["number"], described["status"]) == ("000000003", 3, "success")
         assert not (out / "00000" / f"00000000{DEAD}.json").exists()
 
 
@@ -187,11 +198,11 @@ def test_a_second_run_makes_what_is_missing_and_nothing_else(server: Server, row
     assert set(after) == set(before)
 
 
-def test_a_list_that_grew_is_continued_and_its_short_last_shard_made_again(rows: pa.Table, tmp_path: Path) -> None:
+def test_a_list_that_grew_is_continued_and_its_short_last_shard_filled_up(rows: pa.Table, tmp_path: Path) -> None:
     options: dict[str, Any] = {"output_folder": tmp_path / "out", "number_sample_per_shard": 5, "quiet": True}
     download(url_list=rows.slice(0, 7), **options)
     report = download(url_list=rows, **options)
-    assert (report.shards, report.skipped_shards, report.count) == (2, 1, 7)
+    assert (report.shards, report.skipped_shards, report.count) == (2, 1, 5)  # rows that are new
     keys = [key for path in sorted((tmp_path / "out").glob("*.parquet")) for key in pd.read_parquet(path)["key"]]
     assert keys == [f"{n // 5:05d}{n % 5}" for n in range(COUNT)]
 
@@ -204,45 +215,6 @@ def test_another_list_is_not_mixed_into_a_dataset(server: Server, rows: pa.Table
         download(url_list=others, **options)
     with pytest.raises(OutputError, match="number_sample_per_shard was 5, now 6"):
         download(url_list=rows, **{**options, "number_sample_per_shard": 6})
-
-
-def test_a_killed_worker_costs_its_shards_and_the_next_run_makes_them(
-    server: Server, media: Path, tmp_path: Path
-) -> None:
-    with serve(media, {"5.png": ["hold", "ok"]}) as slow:
-        urls = [server.url("0.png")] * 10 + [slow.url("5.png")]
-        out = tmp_path / "out"
-        command = [sys.executable, "-c", KILLED_RUN, json.dumps(urls), str(out)]
-        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        slow.wait_for("5.png")
-        for pid in Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
-        said, _ = running.communicate(timeout=30)
-        assert running.returncode == 1
-        assert "IncompleteRun" in said
-        assert "ended early" in said
-        again = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
-    assert "whole" in again.stdout
-    assert [key for key, _ in read_webdataset(out)] == [f"{n // 4:05d}{n % 4}" for n in range(11)]
-
-
-KILLED_RUN = """
-import json, sys
-from any2ds import IncompleteRun, download
-try:
-    download(
-        json.loads(sys.argv[1]),
-        output_folder=sys.argv[2],
-        output_format="webdataset",
-        number_sample_per_shard=4,
-        processes_count=1,
-        timeout=0,
-        quiet=True,
-    )
-except IncompleteRun as error:
-    sys.exit(print("IncompleteRun", error) or 1)
-print("whole")
-"""
 
 
 def test_items_may_be_given_as_a_python_list(server: Server, media: Path, tmp_path: Path) -> None:

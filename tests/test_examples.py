@@ -33,3 +33,23 @@ def test_simple_example_makes_a_dataset(tmp_path: Path) -> None:
     shown = run("simple_example.py", tmp_path)
     assert "files are in simple_output" in shown
     assert (tmp_path / "simple_output" / "00002.tar").exists()
+
+
+def test_a_filter_says_why(tmp_path: Path) -> None:
+    shown = run("filter_shape.py", tmp_path)
+    assert "'filtered': 109, 'success': 98" in shown
+    assert "58  too long for its height" in shown
+    assert "51  no picture" in shown
+
+
+def test_pictures_that_look_the_same_are_found(tmp_path: Path) -> None:
+    shown = run("dedupe_pictures.py", tmp_path)
+    assert "6 of 12 are kept" in shown
+    assert (tmp_path / "dedupe_kept.txt").read_text().split() == [f"{2 * number:09d}" for number in range(6)]
+
+
+def test_a_model_scores_in_batches(tmp_path: Path) -> None:
+    shown = run("score_batches.py", tmp_path)
+    assert "of 156 pictures are in score_output" in shown
+    assert "filtered  0" in shown
+    assert (tmp_path / "score_output" / "00000.tar").exists()

@@ -1,5 +1,6 @@
 """Nothing secret is written or said: whole runs with a secret in each place where users put one."""
 
+import json
 import logging
 import os
 import subprocess
@@ -14,7 +15,11 @@ import pytest
 import yaml
 
 from any2ds import download
-from any2ds.metadata import without_credentials
+from any2ds.config import public
+from any2ds.errors import redacted
+from any2ds.metadata import example_of, without_credentials
+from any2ds.painting import shown_url
+from any2ds.testing.pixel import jpg
 from any2ds.testing.proxy import serve_proxy
 from any2ds.testing.server import serve
 from any2ds.types import RunReport
@@ -29,7 +34,7 @@ def run(tmp_path: Path) -> Any:
     with ExitStack() as stack:
         media = tmp_path / "media"
         media.mkdir()
-        (media / "a.jpg").write_bytes(b"body" * 100)
+        (media / "a.jpg").write_bytes(jpg(b"body" * 100))
         tokens = f"{SECRET}-jar"
         (tmp_path / "jar.txt").write_text(f"127.0.0.1\tFALSE\t/\tFALSE\t0\tsession\t{tokens}\n")
         end = stack.enter_context(serve(media))
@@ -178,3 +183,32 @@ def test_urls_are_shown_without_credentials() -> None:
 
         replaced = pc.replace_substring_regex(pa.array([url]), _CREDENTIALS.pattern, r"\1")
         assert replaced.to_pylist() == [shown]
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    ["X-Amz-Signature", "X-Amz-Security-Token", "X-Goog-Signature", "sig", "Signature", "access_token", "api_key"],
+)
+def test_what_a_signed_url_is_good_for_is_not_shown(parameter: str) -> None:
+    url = f"https://store.example/list.txt?n=1&{parameter}={SECRET}%2B/=&design=2#part"
+    told = redacted(f"{url}: gone, see '{url}'")
+    assert SECRET not in told
+    assert told.count("https://store.example/list.txt?n=1&") == told.count("&design=2#part") == 2
+    assert SECRET not in example_of(url) + shown_url(url)
+    assert SECRET not in str(public({"url_list": [url], "note": url}))
+
+
+def test_options_that_hold_a_whole_list_say_how_long_it_is() -> None:
+    assert public({"url_list": ["http://a.example/"] * 1200}) == {"url_list": "1,200 values"}
+
+
+def test_a_secret_that_json_escapes_is_not_in_its_lines() -> None:
+    code = """
+from any2ds.errors import conceal
+from any2ds.reporters._jsonlines import say
+conceal(['pa"ss\\wörd'])
+say("log", message='it is pa"ss\\wörd', more={"list": ['at pa"ss\\wörd', 1, None]})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    said = json.loads(done.stderr)
+    assert (said["message"], said["more"]) == ("it is [secret]", {"list": ["at [secret]", 1, None]})

@@ -29,6 +29,7 @@ import pytest
 
 from any2ds.config import InputOptions
 from any2ds.errors import InputError, MissingColumns, MissingExtra, OptionError, ReadError
+from any2ds.manifest import ListFile
 from any2ds.sources import Source, list_format
 
 FORMATS = ("txt", "csv", "tsv", "json", "jsonl", "parquet")
@@ -196,6 +197,38 @@ class TestFiles:
         monkeypatch.chdir(tmp_path)
         with Source(InputOptions(url_list="d")) as source:
             assert source.files == [str(tmp_path / "d/a.txt"), str(tmp_path / "d/b.txt")]
+
+    def test_the_ends_of_files_can_be_seen(self, tmp_path: Path) -> None:
+        for name, data in (("a", "u\nv\n"), ("b", ""), ("c", "w\n")):
+            put(tmp_path / f"{name}.txt", data)
+        with Source(InputOptions(url_list=str(tmp_path))) as source:
+            assert [batch["url"].to_pylist() for batch in source.batches(ends=True)] == [["u", "v"], [], ["w"], []]
+        assert urls(str(tmp_path)) == ["u", "v", "w"]
+
+    def test_what_tells_whether_a_file_has_changed(self, tmp_path: Path) -> None:
+        path = put(tmp_path / "a.txt")
+        os.utime(path, ns=(1, 2))
+        with Source(InputOptions(url_list=path)) as source:
+            os.utime(path, ns=(1, 3))  # meanwhile, and so it has
+            assert source.list_files == (ListFile(path, 11, "2"),)
+        with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path))) as server:
+            Thread(target=server.serve_forever).start()
+            try:
+                with Source(InputOptions(url_list=f"http://me:secret@127.0.0.1:{server.server_port}/a.txt")) as source:
+                    (file,) = source.list_files
+            finally:
+                server.shutdown()
+        assert file.name == f"http://127.0.0.1:{server.server_port}/a.txt"
+
+    def test_which_lists_can_be_read_again(self, tmp_path: Path) -> None:
+        table = pa.table({"url": ["u"]})
+        path = put(tmp_path / "a.txt")
+        for given in (path, [path, path], ["http://a/1"], [{"url": "u"}], table, table.to_pandas(), table["url"]):
+            with Source(InputOptions(url_list=given)) as source:
+                assert source.can_be_read_again
+        with Source(InputOptions(url_list=table.to_reader())) as source:
+            assert not source.can_be_read_again
+            assert source.list_files == ()
 
     def test_empty_files_are_passed_over(self, tmp_path: Path) -> None:
         for name in ("a.csv", "c.csv"):

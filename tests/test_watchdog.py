@@ -25,13 +25,14 @@ from any2ds.errors import RunError
 from any2ds.fetch.limits import process_limit, watchdog_limit
 from any2ds.plan import plan
 from any2ds.testing.distributing import ScriptedWorker, jobs_of
+from any2ds.testing.processes import LONG, children
 from any2ds.testing.server import Server, serve
 from any2ds.testing.stuck import StuckFetchers
 from any2ds.types import Event, Progress, ShardError, ShardJob, ShardReport, failure_code
 from any2ds.watchdog import Watch
 from any2ds.worker import ShardWorker
 
-SHORT = 1  # second, for --watchdog_timeout
+SHORT = 2  # seconds, for --watchdog_timeout
 
 
 @pytest.fixture
@@ -234,7 +235,7 @@ def test_the_job_that_a_lost_fetcher_was_waiting_for_is_done_by_the_next(tmp_pat
 
     def jobs() -> Iterator[ShardJob]:
         yield first
-        assert reported_first.wait(30)  # until then the feeder of the first fetcher waits here
+        assert reported_first.wait(LONG)  # until then the feeder of the first fetcher waits here
         yield second
 
     config = config_of(tmp_path / "out")
@@ -254,7 +255,7 @@ def test_a_list_that_makes_us_wait_is_no_reason_to_give_up(tmp_path: Path, serve
     def jobs() -> Iterator[ShardJob]:
         yield first
         for _ in range(3 * SHORT * 2):  # Progress comes every half second
-            assert beats.acquire(timeout=30)
+            assert beats.acquire(timeout=LONG)
         yield second
 
     config = config_of(tmp_path / "out")
@@ -289,7 +290,7 @@ class SlowStore(MemoryFileSystem):
     told = threading.Event()
 
     def put_file(self, *args: Any, **kwargs: Any) -> None:
-        assert self.told.wait(30)
+        assert self.told.wait(LONG)
         super().put_file(*args, **kwargs)
 
 
@@ -300,7 +301,7 @@ def test_an_upload_that_takes_long_keeps_telling_that_the_process_is_alive(serve
     told = []
     for event in ShardWorker(config.output, config.fetch)(jobs_for([server.url("ok")] * 20, 1)):
         told.append(event)
-        if sum(isinstance(event, Progress) for event in told) == 5:
+        if sum(isinstance(event, Progress) for event in told) == 8:
             SlowStore.told.set()
     assert reported(told) == list(range(20))
 
@@ -352,19 +353,15 @@ def frozen_run(urls: list[str], out: Path, processes: int) -> Iterator[subproces
         running.communicate()
 
 
-def workers_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def test_a_frozen_process_is_replaced_and_every_shard_is_complete(tmp_path: Path, media: Path) -> None:
     out = tmp_path / "out"
     with serve(media, {"bad": ["hold", "ok"]}) as server:
         urls = [server.url("bad" if n == 12 else "ok") for n in range(100)]
         with frozen_run(urls, out, 1) as running:
             server.wait_for("bad")
-            for pid in workers_of(running.pid):
+            for pid in children(running.pid):
                 os.kill(pid, signal.SIGSTOP)
-            said, logged = running.communicate(timeout=90)
+            said, logged = running.communicate(timeout=LONG)
     assert (running.returncode, said) == (0, "100 100\n"), logged
     assert "was killed; others go on with its" in logged
     assert codes(out) == [[None] * 5] * 20
@@ -376,14 +373,14 @@ def test_a_run_that_was_stopped_as_a_whole_goes_on_where_it_was(tmp_path: Path, 
         urls = [server.url("bad" if n == 12 else "ok") for n in range(100)]
         with frozen_run(urls, out, 2) as running:
             server.wait_for("bad")
-            everybody = [running.pid, *workers_of(running.pid)]
+            everybody = [running.pid, *children(running.pid)]
             for pid in everybody:
                 os.kill(pid, signal.SIGSTOP)
             subprocess.run(["sleep", "8"], check=True)  # longer than any process may be silent
             server.release()
             for pid in everybody:
                 os.kill(pid, signal.SIGCONT)
-            said, logged = running.communicate(timeout=60)
+            said, logged = running.communicate(timeout=LONG)
     assert (running.returncode, said) == (0, "100 100\n"), logged
     assert logged == ""
     assert codes(out) == [[None] * 5] * 20

@@ -59,10 +59,10 @@ def test_a_shard_is_data_metadata_and_stats_in_the_order_of_the_list(tmp_path: P
     with serve(media) as server:
         table = pa.table({"url": [server.url(f"{n}.jpg") for n in range(10)]})
         happened = work(table, tmp_path / "out", number_sample_per_shard=5)
-    assert [e.shard_id for e in happened if isinstance(e, ShardReport)] == [0, 1]
+    assert sorted(e.shard_id for e in happened if isinstance(e, ShardReport)) == [0, 1]
     out = tmp_path / "out"
-    names = ["00000.parquet", "00000.tar", "00000_stats.json", "00001.parquet", "00001.tar", "00001_stats.json"]
-    assert sorted(os.listdir(out)) == names
+    ends = [".parquet", ".tar", ".tar.idx", "_stats.json"]
+    assert sorted(os.listdir(out)) == [f"{shard}{end}" for shard in ("00000", "00001") for end in ends]
     found = members(out / "00001.tar")
     assert list(found) == [
         f"{key}.{ext}" for key in ("000010", "000011", "000012", "000013", "000014") for ext in ("jpg", "json")
@@ -127,7 +127,7 @@ def test_a_slow_row_keeps_its_place_and_holds_up_no_other_shard(tmp_path: Path, 
                 finished.append(event.shard_id)
                 if len(finished) == 4:
                     server.release()
-    assert finished == [1, 2, 3, 4, 0]
+    assert (sorted(finished[:4]), finished[4:]) == ([1, 2, 3, 4], [0])  # those four in whatever order answers came
     assert list(members(tmp_path / "out" / "00000.tar")) == ["000000.jpg", "000000.json", "000001.jpg", "000001.json"]
 
 
@@ -184,7 +184,7 @@ def test_parquet_shards_that_wait_do_not_pile_up_in_memory(tmp_path: Path) -> No
         urls = [server.url("last" if n % 6 == 5 else "big") for n in range(120)]
 
         def release_when_all_wait() -> None:
-            server.wait_for("last", 20, within=60)
+            server.wait_for("last", 20)
             server.release()
 
         waiting = threading.Thread(target=release_when_all_wait)
@@ -214,7 +214,7 @@ def test_a_shard_that_cannot_be_published_is_an_error_and_the_others_are_made(tm
         table = pa.table({"url": [server.url(f"{n}.jpg") for n in range(10)]})
         happened = work(table, out, number_sample_per_shard=2)
     assert [e.shard_id for e in happened if isinstance(e, ShardError)] == [1]
-    assert [e.shard_id for e in happened if isinstance(e, ShardReport)] == [0, 2, 3, 4]
+    assert sorted(e.shard_id for e in happened if isinstance(e, ShardReport)) == [0, 2, 3, 4]
     assert not (out / "00001_stats.json").exists()
     assert not (out / "_tmp").exists()
 
@@ -293,7 +293,7 @@ def test_jobs_may_come_one_at_a_time(tmp_path: Path, media: Path) -> None:
 
         def jobs() -> Iterator[ShardJob]:
             for job in plan(table.to_batches(), table.schema, 1):
-                assert reported.acquire(timeout=10)  # not before the shard before it is done
+                assert reported.acquire(timeout=100)  # not before the shard before it is done
                 yield job
 
         (tmp_path / "out").mkdir()

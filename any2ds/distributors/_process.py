@@ -1,56 +1,55 @@
-"""The worker process of the multiprocessing distributor: jobs come in over stdin, events go out over stdout.
-
-A plain child process and two pipes, rather than the `multiprocessing` module, whose children import the user's main
-module again: a script or notebook that calls `download()` at top level would start itself over and over.
-"""
+"""The worker process of the multiprocessing distributor: jobs come in over stdin, events go out over stdout."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import IO, Any
 
-from any2ds.errors import NetworkDown
+from any2ds.childprocess import answer_parent
+from any2ds.errors import BrokenStep, DiskFull, LockLost, NetworkDown, harmless
 from any2ds.types import ShardJob
 
 WANT_JOB = "want_job"  # child to parent: one more, please
 EVENT = "event"  # child to parent, with the event
 END = "end"  # parent to child: there are no more
+STOP = "stop"  # parent to child: finish what can be finished soon, and end
 FATAL = "fatal"  # child to parent, with an error that ends the run
 ALIVE = "alive"  # child to parent: held up by a disk, and nothing worse
 CRASHED = "crashed"  # child to parent, with a traceback: the worker raised
 
 _BEAT = 1.0  # seconds between two of ALIVE
 
-# What the child runs first, so that it finds the modules that the parent has found.
-BOOTSTRAP = """
-import sys
-sys.path[:] = filter(None, sys.path)  # a pickle.py in the folder at hand is none of ours
-import pickle
-sys.path[:] = pickle.load(sys.stdin.buffer)
-from any2ds.distributors._process import main
-main()
-"""
 
-
-def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, who ends us
-    inlet, outlet = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints must not get between the events
-    worker = pickle.load(inlet)
+def main(inlet: IO[bytes]) -> None:
+    """`inlet` is where jobs come from."""
+    outlet = answer_parent()
+    try:
+        worker = pickle.load(inlet)
+    except (EOFError, pickle.UnpicklingError):
+        if not inlet.read(1):  # the parent is gone
+            os._exit(1)
+        raise
+    _log(getattr(worker, "log_level", logging.WARNING))
     # Rows by the ten thousand are alive at a time, none of them in a cycle: looking for cycles less often saves 5 %.
     gc.freeze()
     gc.set_threshold(200_000, 20, 20)
     jobs: SimpleQueue[ShardJob | None] = SimpleQueue()
-    threading.Thread(target=_receive, args=(inlet, jobs), daemon=True).start()
+    stopping = threading.Event()
+
+    def stop() -> None:
+        stopping.set()
+        worker.stop()
+
+    threading.Thread(target=_receive, args=(inlet, jobs, stop), daemon=True).start()
     lock = threading.Lock()
 
     def send(message: Any) -> None:
@@ -62,7 +61,7 @@ def main() -> None:
         while True:
             send((WANT_JOB, None))
             job = jobs.get()
-            if job is None:
+            if job is None or stopping.is_set():
                 return
             yield job
 
@@ -80,7 +79,7 @@ def main() -> None:
             send((EVENT, event))
     except BrokenPipeError:
         code = 1
-    except NetworkDown as error:
+    except (BrokenStep, DiskFull, LockLost, NetworkDown) as error:
         code = 1
         send((FATAL, error))
     except BaseException:
@@ -93,10 +92,27 @@ def main() -> None:
         os._exit(code)  # not waiting for threads that hang in the system's resolver
 
 
-def _receive(inlet: IO[bytes], jobs: SimpleQueue[ShardJob | None]) -> None:
+class _Harmless(logging.Formatter):
+    """Without credentials, and without what a terminal would obey."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return harmless(super().format(record))
+
+
+def _log(level: int) -> None:
+    """Log what the parent logs, to the standard error that it has as well."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Harmless("%(message)s"))
+    logging.getLogger("any2ds").addHandler(handler)
+    logging.getLogger("any2ds").setLevel(level)
+
+
+def _receive(inlet: IO[bytes], jobs: SimpleQueue[ShardJob | None], stop: Callable[[], None]) -> None:
     try:
         while True:
             message = pickle.load(inlet)
-            jobs.put(None if message == END else message)
+            if message == STOP:
+                stop()
+            jobs.put(None if message in (STOP, END) else message)
     finally:  # the pipe ended, perhaps in the middle of a message: the parent is gone, and nobody wants our work
         os._exit(1)

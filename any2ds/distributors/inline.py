@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
 
 from any2ds.config import RunOptions
 from any2ds.protocols import Worker
@@ -12,9 +16,34 @@ from any2ds.types import Event, ShardJob
 class InlineDistributor:
     def __init__(self, options: RunOptions) -> None:
         """Takes no option."""
+        self._worker: Worker | None = None
+        self._stop_at = math.inf
 
     def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
-        yield from worker(jobs)
+        self._worker = worker
+        if self._is_stopping:
+            return
+        events: Any = worker(self._until_stopped(jobs))
+        with closing(events):
+            for event in events:
+                yield event
+                if time.monotonic() >= self._stop_at:
+                    return
+
+    def stop(self, grace: float) -> None:
+        self._stop_at = min(self._stop_at, time.monotonic() + grace)
+        if self._worker is not None:
+            self._worker.stop()
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stop_at < math.inf
+
+    def _until_stopped(self, jobs: Iterator[ShardJob]) -> Iterator[ShardJob]:
+        for job in jobs:
+            if self._is_stopping:
+                return
+            yield job
 
 
 PART = InlineDistributor

@@ -4,156 +4,256 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import pickle
-import subprocess
-import sys
+import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from any2ds.config import RunOptions
-from any2ds.distributors._process import ALIVE, BOOTSTRAP, CRASHED, END, EVENT, FATAL, WANT_JOB
-from any2ds.errors import RunError
+from any2ds.cores import cores
+from any2ds.distributors._child import FAREWELL, GONE, Child, Inbox
+from any2ds.distributors._process import CRASHED, EVENT, FATAL, WANT_JOB
+from any2ds.errors import RunError, shard_count
 from any2ds.protocols import Worker
-from any2ds.types import Event, ShardError, ShardJob, ShardReport
-from any2ds.watchdog import LOOK_SECONDS, Watch
+from any2ds.types import Event, Progress, ShardError, ShardJob, ShardReport
+from any2ds.watchdog import LOOK_SECONDS
 
 log = logging.getLogger(__name__)
 
-_FAREWELL = 1.0  # seconds that a process has to end after its last word
-_CRASHES_IN_A_ROW = 3  # processes that may end early before the run gives up
-_LONGEST_START = 120.0  # seconds until a process asks for its first job; imports may come over a network
-# Processes that may be killed over one shard before its rows are recorded as failed; if that is too much for a further
-# one, the shard is not what is wrong.
+# Processes that may end with no shard finished in between, before the run gives up: by an error of their own, which
+# the next one is going to run into as well, or by a signal, which may have been meant for that one alone; all the more
+# if shards were finished before.
+_ERRORS_IN_A_ROW = 3
+_KILLS_IN_A_ROW = 30
+_KILLS_LATER_ON = 300
+# Processes that may be killed for being stuck over one shard before its rows are recorded as failed; if that is too
+# much for a further one, the shard is not what is wrong.
 _MOST_KILLS = 2
+# Processes that may die with a shard among those that they have; from the next one on it is given out alone, so that
+# the one to blame shows.
+_DEATHS_IN_COMPANY = 1
 
 # What the threads around the main loop say to it, beside the messages of the children.
-_JOB, _NO_MORE_JOBS, _BROKEN, _GONE = "job", "no_more_jobs", "broken", "gone"
-Inbox = SimpleQueue[tuple["_Child | None", str, Any]]
+_JOB, _NO_MORE_JOBS, _BROKEN, _STOP = "job", "no_more_jobs", "broken", "stop"
 
 
 class MultiprocessingDistributor:
     def __init__(self, options: RunOptions) -> None:
-        self.processes_count = options.processes_count or _cores()
+        self.processes_count = options.processes_count or cores()
+        self._max_retry = options.max_shard_retry
+        self._stop_at = math.inf
+        self._inbox: Inbox | None = None  # of the present `map`
 
     def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
-        run = _Run(worker, jobs, self.processes_count)
+        inbox: Inbox = SimpleQueue()
+        self._inbox = inbox
+        if self._stop_at < math.inf:
+            return
+        run = _Run(worker, jobs, inbox, self.processes_count, self._max_retry)
         try:
             while run.unfinished:
                 yield from run.step()
         finally:
-            run.stop()
+            run.break_off()
+
+    def stop(self, grace: float) -> None:
+        self._stop_at = min(self._stop_at, time.monotonic() + grace)
+        if self._inbox is not None:
+            self._inbox.put((None, _STOP, self._stop_at))
 
 
 class _Run:
     """The processes of one run, and the jobs that wait for one."""
 
-    def __init__(self, worker: Worker, jobs: Iterator[ShardJob], most: int) -> None:
+    def __init__(self, worker: Worker, jobs: Iterator[ShardJob], inbox: Inbox, most: int, max_retry: int) -> None:
         self._worker = worker
         self._most = most  # processes
-        self._inbox: Inbox = SimpleQueue()
+        self._max_retry = max_retry
+        self._inbox = inbox
         self._puller = _Puller(jobs, self._inbox, most)
         self._more = True  # jobs to be pulled
         self._ready: deque[ShardJob] = deque()
-        self._suspects: deque[ShardJob] = deque()  # whose process was stuck; they get one of their own
-        self._children: set[_Child] = set()
-        self._hungry: deque[_Child] = deque()
-        self._crashes = 0  # in a row
+        self._returned: deque[ShardJob] = deque()  # whose process died
+        self._suspects: deque[ShardJob] = deque()  # that may be what ended it; they get a process of their own
+        self._stuck: Counter[int] = Counter()  # processes killed over a shard, because they were stuck
+        self._died: Counter[int] = Counter()  # processes that died over a shard
+        self._children: set[Child] = set()
+        self._hungry: deque[Child] = deque()
+        self._errors = self._kills = 0  # processes that ended so since a shard was finished
+        self._most_kills = _KILLS_IN_A_ROW
         self._next_look = 0.0
+        self._stop_at = math.inf
 
     @property
     def unfinished(self) -> bool:
-        return bool(self._more or self._ready or self._suspects or self._children)
+        return bool(self._more or self._waiting or self._children)
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stop_at < math.inf
+
+    @property
+    def _waiting(self) -> int:
+        return len(self._ready) + len(self._returned) + len(self._suspects)
 
     def step(self) -> Iterator[Event]:
         """Wait until something happens, and deal with it."""
         try:
-            message = self._inbox.get(timeout=LOOK_SECONDS if self._worker.patience else None)
+            message = self._inbox.get(timeout=max(0.0, min(LOOK_SECONDS, self._stop_at - time.monotonic())))
         except Empty:
             pass
         else:
             yield from self._take(*message)
-        if self._worker.patience and (now := time.monotonic()) >= self._next_look:
+        now = time.monotonic()
+        if self._is_stopping:
+            if now >= self._stop_at:
+                self.break_off()
+            return
+        if self._worker.patience and now >= self._next_look:
             self._next_look = now + LOOK_SECONDS
             for child in [child for child in self._children if child.is_stuck(now)]:
                 yield from self._cut_off(child)
         self._share_out()
 
-    def stop(self) -> None:
+    def break_off(self) -> None:
+        """End all processes, whatever they are at."""
         self._puller.stop()
-        for child in self._children:
-            child.kill()
+        self._more = False
+        children, self._children = self._children, set()
+        for child in children:
+            child.end()
+        until = time.monotonic() + FAREWELL
+        for child in children:
+            child.wait(until)
 
-    def _take(self, child: _Child | None, kind: str, content: Any) -> Iterator[Event]:
-        if kind == _JOB:
-            self._ready.append(content)
+    def _take(self, child: Child | None, kind: str, content: Any) -> Iterator[Event]:
+        if kind == _STOP:
+            self._begin_to_stop(content)
+            yield Progress()
+        elif kind == _JOB:
+            if not self._is_stopping:
+                self._ready.append(content)
         elif kind == _NO_MORE_JOBS:
             self._more = False
         elif kind in (_BROKEN, FATAL):
-            raise content
+            if not self._is_stopping:
+                raise content
         elif child not in self._children:
             return  # it was cut off, and others have its jobs
         elif kind == WANT_JOB:
             child.has_started(self._worker.patience)
             self._hungry.append(child)
         elif kind == EVENT:
-            self._crashes = 0 if isinstance(content, ShardReport) else self._crashes
+            if isinstance(content, ShardReport):
+                self._errors = self._kills = 0
+                self._most_kills = _KILLS_LATER_ON
             child.note(content)
             yield content
         elif kind == CRASHED:
             child.last_words = content.strip().splitlines()[-1]
             log.info("worker process %d crashed:\n%s", child.pid, content)
-        elif kind == _GONE:
+        elif kind == GONE:
             self._forget(child)
-            if child.jobs or not child.released:
-                yield from child.unfinished()
-                self._note_crash(child)
+            yield from child.withdrawn()
+            if (child.jobs or not child.released) and not self._is_stopping:
+                yield from self._bury(child)
 
-    def _cut_off(self, child: _Child) -> Iterator[ShardError]:
+    def _begin_to_stop(self, stop_at: float) -> None:
+        """From now on only what the processes have is finished, and nobody else gets it if they do not."""
+        if not self._is_stopping:
+            self._puller.stop()
+            self._more = False
+            for jobs in (self._ready, self._returned, self._suspects):
+                jobs.clear()
+            for child in self._children:
+                child.stop()
+                if not child.started:
+                    child.end()
+        self._stop_at = stop_at
+
+    def _bury(self, child: Child) -> Iterator[ShardError]:
+        """Have the jobs of a process that died done by others."""
+        words, jobs = child.farewell(), list(child.jobs.values())
+        was_suspected = any(self._died[job.shard_id] for job in jobs)
+        if child.was_killed:
+            self._kills += 1
+        elif not was_suspected:
+            self._errors += 1
+        if self._kills >= max(self._most_kills, 3 * self._most) or self._errors >= _ERRORS_IN_A_ROW:
+            raise RunError(f"worker processes end at once, the last one with: {words}")
+        if jobs:
+            log.warning("%s; its %s made by others", words, shard_count(len(jobs), "is", "are"))
+        for job in jobs:
+            self._died[job.shard_id] += 1
+            deaths = self._died[job.shard_id]
+            if job.attempt >= self._max_retry:
+                often = (
+                    f" (so ended {deaths} processes that made this shard)" if deaths > 1 and child.was_killed else ""
+                )
+                yield ShardError(job.shard_id, words + often, attempt=job.attempt)
+            else:
+                line = self._returned if deaths <= _DEATHS_IN_COMPANY else self._suspects
+                line.append(replace(job, attempt=job.attempt + 1))
+
+    def _cut_off(self, child: Child) -> Iterator[Event]:
         """Kill a process that is stuck, and have its jobs done by others."""
         words = f"the worker process {child.pid} had said nothing for {child.watch.silent:.0f} s and was killed"
-        log.warning("%s; others go on with its %d shards", words, len(child.jobs))
+        log.warning("%s; others go on with its %s", words, shard_count(len(child.jobs)))
         self._forget(child)
         child.end(words)
+        yield from child.withdrawn()
         for job in child.jobs.values():
-            if job.attempt < _MOST_KILLS:
-                kills = job.attempt + 1
-                self._suspects.append(replace(job, attempt=kills, hopeless=kills == _MOST_KILLS))
+            self._stuck[job.shard_id] += 1
+            kills = self._stuck[job.shard_id]
+            if kills > _MOST_KILLS:
+                yield ShardError(job.shard_id, words, attempt=max(job.attempt, self._max_retry))
             else:
-                yield ShardError(job.shard_id, words)
+                self._suspects.append(replace(job, attempt=job.attempt + 1, hopeless=kills == _MOST_KILLS))
         if not child.started:
-            self._note_crash(child)
+            self._errors += 1
+            if self._errors >= _ERRORS_IN_A_ROW:
+                raise RunError(f"worker processes end at once, the last one with: {words}")
 
-    def _forget(self, child: _Child) -> None:
+    def _forget(self, child: Child) -> None:
         self._children.discard(child)
         with contextlib.suppress(ValueError):
             self._hungry.remove(child)
 
-    def _note_crash(self, child: _Child) -> None:
-        self._crashes += 1
-        if self._crashes >= _CRASHES_IN_A_ROW:
-            raise RunError(f"worker processes end at once, the last one with: {child.farewell()}")
+    def _is_suspect(self, job: ShardJob) -> bool:
+        return bool(self._stuck[job.shard_id]) or self._died[job.shard_id] > _DEATHS_IN_COMPANY
+
+    def _has_suspect(self, child: Child) -> bool:
+        return any(self._is_suspect(job) for job in child.jobs.values())
+
+    def _is_to_make_room(self) -> bool:
+        """Whether a process is to end for one that has no other jobs, because all are always busy."""
+        return bool(self._suspects) and not any(c.released or self._has_suspect(c) for c in self._children)
 
     def _share_out(self) -> None:
         """Give jobs to those who want one, and start processes for jobs that nobody is going to want."""
-        for child in list(self._hungry) if self._suspects or self._ready else ():
+        for child in list(self._hungry):
             if self._suspects and not child.jobs:
                 child.give(self._suspects.popleft())
-            elif self._ready and not child.has_suspect:
+            elif self._has_suspect(child):
+                continue  # it is to have nothing else
+            elif (self._returned or self._ready) and self._is_to_make_room():
+                child.release()
+            elif self._returned:
+                child.give(self._returned.popleft())
+            elif self._ready:
                 child.give(self._ready.popleft())
                 self._puller.allow_another()
             else:
                 continue
             self._hungry.remove(child)
-        waiting = len(self._ready) + len(self._suspects)
+        waiting = self._waiting
         starting = sum(not c.started for c in self._children)
         while starting < waiting and len(self._children) < self._most:
-            self._children.add(_Child(self._worker, self._inbox))
+            self._children.add(Child(self._worker, self._inbox))
             starting += 1
         if not (self._more or waiting):
             while self._hungry:
@@ -187,122 +287,6 @@ class _Puller:
             self._inbox.put((None, _BROKEN, error))
         else:
             self._inbox.put((None, _NO_MORE_JOBS, None))
-
-
-class _Child:
-    """A worker process, and the jobs that it has not reported on."""
-
-    def __init__(self, worker: Worker, inbox: Inbox) -> None:
-        # In a session of its own Ctrl-C does not reach it: the parent decides how a run ends.
-        own: dict[str, Any] = {"start_new_session": True}
-        if sys.platform == "win32":
-            own = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-        said = [pickle.dumps(part, pickle.HIGHEST_PROTOCOL) for part in (sys.path, worker)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", BOOTSTRAP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, **own
-        )
-        self._inbox = inbox
-        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
-        self.jobs: dict[int, ShardJob] = {}
-        self.started = False  # it has asked for a job
-        self.released = False  # it was told that there are no more
-        self.last_words = ""
-        self._messages = 0  # from it; counted as they arrive, whatever else we are doing
-        self.watch = Watch(_LONGEST_START, time.monotonic())
-        for part in said:
-            self._outbox.put(part)
-        threading.Thread(target=self._listen, name="any2ds-listener", daemon=True).start()
-        threading.Thread(target=self._talk, name="any2ds-talker", daemon=True).start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def has_suspect(self) -> bool:
-        return any(job.attempt for job in self.jobs.values())
-
-    def has_started(self, patience: float) -> None:
-        """It has asked for a job; from now on it may say nothing for `patience` seconds."""
-        self.started = True
-        self.watch.limit = patience
-
-    def is_stuck(self, now: float) -> bool:
-        """Whether it has said nothing for too long, although it has something to do."""
-        return self.watch.look(now, self._messages, bool(self.jobs) or self.released or not self.started)
-
-    def give(self, job: ShardJob) -> None:
-        self.jobs[job.shard_id] = job
-        self._send(job)
-
-    def release(self) -> None:
-        self.released = True
-        self._send(END)
-
-    def note(self, event: Event) -> None:
-        if isinstance(event, (ShardReport, ShardError)):
-            self.jobs.pop(event.shard_id, None)
-
-    def unfinished(self) -> Iterator[ShardError]:
-        """An error for each shard that went down with the process."""
-        for shard_id in sorted(self.jobs):
-            yield ShardError(shard_id, self.farewell())
-        self.jobs.clear()
-
-    def farewell(self) -> str:
-        code = self._process.returncode
-        return self.last_words or f"the worker process {self.pid} ended early, with {code}"
-
-    def end(self, words: str) -> None:
-        """Kill it, without waiting: a process that waits for a dead disk ends only when that answers."""
-        self.last_words = words
-        self._process.kill()
-        self._outbox.put(None)
-
-    def kill(self) -> None:
-        """End it at once if it has not ended."""
-        self._process.kill()
-        self._outbox.put(None)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_FAREWELL)
-
-    def _send(self, message: Any) -> None:
-        self._outbox.put(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-
-    def _talk(self) -> None:
-        """In a thread of its own: a process that is stuck does not read, and a job is more than a pipe holds."""
-        pipe = self._process.stdin
-        assert pipe is not None
-        # If the process is gone its listener says so, and with it the fate of the message.
-        with contextlib.suppress(BrokenPipeError, OSError), pipe:
-            while (said := self._outbox.get()) is not None:
-                pipe.write(said)
-                pipe.flush()
-
-    def _listen(self) -> None:
-        pipe = self._process.stdout
-        assert pipe is not None
-        try:
-            with pipe, contextlib.suppress(EOFError, OSError):
-                while True:
-                    kind, content = pickle.load(pipe)
-                    self._messages += 1
-                    if kind != ALIVE:
-                        self._inbox.put((self, kind, content))
-        except Exception as error:  # half a message, or one that cannot be understood
-            self.last_words = self.last_words or f"its message is not readable: {error}"
-        finally:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_FAREWELL)
-            self.kill()
-            self._inbox.put((self, _GONE, None))
-
-
-def _cores() -> int:
-    """Cores that this process may use, which in a container are fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 PART = MultiprocessingDistributor

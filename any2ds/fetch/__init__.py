@@ -13,20 +13,22 @@ from any2ds.fetch.robots import Robots
 from any2ds.fetch.routes import Routes
 from any2ds.fetch.rules import product_of
 from any2ds.fetch.schedule import Schedule, spare_places
+from any2ds.storage.stores import Stores
 from any2ds.types import Fetched, RobotsCost, Row
+from any2ds.vitals import Traffic
 
 
 class UrlFetcher:
     """The `protocols.Fetcher` for whatever has a URL. The thread that iterates over `fetch` moves libcurl's bytes."""
 
-    def __init__(self, options: FetchOptions, buffer: Buffer) -> None:
+    def __init__(self, options: FetchOptions, buffer: Buffer, stores: Stores | None = None) -> None:
         self._options = options
         self._buffer = buffer
         self._profiles = Profiles(options)
         self._robots: Robots | None = None
         if options.robots != "ignore" or self._profiles.differ:
             self._robots = Robots(product_of(options.user_agent), options.robots, self._profiles.robots_policy)
-        self._transport = Routes(self._profiles, options, buffer, self._robots)
+        self._transport = Routes(self._profiles, options, buffer, self._robots, stores)
         self._loop: Loop | None = None  # of the last `fetch`
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
@@ -50,6 +52,9 @@ class UrlFetcher:
     @property
     def signs(self) -> int:
         return self._loop.signs if self._loop else 0
+
+    def traffic(self) -> Traffic:
+        return self._loop.traffic() if self._loop else Traffic()
 
     def robots_cost(self) -> RobotsCost:
         return self._robots.take_cost() if self._robots else RobotsCost()

@@ -49,6 +49,7 @@ class Breaker:
         self._named = False  # one of them was found through a name server
         self._hopeless = 0  # failures for want of a network, before anybody has answered
         self._probes = 0  # without an answer
+        self._probing = now  # since when
         self._next_probe = 0.0
         self.paused = False
 
@@ -130,7 +131,8 @@ class Breaker:
         if not (in_flight or self.paused or self._doubts):
             self._heard = now
         self._quiet = now - self._heard
-        if self._quiet >= _SILENCE and self._probes:
+        # A probe that has just left tells nothing yet, however long the only transfer has been silent.
+        if self._quiet >= _SILENCE and self._probes and now - self._probing >= _SILENCE - _QUIET:
             self._pause()
         if self.paused and self._quiet > self._patience:
             raise NetworkDown(f"nothing has answered for {self._quiet:.0f} s, not even hosts that did before")
@@ -143,6 +145,7 @@ class Breaker:
         if not (worth_it or self.paused):
             return None
         self._next_probe = now + PROBE_EVERY
+        self._probing = self._probing if self._probes else now
         self._probes += 1
         host, url = self._witnesses.popitem(last=True)
         self._witnesses[host] = url

@@ -33,6 +33,7 @@ from any2ds.fetch.robots import LONGEST, REDIRECTS, Robots
 from any2ds.fetch.rules import PROXIED, address_of, opted_out, product_of, refuses
 from any2ds.fetch.schedule import Attempt, spare_places
 from any2ds.fetch.stall import Flow, StallRule
+from any2ds.fetch.transport import Phases
 from any2ds.fetch.urls import normalize, parts
 from any2ds.types import Failure, Payload
 
@@ -122,6 +123,18 @@ class CurlTransport:
         self._resolving: dict[_Transfer, str] = {}  # the same by transfer, the longest wait first
         self._unsent: list[tuple[Attempt, Failure]] = []  # ended by us
         self._stall_rule = StallRule(options.stall_timeout, options.min_speed)
+        self.waited = 0.0
+
+    def phases(self) -> Phases:
+        waiting = len(self._resolving)
+        bodies = others = 0
+        for attempt, transfer in self._by_attempt.items():
+            if transfer.sent and not attempt.late:
+                if transfer.receiving.size and not transfer.discarding:
+                    bodies += 1
+                else:
+                    others += 1
+        return Phases(waiting, others, bodies)
 
     def expect(self, transfers: int) -> None:
         """So many may be in flight from now on: idle connections beyond that are closed, since they may be too much."""
@@ -156,7 +169,13 @@ class CurlTransport:
             wait = min(wait, max(0.0, next(iter(self._resolving)).connect_by - time.monotonic()))
         ready = self._ready
         if not ready:
-            ready.extend((key.fd, events) for key, events in self._selector.select(wait))
+            if wait > 0:
+                since = time.monotonic()
+                found = self._selector.select(wait)
+                self.waited += time.monotonic() - since
+            else:
+                found = self._selector.select(wait)
+            ready.extend((key.fd, events) for key, events in found)
         for _ in range(min(len(ready), _EVENTS_PER_TURN)):
             fd, events = ready.popleft()
             if fd == self._bell.fileno():

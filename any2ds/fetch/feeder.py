@@ -34,6 +34,11 @@ class Feeder:
         self._stopped = True
         self._wanted.set()
 
+    @property
+    def waits(self) -> bool:
+        """Whether rows were asked for, and have not come."""
+        return not (self.exhausted or self._fresh) and self._wanted.is_set()
+
     def refill(self) -> None:
         """To be called now and then: asks for more rows when few are left, or all there are wait for their hosts."""
         few = len(self._fresh) < self.stock and self._schedule.queued + self._schedule.deferred < _ROWS_AHEAD

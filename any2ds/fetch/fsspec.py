@@ -11,31 +11,37 @@ pieces are as big as the speed so far allows. One that takes longer than `stall_
 from __future__ import annotations
 
 import datetime
+import io
 import os
 import socket
 import stat
 import threading
 import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from email.utils import format_datetime
 from typing import Any
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from any2ds.config import FetchOptions
 from any2ds.errors import MissingExtra, words_of
 from any2ds.fetch.rules import refuses
+from any2ds.fetch.s3 import S3Object
 from any2ds.fetch.threads import Answer, Flight, Refused, causes
-from any2ds.fetch.urls import LOCAL, SERVERS, scheme_of
+from any2ds.fetch.urls import LOCAL, scheme_of
 from any2ds.registry import missing_extra
+from any2ds.storage.kinds import filesystem_class, own_class
+from any2ds.storage.stores import SERVERS, Stores
 from any2ds.types import Failure
 
 _FIRST = 1 << 18  # bytes read at once to begin with, and by slow transfers
 _BLOCK = 1 << 22  # the most that is read at once
 _OF_STALL = 0.25  # the part of `stall_timeout` that a piece should take at most
 
-_NAMING_A_HOST = SERVERS | {"ftp"}
+_SERVERS_KEPT = 32  # to which connections are kept while they are not in use
 
 # By name, since the libraries are loaded only where they are used; the first that is found among the causes counts.
 _CODES = {
@@ -45,54 +51,87 @@ _CODES = {
     "PermissionError": "access_denied",
     "AuthenticationException": "access_denied",  # paramiko
     "NoCredentialsError": "access_denied",  # botocore
+    "UnknownHost": "tls",  # any2ds.storage.sftp
+    "BadHostKeyException": "tls",  # paramiko
+    "SSHException": "reset",
+    "DefaultCredentialsError": "access_denied",  # google.auth
+    "RefreshError": "access_denied",
     "error_perm": "access_denied",  # ftplib
     "gaierror": "dns",
     "ConnectionRefusedError": "connect",
     "EndpointConnectionError": "connect",  # botocore
     "ConnectTimeoutError": "connect",
     "NoValidConnectionsError": "connect",  # paramiko
+    "ClientConnectorError": "connect",  # aiohttp
+    "ClientError": "reset",
+    "ProxyError": "http_502",  # requests', by which gcsfs means that
     "ConnectionResetError": "reset",
+    "BrokenPipeError": "reset",
+    "EOFError": "reset",
     "FSTimeoutError": "reset",
     "TimeoutError": "reset",
 }
 
 
 class FileSystems:
-    """The file systems of a run that any thread may use."""
+    """The file systems of a run: one for all threads, or one for each that fetches, where they cannot be shared."""
 
-    def __init__(self) -> None:
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
         self._lock = threading.Lock()
         self._shared: dict[tuple[Any, ...], Any] = {}
-        self._missing: dict[str, Failure] = {}  # scheme -> what is to be installed
+        self._idle: OrderedDict[tuple[Any, ...], list[Any]] = OrderedDict()  # logged in; the last used come last
+        self._missing: dict[str, str] = {}  # scheme -> what is to be installed
 
-    def find(self, scheme: str, url: str, own: dict[tuple[Any, ...], Any]) -> Any:
-        """The file system of `url`; `own` holds those of the calling thread, for libraries that cannot be shared."""
+    @contextmanager
+    def lend(self, scheme: str, url: str) -> Iterator[Any]:
+        """The file system of `url`, for the calling thread. Raises Refused if its library is missing."""
+        kind = self._class(scheme)
+        in_url = kind._get_kwargs_from_urls(url)
+        key = (scheme, *sorted(in_url.items()))
+        arguments = {**self._stores.of_item(scheme, in_url), **in_url}
+        if kind.async_impl or issubclass(kind, (LocalFileSystem, MemoryFileSystem)):
+            with self._lock:
+                if key not in self._shared:
+                    self._shared[key] = kind(**arguments, skip_instance_cache=True)
+            yield self._shared[key]
+            return
+        heals = kind is own_class(scheme)
+        if heals:
+            arguments["exclusive"] = True
+        system = self._take(key) or kind(**arguments, skip_instance_cache=True)
+        try:
+            yield system
+        except Exception:
+            if heals:  # others may be broken for good
+                self._take_back(key, system)
+            raise
+        self._take_back(key, system)
+
+    def _take(self, key: tuple[Any, ...]) -> Any:
+        with self._lock:
+            idle = self._idle.get(key)
+            return idle.pop() if idle else None
+
+    def _take_back(self, key: tuple[Any, ...], system: Any) -> None:
+        dropped: list[Any] = []  # to be closed outside of the lock
+        with self._lock:
+            idle = self._idle.pop(key, [])
+            idle.append(system)
+            self._idle[key] = idle
+            while len(self._idle) > _SERVERS_KEPT:
+                dropped += self._idle.popitem(last=False)[1]
+
+    def _class(self, scheme: str) -> Any:
         with self._lock:
             if scheme in self._missing:
-                raise Refused("missing_extra", self._missing[scheme].detail)
+                raise Refused("missing_extra", self._missing[scheme])
             try:
-                kind = fsspec.get_filesystem_class(scheme)
+                return filesystem_class(scheme)
             except ImportError as error:
-                raise self._lacks(scheme, error) from error
-            arguments = kind._get_kwargs_from_urls(url)
-            key = (scheme, *sorted(arguments.items()))
-            if key in self._shared:
-                return self._shared[key]
-            if key in own:
-                return own[key]
-            shareable = kind.async_impl or issubclass(kind, (LocalFileSystem, MemoryFileSystem))
-            if shareable:
-                found = self._shared[key] = kind(**arguments, skip_instance_cache=True)
-                return found
-        own.clear()  # a connection each; the next rows of a thread are most often for the same host
-        found = own[key] = kind(**arguments, skip_instance_cache=True)
-        return found
-
-    def _lacks(self, scheme: str, error: ImportError) -> Refused:
-        extra = missing_extra(f"{scheme}:", error)
-        refusal = Refused("missing_extra", str(extra) if isinstance(extra, MissingExtra) else words_of(error))
-        self._missing[scheme] = refusal.failure
-        return refusal
+                extra = missing_extra(f"{scheme}:", error)
+                self._missing[scheme] = str(extra) if isinstance(extra, MissingExtra) else words_of(error)
+                raise Refused("missing_extra", self._missing[scheme]) from error
 
 
 class FsspecClient:
@@ -101,7 +140,6 @@ class FsspecClient:
     def __init__(self, options: FetchOptions, systems: FileSystems, block: int) -> None:
         self._options = options
         self._systems = systems
-        self._own: dict[tuple[Any, ...], Any] = {}
         self._block = max(1 << 16, min(_BLOCK, block))
 
     def fetch(self, url: str, flight: Flight) -> Answer | Failure:
@@ -110,25 +148,24 @@ class FsspecClient:
             self._check(scheme, url)
             if scheme == "data":
                 return _inline(url, flight)
-            return self._read(self._systems.find(scheme, url, self._own), url, flight)
+            with self._systems.lend(scheme, url) as system:
+                return self._read(system, url, flight)
         except Refused:
             raise
         except ImportError as error:
             return Failure("fetch", "missing_extra", words_of(error))
         except Exception as error:  # every file system has exceptions of its own
-            names = (kind.__name__ for cause in causes(error) for kind in type(cause).__mro__)
-            code = next((_CODES[name] for name in names if name in _CODES), "fetch_error")
-            return Failure("fetch", code, f"{type(error).__name__}: {words_of(error)}")
+            return Failure("fetch", _code_of(error), f"{type(error).__name__}: {words_of(error)}")
 
     def close(self) -> None:
-        self._own.clear()
+        """File systems are the run's."""
 
     def _check(self, scheme: str, url: str) -> None:
         """Raises Refused for what rows of this list may not lead to."""
         options = self._options
-        if options.block_private_addresses and scheme in LOCAL | _NAMING_A_HOST:
+        if options.block_private_addresses and scheme in LOCAL | SERVERS:
             raise Refused("blocked_address", f"{scheme}: is not for lists of strangers (--block_private_addresses)")
-        if scheme in _NAMING_A_HOST and (host := _host(url)):
+        if scheme in SERVERS and (host := _host(url)):
             for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
                 if reason := refuses([str(address[0])], False, options.allow_link_local):
                     raise Refused("blocked_address", f"{address[0]} {reason}")
@@ -137,14 +174,14 @@ class FsspecClient:
 
     def _read(self, system: Any, url: str, flight: Flight) -> Answer | Failure:
         path = system._strip_protocol(url)
-        # What any thread may use reads by ranges: one request a block, and nothing is read ahead and held.
-        by_ranges = {"cache_type": "none"} if system.async_impl else {}
+        if (connection := getattr(system, "connection", None)) is not None:
+            flight.watch(connection)
         piece = min(_FIRST, self._block)
-        with system.open(path, "rb", block_size=piece, **by_ranges) as file:
+        begun = time.monotonic()
+        with _opened(system, path, piece) as file:
             size = getattr(file, "size", None)
             if isinstance(size, int) and size > self._options.max_file_bytes:
                 raise Refused("too_large", f"{size} bytes")
-            begun = time.monotonic()
             while chunk := file.read(piece):
                 flight.receive(bytes(chunk))
                 now = time.monotonic()
@@ -156,6 +193,30 @@ class FsspecClient:
         if not flight.parcel.size:
             return Failure("fetch", "empty_body")
         return Answer(etag=_etag(details), last_modified=_last_modified(details))
+
+
+def _opened(system: Any, path: str, piece: int) -> Any:
+    """A file to be read from its start, so many bytes at once to begin with."""
+    if "s3" in system.protocol:
+        return S3Object(system, path, piece)
+    if "memory" in system.protocol:  # it lends everybody the same file, which has one position
+        return io.BytesIO(system.cat_file(path))
+    # What any thread may use reads by ranges: one request a block, and nothing is read ahead and held.
+    by_ranges = {"cache_type": "none"} if system.async_impl or "sftp" in system.protocol else {}
+    return system.open(path, "rb", block_size=piece, **by_ranges)
+
+
+def _code_of(error: BaseException) -> str:
+    for cause in causes(error):
+        names = [kind.__name__ for kind in type(cause).__mro__]
+        if found := next((_CODES[name] for name in names if name in _CODES), None):
+            return found
+        if "HttpError" in names and str(getattr(cause, "code", "")).isdigit():  # gcsfs
+            status = int(cause.code)  # type: ignore[attr-defined]
+            return "access_denied" if status in (401, 403) else f"http_{status}"
+        if type(cause) is OSError and str(cause).startswith("Forbidden"):  # gcsfs' word for a 403
+            return "access_denied"
+    return "fetch_error"
 
 
 def next_piece(size: int, seconds: float, stall_timeout: float, most: int) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from any2ds.types import Failure, Payload
+from any2ds.vitals import HostLoad
 
 if TYPE_CHECKING:
     from any2ds.fetch.schedule import Attempt
@@ -160,6 +161,31 @@ class Host:
             )
         if self._delay > self._floor:
             self._delay = max(self._floor, self._delay - 0.1 * _FIRST_DELAY)
+
+    @property
+    def waiting(self) -> int:
+        """Rows that wait for it, those included that are to be tried again later."""
+        return len(self.queue) + self.put_off
+
+    def load(self, now: float) -> HostLoad:
+        return HostLoad(self.name, self.waiting, self.in_flight, self.limit, self._why(now))
+
+    def _why(self, now: float) -> str:
+        """Why rows wait for it, in words."""
+        most = self.manners.max_per_host
+        if self.down_until > now:
+            return f"does not answer: it is asked again in {self.down_until - now:.0f} s"
+        if self.not_before > now + max(1.0, self._delay):
+            return f"asks us to come back in {self.not_before - now:.0f} s"
+        if self._delay > self._floor:
+            return f"refuses more: asked every {self._delay:.2g} s"
+        if self._delay:
+            return f"asked every {self._delay:.2g} s, as it or --host_delay wants it"
+        if not self.queue:
+            return "its rows are tried again later"
+        if self.in_flight >= most:
+            return f"{most} at once, by --max_per_host"
+        return f"gets {self.limit} at once, as it answers"
 
     @property
     def proven(self) -> bool:

@@ -14,10 +14,12 @@ from any2ds.fetch.breaker import PROBE_TIMEOUT, Breaker
 from any2ds.fetch.feeder import Feeder
 from any2ds.fetch.hosts import Host, Manners
 from any2ds.fetch.schedule import Attempt, Schedule
-from any2ds.fetch.transport import Transport
+from any2ds.fetch.traffic import Cause, Meter
+from any2ds.fetch.transport import Phases, Transport
 from any2ds.fetch.urls import normalize
 from any2ds.fetch.window import Window
 from any2ds.types import Failure, Fetched, Payload, Row
+from any2ds.vitals import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class Loop:
         self._probes: list[Attempt] = []
         self._most = schedule.slots  # transfers that everything is prepared for
         self._window = Window(self._most, now) if options.thread_count == "auto" else None
+        self._meter = Meter()
         self.signs = 0  # of life: attempts begun and ended, and turns of a pause
 
     def run(self) -> Iterator[list[Fetched]]:
@@ -58,10 +61,41 @@ class Loop:
             is_held = breaker.holding or self._buffer.full
             wait = HEARTBEAT if is_held else schedule.wait(clock.now())
             feeder.refill()
-            done += self._move(0.0 if busy else min(HEARTBEAT, wait))
+            if busy:
+                done += self._move(0.0)
+            else:
+                why, slept = self._why_no_more(), self._transport.waited
+                done += self._move(min(HEARTBEAT, wait))
+                self._meter.slept(why, self._transport.waited - slept)
             done += self._judge(clock.now())
             with clock.absence():
                 yield done
+
+    def traffic(self) -> Traffic:
+        schedule, meter, now = self._schedule, self._meter, self._clock.now()
+        return meter.take(
+            self._transport.phases() if meter.was_full else Phases(),
+            in_flight=schedule.in_flight,
+            window=schedule.slots,
+            adapts=self._window is not None,
+            queued=schedule.queued + schedule.deferred,
+            hosts=meter.at_most_now_and_then(lambda: schedule.worst(now)),
+        )
+
+    def _why_no_more(self) -> Cause:
+        """What keeps more transfers from being started."""
+        schedule, feeder = self._schedule, self._feeder
+        if self._breaker.holding:
+            return "network"
+        if self._buffer.full:
+            return "transforms" if self._buffer.paused else "bodies"
+        if schedule.full:
+            return "places"
+        if feeder.waits:
+            return "rows"
+        if schedule.queued or schedule.deferred or schedule.fresh:
+            return "hosts"
+        return "rows" if self._breaker.idle else "network"
 
     def _follow(self, window: Window) -> None:
         """Let everything that depends on how many may be in flight know it."""
@@ -111,7 +145,9 @@ class Loop:
                 window.ended(attempt.trial, outcome)
             if attempt.probe:
                 self._probes.remove(attempt)
-            elif isinstance(outcome, Failure) and breaker.doubts(attempt, outcome, now):
+                continue
+            self._meter.ended(outcome)
+            if isinstance(outcome, Failure) and breaker.doubts(attempt, outcome, now):
                 schedule.land(attempt, now)
             elif fetched := schedule.finish(attempt, outcome, now):
                 yield fetched

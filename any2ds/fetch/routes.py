@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from functools import partial
 from importlib import import_module
 
@@ -13,9 +14,10 @@ from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.robots import Robots
 from any2ds.fetch.schedule import Attempt
 from any2ds.fetch.threads import ThreadTransport
-from any2ds.fetch.transport import Transport
+from any2ds.fetch.transport import Phases, Transport
 from any2ds.fetch.urls import FILE_SYSTEMS, normalize, scheme_of
 from any2ds.registry import missing_extra
+from any2ds.storage.stores import Stores
 from any2ds.types import Failure, Payload
 
 _LOG = logging.getLogger(__name__)
@@ -67,8 +69,16 @@ class Routes:
     something, so that no engine waits for another one.
     """
 
-    def __init__(self, profiles: Profiles, options: FetchOptions, buffer: Buffer, robots: Robots | None = None) -> None:
+    def __init__(
+        self,
+        profiles: Profiles,
+        options: FetchOptions,
+        buffer: Buffer,
+        robots: Robots | None = None,
+        stores: Stores | None = None,
+    ) -> None:
         self._profiles, self._options, self._buffer, self._robots = profiles, options, buffer, robots
+        self._stores = stores or Stores()
         self._expected = min(options.most_transfers, buffer.transfers)
         self._web_engine = ""  # not known before the first URL needs it
         self._engines: dict[str, Transport] = {}
@@ -76,6 +86,14 @@ class Routes:
         self._main: Transport | None = None
         self._others: list[Transport] = []
         self._bell = threading.Event()  # rung before there is any transport
+        self._waited = 0.0  # without one, or in one that was the main one before
+
+    @property
+    def waited(self) -> float:
+        return self._waited + (self._main.waited if self._main is not None else 0.0)
+
+    def phases(self) -> Phases:
+        return sum((engine.phases() for engine in self._engines.values()), Phases())
 
     @property
     def backlog(self) -> int:
@@ -91,8 +109,10 @@ class Routes:
 
     def poll(self, wait: float) -> list[tuple[Attempt, Payload | Failure]]:
         if self._main is None:
+            since = time.monotonic()
             self._bell.wait(wait)
             self._bell.clear()
+            self._waited += time.monotonic() - since
             return []
         ended = self._main.poll(wait)
         for other in self._others:
@@ -139,12 +159,13 @@ class Routes:
         else:
             from any2ds.fetch.fsspec import FileSystems, FsspecClient
 
-            files = partial(FsspecClient, options, FileSystems(), buffer.share // 2)
+            files = partial(FsspecClient, options, FileSystems(self._stores), buffer.share // 2)
             engine = ThreadTransport(files, options, buffer, self.wake)
         if options.thread_count == "auto":
             engine.expect(self._expected)
         self._engines[name] = engine
         if self._main is None or name == "curl":
+            self._waited = self.waited
             self._main = engine
         self._others = [other for other in self._engines.values() if other is not self._main]
         engine.wake()  # for whoever rang the bell of the one that waited before

@@ -19,7 +19,9 @@ from any2ds.config import FetchOptions
 from any2ds.fetch.hosts import SILENCE, Host, Manners
 from any2ds.fetch.robots import RETRIES, Robots, origin_of
 from any2ds.fetch.urls import WEB, normalize
+from any2ds.storage.stores import SERVERS
 from any2ds.types import Failure, Fetched, Payload, Row
+from any2ds.vitals import HostLoad
 
 if TYPE_CHECKING:
     from any2ds.fetch.window import Trial
@@ -30,6 +32,8 @@ MAX_BACKOFF = 60.0
 MAX_DEFERRALS = 5
 _PROVEN_HOSTS = 10_000  # up to so many hosts, those that have shown what they bear need not do so again
 _LOOKED_AT = 1000  # rows in a row that may not start now, before others have their turn
+_LOGINS = 8  # sessions with one sftp server or the like: 30 ms of CPU each, and OpenSSH turns away who begins many
+
 # A transfer to a silent host is late after so many times the mean answer, and at least so many seconds.
 _LATE, _LEAST_LATE = 3.0, 0.1
 _FIRST_LATENCY = 0.3  # seconds, a guess until something was answered
@@ -123,6 +127,16 @@ class Schedule:
     def hosts(self) -> int:
         """Hosts that are remembered: those with rows, those in trouble lately, and some that bear much."""
         return len(self._hosts)
+
+    @property
+    def full(self) -> bool:
+        """Whether all places are taken."""
+        return self._full
+
+    def worst(self, now: float, most: int = 5) -> tuple[HostLoad, ...]:
+        """The hosts that most rows wait for; it looks at all of them."""
+        waited_for = [host for host in self._hosts.values() if host.queue or host.put_off]
+        return tuple(host.load(now) for host in heapq.nlargest(most, waited_for, key=lambda host: host.waiting))
 
     def next(self, now: float) -> Attempt | None:
         """The attempt to start now, if there is room and a host that may be asked."""
@@ -356,7 +370,7 @@ class Schedule:
             name, manners = self._named(row.url)
         host = self._hosts.get(name)
         if host is None:
-            host = self._hosts[name] = Host(name, manners)
+            host = self._hosts[name] = Host(name, bounded(manners, row.url))
             host.gated = self._robots is not None and self._robots.asks(name)
         return host
 
@@ -410,6 +424,13 @@ class Schedule:
         while deadlines and not deadlines[0].flying:
             deadlines.popleft()
         return deadlines[0] if deadlines else None
+
+
+def bounded(manners: Manners, url: str | None) -> Manners:
+    """How a server is treated that is logged in to for each transfer at once, rather than sent a request."""
+    if manners.max_per_host <= _LOGINS or (url or "").partition(":")[0].lower() not in SERVERS:
+        return manners
+    return replace(manners, max_per_host=_LOGINS)
 
 
 def host_name(url: str | None) -> str:

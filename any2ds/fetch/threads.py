@@ -17,6 +17,7 @@ from any2ds.errors import words_of
 from any2ds.fetch.robots import LONGEST
 from any2ds.fetch.schedule import Attempt
 from any2ds.fetch.stall import Flow, StallRule
+from any2ds.fetch.transport import Phases
 from any2ds.types import Failure, Payload
 
 _FOR_PROBES = 4  # threads
@@ -176,6 +177,12 @@ class ThreadTransport:
         self._ended: deque[Flight] = deque()
         self._threads = self._idle = self._stuck = 0
         self._closed = False
+        self.waited = 0.0
+
+    def phases(self) -> Phases:
+        flights = [flight for attempt, flight in self._flights.items() if not attempt.late]
+        bodies = sum(flight.parcel.size > 0 for flight in flights)
+        return Phases(answers=len(flights) - bodies, bodies=bodies)
 
     @property
     def backlog(self) -> int:
@@ -197,8 +204,10 @@ class ThreadTransport:
                 self._staff()
 
     def poll(self, wait: float) -> list[tuple[Attempt, Payload | Failure]]:
-        if not self._ended:
+        if wait > 0 and not self._ended:
+            since = time.monotonic()
             self._bell.wait(wait)
+            self.waited += time.monotonic() - since
         self._bell.clear()
         ended: list[tuple[Attempt, Payload | Failure]] = []
         while self._ended:

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from any2ds.fetch.schedule import Attempt
 from any2ds.types import Failure, Payload
 
 
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """So many transfers wait for addresses, for the first byte of a body, and for the rest of it."""
+
+    dns: int = 0
+    answers: int = 0
+    bodies: int = 0
+
+    def __add__(self, other: Phases) -> Phases:
+        return Phases(self.dns + other.dns, self.answers + other.answers, self.bodies + other.bodies)
+
+
 class Transport(Protocol):
     """Starts attempts and says how each ended. Every method but `wake` belongs to one thread."""
+
+    @property
+    def waited(self) -> float:
+        """Seconds that `poll` has slept, ever."""
+        ...
+
+    def phases(self) -> Phases:
+        """What those in flight wait for, but for the late ones; it looks at each of them."""
+        ...
 
     @property
     def backlog(self) -> int:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 
+from any2ds.storage.stores import OBJECT_STORES, SERVERS
 from any2ds.types import Failure
 
 WEB = frozenset({"http", "https", "ftp", "ftps"})
 # Of what fsspec knows, not those that open further URLs (simplecache, zip, reference …), run programs (git) or speak
 # for something that is running here (jupyter, dask).
-OBJECT_STORES = frozenset({"abfs", "abfss", "adl", "az", "gcs", "gs", "hf", "oci", "oss", "s3", "s3a", "tos"})
-SERVERS = frozenset({"hdfs", "sftp", "smb", "ssh", "webhdfs"})  # whose URLs name the host to connect to
 LOCAL = frozenset({"file", "memory"})  # what lies on this machine
-FILE_SYSTEMS = OBJECT_STORES | SERVERS | LOCAL | {"data"}
+FILE_SYSTEMS = OBJECT_STORES | (SERVERS - WEB) | LOCAL | {"data", "hf"}
 LONGEST = 2**16  # characters; readers cut what is longer so that it stays longer than this
 
 # Nothing in it needs encoding, and a host stands where it belongs: by far the most rows, and they skip the parser.

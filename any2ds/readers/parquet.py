@@ -20,11 +20,13 @@ class Parquet:
     """Nested columns are wanted by the name of their root."""
 
     seekable: ClassVar[bool] = True
+    rows: int | None = None  # of the file, once it is open
 
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         used = 0
         try:
             with pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER) as file:
+                self.rows = file.metadata.num_rows
                 names = list(columns.names)
                 require(names, file.schema_arrow.names)
                 rows = _rows_per_batch(file.metadata, names)

@@ -1,130 +1,244 @@
-"""Shows a run to a person: live on a terminal, in plain lines elsewhere, and in a report at the end."""
+"""Tells a person, or what reads a log, how a run goes: live on a terminal or in a notebook, in lines elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections import Counter, deque
+from typing import Protocol
 
-from rich.console import Group, RenderableType
-from rich.filesize import decimal
-from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from any2ds.config import Config
-from any2ds.errors import redacted
+from any2ds.config import WatchOptions
+from any2ds.errors import printable, redacted, shard_count
+from any2ds.protocols import RunInfo
+from any2ds.reporters import _jsonlines, _status
+from any2ds.reporters._children import ChildrensWords
+from any2ds.reporters._ending import Ending, ending, tell, to_json
+from any2ds.reporters._live import Live
+from any2ds.reporters._notebook import Cell, kernel
 from any2ds.reporters._stderr import StderrConsole
-from any2ds.types import DUPLICATE, SUCCESS, Event, Progress, RunReport, ShardError, failure_code
+from any2ds.shardlist import Numbers
+from any2ds.types import RunReport, ShardError, ShardReport
+from any2ds.version import __version__
+from any2ds.vitals import Snapshot
 
-_LOG_INTERVAL = 10.0  # seconds between two plain lines
-_RATE_WINDOW = 10.0  # seconds over which the live rates are taken
-_TOP = 5  # failures named while running
-_NO_FAILURES = {SUCCESS: "stored", DUPLICATE: "not fetched: its URL stands in an earlier row"}
+_NOTEBOOK_WIDTH = 100  # columns
+
+
+class _Voice(Protocol):
+    """A way to tell it. Errors of shards, and the end, stay; progress may be forgotten."""
+
+    def start(self, finished_shards: int) -> None: ...
+    def progress(self, now: Snapshot) -> None: ...
+    def shard_failed(self, error: ShardError) -> None: ...
+    def stopping(self, open_shards: int, grace: float) -> None: ...
+    def finish(self, end: Ending) -> None: ...
 
 
 class ConsoleReporter:
     """Writes to standard error, so that standard output stays the user's."""
 
-    def __init__(self, config: Config) -> None:
-        self._output_folder = redacted(config.output.output_folder)
-        self._console = StderrConsole()
-        self._outcomes: Counter[str] = Counter()
-        self._bytes = 0
-        self._total = RunReport()
-        self._history: deque[tuple[float, int, int]] = deque()  # time, successes, bytes
-        self._started = self._logged = time.monotonic()
-        self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=4, transient=True)
+    def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
+        self._run = run
+        self._done = Numbers()
+        self._received = 0
+        self._voice: _Voice
+        if watch.log_format == "json":
+            self._voice = _Json(watch, run)
+        elif kernel() is not None:
+            self._voice = _Notebook(run)
+        else:
+            self._voice = _Words(watch, run)
 
     def on_start(self, finished_shards: int) -> None:
-        self._started = self._logged = time.monotonic()
-        already = f", where {finished_shards:,} shards are finished already" if finished_shards else ""
-        self._console.print(f"any2ds writes to {self._output_folder}{already}", highlight=False, markup=False)
-        if self._console.is_terminal:
-            self._live.start()
+        self._voice.start(finished_shards)
 
-    def on_event(self, event: Event, total: RunReport) -> None:
-        self._total = total
+    def on_progress(self, now: Snapshot) -> None:
+        self._received = now.received
+        self._voice.progress(now)
+
+    def on_shard(self, event: ShardReport | ShardError) -> None:
         if isinstance(event, ShardError):
-            self._console.print(
-                f"shard {event.shard_id} failed: {event.reason}", style="red", markup=False, soft_wrap=True
-            )
-        if isinstance(event, Progress):
-            self._outcomes.update(event.outcomes)
-            self._bytes += event.bytes
-            self._remember()
-        if not self._console.is_terminal and time.monotonic() - self._logged >= _LOG_INTERVAL:
-            self._logged = time.monotonic()
-            self._console.print(self._status(), soft_wrap=True)
+            self._voice.shard_failed(event)
+        else:
+            self._done.add(event.shard_id)
+
+    def on_stopping(self, open_shards: int, grace: float) -> None:
+        self._voice.stopping(open_shards, grace)
 
     def on_finish(self, total: RunReport) -> None:
-        if self._live.is_started:
+        self._voice.finish(ending(total, self._run, self._done, self._received))
+
+
+class _Words:
+    """For people: on a terminal a few lines that change, elsewhere a line every now and then."""
+
+    def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
+        self._run, self._interval = run, watch.log_interval
+        self._console = StderrConsole()
+        self._glyphs = _status.ASCII if self._console.is_ascii else _status.UNICODE
+        self._now: Snapshot | None = None
+        self._live: Live | None = None
+        if self._console.can_redraw:
+            self._live = Live(self._console, self._lines, self._line, self._interval)
+        self._logged = 0.0
+
+    def start(self, finished_shards: int) -> None:
+        self._say(_beginning(self._run, finished_shards))
+        self._logged = time.monotonic()
+        if self._live is not None and not self._live.start():
+            self._live = None
+
+    def progress(self, now: Snapshot) -> None:
+        self._now = now
+        if self._live is not None:
+            self._live.refresh()
+        elif time.monotonic() - self._logged >= self._interval:
+            self._logged = time.monotonic()
+            self._say(self._line())
+
+    def shard_failed(self, error: ShardError) -> None:
+        self._say(_failed(error), "yellow" if error.again else "red")
+
+    def stopping(self, open_shards: int, grace: float) -> None:
+        self._say(_stopping(open_shards, grace), "yellow")
+
+    def finish(self, end: Ending) -> None:
+        if self._live is not None:
             self._live.stop()
-        self._console.print(_report(total, self._output_folder))
+        tell(self._console, end, self._run.command, _codes(self._run))
 
-    def _remember(self) -> None:
-        now = time.monotonic()
-        self._history.append((now, self._outcomes[SUCCESS], self._bytes))
-        while now - self._history[0][0] > _RATE_WINDOW:
-            self._history.popleft()
+    def _say(self, words: str, style: str = "") -> None:
+        self._console.print(Text(words, style=style), soft_wrap=True)
 
-    def _render(self) -> RenderableType:
-        failures = [(code, rows) for code, rows in self._outcomes.most_common(_TOP + 2) if code not in _NO_FAILURES]
-        named = " · ".join(f"{code} {rows:,}" for code, rows in failures[:_TOP])
-        return Group(self._status(), Text(f"  {named}", style="yellow")) if named else self._status()
+    def _line(self) -> str:
+        return _status.plain(self._now) if self._now is not None else "starting"
 
-    def _status(self) -> Text:
-        rows, stored = sum(self._outcomes.values()), self._outcomes[SUCCESS]
-        duplicates = self._outcomes[DUPLICATE]
-        tried = rows - duplicates
-        then, stored_then, bytes_then = self._history[0] if self._history else (self._started, 0, 0)
-        if len(self._history) < 2:
-            then, stored_then, bytes_then = self._started, 0, 0
-        seconds = max(1e-3, time.monotonic() - then)
-        return Text.assemble(
-            (f"{rows:,} rows", "bold"),
-            f", {stored:,} stored",
-            f" ({stored / tried:.1%})" if tried else "",
-            f", {duplicates:,} duplicates" if duplicates else "",
-            f", {(stored - stored_then) / seconds:,.0f}/s, {decimal(int((self._bytes - bytes_then) / seconds))}/s",
-            f", {self._total.shards:,} shards done, {_clock(time.monotonic() - self._started)}",
+    def _lines(self, columns: int) -> list[Text]:
+        now = self._now
+        return _live(now, columns, self._run, self._glyphs) if now is not None else [Text(" starting")]
+
+
+class _Notebook:
+    """For people at a notebook: the same lines in one output, in the end the table."""
+
+    def __init__(self, run: RunInfo) -> None:
+        self._run = run
+        self._cell = Cell()
+        self._kept: list[str] = []  # lines that stay
+        self._now: Snapshot | None = None
+        self._shown = 0.0
+        self._lock = threading.RLock()
+
+    def start(self, finished_shards: int) -> None:
+        self._keep(_beginning(self._run, finished_shards))
+
+    def progress(self, now: Snapshot) -> None:
+        self._now = now
+        if time.monotonic() - self._shown >= 1.0:
+            self._show()
+
+    def shard_failed(self, error: ShardError) -> None:
+        self._keep(_failed(error))
+
+    def stopping(self, open_shards: int, grace: float) -> None:
+        self._keep(_stopping(open_shards, grace))
+
+    def finish(self, end: Ending) -> None:
+        self._now = None
+        console = StderrConsole(width=_NOTEBOOK_WIDTH)
+        console.no_color = True
+        with console.capture() as captured:
+            tell(console, end, self._run.command, _codes(self._run))
+        plain = Text.from_ansi(captured.get()).plain
+        self._keep("\n".join(line.rstrip() for line in plain.splitlines()))
+
+    def _keep(self, line: str) -> None:
+        self._kept.append(line)
+        self._show()
+
+    def _show(self) -> None:
+        with self._lock:
+            self._shown = time.monotonic()
+            lines = (
+                [line.plain for line in _live(self._now, _NOTEBOOK_WIDTH, self._run)] if self._now is not None else []
+            )
+            self._cell.show("\n".join([*self._kept, *lines]))
+
+
+class _Json:
+    """For machines: a line for whatever happens, and one every now and then."""
+
+    def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
+        self._run, self._interval = run, watch.log_interval
+        self._logged = 0.0
+        self._children: ChildrensWords | None = None
+
+    def start(self, finished_shards: int) -> None:
+        with contextlib.suppress(OSError):  # no more pipes: they write themselves
+            self._children = ChildrensWords(lambda line: _jsonlines.say("output", text=line))
+        self._logged = time.monotonic()
+        _jsonlines.say(
+            "start",
+            any2ds=__version__,
+            command=self._run.command,
+            output_folder=redacted(self._run.output.url),
+            shards_before=finished_shards,
         )
 
+    def progress(self, now: Snapshot) -> None:
+        if time.monotonic() - self._logged >= self._interval:
+            self._logged = time.monotonic()
+            _jsonlines.say("progress", **_jsonlines.progress(now))
 
-def _report(total: RunReport, output_folder: str) -> RenderableType:
-    """What a person wants to know at the end: what arrived, what did not and why, how fast, where it is."""
-    if not (total.shards or total.failed_shards) and total.skipped_shards:
-        return Text(f"nothing to do: all {total.skipped_shards:,} shards in {output_folder} were finished before")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading, justify in (("outcome", "left"), ("rows", "right"), ("share", "right"), ("what it means", "left")):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
-    for code, rows in sorted(total.status_dict.items(), key=lambda item: (item[0] != SUCCESS, -item[1], item[0])):
-        meaning = _NO_FAILURES.get(code) or failure_code(code).meaning
-        style = "" if code in _NO_FAILURES else "yellow"
-        table.add_row(code, f"{rows:,}", f"{rows / total.count:.1%}", meaning, style=style)
-    seconds = max(total.seconds, 1e-3)
-    failed = total.count - total.successes - total.duplicates
-    lines = [
-        f"{total.count:,} rows, {total.successes:,} stored, {failed:,} failed"
-        + (f", {total.duplicates:,} duplicates" if total.duplicates else ""),
-        f"{decimal(total.bytes)} in {_clock(seconds)}: {total.successes / seconds:,.0f} stored/s, "
-        f"{total.count / seconds:,.0f} rows/s, {decimal(int(total.bytes / seconds))}/s",
-        f"{total.shards:,} shards written to {output_folder}"
-        + (f", {total.skipped_shards:,} were finished before" if total.skipped_shards else "")
-        + (f", {len(total.failed_shards):,} FAILED" if total.failed_shards else ""),
-    ]
-    if total.robots.files:
-        excluded = sum(total.status_dict.get(code, 0) for code in ("robots", "robots_unreachable"))
-        lines.append(
-            f"{total.robots.files:,} robots.txt asked for ({decimal(total.robots.bytes)}, "
-            f"{total.robots.seconds / total.robots.files:.2f} s each), {excluded:,} rows excluded by them"
+    def shard_failed(self, error: ShardError) -> None:
+        _jsonlines.say(
+            "shard_failed",
+            shard_id=error.shard_id,
+            reason=redacted(error.reason),
+            attempt=error.attempt,
+            again=error.again,
         )
-    return Group(table, *map(Text, lines)) if total.status_dict else Group(*map(Text, lines))
+
+    def stopping(self, open_shards: int, grace: float) -> None:
+        _jsonlines.say("stopping", shards_open=open_shards, grace=grace)
+
+    def finish(self, end: Ending) -> None:
+        if self._children is not None:
+            self._children.close()
+        _jsonlines.say("finish", command=self._run.command, **to_json(end))
 
 
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if seconds >= 60 else f"{seconds:.1f} s"
+def _live(now: Snapshot, columns: int, run: RunInfo, glyphs: _status.Glyphs = _status.UNICODE) -> list[Text]:
+    return _status.live(now, columns, glyphs, "the shards" if run.command == "retry" else "the list")
+
+
+def _codes(run: RunInfo) -> str:
+    """That a retry is about."""
+    return ", ".join(run.options.get("codes") or ())
+
+
+def _beginning(run: RunInfo, finished_shards: int) -> str:
+    folder = printable(redacted(run.output.url))
+    if run.command == "retry":
+        return f"any2ds tries again what failed ({_codes(run)}) in {shard_count(finished_shards)} of {folder}"
+    already = f", where {shard_count(finished_shards, 'is', 'are')} finished already" if finished_shards else ""
+    return f"any2ds writes to {folder}{already}"
+
+
+def _failed(error: ShardError) -> str:
+    again = " (it is tried again at the end)" if error.again else ""
+    return f"shard {error.shard_id} failed: {printable(redacted(error.reason))}{again}"
+
+
+def _stopping(open_shards: int, grace: float) -> str:
+    open_ones = (
+        "the open shard may be finished if its"
+        if open_shards == 1
+        else (f"of {open_shards:,} open shards those may be finished whose")
+    )
+    return f"stopping: {open_ones} last rows are under way, for up to {grace:g} s; again to stop at once"
 
 
 PART = ConsoleReporter

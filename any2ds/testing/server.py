@@ -93,7 +93,7 @@ class Server:
         """Let every request that waits in `hold` go on, and later ones pass."""
         self._loop.call_soon_threadsafe(self._released.set)
 
-    def wait_for(self, path: str, count: int = 1, within: float = 10.0) -> None:
+    def wait_for(self, path: str, count: int = 1, within: float = 60.0) -> None:
         """Returns once `path` was requested `count` times. Raises TimeoutError after `within` seconds."""
         with self._arrived:
             if not self._arrived.wait_for(lambda: self.counts[path] >= count, within):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,6 +13,7 @@ from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
 from any2ds.fetch import UrlFetcher
 from any2ds.types import Fetched, RobotsCost, Row
+from any2ds.vitals import Traffic
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,7 @@ class StuckFetchers:
     mutes_at: str | None = None  # as soon as one of them is pulled, no row is pulled and no outcome comes any more
     raises_at: str | None = None  # when one of them has come
     hangs_at: str | None = None  # when one of them is pulled, the thread that fetches never comes back
+    kills_at: str | None = None  # when one of them is pulled, the process is killed, as for want of memory
     takes_nothing: bool = False  # no row is ever pulled
     close_hangs: bool = False
 
@@ -37,6 +42,9 @@ class _StuckFetcher:
     @property
     def signs(self) -> int:
         return self._fetcher.signs
+
+    def traffic(self) -> Traffic:
+        return self._fetcher.traffic()
 
     def robots_cost(self) -> RobotsCost:
         return self._fetcher.robots_cost()
@@ -68,6 +76,8 @@ class _StuckFetcher:
             if _is(row, self._told.mutes_at):
                 self._muted = True
                 threading.Event().wait()
+            if _is(row, self._told.kills_at):
+                os.kill(os.getpid(), signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
             if _is(row, self._told.hangs_at):
                 self._hanging = True
             yield row

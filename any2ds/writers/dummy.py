@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+from any2ds.config import OutputOptions
 from any2ds.metadata import MetadataTable
+from any2ds.stored import StoredSample
 from any2ds.types import Sample
 
 
 class DummyWriter:
     extension = None
     holds_metadata = False
+    has_members = False
+    sidecars = ()
     held = 0
 
-    def __init__(self, path: Path, metadata: MetadataTable) -> None:
+    def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
         """Nothing to open."""
 
     def write(self, sample: Sample) -> None:
@@ -24,6 +29,10 @@ class DummyWriter:
 
     def close(self) -> None:
         """Nothing to complete."""
+
+    @staticmethod
+    def read(path: Path) -> Iterator[StoredSample]:
+        yield from ()
 
 
 PART = DummyWriter

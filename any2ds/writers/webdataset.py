@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import tarfile
+from array import array
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
+from any2ds.config import OutputOptions
+from any2ds.errors import DamagedShard, words_of
 from any2ds.metadata import MetadataTable
+from any2ds.stored import StoredBody, StoredSample
 from any2ds.types import Sample
-from any2ds.writers._members import members
+from any2ds.writers import _tarindex
+from any2ds.writers._members import in_samples, members
 
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
@@ -24,20 +31,27 @@ _FIXED_SUM = sum(_OWNER) + sum(_TIME) + sum(_REST) + 8 * ord(" ")
 class WebdatasetWriter:
     extension = "tar"
     holds_metadata = False
+    has_members = True
+    sidecars = (_tarindex.END,)
     held = 0
 
-    def __init__(self, path: Path, metadata: MetadataTable) -> None:
+    def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
         self._metadata = metadata
         self._file = path.open("wb", buffering=1 << 18)
+        self._index_path = _tarindex.path_of(path)
+        self._index = array("Q")
+        self._at = 0  # bytes written
 
     def write(self, sample: Sample) -> None:
-        write = self._file.write
+        write, at = self._file.write, self._at
+        self._index.append(at)
         for name, size, chunks in members(sample, self._metadata):
-            write(header(name, size))
+            at += write(header(name, size)) + size
             for chunk in chunks:
                 write(chunk)
             if left := size % _BLOCK:
-                write(_ZEROS[left:])
+                at += write(_ZEROS[left:])
+        self._at = at
 
     def flush(self) -> None:
         """Nothing is held."""
@@ -46,6 +60,62 @@ class WebdatasetWriter:
         with self._file as file:
             file.write(2 * _ZEROS)
             file.write(bytes(-file.tell() % tarfile.RECORDSIZE))
+        self._index.append(self._at)
+        self._index_path.write_bytes(_tarindex.pack(self._index))
+
+    @staticmethod
+    def make_sidecars(path: Path) -> Mapping[str, bytes]:
+        return {_tarindex.END: _tarindex.index_of(path)}
+
+    @staticmethod
+    def read(path: Path) -> Iterator[StoredSample]:
+        try:
+            with path.open("rb") as data, tarfile.open(path, "r:") as tar:
+                yield from in_samples(_stored(data, tar))
+        except DamagedShard:
+            raise
+        except Exception as error:  # tarfile has no one kind for what it trips over in garbled headers
+            raise DamagedShard(words_of(error)) from error
+
+
+def _stored(data: BinaryIO, tar: tarfile.TarFile) -> Iterator[tuple[str, StoredBody]]:
+    """The files in `tar`, also where it was made by others; their bytes are read from `data`, which is open twice, so
+    that bodies and headers do not drop each other's read-ahead."""
+    end = 0
+    kept: list[tarfile.TarInfo] = vars(tar)["members"]  # each member, which would be 30 MB for 10 000 samples
+    while (member := tar.next()) is not None:
+        if tar.offset <= end or member.size < 0:  # tarfile would go round and round
+            raise DamagedShard(f"the header of a member at byte {end} is garbled")
+        end = tar.offset
+        kept.clear()
+        if member.isfile():
+            yield member.name, _body(data, tar, member)
+    _check_end(data, tar.offset)
+
+
+def _body(data: BinaryIO, tar: tarfile.TarFile, member: tarfile.TarInfo) -> StoredBody:
+    start, sparse = member.offset_data, member.sparse is not None
+
+    def read_at(offset: int, size: int) -> bytes:
+        if sparse and (whole := tar.extractfile(member)):
+            with whole:
+                whole.seek(offset)
+                return whole.read(size)
+        data.seek(start + offset)
+        return data.read(size)
+
+    return StoredBody(member.size, read_at)
+
+
+def _check_end(data: BinaryIO, offset: int) -> None:
+    """tarfile takes a header that is none, and a file that just stops, for the end. That is two blocks of zeros, with
+    more of them as padding."""
+    data.seek(offset)
+    if data.read(2 * _BLOCK) != 2 * _ZEROS:
+        raise DamagedShard(f"it does not go on at byte {offset} as a tar file does")
+    while padding := data.read(1 << 20):
+        if padding.count(0) != len(padding):
+            raise DamagedShard(f"there is more behind its end at byte {offset}")
 
 
 def header(name: str, size: int) -> bytes:

@@ -3,17 +3,21 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
 
 from any2ds.config import Config, RunOptions
+from any2ds.distributors._child import Child
 from any2ds.distributors.inline import InlineDistributor
-from any2ds.distributors.multiprocessing import MultiprocessingDistributor, _Child
-from any2ds.errors import RunError
+from any2ds.distributors.multiprocessing import MultiprocessingDistributor
+from any2ds.errors import LockLost, RunError
 from any2ds.testing.distributing import DistributorContract, ProcessDistributorContract, ScriptedWorker, jobs_of
+from any2ds.testing.processes import LONG, wait_until_gone
 from any2ds.types import ShardReport
+from any2ds.worker import ShardWorker
 
 
 def options(**given: object) -> RunOptions:
@@ -43,16 +47,24 @@ class TestMultiprocessing(ProcessDistributorContract):
         with pytest.raises(RunError, match="ValueError: shard"):
             self.run(worker, jobs_of(1000))
 
+    def test_a_folder_that_is_another_runs_ends_the_run_and_says_so(self, tmp_path: Path) -> None:
+        config = Config.from_options({"url_list": "-", "output_folder": tmp_path / "out"})
+        worker = ShardWorker(config.output, config.fetch, run="one that is over")
+        with pytest.raises(LockLost, match="others may be at work there"):
+            list(self.make_distributor().map(worker, jobs_of(1)))
+
     def test_the_default_is_the_cores_that_may_be_used(self) -> None:
         assert MultiprocessingDistributor(options()).processes_count == len(os.sched_getaffinity(0))
 
 
 def test_a_process_that_does_not_read_holds_nobody_up() -> None:
-    child = _Child(ScriptedWorker(), SimpleQueue())
+    child = Child(ScriptedWorker(), SimpleQueue())
     os.kill(child.pid, signal.SIGSTOP)
     for job in jobs_of(5):  # each is more than a pipe holds
         child.give(job)
-    child.kill()
+    child.end()
+    child.wait(time.monotonic() + LONG)
+    assert child.was_killed
 
 
 def test_workers_end_by_themselves_when_the_parent_is_killed(tmp_path: Path) -> None:
@@ -76,9 +88,4 @@ def test_workers_end_by_themselves_when_the_parent_is_killed(tmp_path: Path) -> 
         os.kill(pid, 0)
         parent.kill()
         parent.wait()
-        # The worker holds the other end of its own pipes; when it ends, the system forgets its pid.
-        for _ in range(1000):
-            if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]:
-                return
-            subprocess.run(["sleep", "0.01"], check=True)
-    raise AssertionError("the worker outlived its parent by ten seconds")
+        wait_until_gone([pid])

@@ -20,7 +20,7 @@ def fetch() -> Iterator[Fetch]:
     buffers = ExitStack()
 
     def fetch(urls: Iterable[str | None], **options: Any) -> list[Payload | Failure]:
-        chosen = Config.from_options({"url_list": "-", "timeout": 20, "thread_count": 8, **options}).fetch
+        chosen = Config.from_options({"url_list": "-", "timeout": 100, "thread_count": 8, **options}).fetch
         buffer = buffers.enter_context(closing(Buffer(chosen.max_buffered_bytes, chosen.thread_count)))
         found = {}
         with closing(UrlFetcher(chosen, buffer)) as fetcher:

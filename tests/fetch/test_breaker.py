@@ -182,3 +182,16 @@ def test_a_few_failures_for_which_everything_else_waits_are_settled_where_nobody
     assert verdicts(breaker, 3.5) == []
     silent(breaker, 3.5, 4.5, in_flight=0)
     assert verdicts(breaker, 4.5) == [False]
+
+
+def test_the_last_row_of_a_list_that_times_out_is_no_outage_before_a_probe_could_be_answered() -> None:
+    breaker = heard()
+    assert silent(breaker, 0.0, 9.9, in_flight=1, more=False) == []
+    assert breaker.doubts(attempt(started=0.0), TIMEOUT, 10.0)
+    assert silent(breaker, 10.0, 10.1, in_flight=0, more=False) == ["http://127.0.0.1/x"]
+    assert not breaker.paused
+    breaker.hear(10.2)  # the probe's answer
+    assert verdicts(breaker, 10.2) == [False]
+    assert breaker.doubts(attempt(started=10.3), TIMEOUT, 20.3)
+    assert silent(breaker, 20.3, 23.0, in_flight=0, more=False)
+    assert breaker.paused  # where nothing comes of it

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,14 @@ class Fetch(FetcherContract):
         return codes
 
 
+@pytest.fixture
+def fetch() -> Iterator[Fetch]:
+    fetch = Fetch()
+    fetch.setup_method()
+    yield fetch
+    fetch.teardown_method()
+
+
 def site(folder: Path, robots: str | bytes | None) -> Path:
     (folder / "a.jpg").write_bytes(b"a" * 1000)
     if robots is not None:
@@ -46,28 +55,28 @@ def site(folder: Path, robots: str | bytes | None) -> Path:
 RULES = "User-agent: any2ds\nDisallow: /no\n"
 
 
-def test_it_is_asked_for_once_and_disallowed_rows_never(tmp_path: Path) -> None:
+def test_it_is_asked_for_once_and_disallowed_rows_never(fetch: Fetch, tmp_path: Path) -> None:
     with serve(site(tmp_path, RULES)) as server:
         urls = [server.url(path) for path in ["a.jpg", "no/1", "no/2", "a.jpg", "missing"] * 200]
-        codes = Fetch().codes(urls)
+        codes = fetch.codes(urls)
         assert codes == ["success", "robots", "robots", "success", "http_404"] * 200
         assert server.counts == {"robots.txt": 1, "a.jpg": 400, "missing": 200}
         assert server.requests[0].path == "robots.txt"
 
 
-def test_it_is_asked_for_with_our_name_and_only_as_the_option_says(tmp_path: Path) -> None:
+def test_it_is_asked_for_with_our_name_and_only_as_the_option_says(fetch: Fetch, tmp_path: Path) -> None:
     with serve(site(tmp_path, "User-agent: my-bot\nDisallow: /")) as server:
-        assert Fetch().codes([server.url("a.jpg")], robots="public") == ["success"]
-        assert Fetch().codes([server.url("a.jpg")], robots="ignore") == ["success"]
+        assert fetch.codes([server.url("a.jpg")], robots="public") == ["success"]
+        assert fetch.codes([server.url("a.jpg")], robots="ignore") == ["success"]
         assert server.counts["robots.txt"] == 0
-        assert Fetch().codes([server.url("a.jpg")]) == ["success"]
-        assert Fetch().codes([server.url("a.jpg")], user_agent="My-Bot/2.0 (+https://example.org)") == ["robots"]
+        assert fetch.codes([server.url("a.jpg")]) == ["success"]
+        assert fetch.codes([server.url("a.jpg")], user_agent="My-Bot/2.0 (+https://example.org)") == ["robots"]
         assert server.requests[-1].headers["User-Agent"].startswith("My-Bot/2.0")
 
 
-def test_the_rows_wait_for_it(tmp_path: Path) -> None:
+def test_the_rows_wait_for_it(fetch: Fetch, tmp_path: Path) -> None:
     with serve(site(tmp_path, RULES), {"robots.txt": ["slow:0.3"]}) as server:
-        assert Fetch().codes([server.url("a.jpg")] * 50) == ["success"] * 50
+        assert fetch.codes([server.url("a.jpg")] * 50) == ["success"] * 50
         assert [request.path for request in server.requests].index("a.jpg") == 1
         assert server.requests[1].at - server.requests[0].at >= 0.3
 
@@ -94,72 +103,71 @@ def test_the_rows_wait_for_it(tmp_path: Path) -> None:
     ],
 )
 def test_what_follows_from_its_answer(
-    tmp_path: Path, script: list[str], options: dict[str, Any], code: str, asked: int
+    fetch: Fetch, tmp_path: Path, script: list[str], options: dict[str, Any], code: str, asked: int
 ) -> None:
     (tmp_path / "elsewhere").write_text("User-agent: *\nDisallow: /")
     scripts = {"robots.txt": script, "a.jpg": ["ok"]}
     with serve(site(tmp_path, "User-agent: *\nDisallow: /"), scripts) as server:
-        assert set(Fetch().codes([server.url("a.jpg")] * 20, **options)) == {code}
+        assert set(fetch.codes([server.url("a.jpg")] * 20, **options)) == {code}
         assert server.counts["robots.txt"] == asked
         assert server.counts["a.jpg"] == (20 if code == "success" else 0)
 
 
-def test_five_redirects_are_followed_whatever_the_option_says(tmp_path: Path) -> None:
+def test_five_redirects_are_followed_whatever_the_option_says(fetch: Fetch, tmp_path: Path) -> None:
     chain = {"robots.txt": ["redirect:r1"]} | {f"r{n}": [f"redirect:r{n + 1}"] for n in range(1, 6)}
     (tmp_path / "r5").write_text("User-agent: *\nDisallow: /")
     with serve(site(tmp_path, None), {**chain, "r5": ["ok"]}) as server:
-        assert Fetch().codes([server.url("a.jpg")], max_redirects=1) == ["robots"]
+        assert fetch.codes([server.url("a.jpg")], max_redirects=1) == ["robots"]
     with serve(site(tmp_path, None), chain) as server:
-        assert Fetch().codes([server.url("a.jpg")], max_redirects=1) == ["success"]
+        assert fetch.codes([server.url("a.jpg")], max_redirects=1) == ["success"]
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_long_one_is_cut_and_rows_keep_their_own_limit(tmp_path: Path, compressed: bool) -> None:
+def test_a_long_one_is_cut_and_rows_keep_their_own_limit(fetch: Fetch, tmp_path: Path, compressed: bool) -> None:
     long = b"User-agent: *\nDisallow: /no\n" + b"# filler\n" * LONGEST + b"Disallow: /a\n"
     with serve(site(tmp_path, long), {"robots.txt": ["gzip" if compressed else "ok"]}) as server:
-        fetch = Fetch()
         urls = [server.url("a.jpg"), server.url("no")]
         assert fetch.codes(urls, max_file_bytes=2000, thread_count=1) == ["success", "robots"]
         assert fetch.fetcher.robots_cost().bytes == LONGEST
-        found = Fetch().fetch(urls, robots="respect", max_file_bytes=500, thread_count=1)
+        found = fetch.fetch(urls, robots="respect", max_file_bytes=500, thread_count=1)
         outcome = found[0].outcome
         assert isinstance(outcome, Failure)
         assert outcome.code == "too_large"
         assert "more than" not in outcome.detail  # libcurl has read no byte of it
     with serve(site(tmp_path, long), {"robots.txt": ["redirect:long"], "long": ["big:600000"]}) as server:
-        assert Fetch().codes([server.url("a.jpg")], max_file_bytes=2000) == ["success"]
+        assert fetch.codes([server.url("a.jpg")], max_file_bytes=2000) == ["success"]
 
 
-def test_an_endless_one_is_cut(tmp_path: Path) -> None:
+def test_an_endless_one_is_cut(fetch: Fetch, tmp_path: Path) -> None:
     with serve(site(tmp_path, RULES), {"robots.txt": ["endless"]}) as server:
-        assert Fetch().codes([server.url("a.jpg"), server.url("no")], min_speed=1) == ["success", "robots"]
+        assert fetch.codes([server.url("a.jpg"), server.url("no")], min_speed=1) == ["success", "robots"]
 
 
-def test_a_redirect_to_what_is_known_to_be_disallowed_is_not_followed(tmp_path: Path) -> None:
+def test_a_redirect_to_what_is_known_to_be_disallowed_is_not_followed(fetch: Fetch, tmp_path: Path) -> None:
     with serve(site(tmp_path, RULES), {"r": ["redirect:no/a"], "s": ["redirect:a.jpg"]}) as server:
-        assert Fetch().codes([server.url("r"), server.url("s")]) == ["robots", "success"]
+        assert fetch.codes([server.url("r"), server.url("s")]) == ["robots", "success"]
         assert server.counts["no/a"] == 0
 
 
-def test_both_schemes_of_a_host_have_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_schemes_of_a_host_have_their_own(fetch: Fetch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, robots in (("plain", "User-agent: *\nDisallow: /a"), ("tls", RULES)):
         (tmp_path / name).mkdir()
         site(tmp_path / name, robots)
     with serve(tmp_path / "plain") as plain, serve(tmp_path / "tls", tls=True) as tls:
         monkeypatch.setenv("SSL_CERT_FILE", tls.ca_file or "")
-        assert Fetch().codes([plain.url("a.jpg"), tls.url("a.jpg")]) == ["robots", "success"]
+        assert fetch.codes([plain.url("a.jpg"), tls.url("a.jpg")]) == ["robots", "success"]
 
 
-def test_rows_of_an_unreachable_host_say_why(tmp_path: Path) -> None:
+def test_rows_of_an_unreachable_host_say_why(fetch: Fetch, tmp_path: Path) -> None:
     with serve(site(tmp_path, None)) as server:
         gone = server.url("a.jpg")
     urls = [gone, "http://nowhere.invalid/", "http://127.0.0.1:99999/"]
-    assert Fetch().codes(urls) == ["connect", "dns", "bad_url"]
+    assert fetch.codes(urls) == ["connect", "dns", "bad_url"]
 
 
-def test_address_rules_hold_for_it(tmp_path: Path) -> None:
+def test_address_rules_hold_for_it(fetch: Fetch, tmp_path: Path) -> None:
     with serve(site(tmp_path, RULES)) as server:
-        assert Fetch().codes([server.url("a.jpg")], block_private_addresses=True) == ["blocked_address"]
+        assert fetch.codes([server.url("a.jpg")], block_private_addresses=True) == ["blocked_address"]
         assert not server.requests
 
 
@@ -171,6 +179,7 @@ def test_the_report_and_the_stats_tell_what_it_cost(tmp_path: Path, capfd: pytes
             output_folder=str(tmp_path / "out"),
             number_sample_per_shard=10,
             robots="respect",
+            disable_all_reencoding=True,
             distributor="inline",
         )
     assert report.robots.files == 1
@@ -185,19 +194,19 @@ def test_the_report_and_the_stats_tell_what_it_cost(tmp_path: Path, capfd: pytes
     assert "20 rows excluded" in shown
 
 
-def test_compressed_bodies_are_what_the_server_says(tmp_path: Path) -> None:
+def test_compressed_bodies_are_what_the_server_says(fetch: Fetch, tmp_path: Path) -> None:
     body = gzip.compress(RULES.encode())
     with serve(site(tmp_path, body)) as server:  # not said to be compressed: no rules in it
-        assert Fetch().codes([server.url("no")]) == ["http_404"]
+        assert fetch.codes([server.url("no")]) == ["http_404"]
 
 
-def test_some_hosts_may_be_exempt_and_others_know_us_by_another_name(tmp_path: Path) -> None:
+def test_some_hosts_may_be_exempt_and_others_know_us_by_another_name(fetch: Fetch, tmp_path: Path) -> None:
     rules = "User-agent: other\nDisallow: /a\n\nUser-agent: *\nDisallow: /b"
     (tmp_path / "b.jpg").write_bytes(b"b" * 1000)
     with serve(site(tmp_path, rules), host="0.0.0.0") as server:
         urls = [f"http://{host}:{server.port}/{path}.jpg" for host in ("127.0.0.1", "127.0.0.2") for path in "ab"]
         other = {"127.0.0.2": {"user_agent": "other/1.0"}}
-        assert Fetch().codes(urls, hosts=other) == ["success", "robots", "robots", "success"]
+        assert fetch.codes(urls, hosts=other) == ["success", "robots", "robots", "success"]
         exempt = {"127.0.0.2": {"robots": "ignore"}}
-        assert Fetch().codes(urls, hosts=exempt) == ["success", "robots", "success", "success"]
-        assert Fetch().codes(urls, robots="ignore", hosts={"127.0.0.2": {"robots": "respect"}})[1] == "success"
+        assert fetch.codes(urls, hosts=exempt) == ["success", "robots", "success", "success"]
+        assert fetch.codes(urls, robots="ignore", hosts={"127.0.0.2": {"robots": "respect"}})[1] == "success"

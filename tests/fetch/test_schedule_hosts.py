@@ -189,7 +189,7 @@ def test_hosts_take_turns() -> None:
     assert play.now < 1.2 * 4000 * 0.1 / 8
 
 
-def test_a_million_rows_of_thousands_of_hosts_of_every_kind_all_come_back_once() -> None:
+def test_a_quarter_of_a_million_rows_of_thousands_of_hosts_of_every_kind_all_come_back_once() -> None:
     dice = random.Random(3)
     kinds = {n: dice.choices(["good", "slow", "hangs", "busy", "gone"], [90, 4, 2, 2, 2])[0] for n in range(5000)}
 
@@ -205,7 +205,7 @@ def test_a_million_rows_of_thousands_of_hosts_of_every_kind_all_come_back_once()
             return 0.1, Failure("fetch", "http_404")
         return 0.1, OK
 
-    count = 1_000_000
+    count = 250_000
     play = Simulation(schedule(slots=4000, retries=1), answer)
     play.run(rows(f"http://h{int(dice.paretovariate(0.3)) % 5000}/" for _ in range(count)))
     assert len(play.outcomes) == count

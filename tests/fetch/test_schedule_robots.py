@@ -275,7 +275,7 @@ def test_a_long_list_of_one_disallowed_host_is_given_up_in_turns() -> None:
     assert (told, most) == (50_000, 1000)
 
 
-def test_a_quarter_of_a_million_rows_of_thousands_of_hosts_all_come_back_once() -> None:
+def test_a_hundred_thousand_rows_of_thousands_of_hosts_all_come_back_once() -> None:
     dice = random.Random(3)
     kinds = [
         text("User-agent: *\nDisallow: /no\nCrawl-delay: 0.05"),
@@ -296,7 +296,7 @@ def test_a_quarter_of_a_million_rows_of_thousands_of_hosts_all_come_back_once() 
         assert not isinstance(file, Failure) or file is kinds[2]
         return 0.1, OK
 
-    count = 250_000
+    count = 100_000
     play = Play(answer, slots=4000)
     hosts = (int(dice.paretovariate(0.3)) % 5000 for _ in range(count))
     play.run(f"{dice.choice(['http', 'https'])}://h{host}.org/{dice.choice(['no', 'yes'])}" for host in hosts)

@@ -16,7 +16,7 @@ from any2ds.fetch.threads import Answer, Flight, Refused, ThreadTransport
 from any2ds.types import Failure, Payload, Row
 
 Act = Callable[[str, Flight], Answer | Failure]
-SOON = 10.0
+SOON = 100.0
 
 
 class Doing:

@@ -36,7 +36,8 @@ def queue(
     def serve(now: float, crowd: int) -> tuple[float, Payload | Failure]:
         nonlocal free_at
         free_at = max(free_at, now) + 1 / per_second(now, crowd)
-        return ok(free_at - now + latency(now) * rng.lognormvariate(-(spread**2) / 2, spread))
+        jitter = rng.lognormvariate(-(spread**2) / 2, spread) if spread else 1.0
+        return ok(free_at - now + latency(now) * jitter)
 
     return serve
 
@@ -70,7 +71,6 @@ class Play:
         rows: int = 10**9,
         most: Callable[[float], int] = lambda now: 10**9,
         size: int = 20_000,
-        fixed: int | None = None,
     ) -> None:
         self.window = Window(ceiling, 0.0, random.Random(seed))
         self.seconds: list[Second] = []
@@ -78,7 +78,7 @@ class Play:
         landing: list[tuple[float, int, object, Payload | Failure, bool]] = []
         now, at_server, good, bad, received, told = 0.0, 0, 0, 0, 0, 1.0
         while now < seconds and (rows or landing):
-            begun, limit = 0, min(fixed or self.window.size, most(now))
+            begun, limit = 0, min(self.window.size, most(now))
             while rows and begun < 32 and len(landing) < limit:
                 begun, rows = begun + 1, rows - 1
                 trial = self.window.trial
@@ -125,8 +125,7 @@ seeds = pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("spread", [0.0, 1.0])
 def test_latency_is_covered_up_to_what_the_server_does_per_second(seed: int, spread: float) -> None:
     play = Play(queue(lambda now: 0.2, lambda now, crowd: 5000, spread, seed), 25, seed)
-    best = Play(queue(lambda now: 0.2, lambda now, crowd: 5000, spread, seed), 25, seed, fixed=1500)
-    assert play.rate(0) > 0.85 * best.rate(0)
+    assert play.rate(0) > 0.85 * 5000 * (25 - 0.2) / 25  # with 1500 at once from the start it is so many
     assert play.rate(8) > 0.9 * 5000
     assert 750 < play.size(12) < 2500  # 1000 would do
 
@@ -188,7 +187,7 @@ def test_big_files_fill_the_line_with_few_transfers(seed: int) -> None:
 def test_a_window_that_is_not_full_does_not_grow(seed: int) -> None:
     play = Play(queue(lambda now: 0.1), 40, seed, most=lambda now: 40)  # the hosts or the processor
     assert max(second.size for second in play.seconds) < 3 * FIRST
-    later = Play(queue(lambda now: 0.1), 30, seed, most=lambda now: 40 if now < 10 else 10**9)
+    later = Play(queue(lambda now: 0.1), 14, seed, most=lambda now: 40 if now < 10 else 10**9)
     assert later.seconds[-1].size > 1000
 
 

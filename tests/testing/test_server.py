@@ -28,7 +28,7 @@ from any2ds.testing.faults import STAND_IN
 from any2ds.testing.server import Server, serve
 
 PICTURE = b"\xff\xd8\xff\xe0 not really a picture " * 100
-SOON = 10.0  # seconds: a bound on waiting, never waited for
+SOON = 100.0  # seconds: a bound on waiting, never waited for
 
 
 @pytest.fixture

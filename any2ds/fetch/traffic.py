@@ -1,0 +1,82 @@
+"""Measures how fetching goes: what has ended, and why the thread that drives it slept.
+
+Each turn of the loop sleeps in one place, and only after it has started whatever could be started. So the time of that
+sleep belongs to what kept it from starting more, which costs two looks at the clock a turn to know. What transfers wait
+for while they take all the places is looked at about twice a second only: on average so many are in each phase as
+the phase takes time.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from any2ds.fetch.transport import Phases
+from any2ds.histogram import Histogram
+from any2ds.types import Failure, Payload
+from any2ds.vitals import HostLoad, Traffic, Wait
+
+Cause = Wait | Literal["places"]
+"""`places`: all are taken, and the transfers that have them say by what."""
+
+_LEISURE = 200.0  # times as long as looking at all hosts has taken, until they are looked at again
+
+
+class Meter:
+    """Between two `take`s; belongs to the thread that fetches."""
+
+    def __init__(self) -> None:
+        self._attempts = 0
+        self._seconds = array("d")  # of transfers that succeeded
+        self._slept: defaultdict[Cause, float] = defaultdict(float)
+        self._hosts: tuple[HostLoad, ...] = ()
+        self._next_look = 0.0
+
+    @property
+    def was_full(self) -> bool:
+        """Whether all places were taken at some time."""
+        return "places" in self._slept
+
+    def ended(self, outcome: Payload | Failure) -> None:
+        self._attempts += 1
+        if isinstance(outcome, Payload):
+            self._seconds.append(outcome.seconds)
+
+    def slept(self, cause: Cause, seconds: float) -> None:
+        self._slept[cause] += seconds
+
+    def at_most_now_and_then(self, look: Callable[[], tuple[HostLoad, ...]]) -> tuple[HostLoad, ...]:
+        """What `look` tells, or told not long ago: with very many hosts it takes a while."""
+        if (began := time.monotonic()) >= self._next_look:
+            self._hosts = look()
+            now = time.monotonic()
+            self._next_look = now + _LEISURE * (now - began)
+        return self._hosts
+
+    def take(self, phases: Phases, **now: Any) -> Traffic:
+        """What has happened since the last call, with the gauges `now`; `phases` of what is in flight."""
+        waits = shared_out(self._slept, phases)
+        taken = Traffic(self._attempts, dict(Histogram.of(self._seconds).counts), waits, **now)
+        self._attempts = 0
+        self._seconds = array("d")  # of transfers that succeeded
+        self._slept.clear()
+        return taken
+
+
+def shared_out(slept: Mapping[Cause, float], phases: Phases) -> dict[Wait, float]:
+    """Seconds by cause, with those in which all places were taken laid to what the transfers waited for."""
+    waits: defaultdict[Wait, float] = defaultdict(float)
+    for cause, seconds in slept.items():
+        if cause != "places":
+            waits[cause] += seconds
+    if full := slept.get("places"):
+        in_all = phases.dns + phases.answers + phases.bodies
+        if not in_all:
+            phases, in_all = Phases(answers=1), 1
+        waits["dns"] += full * phases.dns / in_all
+        waits["answers"] += full * phases.answers / in_all
+        waits["bodies"] += full * phases.bodies / in_all
+    return {cause: seconds for cause, seconds in waits.items() if seconds > 0}

@@ -1,0 +1,72 @@
+"""Counts of magnitudes (seconds, bytes, pixels) in buckets of equal ratio: small, additive, and good for quantiles."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+PER_DOUBLING = 8
+"""Buckets from one magnitude to its double: a quantile is off by 4.5 % at most."""
+_FARTHEST = 100 * PER_DOUBLING  # bucket: beyond it there is nothing to be measured
+
+
+class Histogram:
+    """Bucket `n` counts the values from 2^(n/8) up to 2^((n+1)/8); what is not positive is in none."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self, counts: Mapping[int, int] | None = None) -> None:
+        self.counts: Counter[int] = Counter(counts or {})
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Histogram:
+        """Of many at once, which takes a third of the time of adding one after the other."""
+        log2, floor = math.log2, math.floor
+        return cls(Counter([floor(log2(value) * PER_DOUBLING) for value in values if value > 0]))
+
+    def add(self, value: float, count: int = 1) -> None:
+        if value > 0:
+            self.counts[bucket_of(value)] += count
+
+    def update(self, counts: Mapping[int, int]) -> None:
+        self.counts.update(counts)
+
+    def __add__(self, other: Histogram) -> Histogram:
+        return Histogram(self.counts + other.counts)
+
+    def __len__(self) -> int:
+        """How many values there are."""
+        return self.counts.total()
+
+    def quantile(self, share: float) -> float | None:
+        """The value that `share` of them (0 to 1) do not exceed: the middle of its bucket; None if there are none."""
+        wanted = share * len(self)
+        for bucket in sorted(self.counts):
+            wanted -= self.counts[bucket]
+            if wanted <= 0:
+                return float(2.0 ** ((bucket + 0.5) / PER_DOUBLING))
+        return None
+
+    def ranges(self) -> Iterator[tuple[float, float, int]]:
+        """`(from, to, count)` of every bucket from the first to the last that is not empty, those between included."""
+        if not self.counts:
+            return
+        for bucket in range(min(self.counts), max(self.counts) + 1):
+            yield 2.0 ** (bucket / PER_DOUBLING), 2.0 ** ((bucket + 1) / PER_DOUBLING), self.counts[bucket]
+
+    def to_json(self) -> dict[str, int]:
+        return {str(bucket): self.counts[bucket] for bucket in sorted(self.counts)}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, int]) -> Histogram:
+        """Raises ValueError for what `to_json` has not made: it may have been read from a file of anybody's."""
+        counts = {int(bucket): int(count) for bucket, count in found.items()}
+        if any(abs(bucket) > _FARTHEST or count < 0 for bucket, count in counts.items()):
+            raise ValueError("these are no counts of magnitudes")
+        return cls(counts)
+
+
+def bucket_of(value: float) -> int:
+    """Raises ValueError for what is not positive."""
+    return math.floor(math.log2(value) * PER_DOUBLING)

@@ -1,0 +1,429 @@
+"""One run at a time in an output folder: refuses a second one, takes over from a dead one, and stops one that lost it.
+
+Two things keep others out. A lock of the operating system (`filelock.py`), which tells at once and for sure, as far as
+the kernel reaches: containers of one machine included. And `_lock.json` in the folder itself, for other machines and
+for stores and file systems without locks: its holder writes it anew every few seconds, and whoever wants the folder
+watches whether it does. No clock of another machine is believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import re
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from any2ds import layout
+from any2ds.errors import LockLost, OutputError, OutputInUse, UsageError, words_of
+from any2ds.lockfile import Holder, LockFile
+from any2ds.protocols import Distributor, Worker
+from any2ds.storage import OutputFolder
+from any2ds.storage.filelock import FileLock, NoLocks
+from any2ds.storage.owner import Owner
+from any2ds.storage.staging import fingerprint, is_staging_name, sweep
+from any2ds.storage.stores import is_object_store
+from any2ds.types import Event, ShardJob
+
+log = logging.getLogger(__name__)
+
+_WAY_OUT = "wait until it has ended, or choose another output_folder"
+_TELL = 2.0  # seconds of waiting that nobody has to be told of
+_PROBE = re.compile(r"_probe_[0-9a-f]{8}")  # see OutputFolder.create
+_TRIES = 100  # to lock a file in a folder that others remove
+_FAREWELL = 10.0  # seconds that the last sign of life may take when the run ends
+_READS = 4  # of the lock before something is published, where the store does not answer
+_PAUSE = 0.5  # seconds before the second of them, twice as many before each further one
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """How patient a lock is, all in seconds."""
+
+    beat: float = 10.0  # between two signs of life in `_lock.json`
+    stale: float = 40.0  # without one: its holder is dead
+    look: float = 1.0  # between two looks of whoever waits
+    # Until another one, who was writing at the same moment, must have been overwritten or seen, and until no worker
+    # of a run that was taken over trusts what it has read.
+    settle: float = 3.0
+    orphans: float = 30.0  # that processes of a dead run get to end
+    trust: float = 2.0  # that a worker need not look whether its run still has the folder, where that is remote
+
+
+_DEFAULTS = Intervals()
+
+
+class RunLock:
+    """What a run knows of its having the output folder to itself."""
+
+    def __init__(self, run: str | None = None) -> None:
+        self.run = run  # what `_lock.json` calls it; None where no other run could come in between
+        self.lost: LockLost | None = None  # another run has taken over
+
+    def check(self) -> None:
+        """Raises LockLost if another run was found to have taken over."""
+        if self.lost is not None:
+            raise self.lost
+
+    def watched(self, distributor: Distributor) -> Distributor:
+        """The distributor, but ended by LockLost as soon as that is known."""
+        return _Watched(distributor, self)
+
+
+class _Watched:
+    def __init__(self, distributor: Distributor, lock: RunLock) -> None:
+        self._distributor, self._lock = distributor, lock
+
+    def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
+        events: Any = self._distributor.map(worker, jobs)
+        with closing(events):
+            for event in events:
+                self._lock.check()
+                yield event
+        self._lock.check()
+
+    def stop(self, grace: float) -> None:
+        self._distributor.stop(grace)
+
+
+class _Heart:
+    """The thread that shows others that this run lives, and finds out if it is none of theirs any more."""
+
+    def __init__(self, output: OutputFolder, holder: Holder, lock: RunLock, intervals: Intervals) -> None:
+        self._output, self._holder, self._lock, self._intervals = output, holder, lock, intervals
+        self._file = LockFile(output)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="any2ds-lock", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave the folder to others, unless it is theirs already."""
+        if os.getpid() != self._holder.owner.pid:
+            return  # a child that was forked off in between, and has none of this
+        self._stop.set()
+        self._thread.join(_FAREWELL)  # whatever it still wrote would come after the removal
+        try:
+            _check_holder(self._output, self._file.holder(), self._holder.run)
+            self._file.remove()
+        except LockLost as error:
+            self._lock.lost = error
+        except Exception as error:  # every file system has exceptions of its own
+            log.warning("%s could not be removed: %s", layout.LOCK_FILE, words_of(error))
+
+    def _run(self) -> None:
+        count, warned = 0, False
+        while not self._stop.wait(self._intervals.beat):
+            count += 1
+            try:
+                self._beat(count)
+                warned = False
+            except LockLost as error:
+                if not self._stop.is_set():  # else it was removed by ourselves
+                    self._lock.lost = error
+                return
+            except Exception as error:  # a network that is down for a while; nothing is published meanwhile
+                if not warned:
+                    log.warning("%s cannot be written: %s", layout.LOCK_FILE, words_of(error))
+                warned = True
+
+    def _beat(self, count: int) -> None:
+        while True:
+            looked = time.monotonic()
+            _check_holder(self._output, self._file.holder(), self._holder.run)
+            if time.monotonic() - looked < self._intervals.settle / 2:  # else too much may have happened since
+                break
+        self._file.write(replace(self._holder, beat=count).to_bytes())
+
+
+class Guard:
+    """Asked by a worker before it publishes: raises LockLost if its run does not have the folder any more."""
+
+    def __init__(self, output: OutputFolder, run: str, intervals: Intervals = _DEFAULTS) -> None:
+        self._output, self._run = output, run
+        self._file = LockFile(output)
+        self._trust = 0.0 if output.is_local else intervals.trust
+        self._looked = -math.inf, -math.inf
+
+    def __call__(self) -> None:
+        # By both clocks: one stands still while the machine is suspended, the other can be set.
+        now = time.monotonic(), time.time()
+        if all(0 <= at - before < self._trust for at, before in zip(now, self._looked, strict=True)):
+            return
+        _check_holder(self._output, self._read(), self._run)
+        self._looked = now
+
+    def _read(self) -> Holder | None:
+        for attempt in range(1, _READS):
+            try:
+                return self._file.holder()
+            except UsageError:
+                raise
+            except Exception as error:
+                log.debug("%s cannot be read: %s", layout.LOCK_FILE, words_of(error))
+                time.sleep(_PAUSE * 2 ** (attempt - 1))
+        return self._file.holder()
+
+
+@contextmanager
+def locked(output: OutputFolder, command: str, intervals: Intervals = _DEFAULTS) -> Iterator[RunLock]:
+    """Have `output` to oneself, with what dead runs have left in it removed; whatever it publishes is guarded.
+
+    The folder is made, and removed again if nothing came to lie in it. Raises OutputInUse if another run is at work in
+    it, and OutputError if it cannot be written.
+    """
+    if output.is_private:
+        yield RunLock()
+        return
+    holder = Holder(uuid.uuid4().hex, command, time.time(), Owner.here())
+    lock = RunLock(holder.run)
+    with ExitStack() as stack:
+        with _cannot_be_written(output):
+            kernel = _lock_of_kernel(output, holder, stack)
+            claim = _Claim(output, holder, intervals, kernel is not None)
+            if kernel is not None:
+                # Removed under the eyes of a run elsewhere it would no longer keep out others of its machine.
+                stack.callback(lambda: kernel.release(remove=not (claim.is_of_another or lock.lost)))
+            for last in reversed(range(_TRIES)):
+                try:
+                    claim.make()
+                    break
+                except FileNotFoundError:  # another run, which was refused, has removed the empty folder
+                    if not last:
+                        raise
+                    stack.callback(_remove_if_empty, output, _make(output))
+        stack.callback(_Heart(output, holder, lock, intervals).stop)
+        stack.callback(setattr, output, "guard", output.guard)
+        output.guard = Guard(output, holder.run, intervals)
+        _wait_for_orphans(output, intervals)
+        with _cannot_be_written(output):
+            _remove_leftovers(output)
+        stack.callback(_sweep, output)
+        yield lock
+
+
+class _Claim:
+    """The way to a `_lock.json` of one's own."""
+
+    def __init__(self, output: OutputFolder, holder: Holder, intervals: Intervals, has_kernel_lock: bool) -> None:
+        self._output, self._holder, self._intervals = output, holder, intervals
+        self._has_kernel_lock = has_kernel_lock
+        self._file = LockFile(output)
+        self.is_of_another = False  # the folder, for all that is known
+
+    def make(self) -> None:
+        """Raises OutputInUse if another run has it, or is just getting it."""
+        try:
+            self._make()
+        except BaseException:  # a signal above all: there may be seconds to wait
+            with contextlib.suppress(Exception):
+                found = self._file.holder()
+                if found is not None and found.run == self._holder.run:
+                    self._file.remove()
+            raise
+
+    def _make(self) -> None:
+        content = self._holder.to_bytes()
+        while True:
+            before = self._file.read()
+            is_sure = False
+            if before is None:
+                try:
+                    is_sure = self._file.create(content)
+                except FileExistsError:
+                    continue
+            else:
+                is_sure = self._look_at(before)
+                if self._file.read() != before:
+                    continue
+                self._file.write(content)
+            if not is_sure:
+                time.sleep(self._intervals.settle)
+            found = self._file.holder()
+            if found is not None and found.run != self._holder.run:
+                self.is_of_another = True
+                raise _in_use(self._output, found)
+            if found is not None:
+                return
+
+    def _look_at(self, before: bytes) -> bool:
+        """Make sure that whoever wrote this is dead; whether nobody else can come to the same at the same moment."""
+        holder = Holder.parse(before)
+        if holder is None:
+            self._watch(before, None, self._intervals.look)  # it is being written, or was not written to its end
+            return False
+        here = Owner.here()
+        if self._output.is_local and self._has_kernel_lock and holder.owner.shares_kernel():
+            if holder.owner == here or holder.owner.state() != "alive":
+                log.info("taking over from a run that is dead: %s", holder)
+                return True
+        elif holder.owner.state() == "gone":
+            log.info("taking over from a run that is dead: %s", holder)
+            return False
+        self._watch(before, holder, self._intervals.stale)
+        return False
+
+    def _watch(self, before: bytes, holder: Holder | None, seconds: float) -> None:
+        if holder is not None:
+            log.warning(
+                "%s is in use by another run, which may be dead (%s): watching it for %.0f s",
+                self._output.url,
+                holder,
+                seconds,
+            )
+        self.is_of_another = True
+        for _ in range(math.ceil(seconds / self._intervals.look)):  # looks, not a clock: we may be suspended too
+            time.sleep(self._intervals.look)
+            content = self._file.read()
+            if content is None:
+                break
+            if content != before:
+                raise _in_use(self._output, Holder.parse(content) or holder)
+        self.is_of_another = False
+
+
+def _check_holder(output: OutputFolder, holder: Holder | None, run: str) -> None:
+    if holder is None or holder.run != run:
+        raise _lost_to(output, holder)
+
+
+def _lost_to(output: OutputFolder, holder: Holder | None) -> LockLost:
+    if holder is None:
+        return LockLost(f"{output.url!r}: its {layout.LOCK_FILE} was removed, so that others may be at work there")
+    return LockLost(
+        f"{output.url!r} was taken over by another run ({holder}), because this one gave no sign of life for too long"
+    )
+
+
+def _in_use(output: OutputFolder, holder: Holder | None) -> OutputInUse:
+    whom = f"another run ({holder})" if holder else "another run"
+    return OutputInUse(f"output folder {output.url!r} is in use by {whom}: {_WAY_OUT}")
+
+
+@contextmanager
+def _cannot_be_written(output: OutputFolder) -> Iterator[None]:
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:  # every file system has exceptions of its own
+        raise OutputError(f"output folder {output.url!r} cannot be written: {words_of(error)}") from error
+
+
+def _lock_of_kernel(output: OutputFolder, holder: Holder, stack: ExitStack) -> FileLock | None:
+    """The lock that every process under this kernel respects, in a folder that is there from then on.
+
+    None where there is no such lock. Raises OutputInUse if another has it.
+    """
+    if not output.is_local:
+        stack.callback(_remove_if_empty, output, _make(output))
+        user = os.getuid() if sys.platform != "win32" else "all"  # of this machine and user only; answers at once
+        path = Path(tempfile.gettempdir()) / f"any2ds-lock-{user}-{fingerprint(output.identity)}"
+        with contextlib.suppress(OSError):
+            return _take(path, output, holder)
+        return None
+    path = Path(output.path) / layout.KERNEL_LOCK
+    for _ in range(_TRIES):
+        made = _make(output)
+        try:
+            lock = _take(path, output, holder)
+        except FileNotFoundError:  # another run, which was refused, has removed the empty folder
+            continue
+        except BaseException:
+            _remove_if_empty(output, made)
+            raise
+        stack.callback(_remove_if_empty, output, made)
+        return lock
+    raise FileNotFoundError(f"{output.path} is removed again and again")
+
+
+def _take(path: Path, output: OutputFolder, holder: Holder) -> FileLock | None:
+    try:
+        lock = FileLock.take(path, holder.to_bytes())
+    except NoLocks:
+        path.unlink(missing_ok=True)
+        return None
+    if lock is None:
+        other = None
+        with contextlib.suppress(OSError):  # it is just ending
+            other = Holder.parse(path.read_bytes())
+        raise _in_use(output, other)
+    return lock
+
+
+def _sweep(output: OutputFolder, fence: bool = False) -> list[Owner]:
+    """`staging.sweep` for every folder in which files for this output may wait."""
+    roots = {output.staging_root: output.identity}  # others may have theirs there as well
+    if output.is_local:
+        roots[Path(output.path) / layout.TEMPORARY_FOLDER] = ""
+    return [owner for root, only in roots.items() for owner in sweep(root, only, fence)]
+
+
+def _wait_for_orphans(output: OutputFolder, intervals: Intervals) -> None:
+    """Until the processes of dead runs on this machine have ended, too: what they publish would be in the way."""
+    began, told = time.monotonic(), False
+    while alive := _sweep(output, fence=True):
+        who = ", ".join(sorted(f"{owner.pid} on {owner.host}" for owner in alive))
+        waited = time.monotonic() - began
+        if waited >= intervals.orphans:
+            raise OutputInUse(
+                f"output folder {output.url!r}: the run that was at work in it is dead, but not all of its processes "
+                f"are: end process {who}, then run the same command again"
+            )
+        if waited >= _TELL and not told:
+            log.warning("waiting for processes of a dead run to end: process %s", who)
+            told = True
+        time.sleep(min(0.05, intervals.look))
+
+
+def _remove_leftovers(output: OutputFolder) -> None:
+    """What dead runs have left in the folder itself, and nothing that only looks like it."""
+    with contextlib.suppress(NotImplementedError):  # not all can look for a beginning, and it is not worth a run
+        for name in output.names_like("_probe_"):
+            if _PROBE.fullmatch(name) and output.read(name) == b"any2ds":
+                output.remove(name)
+    if output.is_local or is_object_store(output.fs):
+        return  # the former has its staging there, which was swept; nothing has a temporary name in the latter
+    names = output.names(layout.TEMPORARY_FOLDER)
+    ours = [name for name in names if is_staging_name(name)]
+    for name in ours:
+        output.remove_tree(f"{layout.TEMPORARY_FOLDER}/{name}")
+    if names and len(ours) == len(names):
+        output.remove_folder_if_empty(layout.TEMPORARY_FOLDER)
+
+
+def _make(output: OutputFolder) -> list[str]:
+    """The folder is there; those that had to be made for it, the innermost first."""
+    if is_object_store(output.fs):  # there it would make the bucket of a mistyped name
+        return []
+    missing, path = [], output.path
+    while path.strip("/") and not output.fs.exists(path):
+        missing.append(path)
+        parent = output.fs._parent(path)
+        if parent == path:
+            break
+        path = parent
+    output.fs.makedirs(output.path, exist_ok=True)
+    return missing
+
+
+def _remove_if_empty(output: OutputFolder, folders: list[str]) -> None:
+    for folder in folders:
+        try:
+            if output.is_local:
+                os.rmdir(folder)
+            elif output.fs.ls(folder, detail=False):
+                return
+            else:
+                output.fs.rmdir(folder)
+        except Exception:  # something lies in it, or it is gone
+            return

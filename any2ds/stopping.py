@@ -1,0 +1,163 @@
+"""What SIGINT, SIGTERM and SIGHUP mean while a run goes on: stop in good order, and at once when they come again."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import Any, NoReturn
+
+_PATIENCE = 0.5  # seconds that an orderly end may be late
+_LAST_RESORT = 1.5  # seconds that cleaning up may take, in a process that is ours
+
+
+# SIGHUP says that the terminal is gone, and asks for what SIGTERM does; `nohup` has it ignored, and so it stays.
+_TERMINATING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class Terminated(SystemExit):
+    """SIGTERM or SIGHUP, as an exception: Python's own clean-up is run on its way, and the process ends with 143."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+
+def raise_for(number: int, frame: Any = None) -> NoReturn:
+    """A signal handler: the exception that stands for signal `number`."""
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler, raise_for)
+
+
+class Stop:
+    """Whether the run was asked to stop, and by which signal."""
+
+    def __init__(self, tell: Callable[[float], None], grace: float, own_process: bool) -> None:
+        self.asked: int | None = None  # the first signal
+        self.grace = grace  # seconds
+        self._tell = tell
+        self._own_process = own_process
+        self._alarms = _Alarms()
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt or Terminated if it was asked for."""
+        if self.asked is not None:
+            raise_for(self.asked)
+
+    def handle(self, number: int, frame: Any) -> None:
+        """A signal handler. It runs in the middle of whatever the main thread is at, locks held and all."""
+        if self.asked is None and self.grace:
+            self.asked = number
+            self._tell(self.grace)
+            self._alarms.set(self.grace + _PATIENCE, _again, number)
+            self._bound(number, self.grace + _PATIENCE + _LAST_RESORT)
+            return
+        self.asked = self.asked or number
+        self._bound(number, _LAST_RESORT)
+        raise_for(number)
+
+    def _bound(self, number: int, seconds: float) -> None:
+        """What hangs then, in a disk that is gone above all, must not keep the process."""
+        if self._own_process:
+            self._alarms.set(seconds, _exit, number)
+
+    def start(self) -> None:
+        self._alarms.start()
+
+    def close(self) -> None:
+        """The run is over; what comes after it stays bounded."""
+        self._alarms.cancel(_again)
+
+
+class _Alarms:
+    """Does things later, in a thread that is there before: a signal's handler may not start one."""
+
+    def __init__(self) -> None:
+        self._orders: SimpleQueue[tuple[float, Callable[[int], None], int] | None] = SimpleQueue()
+        self._cancelled: Callable[[int], None] | None = None
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="any2ds-alarms", daemon=True).start()
+
+    def set(self, seconds: float, function: Callable[[int], None], number: int) -> None:
+        self._orders.put((time.monotonic() + seconds, function, number))
+
+    def cancel(self, function: Callable[[int], None]) -> None:
+        """Whatever was or is going to be set with it."""
+        self._cancelled = function
+        self._orders.put(None)
+
+    def _run(self) -> None:
+        due: list[tuple[float, Callable[[int], None], int]] = []
+        while due or self._cancelled is None:
+            first = min((at for at, _, _ in due), default=None)
+            try:
+                order = self._orders.get(timeout=None if first is None else max(0.0, first - time.monotonic()))
+            except Empty:
+                order = None
+            if order is not None:
+                due.append(order)
+            due = [alarm for alarm in due if alarm[1] is not self._cancelled]
+            now = time.monotonic()
+            for _, function, number in [alarm for alarm in due if alarm[0] <= now]:
+                function(number)
+            due = [alarm for alarm in due if alarm[0] > now]
+
+
+@contextmanager
+def stoppable(tell: Callable[[float], None], grace: float) -> Iterator[Stop]:
+    """Around a run. At the first signal `tell` is called with `grace`, which may only leave word; when it comes again,
+    or `grace` is over and the run is not, KeyboardInterrupt or Terminated is raised wherever the main thread is.
+
+    Handlers are put in the place of Python's own alone, in the main thread, and are gone afterwards.
+    """
+    stop = Stop(tell, grace, _process_is_ours)
+    replaced: dict[signal.Signals, Any] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, *_TERMINATING):
+                if (present := signal.getsignal(number)) in _DEFAULTS:
+                    replaced[number] = present
+                    signal.signal(number, stop.handle)
+        if replaced:
+            stop.start()
+        yield stop
+    finally:
+        stop.close()
+        for number, handler in replaced.items():
+            signal.signal(number, handler)
+
+
+_process_is_ours = False
+
+
+def own_process() -> None:
+    """This process is there for any2ds alone, as on the command line: if cleaning up hangs, it is ended."""
+    global _process_is_ours
+    _process_is_ours = True
+    for number in _TERMINATING:
+        if number == signal.SIGTERM or signal.getsignal(number) in _DEFAULTS:
+            signal.signal(number, raise_for)
+
+
+def is_own_process() -> bool:
+    return _process_is_ours
+
+
+def _again(number: int) -> None:
+    """Let the main thread have the signal again; one that waits in the system is interrupted by a real one."""
+    if sys.platform == "win32":
+        _thread.interrupt_main(number)
+    else:
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+
+def _exit(number: int) -> None:
+    os._exit(128 + (number if number == signal.SIGINT else signal.SIGTERM))

@@ -1,0 +1,105 @@
+"""Trying again what may work later: how often, how long, and for which errors."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from any2ds.errors import words_of
+from any2ds.storage.disk import is_full
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# What a store says of the request, not of its own state. Most stores translate their errors to these.
+_HOPELESS = (
+    FileNotFoundError,
+    PermissionError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+    NotImplementedError,
+    ImportError,
+    AttributeError,
+    TypeError,
+    ValueError,
+)
+_NO_CREDENTIALS = {
+    *("NoCredentialsError", "PartialCredentialsError"),  # botocore
+    *("DefaultCredentialsError", "RefreshError"),  # google.auth
+    *("AuthenticationException", "BadHostKeyException"),  # paramiko
+}
+_PASSING_STATUS = {408, 409, 423, 425, 429}  # of HTTP, among those of the client
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often something is tried, and how long it rests in between: twice as long each time, and a bit at random."""
+
+    attempts: int
+    first: float  # seconds
+    longest: float  # seconds
+
+    def pauses(self, chance: Callable[[], float] = random.random) -> Iterator[float]:
+        """Seconds after each attempt but the last; up to a half is taken off by `chance`, which is below 1."""
+        for number in range(self.attempts - 1):
+            yield min(self.longest, self.first * 2**number) * (1 - chance() / 2)
+
+
+# The libraries try by themselves for some seconds (botocore five times, s3fs as often around that). A store that was
+# restarted, or asks everybody to slow down, is back within minutes.
+PATIENT = Patience(8, 1.0, 60.0)
+BRIEF = Patience(3, 0.3, 1.0)  # credentials may just be renewed
+
+
+def is_hopeless(error: BaseException) -> bool:
+    """Whether the same request would most likely fail again: no such bucket, access denied, no credentials."""
+    if isinstance(error, _HOPELESS) or is_full(error):
+        return True
+    if any(kind.__name__ in _NO_CREDENTIALS for kind in type(error).__mro__):
+        return True
+    if type(error) is OSError and str(error).startswith("Forbidden"):  # gcsfs' word for a 403
+        return True
+    status = next((getattr(error, name, None) for name in ("status_code", "status", "code") if hasattr(error, name)), 0)
+    try:
+        number = int(status or 0)
+    except (TypeError, ValueError):
+        return False
+    return 400 <= number < 500 and number not in _PASSING_STATUS
+
+
+def persist(
+    what: str,
+    attempt: Callable[[], T],
+    stop: threading.Event,
+    patience: Patience = PATIENT,
+    before_another: Callable[[], None] = lambda: None,
+) -> T:
+    """The result of `attempt`, which is tried again while it fails, for a short time only if that is hopeless.
+
+    `what` is for the log. Raises the last error; that of the present attempt if `stop` is set.
+    """
+    pauses = patience.pauses()
+    hopeless_pauses = BRIEF.pauses()
+    is_another = False
+    while True:
+        try:
+            if is_another:
+                before_another()
+            return attempt()
+        except Exception as error:  # every file system has exceptions of its own
+            pause = next(pauses, None)
+            if pause is not None and is_hopeless(error):
+                pause = next(hopeless_pauses, None)
+            if pause is None:
+                raise
+            level = logging.WARNING if pause > 5 else logging.INFO
+            log.log(level, "%s: %s; tried again in %.1f s", what, words_of(error), pause)
+            if stop.wait(pause):
+                raise
+            is_another = True

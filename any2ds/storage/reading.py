@@ -1,0 +1,116 @@
+"""Reading a remote file here and there, with the patience of everything that goes over a network."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO, TypeVar, cast
+
+from any2ds.storage.patience import persist
+
+T = TypeVar("T")
+
+_VERSIONS = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "mtime", "created")
+
+
+def version_of(info: Any) -> str | None:
+    """What changes when a file does, of what its file system tells of it; None if it tells no such thing."""
+    if not isinstance(info, Mapping):
+        return None
+    return next((str(info[key]) for key in _VERSIONS if info.get(key) is not None), None)
+
+
+def opened(name: str, open: Callable[[], BinaryIO], stop: threading.Event | None = None) -> BinaryIO:
+    """The file that `open` gives; where it cannot be read here and there, at least the opening is tried again."""
+    file = patiently(f"opening {name}", open, stop)
+    return cast(BinaryIO, PatientFile(name, open, file, stop)) if file.seekable() else file
+
+
+def patiently(
+    what: str, attempt: Callable[[], T], stop: threading.Event | None = None, again: Callable[[], None] = lambda: None
+) -> T:
+    """`persist`, but for what is an answer: there is no such file, or no library for it."""
+
+    def outcome() -> tuple[T | None, Exception | None]:
+        try:
+            return attempt(), None
+        except (FileNotFoundError, ImportError) as error:
+            return None, error
+
+    result, error = persist(what, outcome, stop or threading.Event(), before_another=again)
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]  # None only where that is what it returned
+
+
+class PatientFile(io.RawIOBase):
+    """A file that is opened again, and read from the same place, when reading breaks off.
+
+    `open` gives it, seekable. Raises what the file system raises, FileNotFoundError at once, and OSError if another
+    file has taken its place in between.
+    """
+
+    def __init__(
+        self, name: str, open: Callable[[], BinaryIO], file: BinaryIO, stop: threading.Event | None = None
+    ) -> None:
+        """`file` is what `open` has given."""
+        self._name, self._open, self._stop = name, open, stop
+        self._position = 0
+        self._file: Any = file
+        self._as_it_was = self._persist(lambda: self._look(self._opened()))
+
+    def _opened(self) -> Any:
+        if self._file is None:
+            self._file = self._open()
+        return self._file
+
+    def _look(self, file: Any) -> tuple[int, str | None]:
+        return int(file.seek(0, io.SEEK_END)), version_of(getattr(file, "details", None))
+
+    def _persist(self, attempt: Callable[[], T]) -> T:
+        return patiently(f"reading {self._name}", attempt, self._stop, self._drop)
+
+    def _drop(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(Exception):  # it is what failed
+                file.close()
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = memoryview(buffer).cast("B")
+
+        def attempt() -> bytes | None:
+            is_again = self._file is None
+            file = self._opened()
+            if is_again and self._look(file) != self._as_it_was:
+                return None
+            file.seek(self._position)
+            return bytes(file.read(min(len(wanted), max(0, self._as_it_was[0] - self._position))))
+
+        found = self._persist(attempt)
+        if found is None:
+            raise OSError(f"{self._name} was replaced while it was read")
+        wanted[: len(found)] = found
+        self._position += len(found)
+        return len(found)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._as_it_was[0]}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def close(self) -> None:
+        if not self.closed:
+            self._drop()
+        super().close()

@@ -1,0 +1,505 @@
+"""An output folder elsewhere, on fsspec: uploads appear under their final names when they are complete.
+
+Object stores see to that themselves. On servers with files (sftp, ftp, smb, hdfs …) an upload can be watched growing,
+and stays as it is when it breaks off: there it has a temporary name, and is renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from fsspec import AbstractFileSystem
+
+from any2ds.storage.owner import Owner
+from any2ds.storage.patience import PATIENT, Patience, persist
+from any2ds.storage.s3pages import read_fast
+from any2ds.storage.staging import remove
+from any2ds.storage.stores import protocols
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_SMALL_FOR_GCSFS, _GCSFS_BOUNDARY = 5 << 20, b"==0=="
+_TOGETHER = 16  # files of a folder that are uploaded at once, where the library can do that
+
+
+class Store(Protocol):
+    """What an output folder does to the place where it is, by names in it (`00012.tar`, `_swap/00012/00012.tar`).
+
+    Each raises whatever its file system raises, FileNotFoundError among it.
+    """
+
+    def create(self) -> None: ...
+
+    def create_folder(self, name: str) -> None: ...
+
+    def names(self, folder: str, beginning: str = "") -> list[str]:
+        """What lies directly in a folder, "" for the output folder; others than begin like this may be left out."""
+        ...
+
+    def infos(self, folder: str) -> list[Mapping[str, Any]]:
+        """What fsspec tells of each."""
+        ...
+
+    def members(self, folder: str) -> list[str]:
+        """The paths of what lies at any depth in a folder, relative to it."""
+        ...
+
+    def is_folder(self, name: str) -> bool: ...
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file, or a folder, of that name."""
+        ...
+
+    def read(self, name: str) -> bytes: ...
+
+    def read_many(self, names: Sequence[str]) -> list[bytes | None]:
+        """What is in small files, as many at once as is of use; None for one that is not there."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """A small file, whole or not at all."""
+        ...
+
+    def publish(self, files: Mapping[str, Path]) -> None:
+        """Move local files, or folders of files, to these names, in this order. What has a name already is replaced.
+
+        Each has its name when it is whole, and all are stored for good when this returns.
+        """
+        ...
+
+    def move(self, name: str, new_name: str) -> None:
+        """A file or folder gets another name, under which it replaces what is there."""
+        ...
+
+    def download(self, name: str, target: Path) -> None:
+        """Copy a file, or a folder of files, to this machine."""
+        ...
+
+    def remove(self, name: str) -> None: ...
+
+    def remove_many(self, names: Sequence[str]) -> None:
+        """Files that are there, many at once where that is faster."""
+        ...
+
+    def remove_folder(self, name: str) -> None:
+        """One that is empty."""
+        ...
+
+    def remove_tree(self, name: str) -> None:
+        """A file, or a folder with all that is in it."""
+        ...
+
+
+class _Remote:
+    """What both kinds have in common: paths, and trying again. `stop` ends all waiting.
+
+    `guard` is asked before each attempt to change something: whoever waits for a network that is down may lose the
+    folder meanwhile, and must not write over what another run has published there.
+    """
+
+    def __init__(
+        self,
+        fs: Any,
+        root: str,
+        stop: threading.Event,
+        guard: Callable[[], object],
+        patience: Patience = PATIENT,
+    ) -> None:
+        self.fs = fs
+        self._root = root.rstrip("/")
+        self._stop = stop
+        self._guard = guard
+        self.patience = patience
+
+    def names(self, folder: str, beginning: str = "") -> list[str]:
+        path = self._full(folder)
+        listed = (str(info["name"]).rstrip("/") for info in self.infos(folder))
+        return [name.rsplit("/", 1)[-1] for name in listed if name != path]
+
+    def infos(self, folder: str) -> list[Mapping[str, Any]]:
+        return self._listing(folder, lambda path: list(self.fs.ls(path or "/", detail=True)))
+
+    def members(self, folder: str) -> list[str]:
+        root = self._full(folder)
+        found = self._listing(folder, lambda path: [str(name) for name in self.fs.find(path, withdirs=True)])
+        return [path[len(root) + 1 :] for path in found if path.rstrip("/") != root]
+
+    def _listing(self, folder: str, attempt: Callable[[str], T]) -> T:
+        def fresh() -> T:
+            self.fs.invalidate_cache()
+            return attempt(self._full(folder))
+
+        return self._persist(f"listing {folder or self._root}", fresh, quick=(FileNotFoundError, NotADirectoryError))
+
+    def is_folder(self, name: str) -> bool:
+        path = self._full(name)
+
+        def fresh() -> bool:
+            self.fs.invalidate_cache()
+            return bool(self.fs.info(path)["type"] == "directory")
+
+        with contextlib.suppress(FileNotFoundError):
+            return self._persist(f"looking at {name}", fresh, quick=(FileNotFoundError,))
+        return False
+
+    def create_folder(self, name: str) -> None:
+        self._change(f"making {name}", lambda: self.fs.makedirs(self._full(name), exist_ok=True))
+
+    def remove_many(self, names: Sequence[str]) -> None:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                self.remove(name)
+
+    def remove_folder(self, name: str) -> None:
+        """Tried once: that it is not empty looks like other trouble, and one that stays does no harm."""
+        self._guard()
+        self.fs.rmdir(self._full(name))
+
+    def read(self, name: str) -> bytes:
+        return self._persist(
+            f"reading {name}", lambda: bytes(self.fs.cat_file(self._full(name))), quick=(FileNotFoundError,)
+        )
+
+    def read_many(self, names: Sequence[str]) -> list[bytes | None]:
+        if any(char in self._root for char in "*?["):  # fsspec takes these for a glob
+            return [self._read_if_there(name) for name in names]
+        paths = [self._full(name) for name in names]
+        known: dict[str, bytes | None] = {}  # also from attempts that did not get them all
+
+        def attempt() -> None:
+            found = self.fs.cat([path for path in paths if path not in known], on_error="return", recursive=False)
+            trouble = None
+            for path, content in found.items():
+                if isinstance(content, FileNotFoundError):
+                    known[path] = None
+                elif isinstance(content, Exception):
+                    trouble = content
+                else:
+                    known[path] = bytes(content)
+            if trouble is not None:
+                raise trouble
+
+        self._persist(f"reading {names[0]} and {len(names) - 1} more", attempt)
+        return [known.get(path) for path in paths]
+
+    def _read_if_there(self, name: str) -> bytes | None:
+        try:
+            return self.read(name)
+        except FileNotFoundError:
+            return None
+
+    def exists(self, name: str) -> bool:
+        return self._persist(f"looking for {name}", lambda: self._exists(self._full(name)))
+
+    def download(self, name: str, target: Path) -> None:
+        """Raises FileNotFoundError if it is not there."""
+        if self.is_folder(name):
+            target.mkdir()
+            self._at_once(lambda member: self._download(f"{name}/{member}", target / member), self.names(name))
+        else:
+            self._download(name, target)
+
+    def _download(self, name: str, target: Path) -> None:
+        path = self._full(name)
+        self._persist(f"downloading {name}", lambda: self.fs.get_file(path, str(target)), quick=(FileNotFoundError,))
+
+    def remove(self, name: str) -> None:
+        self._remove(name, lambda path: self.fs.rm_file(path))
+
+    def remove_tree(self, name: str) -> None:
+        self._remove(name, lambda path: self.fs.rm(path, recursive=True))
+
+    def _remove(self, name: str, how: Callable[[str], None]) -> None:
+        path = self._full(name)
+
+        def attempt() -> None:
+            self.fs.invalidate_cache()
+            try:
+                how(path)
+            except Exception as error:  # some have words of their own for what is absent
+                if not self._exists(path):
+                    raise FileNotFoundError(path) from error
+                raise
+
+        self._change(f"removing {name}", attempt, quick=(FileNotFoundError,))
+
+    def _full(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _exists(self, path: str) -> bool:
+        """Unlike that of fsspec it does not take a broken connection for an absent file."""
+        self.fs.invalidate_cache()
+        try:
+            self.fs.info(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _persist(self, what: str, attempt: Callable[[], T], quick: tuple[type[Exception], ...] = ()) -> T:
+        """`persist`, but for errors in `quick`, which are an answer."""
+
+        def outcome() -> tuple[T | None, Exception | None]:
+            try:
+                return attempt(), None
+            except quick as error:
+                return None, error
+
+        result, error = persist(what, outcome, self._stop, self.patience, self._reconnect)
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]  # None only where that is what it returned
+
+    def _change(self, what: str, attempt: Callable[[], object], quick: tuple[type[Exception], ...] = ()) -> None:
+        """`_persist` for what changes something. Raises what the guard raises, which was patient itself, at once."""
+
+        def outcome() -> Exception | None:
+            try:
+                self._guard()
+            except Exception as error:
+                return error
+            attempt()
+            return None
+
+        error = self._persist(what, outcome, quick)
+        if error is not None:
+            raise error
+
+    def _at_once(self, work: Callable[[str], None], members: list[str]) -> None:
+        """Do it for all. Raises what the first one raises that fails for good; those not begun are left then."""
+        threads = _TOGETHER if getattr(self.fs, "async_impl", False) else 1
+        with ThreadPoolExecutor(threads, thread_name_prefix="any2ds-upload") as pool:
+            futures = [pool.submit(work, member) for member in members]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _reconnect(self) -> None:
+        """Before another attempt."""
+
+
+class ObjectStore(_Remote):
+    """Where an object is there when its upload is complete, and not before."""
+
+    def create(self) -> None:
+        """There are no folders; and to make one at the root would make a bucket of each mistyped name."""
+
+    def create_folder(self, name: str) -> None:
+        """There are none."""
+
+    def remove_folder(self, name: str) -> None:
+        """There are none."""
+
+    def _listing(self, folder: str, attempt: Callable[[str], T]) -> T:
+        def quickly(path: str) -> T:
+            if "s3" in protocols(self.fs):
+                read_fast(self.fs)
+            return attempt(path)
+
+        return super()._listing(folder, quickly)
+
+    def names(self, folder: str, beginning: str = "") -> list[str]:
+        if not beginning:
+            if folder and not self.is_folder(folder):
+                return []  # s3fs would look for it among all that lies in the folder above, be that millions
+            return super().names(folder)
+        root = self._full(folder)
+        found = self._listing(folder, lambda path: list(self.fs.find(path, prefix=beginning)))
+        return [name for path in found if "/" not in (name := str(path)[len(root) + 1 :])]
+
+    def remove_many(self, names: Sequence[str]) -> None:
+        if any(char in self._root for char in "*?["):  # fsspec takes these for a glob
+            super().remove_many(names)
+        else:
+            paths = [self._full(name) for name in names]
+            self._change(f"removing {names[0]} and {len(names) - 1} more", lambda: self.fs.rm(paths))
+
+    def write(self, name: str, data: bytes) -> None:
+        self._change(f"uploading {name}", lambda: self.fs.pipe_file(self._full(name), data))
+
+    def publish(self, files: Mapping[str, Path]) -> None:
+        for name, staged in files.items():
+            if staged.is_dir():
+                self._put_folder(staged, name)
+            else:
+                self._put(staged, name)
+            remove(staged)
+
+    def move(self, name: str, new_name: str) -> None:
+        inside = self._inside(name)
+        if inside is None:
+            self._copy(name, new_name)
+            self.remove(name)
+            return
+        stale = set(self._inside(new_name) or ()) - set(inside)
+        self._at_once(lambda member: self._copy(f"{name}/{member}", f"{new_name}/{member}"), inside)
+        self._remove_members(new_name, stale)
+        self.remove_tree(name)
+
+    def _put_folder(self, staged: Path, name: str) -> None:
+        """File by file, so that one that fails is tried again alone; what lay there before goes."""
+        members = sorted(file.relative_to(staged).as_posix() for file in staged.rglob("*") if file.is_file())
+        stale = set(self._inside(name) or ()) - set(members)
+        self._at_once(lambda member: self._put(staged / member, f"{name}/{member}"), members)
+        self._remove_members(name, stale)
+
+    def _put(self, staged: Path, name: str) -> None:
+        self._change(f"uploading {name}", lambda: self.fs.put_file(str(staged), self._full(name)))
+
+    def _copy(self, name: str, new_name: str) -> None:
+        self._change(f"copying {name}", lambda: self.fs.cp_file(self._full(name), self._full(new_name)))
+
+    def _inside(self, name: str) -> list[str] | None:
+        """The names in a folder, relative to it; None if it is a file. Raises FileNotFoundError."""
+        path = self._full(name)
+
+        def found() -> list[str] | None:
+            self.fs.invalidate_cache()
+            paths = [str(found) for found in self.fs.find(path)]
+            if paths == [path]:
+                return None
+            return [found[len(path) + 1 :] for found in paths if found.startswith(f"{path}/")]
+
+        return self._persist(f"listing {name}", found)
+
+    def _remove_members(self, folder: str, members: Iterable[str]) -> None:
+        def discard(member: str) -> None:
+            with contextlib.suppress(FileNotFoundError):
+                self.remove(f"{folder}/{member}")
+
+        self._at_once(discard, list(members))
+
+
+class GoogleStore(ObjectStore):
+    """gcsfs sends what is small as one part of a body whose boundary is always the same, after a line feed alone.
+
+    Of a file that ends with a carriage return that is lost, and one with the boundary in it would end there.
+    """
+
+    def _put(self, staged: Path, name: str) -> None:
+        size = staged.stat().st_size
+        content = staged.read_bytes() if 0 < size < _SMALL_FOR_GCSFS else b""
+        if content.endswith(b"\r") or _GCSFS_BOUNDARY in content:
+            path = self._full(name)  # in pieces, of which there is one
+            self._change(f"uploading {name}", lambda: self.fs.pipe_file(path, content, chunksize=size))
+        else:
+            super()._put(staged, name)
+
+
+class Memory(ObjectStore):
+    """Of this process. What is written to it in pieces can be seen growing, so nothing is."""
+
+    def _put(self, staged: Path, name: str) -> None:
+        self.write(name, staged.read_bytes())
+
+
+class FileServer(_Remote):
+    """Where files are visible as they grow; `temporary` is the folder in it for those."""
+
+    def __init__(
+        self,
+        fs: Any,
+        root: str,
+        temporary: str,
+        stop: threading.Event,
+        guard: Callable[[], object],
+        patience: Patience = PATIENT,
+    ) -> None:
+        super().__init__(fs, root, stop, guard, patience)
+        self._temporary = temporary
+
+    def create(self) -> None:
+        self._change(f"making {self._root}", lambda: self.fs.makedirs(self._root, exist_ok=True))
+
+    def write(self, name: str, data: bytes) -> None:
+        with self._aside() as folder:
+            self._change(f"uploading {name}", lambda: self.fs.pipe_file(f"{folder}/file", data))
+            self._rename(f"{folder}/file", name)
+
+    def publish(self, files: Mapping[str, Path]) -> None:
+        with self._aside() as folder:
+            for name, staged in files.items():
+                aside = f"{folder}/{staged.name}"
+                if staged.is_dir():
+                    self._put_folder(staged, aside)
+                    with contextlib.suppress(FileNotFoundError):
+                        self.remove_tree(name)  # else many servers would move it into what is there
+                else:
+                    self._put(staged, aside)
+                self._rename(aside, name)
+                remove(staged)
+
+    def read(self, name: str) -> bytes:
+        try:
+            return super().read(name)
+        except FileNotFoundError:
+            if not self._persist(f"looking at {name}", lambda: self._exists(self._full(name))):
+                raise
+        return super().read(name)  # fsspec takes other trouble on ftp for an absent file
+
+    def move(self, name: str, new_name: str) -> None:
+        source = self._full(name)
+        if self._persist(f"looking at {name}", lambda: self.fs.info(source))["type"] == "directory":
+            with contextlib.suppress(FileNotFoundError):
+                self.remove_tree(new_name)
+        self._rename(source, new_name)
+
+    def _put_folder(self, staged: Path, folder: str) -> None:
+        self._change(f"making {folder}", lambda: self.fs.makedirs(folder, exist_ok=True))
+        for file in sorted(file for file in staged.rglob("*") if file.is_file()):
+            self._put(file, f"{folder}/{file.relative_to(staged).as_posix()}")
+
+    def _put(self, staged: Path, path: str) -> None:
+        self._change(f"uploading {staged.name}", lambda: self.fs.put_file(str(staged), path))
+
+    def _rename(self, source: str, name: str) -> None:
+        """Some servers replace what is there, others refuse to: there it is removed before."""
+        target = self._full(name)
+
+        def attempt() -> None:
+            if name.count("/"):
+                self.fs.makedirs(target.rsplit("/", 1)[0], exist_ok=True)
+            try:
+                self.fs.mv(source, target)
+            except Exception:
+                there = self._exists(target)
+                if there and not self._exists(source):
+                    return  # it was done, and the answer got lost
+                if not there:
+                    raise
+                self.fs.rm_file(target)
+                self.fs.mv(source, target)
+
+        self._change(f"renaming to {name}", attempt)
+
+    @contextmanager
+    def _aside(self) -> Iterator[str]:
+        """A folder for uploads, which is removed at the end."""
+        folder = self._full(f"{self._temporary}/{Owner.here().name}-{uuid.uuid4().hex[:8]}")
+        self._change(f"making {folder}", lambda: self.fs.makedirs(folder, exist_ok=True))
+        try:
+            yield folder
+        finally:
+            with contextlib.suppress(Exception):  # of any file system; the next run sweeps it
+                self.fs.rm(folder, recursive=True)
+
+    def _reconnect(self) -> None:
+        """A session that broke does not come back by itself."""
+        self.fs = type(self.fs)(*self.fs.storage_args, **{**self.fs.storage_options, "skip_instance_cache": True})
+
+
+def renames(fs: Any) -> bool:
+    """Whether it can give a file another name; else fsspec copies and deletes."""
+    return type(fs).mv is not AbstractFileSystem.mv

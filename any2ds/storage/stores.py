@@ -1,0 +1,122 @@
+"""Which kinds of stores there are, and how a URL is opened in one, with the options that the run has for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import fsspec
+from fsspec.core import split_protocol, url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.registry import known_implementations
+
+from any2ds import registry
+from any2ds.errors import InputError, conceal, words_of
+from any2ds.storage.kinds import own_class
+
+OBJECT_STORES = frozenset({"abfs", "abfss", "adl", "az", "gcs", "gs", "oci", "oss", "s3", "s3a", "tos"})
+"""They have no folders, and an object is there when its upload is complete."""
+
+SERVERS = frozenset({"ftp", "hdfs", "sftp", "smb", "ssh", "webhdfs"})
+"""Their URLs name the host to connect to."""
+
+_SECRET = re.compile(r"key|secret|token|pass|credential|sas|connection_string|auth|header|cookie", re.IGNORECASE)
+_WHOSE = frozenset({"account_name", "host", "port"})  # options that say to whom the others may be told
+_NO_SECRETS = frozenset({"anon", "browser", "cache", "cloud", "google_default"})  # what gcsfs takes as a token
+_LEAST = 4  # characters of what is kept out of messages; less would garble them, and is no secret
+
+
+def protocols(fs: Any) -> frozenset[str]:
+    return frozenset({fs.protocol} if isinstance(fs.protocol, str) else fs.protocol)
+
+
+def is_object_store(fs: Any) -> bool:
+    return bool(OBJECT_STORES & protocols(fs))
+
+
+def appears_whole(fs: Any) -> bool:
+    """Whether a file is there when its upload is complete, and not before."""
+    return is_object_store(fs) or "hf" in protocols(fs)
+
+
+def is_local(fs: Any) -> bool:
+    return isinstance(fs, LocalFileSystem)
+
+
+class Stores:
+    """How the stores of a run are reached: protocol -> options of its file system (`storage_options`).
+
+    What is secret among these is kept out of messages and logs from then on. It can be pickled.
+    """
+
+    def __init__(self, options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        self._options = options or {}
+        conceal(secrets_in(self._options))
+
+    def __reduce__(self) -> tuple[type[Stores], tuple[Any, ...]]:
+        return Stores, (self._options,)
+
+    def open(self, url: str) -> tuple[Any, str]:
+        """The file system of `url` and the path in it. Raises MissingExtra, or InputError for an unknown protocol."""
+        try:
+            own = own_class(split_protocol(url)[0] or "")
+        except ImportError as error:
+            raise registry.missing_extra(url, error) from error
+        if own is not None and "::" not in url:
+            return self._logged_in(own, url), str(own._strip_protocol(url))
+        chain = {split_protocol(part)[0] or (part if part in self._options else "file") for part in url.split("::")}
+        try:
+            fs, path = url_to_fs(url, **{protocol: found for protocol in chain if (found := self.of(protocol))})
+        except ImportError as error:
+            raise registry.missing_extra(url, error) from error
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{url}: {error}") from error
+        except Exception as error:  # some connect at once, and have exceptions of their own
+            raise InputError(f"{url}: cannot be reached: {words_of(error)}") from error
+        return fs, path
+
+    def _logged_in(self, kind: Any, url: str) -> Any:
+        """Raises InputError in words if the server lets nobody in."""
+        try:
+            return kind(**{**self.of(split_protocol(url)[0]), **kind._get_kwargs_from_urls(url)})
+        except Exception as error:  # each library has its own
+            raise InputError(f"{url}: no way in: {words_of(error)}") from error
+
+    def of(self, protocol: str) -> dict[str, Any]:
+        """Those of a protocol, under whichever of its names they were given."""
+        kind = _kind(protocol)
+        return next((dict(found) for name, found in self._options.items() if _kind(name) == kind), {})
+
+    def of_item(self, protocol: str, in_url: Mapping[str, Any]) -> dict[str, Any]:
+        """Those for a URL of the list that has `in_url` in itself.
+
+        Strangers may have written the list: what belongs to one server or account goes to no other.
+        """
+        options = self.of(protocol)
+        if protocol in SERVERS and ("host" not in options or options["host"] != in_url.get("host")):
+            return {}
+        named = {name: value for name, value in in_url.items() if name in _WHOSE or name in options}
+        return options if all(options.get(name) == value for name, value in named.items()) else {}
+
+
+def _kind(protocol: str) -> str:
+    """The class behind a protocol, without loading it."""
+    known = known_implementations.get(protocol)
+    return known["class"] if known else protocol
+
+
+def secrets_in(options: Any, name: str = "") -> set[str]:
+    """The texts in it that stand under a name which says that they are secret."""
+    if isinstance(options, Mapping):
+        return {found for key, value in options.items() for found in secrets_in(value, f"{name} {key}")}
+    if isinstance(options, (list, tuple)):
+        return {found for value in options for found in secrets_in(value, name)}
+    if not isinstance(options, str) or len(options) < _LEAST or options in _NO_SECRETS:
+        return set()
+    return {options} if _SECRET.search(name) else set()
+
+
+def is_protocol(name: str) -> bool:
+    """Whether fsspec knows it."""
+    return name in fsspec.available_protocols()

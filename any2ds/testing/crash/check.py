@@ -1,0 +1,347 @@
+"""Says what is wrong with a dataset, by tarfile, webdataset, pyarrow, protobuf and plain files, not by any2ds."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import tarfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from any2ds.testing.crash.source import EXT, LATER, Row
+from any2ds.testing.crash.step import made_of
+from any2ds.testing.records import examples
+
+_BLOCK = 512
+_STATS = re.compile(r"(\d{5})_stats\.json")
+_METADATA = re.compile(r"(\d{5})\.parquet")
+_DATA_SUFFIX = {"webdataset": ".tar", "files": "", "tfrecord": ".tfrecord", "arrayrecord": ".arrayrecord"}
+_DATA = {form: re.compile(rf"(\d{{5}}){re.escape(suffix)}") for form, suffix in _DATA_SUFFIX.items()}
+_DATA["parquet"] = _METADATA
+_RECORDS = ("tfrecord", "arrayrecord")  # samples are records without members
+FORMATS = tuple(_DATA)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a dataset is to hold."""
+
+    rows: Sequence[Row]
+    rows_per_shard: int
+    output_format: str
+    has_columns: bool  # caption and number, beside the URL
+    healed: tuple[bool, ...] = (False,)  # whether rows that fail at first may succeed, must, or must not
+    former: tuple[int, ...] = ()  # rows of the list before it grew
+    has_steps: bool = False  # whether files are taken apart on the way
+
+    @property
+    def shards(self) -> int:
+        return -(-len(self.rows) // self.rows_per_shard)
+
+    def of_shard(self, shard: int) -> Sequence[Row]:
+        return self.rows[shard * self.rows_per_shard : (shard + 1) * self.rows_per_shard]
+
+    def key(self, shard: int, position: int) -> str:
+        return f"{shard:05d}{position:0{len(str(self.rows_per_shard - 1))}d}"
+
+    def files(self, shard: int, position: int) -> dict[str, bytes]:
+        """Key -> file of the samples that a row becomes if it succeeds; an empty one is filtered."""
+        key, body = self.key(shard, position), self.of_shard(shard)[position].body
+        files = made_of(body) if self.has_steps else [body]
+        return {key: files[0]} if len(files) == 1 else {f"{key}_{part:04d}": file for part, file in enumerate(files)}
+
+    def samples(self, shard: int) -> dict[str, tuple[Row, bytes]]:
+        """Key -> row and file of each sample that may be stored."""
+        rows = [(position, row) for position, row in enumerate(self.of_shard(shard)) if row.kind != "bad"]
+        return {key: (row, file) for position, row in rows for key, file in self.files(shard, position).items() if file}
+
+    def counts(self, shard: int) -> set[int]:
+        """How many rows a finished shard may have."""
+        start = shard * self.rows_per_shard
+        found = {min(len(self.rows) - start, self.rows_per_shard)}
+        return found | {min(rows - start, self.rows_per_shard) for rows in self.former if rows > start}
+
+    def file_names(self) -> set[str]:
+        """Of the complete dataset."""
+        data = _DATA_SUFFIX.get(self.output_format)
+        suffixes = {".parquet", "_stats.json"} | ({data} if data is not None else set())
+        if self.output_format == "webdataset":
+            suffixes.add(".tar.idx")
+        whole = {"_run.json", "_shards.json"}
+        if self.output_format in _RECORDS:
+            whole |= {"features.json", "dataset_info.json"}
+        if self.output_format == "webdataset":
+            suffixes.add(".tar.idx")
+        return whole | {f"{shard:05d}{suffix}" for shard in range(self.shards) for suffix in suffixes}
+
+
+_TROUBLE = (
+    *(OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError),
+    *(tarfile.TarError, pa.ArrowException, zlib.error),
+)
+
+
+class Wrong(Exception):
+    """What is wrong, in words."""
+
+
+def problems_now(folder: Path, expected: Expected) -> list[str]:
+    """What a reader who looks at this moment, in the middle of a run, would find wrong."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    # A shard whose replacement is decided is neither the former nor the new one for the moment of a few renames.
+    replaced = {int(path.parent.name) for path in folder.glob("_swap/*/_commit")}
+    finished = {int(match[1]) for match in map(_STATS.fullmatch, names) if match} - replaced
+    found: list[str] = []
+    for shard in sorted(finished):
+        found += _said(
+            f"shard {shard:05d}, which has stats", lambda shard=shard: _check_finished(folder, shard, expected)
+        )
+    for name in names:
+        for shard, check in _unfinished(name, finished, expected):
+            found += _said(f"{name}, under its final name", lambda c=check, n=name, s=shard: c(folder / n, s, expected))
+    if "_run.json" in names:
+        found += _said("_run.json", lambda: json.loads((folder / "_run.json").read_bytes()))
+    if "_shards.json" in names:
+        found += _said("_shards.json", lambda: json.loads((folder / "_shards.json").read_bytes())["shardlist"])
+    return found
+
+
+def problems_at_the_end(folder: Path, expected: Expected) -> list[str]:
+    """What is wrong with a dataset that is said to be complete."""
+    found = problems_now(folder, expected)
+    names = {path.name for path in folder.iterdir()}
+    if missing := expected.file_names() - names:
+        found.append(f"missing: {', '.join(sorted(missing))}")
+    if left := names - expected.file_names() - {"report.html"}:
+        found.append(f"left over: {', '.join(sorted(left))}")
+    if not found:
+        found += _said("_shards.json", lambda: _check_list(folder, expected))
+    if not found and expected.output_format == "webdataset":
+        found += _said("webdataset", lambda: _check_with_webdataset(folder, expected))
+    return found
+
+
+def _check_list(folder: Path, expected: Expected) -> None:
+    said = json.loads((folder / "_shards.json").read_bytes())
+    stats = [json.loads((folder / f"{shard:05d}_stats.json").read_bytes()) for shard in range(expected.shards)]
+    shown = [{name: each[name] for name in ("shard_id", "count", "nsamples", "bytes")} for each in said["shardlist"]]
+    names = {"shard_id": "shard_id", "count": "count", "nsamples": "samples", "bytes": "bytes"}
+    if shown != [{name: each[own] for name, own in names.items()} for each in stats]:
+        raise Wrong(f"it lists {shown[:3]} …")
+    if said["open"] or said["gaps"]:
+        raise Wrong("it is open, or tells of gaps")
+
+
+def _said(where: str, check: Any) -> list[str]:
+    try:
+        check()
+    except Wrong as error:
+        return [f"{where}: {error}"]
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        EOFError,
+        RuntimeError,
+        tarfile.TarError,
+        pa.ArrowException,
+    ) as error:
+        return [f"{where}: {type(error).__name__}: {error}"]
+    return []
+
+
+def _unfinished(name: str, finished: set[int], expected: Expected) -> Iterator[tuple[int, Any]]:
+    """Whatever else carries a final name: it may be without its stats yet, but it must be whole."""
+    if (match := _METADATA.fullmatch(name)) and int(match[1]) not in finished:
+        yield int(match[1]), _check_metadata_alone
+    match = _DATA[expected.output_format].fullmatch(name)
+    if expected.output_format != "parquet" and match and int(match[1]) not in finished:
+        yield int(match[1]), _check_data_alone
+
+
+def _check_metadata_alone(path: Path, shard: int, expected: Expected) -> None:
+    table = pq.read_table(path)
+    _check_table(table, shard, expected)
+    if expected.output_format == "parquet":
+        _check_data_column(table, shard, expected)
+
+
+def _check_data_column(table: pa.Table, shard: int, expected: Expected) -> None:
+    samples = expected.samples(shard)
+    for row in table.to_pylist():
+        if row["data"] != (samples[row["key"]][1] if row["status"] == "success" else None):
+            raise Wrong(f"row {row['key']} has other bytes than its URL gave")
+
+
+def _check_data_alone(path: Path, shard: int, expected: Expected) -> None:
+    """Each sample is what it must be; in a folder, which stores without renaming fill one by one, some may lack."""
+    members = _members(path, expected)
+    samples = expected.samples(shard)
+    for key, files in members.items():
+        if key not in samples:
+            raise Wrong(f"sample {key} is not of this shard")
+        _check_members(key, files, *samples[key], expected, whole=path.is_file())
+
+
+def _check_finished(folder: Path, shard: int, expected: Expected) -> None:
+    """Stats, metadata and data are there, whole, agree, and hold what the list asked for."""
+    stats = json.loads((folder / f"{shard:05d}_stats.json").read_bytes())
+    table = pq.read_table(folder / f"{shard:05d}.parquet")
+    _check_table(table, shard, expected)
+    rows = table.to_pylist()
+    of_rows = [of_row[0] for of_row in _by_row(rows)]  # the first of several is always one that is stored
+    statuses = Counter(row["status"] for row in of_rows)
+    told = (stats["shard_id"], stats["count"], stats["successes"], stats["failed_to_download"])
+    if told != (shard, len(of_rows), statuses["success"], statuses["failed_to_download"]):
+        raise Wrong(f"its stats say {told}, its metadata {len(of_rows)} rows, {dict(statuses)}")
+    by_code = Counter(row["error_code"] or "success" for row in of_rows)
+    if stats["status_dict"] != by_code:
+        raise Wrong(f"its stats say {stats['status_dict']}, its metadata {dict(by_code)}")
+    samples = expected.samples(shard)
+    sizes = [len(samples[row["key"]][1]) for row in rows if row["status"] == "success"]
+    if (stats["samples"], stats["bytes"]) != (len(sizes), sum(sizes)):
+        raise Wrong(f"its stats say {stats['samples']} samples of {stats['bytes']} bytes")
+    stored = [row["key"] for row in rows if row["status"] == "success"]
+    if expected.output_format == "parquet":
+        _check_data_column(table, shard, expected)
+        return
+    name = f"{shard:05d}{_DATA_SUFFIX[expected.output_format]}"
+    # A shard in which nothing succeeded may do without its folder.
+    members = _members(folder / name, expected) if stored or (folder / name).exists() else {}
+    if list(members) != stored:
+        raise Wrong(f"its metadata has the successes {stored}, its data {list(members)}")
+    for key, files in members.items():
+        _check_members(key, files, *samples[key], expected, whole=True)
+
+
+def _by_row(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """What the metadata say, by rows of the list: of each there is one line, or one for each sample."""
+    return [list(of_row) for _, of_row in groupby(rows, lambda row: row["key"].partition("_")[0])]
+
+
+def _check_table(table: pa.Table, shard: int, expected: Expected) -> None:
+    """Each row of the list once, in order, with its key, its columns and an outcome that it may have."""
+    by_row = _by_row(table.to_pylist())
+    if len(by_row) not in expected.counts(shard):
+        raise Wrong(f"metadata of {len(by_row)} rows instead of {expected.counts(shard)}")
+    for position, (of_row, wanted) in enumerate(zip(by_row, expected.of_shard(shard), strict=False)):
+        key = expected.key(shard, position)
+        outcome = of_row[0]["error_code"] or of_row[0]["status"]
+        allowed = {wanted.outcome(healed) for healed in expected.healed}
+        if outcome not in allowed:
+            raise Wrong(f"row {key} ({wanted.url}) is {outcome}, not {' or '.join(sorted(allowed))}")
+        files = expected.files(shard, position) if outcome == "success" else {key: b""}
+        if [row["key"] for row in of_row] != list(files):
+            raise Wrong(f"row {position} of the metadata is {[row['key'] for row in of_row]}, not {list(files)}")
+        for row in of_row:
+            if row["url"] != wanted.url:
+                raise Wrong(f"row {row['key']} of the metadata is {row['url']}, not {wanted.url}")
+            if expected.has_columns and (row["caption"], row["number"]) != (wanted.caption, wanted.number):
+                raise Wrong(f"row {row['key']} has caption and number of another")
+            if outcome == "success":
+                _check_described(row, wanted.body, files[row["key"]], expected)
+
+
+def _check_described(row: Mapping[str, Any], body: bytes, file: bytes, expected: Expected) -> None:
+    """`body` arrived, and `file` is stored."""
+    told = (row["status"], row["bytes"], row["md5"], row["ext"])
+    arrived = (len(body), hashlib.md5(body).hexdigest())
+    if told != (("success", *arrived, EXT) if file else ("filtered", *arrived, None)):
+        raise Wrong(f"row {row['key']} is described as {told}")
+    if expected.has_steps and row["stored_bytes"] != (None if file in (b"", body) else len(file)):
+        raise Wrong(f"row {row['key']} is said to be stored in {row['stored_bytes']} bytes, not {len(file)}")
+
+
+def _members(path: Path, expected: Expected) -> dict[str, dict[str, bytes]]:
+    """key -> extension -> content, in the order of the tar, or of the names in a folder."""
+    if expected.output_format in _RECORDS:
+        return _in_records(path, expected)
+    found: dict[str, dict[str, bytes]] = {}
+    last = ""
+    for name, content in _in_tar(path) if expected.output_format == "webdataset" else _in_folder(path):
+        key, _, ext = name.partition(".")
+        if (key != last and key in found) or ext in found.get(key, ()):
+            raise Wrong(f"sample {key} is in it twice")
+        found.setdefault(key, {})[ext] = content
+        last = key
+    return found
+
+
+def _in_tar(path: Path) -> Iterator[tuple[str, bytes]]:
+    content = path.read_bytes()
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+        for member in tar:
+            file = tar.extractfile(member)
+            if file is None:
+                raise Wrong(f"{member.name} is no file")
+            data = file.read()
+            if len(data) != member.size:
+                raise Wrong(f"{member.name} ends after {len(data)} of {member.size} bytes")
+            yield member.name, data
+        if not content[tar.offset :].startswith(bytes(2 * _BLOCK)) or len(content) % tarfile.RECORDSIZE:
+            raise Wrong("it does not end as a tar file does")
+
+
+def _in_folder(path: Path) -> Iterator[tuple[str, bytes]]:
+    for file in sorted(path.iterdir()):
+        yield file.name, file.read_bytes()
+
+
+def _in_records(path: Path, expected: Expected) -> dict[str, dict[str, bytes]]:
+    """As the members that other formats have."""
+    found = {}
+    for example in examples(path):
+        ((key,), (url,), (ext,), (data,)) = (example[name] for name in ("key", "url", "ext", "data"))
+        described = json.dumps({"key": key.decode(), "url": url.decode()}).encode()
+        caption = {"txt": example["caption"][0]} if expected.has_columns else {}
+        if key.decode() in found:
+            raise Wrong(f"sample {key.decode()} is in it twice")
+        found[key.decode()] = {ext.decode(): data, **caption, "json": described}
+    return found
+
+
+def _check_members(
+    key: str, files: Mapping[str, bytes], wanted: Row, file: bytes, expected: Expected, whole: bool
+) -> None:
+    contents = {EXT: file, **({"txt": wanted.caption.encode()} if expected.has_columns else {})}
+    for ext, content in files.items():
+        if ext == "json":
+            described = json.loads(content)
+            if (described["key"], described["url"]) != (key, wanted.url):
+                raise Wrong(f"{key}.json is of {described['key']}, {described['url']}")
+        elif ext not in contents:
+            raise Wrong(f"{key}.{ext} is no file of this dataset")
+        elif content != contents[ext]:
+            raise Wrong(f"{key}.{ext} has other bytes than it should")
+    if whole and files.keys() != {*contents, "json"}:
+        raise Wrong(f"sample {key} has {', '.join(files)}")
+    if wanted.kind != LATER and wanted.outcome(False) != "success":
+        raise Wrong(f"sample {key} is there, and its row must fail")
+
+
+def _check_with_webdataset(folder: Path, expected: Expected) -> None:
+    """As a training job would read it."""
+    import webdataset
+
+    shards = [str(folder / f"{shard:05d}.tar") for shard in range(expected.shards)]
+    dataset = webdataset.WebDataset(shards, shardshuffle=False, empty_check=False)
+    found = [(sample["__key__"], sample[EXT]) for sample in dataset]
+    wanted = [
+        (key, file)
+        for shard in range(expected.shards)
+        for key, (row, file) in expected.samples(shard).items()
+        if row.outcome(expected.healed[-1]) == "success"
+    ]
+    if found != wanted:
+        raise Wrong(f"{len(found)} samples instead of {len(wanted)}, or others")

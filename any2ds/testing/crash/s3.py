@@ -1,0 +1,114 @@
+"""An S3 server on loopback, moto's, in front of which every so many requests fail: 500, 503, cut, or done but cut."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from any2ds.testing.crash.moments import Look
+from any2ds.testing.s3 import CREDENTIALS, FAILURES, Wsgi, refuse, reset, served
+
+_KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+_FOLDER = "dataset"
+_SETTLES_WITHIN = 10.0  # seconds, until requests that are being answered are
+
+
+class FailingApp:
+    """Lets requests through to `app`, but for a share of them."""
+
+    def __init__(self, app: Wsgi, rng: random.Random, share: float) -> None:
+        self._app, self._rng, self._share = app, rng, share
+        self._lock = threading.Lock()
+        self.failed: Counter[str] = Counter()
+        self.requests = 0
+        self.objects: dict[str, int] = {}  # name below the folder -> number of the request that wrote it
+        self.uploading: Counter[str] = Counter()
+
+    def __call__(self, environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
+        name = str(environ["PATH_INFO"]).partition(f"/{_FOLDER}/")[2]
+        writes = environ["REQUEST_METHOD"] == "PUT" and bool(name)
+        with self._lock:
+            self.requests += 1
+            fails = self._rng.choice(FAILURES) if self._rng.random() < self._share else ""
+            self.failed[fails] += bool(fails)
+            self.uploading[name] += writes
+        try:
+            if fails[:1].isdigit():
+                return refuse(environ, start_response, fails)
+            if fails == "cut":
+                reset(environ)
+            answer = list(self._app(environ, start_response))
+            with self._lock:
+                if writes:
+                    self.objects[name] = self.requests
+                elif environ["REQUEST_METHOD"] == "DELETE":
+                    self.objects.pop(name, None)
+            if fails:
+                reset(environ)
+            return answer
+        finally:
+            with self._lock:
+                self.uploading[name] -= writes
+
+    def look(self) -> Look:
+        with self._lock:
+            files = {name.partition("/")[0]: number for name, number in self.objects.items()}
+            uploading = frozenset(name for name, count in self.uploading.items() if count)
+            swapping = frozenset(name.split("/")[1] for name in self.objects if name.startswith("_swap/"))
+            return Look(files, uploading, swapping)
+
+    def settle(self) -> None:
+        """Wait until whatever is being uploaded has been."""
+        until = time.monotonic() + _SETTLES_WITHIN
+        while self.look().staged and time.monotonic() < until:
+            time.sleep(0.01)
+
+
+class Bucket:
+    """A `Place` there."""
+
+    def __init__(self, app: FailingApp, client: Any, name: str, endpoint: str, scratch: Path) -> None:
+        self.url = f"s3://{name}/{_FOLDER}"
+        self._app, self._client, self._name = app, client, name
+        self._copies = scratch / "copies"
+        self._number = 0
+        self.environment: Mapping[str, str] = {**CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}
+
+    def look(self) -> Look:
+        return self._app.look()
+
+    def dataset(self) -> Path:
+        self._app.settle()
+        self._number += 1
+        copy = self._copies / str(self._number)
+        copy.mkdir(parents=True)
+        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._name):
+            for entry in page.get("Contents", ()):
+                path = copy / str(entry["Key"]).partition("/")[2]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(self._client.get_object(Bucket=self._name, Key=entry["Key"])["Body"].read())
+        return copy
+
+
+@contextmanager
+def failing_bucket(name: str, seed: str, scratch: Path, share: float = 0.1) -> Iterator[tuple[Bucket, FailingApp]]:
+    """A new bucket; what the test itself asks for does not fail."""
+    import boto3
+
+    apps: list[FailingApp] = []
+
+    def failing(app: Wsgi) -> Wsgi:
+        apps.append(FailingApp(app, random.Random(seed), share))
+        return apps[0]
+
+    with served(lambda app: app, failing) as (ours, theirs):
+        client = boto3.client("s3", endpoint_url=ours, region_name="us-east-1", **_KEYS)
+        client.create_bucket(Bucket=name)
+        yield Bucket(apps[0], client, name, theirs, scratch), apps[0]
+        client.close()

@@ -1,0 +1,172 @@
+"""The list of a crash test, and the server behind it: what a URL gives follows from the URL itself."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_JPEG = b"\xff\xd8\xff\xe0\x00\x10JFIF\x00"  # so that all files are recognised as the same type
+EXT = "jpg"
+
+# The kinds of rows, as the first part of a path, and the code of their failure; None where they succeed.
+LATER = "later"  # fails until the server is healed
+_CODES = {"ok": None, "gone": "http_404", "denied": "http_403", "empty": "empty_body", "short": "truncated"}
+_STATUS = {"gone": "404 Not Found", "denied": "403 Forbidden"}
+_PATH = re.compile(r"/(\w+)/(\d+)/(\d+)/\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the list."""
+
+    url: str
+    caption: str
+    number: int
+
+    @property
+    def kind(self) -> str:
+        return _path(self.url).split("/")[1] if self.url.startswith("http://") else "bad"
+
+    def outcome(self, healed: bool) -> str:
+        """`success`, or the code of its failure."""
+        if self.kind == "bad":
+            return "bad_url"
+        if self.kind == LATER:
+            return "success" if healed else "http_404"
+        return _CODES[self.kind] or "success"
+
+    @property
+    def body(self) -> bytes:
+        """What its URL gives, where it succeeds."""
+        return body_of(_path(self.url))
+
+
+def _path(url: str) -> str:
+    return "/" + url.split("/", 3)[3]
+
+
+def body_of(path: str) -> bytes:
+    """`/kind/milliseconds/bytes/number`: that many bytes and a few, others for each path."""
+    return _JPEG + hashlib.shake_128(path.encode()).digest(int(path.split("/")[3]))
+
+
+def make_rows(rng: random.Random, count: int, base: str, largest: int) -> list[Row]:
+    """`count` rows: a sixth fails, some come late so that shards overlap, some have the URL of the row before."""
+    rows: list[Row] = []
+    for number in range(count):
+        kind = rng.choices(["ok", "gone", "denied", "empty", "short", LATER, "bad"], [84, 3, 3, 2, 1, 5, 2])[0]
+        delay = rng.randrange(50, 700) if rng.random() < 0.08 else 0
+        size = rng.randrange(largest)
+        url = "no url" if kind == "bad" else f"{base}/{kind}/{delay}/{size}/{number}"
+        if rows and rng.random() < 0.03:
+            url = rows[-1].url
+        rows.append(Row(url, f"no. {number}, größer", number))
+    return rows
+
+
+def write_list(rows: Sequence[Row], path: Path) -> None:
+    """Plain text or parquet, by the name; whole at any time, for it may be written while a run reads it."""
+    staged = path.with_name(f"new.{path.name}")
+    if path.suffix == ".parquet":
+        columns = {
+            "url": [row.url for row in rows],
+            "caption": [row.caption for row in rows],
+            "number": [row.number for row in rows],
+        }
+        pq.write_table(pa.table(columns), staged, row_group_size=100)
+    else:
+        staged.write_text("".join(f"{row.url}\n" for row in rows), encoding="utf-8")
+    staged.replace(path)
+
+
+class Source:
+    """A running server. `healed` may be set at any time."""
+
+    def __init__(self) -> None:
+        self.healed = False
+        self.base = ""
+        self.connections: set[asyncio.Transport] = set()
+
+    def answer(self, path: str) -> tuple[float, bytes, bool]:
+        """After how many seconds, what, and whether the connection ends with it."""
+        match = _PATH.fullmatch(path)
+        kind, delay = (match[1], match[2]) if match else ("gone", "0")
+        if kind == LATER:
+            kind = "ok" if self.healed else "gone"
+        body = b"" if kind == "empty" else b"none" if kind in _STATUS else body_of(path)
+        head = f"HTTP/1.1 {_STATUS.get(kind, '200 OK')}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        return int(delay) / 1000, head + (body[:-1] if kind == "short" else body), kind == "short"
+
+
+class _Connection(asyncio.Protocol):
+    """HTTP/1.1 for GET (and HEAD) without bodies, one request after the other."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._transport: asyncio.Transport
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._source.connections.add(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._source.connections.discard(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while b"\r\n\r\n" in self._received:
+            request, _, self._received = self._received.partition(b"\r\n\r\n")
+            method, path, _ = request.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
+            delay, answer, ends = self._source.answer(path)
+            if method == "HEAD":
+                answer = answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+            if delay:
+                asyncio.get_running_loop().call_later(delay, self._send, answer, ends)
+            else:
+                self._send(answer, ends)
+
+    def _send(self, answer: bytes, ends: bool) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(answer)
+            if ends:
+                self._transport.close()
+
+
+@contextmanager
+def served() -> Iterator[Source]:
+    """A server in a thread of its own."""
+    source = Source()
+    ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        server = await loop.create_server(lambda: _Connection(source), "127.0.0.1", 0, backlog=1024)
+        source.base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        ready.set_result((loop, stop))
+        await stop.wait()
+        server.close()
+        for connection in list(source.connections):
+            connection.abort()
+        await asyncio.sleep(0)  # in which they are
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="crash-test-server", daemon=True)
+    thread.start()
+    loop, stop = ready.result()
+    try:
+        yield source
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()

@@ -1,0 +1,194 @@
+"""What every writer promises, as tests; a plugin's author subclasses `WriterContract`."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+
+from any2ds.config import OutputOptions
+from any2ds.errors import DamagedShard
+from any2ds.metadata import MetadataTable
+from any2ds.protocols import ShardWriter
+from any2ds.stored import CAPTION, METADATA, StoredBody
+from any2ds.types import Row, Sample
+
+FILES: Sequence[tuple[str, bytes] | None] = (
+    ("jpg", b"\xff\xd8 a picture"),
+    ("data.txt", b"a text is stored under an extension with a dot"),
+    None,  # a row that failed
+    ("flat", b""),
+    ("png", b"x" * 511),
+    ("png", b"y" * 512),
+    None,
+    ("tar.gz", bytes(range(256)) * 5000),  # more than is read at once, and zeros in it
+    ("mp4", b"the last one"),
+)
+"""Extension and content of each row's file."""
+
+Found = list[tuple[str, str, bytes]]  # key, extension, content
+
+
+def read(writer: type[ShardWriter], path: Path) -> Found:
+    with closing(_opened(writer, path)) as samples:
+        return [(sample.key, sample.ext, sample.body.read() if sample.body else b"") for sample in samples]
+
+
+def _opened(writer: type[ShardWriter], path: Path) -> Any:
+    return iter(writer.read(path))
+
+
+class WriterContract:
+    writer: ClassVar[type[ShardWriter]]
+    options: ClassVar[OutputOptions] = OutputOptions()
+    has_end: ClassVar[bool] = True
+    """Whether the format marks the end of a file; without one, what is cut between two samples is a shorter shard."""
+
+    def write(
+        self, path: Path, files: Sequence[tuple[str, bytes] | None] = FILES, key: str = "{:05d}", captions: bool = True
+    ) -> Found:
+        """A shard of rows with these files; gives what should come back."""
+        urls = [f"http://127.0.0.1/{n}" for n in range(len(files))]
+        words = {"caption": [f"größe\n{n}" if n % 2 else None for n in range(len(files))]} if captions else {}
+        rows = pa.table({"url": pa.array(urls, pa.string()), **words})
+        metadata = MetadataTable(rows, ("md5",))
+        writer = self.writer(path, metadata, self.options)
+        for n, file in enumerate(files):
+            row = Row(0, n, key.format(n), urls[n], words["caption"][n] if captions else None)
+            if file is None:
+                metadata.add(Sample(row, None, "", {"status": "failed_to_download", "error_code": "http_404"}))
+                continue
+            ext, data = file
+            sample = Sample(row, StoredBody.of(data), ext, {"status": "success", "ext": ext, "bytes": len(data)})
+            metadata.add(sample)
+            writer.write(sample)
+            if n == 3:
+                writer.flush()
+        writer.close()
+        if self.writer.extension is None:
+            return []
+        return [(key.format(n), *file) for n, file in enumerate(files) if file is not None]
+
+    def test_what_was_written_comes_back_in_order(self, tmp_path: Path) -> None:
+        for captions in (True, False):
+            written = self.write(tmp_path / f"{captions}", captions=captions)
+            assert read(self.writer, tmp_path / f"{captions}") == written
+
+    def test_members_come_back_with_the_file_or_not_at_all(self, tmp_path: Path) -> None:
+        self.write(tmp_path / "shard")
+        with closing(_opened(self.writer, tmp_path / "shard")) as samples:
+            for sample in samples:
+                beside = {ext: body.read() for ext, body in sample.members.items() if ext in (CAPTION, METADATA)}
+                number = int(sample.key)
+                assert beside.get(CAPTION, b"").decode() in ("", f"größe\n{number}")
+                assert METADATA not in beside or f'"{sample.key}"'.encode() in beside[METADATA]
+                assert len(sample.members) == len(beside) + 1
+
+    def test_samples_of_one_row_come_back_under_their_own_keys_with_what_lies_beside_them(self, tmp_path: Path) -> None:
+        rows = pa.table({"url": pa.array(["http://127.0.0.1/0", "http://127.0.0.1/1"])})
+        metadata = MetadataTable(rows, (), {"stored_bytes": pa.int64()})
+        writer = self.writer(tmp_path / "shard", metadata, self.options)
+        written: Found = []
+        for position, parts in enumerate((4, 1)):
+            row = Row(0, position, f"{position:05d}", f"http://127.0.0.1/{position}")
+            for part in range(parts):
+                fields = {"status": "success", "ext": "jpg", "bytes": 9}
+                further = {"txt": StoredBody.of(b"x"), "wav": StoredBody.of(b"")}
+                sample = Sample(row, StoredBody.of(b"part %d" % part), "jpg", fields, beside=further)
+                sample = sample.as_part(part, parts) if parts > 1 else sample
+                if part == 2:
+                    sample = sample.failed("too_small")
+                metadata.add(sample)
+                if sample.body is not None:
+                    writer.write(sample)
+                    written.append((sample.key, "jpg", b"part %d" % part))
+        writer.close()
+        assert [key for key, _, _ in written] == ["00000_0000", "00000_0001", "00000_0003", "00001"]
+        if self.writer.extension is None:
+            return
+        assert read(self.writer, tmp_path / "shard") == written
+        beside = {METADATA, "txt", "wav"} if self.writer.has_members else set()
+        with closing(_opened(self.writer, tmp_path / "shard")) as samples:
+            assert [set(sample.members) - {"jpg"} for sample in samples] == [beside] * len(written)
+
+    def test_a_body_can_be_read_more_than_once_and_in_pieces(self, tmp_path: Path) -> None:
+        written = self.write(tmp_path / "shard")
+        with closing(_opened(self.writer, tmp_path / "shard")) as samples:
+            for sample, (_, _, data) in zip(samples, written, strict=True):
+                body = sample.body
+                assert body is not None
+                assert body.size == len(data)
+                assert (body.head(), body.read()) == (data[:8192], data)
+                assert b"".join(body.chunks()) == data
+
+    def test_long_keys_and_many_samples(self, tmp_path: Path) -> None:
+        files = [("jpg", b"%d" % n) for n in range(700)]
+        written = self.write(tmp_path / "shard", files, key="k" * 150 + "{:05d}")
+        assert read(self.writer, tmp_path / "shard") == written
+
+    def test_a_shard_without_samples(self, tmp_path: Path) -> None:
+        self.write(tmp_path / "shard", [None, None])
+        assert read(self.writer, tmp_path / "shard") == []
+
+    def test_who_stops_early_leaves_nothing_open(self, tmp_path: Path) -> None:
+        written = self.write(tmp_path / "shard")
+        with closing(_opened(self.writer, tmp_path / "shard")) as samples:
+            for sample in samples:
+                assert sample.key == written[0][0]
+                break
+        shutil.rmtree(tmp_path)  # where files are open, Windows refuses; the warning of an open file fails the test
+
+    def test_what_is_no_shard_is_damaged(self, tmp_path: Path) -> None:
+        if self.writer.extension is None:
+            return
+        (tmp_path / "empty").touch()
+        (tmp_path / "text").write_text("not a shard at all\n" * 1000)
+        (tmp_path / "zeros").write_bytes(bytes(700))
+        nested = tmp_path / "folder" / "inner"
+        nested.mkdir(parents=True)
+        for name in ("absent", *(["empty"] if self.has_end else []), "text", "zeros", "folder"):
+            with pytest.raises(DamagedShard):
+                read(self.writer, tmp_path / name)
+
+    def test_a_file_cut_anywhere_is_damaged(self, tmp_path: Path) -> None:
+        """Unless all of its samples are there still, as in a tar file that has lost nothing but padding."""
+        written = self.write(tmp_path / "shard")
+        if self.writer.extension:
+            whole = (tmp_path / "shard").read_bytes()
+            chance = random.Random(0)
+            places = {0, 1, len(whole) // 2, len(whole) - 1, *(chance.randrange(len(whole)) for _ in range(60))}
+            for place in sorted(places | set(range(0, len(whole), 512 * 131))):
+                (tmp_path / "cut").write_bytes(whole[:place])
+                found = self._read_or_none(tmp_path / "cut")
+                assert found in (None, written) or (not self.has_end and found == written[: len(found or ())])
+            (tmp_path / "cut").write_bytes(whole[: len(whole) // 2])
+            assert self._read_or_none(tmp_path / "cut") is None
+
+    def test_garbled_bytes_are_damage_and_never_worse(self, tmp_path: Path) -> None:
+        """What is garbled inside of a body comes back so: hashes are there to tell."""
+        self.write(tmp_path / "shard", [*FILES[:7], *FILES[8:]])
+        chance = random.Random(0)
+        if self.writer.extension:
+            whole = (tmp_path / "shard").read_bytes()
+            for _ in range(300):
+                garbled = bytearray(whole)
+                for _ in range(chance.choice((1, 1, 1, 8, 64))):
+                    place = chance.randrange(len(garbled))
+                    length = chance.choice((1, 1, 8, 512))
+                    garbled[place : place + length] = chance.choice(
+                        (chance.randbytes(length), bytes(length), b"\xff" * length, b"7" * length)
+                    )
+                (tmp_path / "garbled").write_bytes(garbled)
+                self._read_or_none(tmp_path / "garbled")
+
+    def _read_or_none(self, path: Path) -> Found | None:
+        try:
+            return read(self.writer, path)
+        except DamagedShard:
+            return None

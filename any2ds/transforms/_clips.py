@@ -1,0 +1,87 @@
+"""Which pieces of a video are wanted: clips of one length, or the pairs of times that stand in the list."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)
+MOST = 100_000  # clips of one video
+_WORDS = "pairs of seconds, such as [[0, 2.5], [10, 12]]"
+
+
+class TooMany(Exception):
+    """More than `MOST`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """From `start` to `end`, in seconds."""
+
+    start: float
+    end: float
+
+
+def of_one_length(duration: float, seconds: float, least: float) -> list[Clip]:
+    """One after the other; the last is what is left, if that is at least `least` seconds, and not next to nothing.
+
+    Raises TooMany: a header may say that a file of some bytes lasts for centuries.
+    """
+    if duration / seconds > MOST:
+        raise TooMany(f"{duration:.6g} s are more than {MOST:,} clips (--clip_seconds)")
+    count = max(1, int(duration / seconds + 1e-6))
+    clips = [Clip(number * seconds, (number + 1) * seconds) for number in range(count)]
+    rest = duration - count * seconds
+    if rest < 0:
+        return [Clip(0.0, duration)]
+    return [*clips, Clip(count * seconds, duration)] if rest >= max(least, 0.05) else clips
+
+
+def of_value(value: Any) -> list[Clip]:
+    """What stands in a column: a list of pairs or of structs with start and end, one of these, or such a thing in JSON.
+
+    A time is a number of seconds, or `1:02:03.5`. Raises ValueError with the words for what it would have taken.
+    """
+    if isinstance(value, (str, bytes)):
+        try:
+            value = json.loads(value) if value.strip() else None
+        except ValueError:
+            raise ValueError(f"{_WORDS}, not {value[:100]!r}") from None
+    if value is None:
+        return []
+    if isinstance(value, Mapping) or (_is_row(value) and len(value) == 2 and not any(map(_is_pair, value))):
+        value = [value]
+    if not _is_row(value):
+        raise ValueError(f"{_WORDS}, not {str(value)[:100]}")
+    return [_clip(pair) for pair in value]
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _is_pair(value: Any) -> bool:
+    return _is_row(value) or isinstance(value, Mapping)
+
+
+def _clip(pair: Any) -> Clip:
+    if isinstance(pair, Mapping):
+        pair = [pair.get("start"), pair.get("end")]
+    if not _is_row(pair) or len(pair) != 2:
+        raise ValueError(f"{_WORDS}, not {str(pair)[:100]}")
+    start, end = (_seconds(time) for time in pair)
+    if not 0 <= start < end < float("inf"):
+        raise ValueError(f"{_WORDS}: {start:g} to {end:g} is no time")
+    return Clip(start, end)
+
+
+def _seconds(time: Any) -> float:
+    try:
+        if isinstance(time, str) and (clock := _CLOCK.fullmatch(time.strip())):
+            return int(clock[1] or 0) * 3600 + int(clock[2]) * 60 + float(clock[3])
+        return float(time)
+    except (TypeError, ValueError):
+        raise ValueError(f"{_WORDS}, not {str(time)[:100]}") from None

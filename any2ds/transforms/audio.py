@@ -1,0 +1,156 @@
+"""The step for sound: what its header says goes into the metadata; resampled, mixed, cut and encoded as options say."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from any2ds.errors import NotDecodable
+from any2ds.mediaoptions import MediaOptions
+from any2ds.types import Sample
+
+if TYPE_CHECKING:
+    from any2ds.transforms._av import Facts
+    from any2ds.transforms._sound import Target
+
+_OTHERS = ("midi", "mpegurl", "x-scpls", "x-ms-asx")  # notes and playlists are no sound
+_LEAST_RATE = 100  # samples per second
+_DECODER = 8 << 20  # bytes that FFmpeg takes for a decoder, an encoder and the tables of both, about
+_HEADER = 2 << 20  # and for reading a header
+
+
+class AudioTransform:
+    extra: ClassVar[str] = "audio"
+    options: ClassVar[frozenset[str]] = frozenset(
+        {"audio_rate", "audio_channels", "audio_format", "min_duration", "max_duration", "audio_trim"}
+    )
+    columns: Mapping[str, pa.DataType] = {
+        "duration": pa.float64(),
+        "sample_rate": pa.int32(),
+        "channels": pa.int32(),
+        "codec": pa.string(),
+    }
+
+    def __init__(self, media: MediaOptions) -> None:
+        self._options, self._max_pixels = media.audio, media.image.max_image_area
+        self._limit = media.files.unpack_max_bytes
+
+    @classmethod
+    def of(cls, media: MediaOptions) -> AudioTransform:
+        """Raises ImportError without PyAV, and OptionError for what its build cannot encode."""
+        from any2ds.transforms import _sound
+
+        _sound.check(media.audio)
+        return cls(media)
+
+    @staticmethod
+    def takes(sample: Sample) -> bool:
+        kind, _, name = sample.mime_type.partition("/")
+        return kind == "audio" and not name.endswith(_OTHERS)
+
+    def memory(self, sample: Sample) -> int:
+        """It is decoded, encoded and written piece by piece: what grows is the result, by sound of little entropy."""
+        wanted = self._options
+        if wanted.audio_format == "keep" and not (wanted.audio_rate or wanted.audio_channels or wanted.audio_trim):
+            return _HEADER
+        facts = self._facts(sample)
+        if facts.picture is not None or facts.sound is None or (plan := self._plan(facts)) is None:
+            return _HEADER
+        target, seconds = plan
+        rate = target.form.bit_rate / 8 or target.rate * (4 if target.bits > 16 else 2)
+        size = int((seconds if seconds is not None else facts.duration or 0) * rate * target.channels)
+        return _DECODER + 2 * min(size, self._limit)
+
+    def __call__(self, sample: Sample) -> Sample:
+        """A file with moving pictures is left to the step for these."""
+        from any2ds.transforms import _av
+
+        try:
+            facts = _av.facts_of(sample.data, self._max_pixels, self._options.limits_duration)
+        except _av.TooManyPixels as error:
+            return sample.failed("too_many_pixels", str(error))
+        return sample if facts.picture is not None else self.of_sound(sample, facts)
+
+    def of_sound(self, sample: Sample, facts: Facts) -> Sample:
+        """What becomes of a file of sound alone. Raises NotDecodable."""
+        from any2ds.transforms import _av, _sound
+
+        sound = facts.sound
+        assert sound is not None
+        told = sample.with_fields(
+            duration=facts.duration, sample_rate=sound.rate, channels=sound.channels, codec=sound.codec
+        )
+        if failed := of_wrong_length(told, facts.duration, self._options.min_duration, self._options.max_duration):
+            return failed
+        form = None if self._options.audio_trim else _sound.copied_to(self._options, facts.container, sound)
+        plan = self._plan(facts) if form is None else None
+        if form is None and plan is None:
+            return self._named(told)
+        try:
+            if form is not None:
+                return told.with_data(
+                    _sound.copied(sample.data, form, self._max_pixels, self._limit), form.ext, form.mime_type
+                )
+            assert plan is not None
+            target, seconds = plan
+            data, duration = _sound.encoded(sample.data, target, self._max_pixels, self._limit, end=seconds)
+        except _sound.TooMuch as error:
+            return told.failed("unpacks_too_large", str(error))
+        expected = min(facts.duration or 0.0, seconds or math.inf)
+        if duration < _av.LEAST_PART * expected - _av.LATE:
+            raise NotDecodable(f"it says that it lasts {expected:.2f} s, and {duration:.2f} s of it can be decoded")
+        return told.with_data(
+            data,
+            target.form.ext,
+            target.form.mime_type,
+            duration=duration,
+            sample_rate=target.rate,
+            channels=target.channels,
+            codec=target.codec,
+        )
+
+    def _facts(self, sample: Sample) -> Facts:
+        from any2ds.transforms import _av
+
+        return _av.facts_of(sample.data, self._max_pixels)
+
+    def _plan(self, facts: Facts) -> tuple[Target, float | None] | None:
+        """What it becomes, and after how many seconds it is cut off; None if it stays."""
+        from any2ds.transforms import _sound
+
+        assert facts.sound is not None
+        target = _sound.target_of(self._options, facts.container, facts.sound)
+        trim = self._options.audio_trim
+        seconds = trim if trim and (facts.duration is None or facts.duration > trim) else None
+        if target is None and seconds is not None:
+            target = _sound.same(facts.container, facts.sound)
+        if target is not None and facts.sound.rate < _LEAST_RATE:  # 10 KB would become hours
+            raise NotDecodable(f"its sound has {facts.sound.rate} samples per second, too few to encode it anew")
+        return None if target is None else (target, seconds)
+
+    def _named(self, sample: Sample) -> Sample:
+        """Files that are in the format wanted already have the extension of those that were made so."""
+        from any2ds.transforms import _sound
+
+        wanted = self._options.audio_format
+        if wanted == "keep" or sample.ext == (ext := _sound.FORMATS[wanted].ext):
+            return sample
+        return dataclasses.replace(sample, ext=ext, fields={**sample.fields, "ext": ext})
+
+
+def of_wrong_length(sample: Sample, duration: float | None, least: float, most: float | None) -> Sample | None:
+    """Its failure if it is too short or too long."""
+    if duration is None:
+        return None
+    if duration < least:
+        return sample.failed("too_short", f"{duration:.3f} s; --min_duration is {least:g}")
+    if most is not None and duration > most:
+        return sample.failed("too_long", f"{duration:.3f} s; --max_duration is {most:g}")
+    return None
+
+
+PART = AudioTransform

@@ -1,0 +1,86 @@
+"""What formats of `tf.train.Example` records have in common: samples become records in batches, and come back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+
+from any2ds.errors import DamagedShard
+from any2ds.metadata import MetadataTable
+from any2ds.stored import StoredBody, StoredSample
+from any2ds.types import Sample
+from any2ds.writers._example import DATA, Encoder, bytes_value, features
+
+_ROWS_AT_ONCE = 256  # encoded in one go
+_HELD = 8 << 20  # bytes of files that wait for that
+_LARGE = 1 << 20  # files from here on do not wait, and need not be in memory as a whole
+
+
+class ExampleWriter(ABC):
+    """A `ShardWriter` but for where its records go: to `_put`, in order.
+
+    What a record says of its row comes from the metadata table, as Arrow has it, and is encoded column by column.
+    """
+
+    holds_metadata = False
+    has_members = False
+    sidecars = ()
+
+    def __init__(self, metadata: MetadataTable) -> None:
+        self._metadata = metadata
+        self._encoder = Encoder(metadata.schema)
+        self._rows: list[int] = []  # of the metadata, in the order of `_files`
+        self._files: list[list[bytes]] = []  # in pieces as they came: to join them would be one copy more
+        self.held = 0
+
+    @abstractmethod
+    def _put(self, head: bytes, size: int, chunks: Iterable[bytes | memoryview]) -> None:
+        """Write a record: `head`, and behind it a file of `size` bytes, in pieces."""
+
+    def write(self, sample: Sample) -> None:
+        body = sample.body
+        if body is None:
+            return
+        row = len(self._metadata) - 1
+        if body.size >= _LARGE:
+            self.flush()
+            (head,) = self._heads([row], [body.size])
+            self._put(head, body.size, body.chunks())
+            return
+        self._rows.append(row)
+        self._files.append([bytes(chunk) for chunk in body.chunks()])  # no copy of what is bytes already
+        self.held += body.size + self._metadata.added
+        if self.held >= _HELD or len(self._rows) >= _ROWS_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._rows:
+            sizes = [sum(map(len, file)) for file in self._files]
+            for head, size, file in zip(self._heads(self._rows, sizes), sizes, self._files, strict=True):
+                self._put(head, size, file)
+        self._rows.clear()
+        self._files.clear()
+        self.held = 0
+
+    def _heads(self, rows: list[int], sizes: list[int]) -> list[bytes]:
+        first, stop = rows[0], rows[-1] + 1
+        table = self._metadata.table(first, stop)
+        if stop - first != len(rows):  # some have failed
+            table = table.take([row - first for row in rows])
+        return self._encoder.heads(table, sizes)
+
+
+def stored_sample(read: Callable[[int, int], bytes], size: int) -> StoredSample:
+    """The sample in a record of `size` bytes; its file is read by `read` when it is asked for. Raises DamagedShard."""
+    places: dict[str, tuple[int, int]] = {}
+    try:
+        for name, start, stop in features(read, size):
+            if name in ("key", "ext", DATA):
+                places[name] = bytes_value(read, start, stop)
+        key, ext = (read(start, stop - start).decode() for start, stop in (places["key"], places["ext"]))
+        start, stop = places[DATA]
+    except ValueError as error:
+        raise DamagedShard(f"a record is no tf.train.Example: {error}") from error
+    except KeyError as error:
+        raise DamagedShard(f"a record without {error.args[0]}") from error
+    return StoredSample(key, {ext: StoredBody(stop - start, lambda offset, size: read(start + offset, size))})

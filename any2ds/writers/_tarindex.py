@@ -1,0 +1,74 @@
+"""The index beside a tar file, `00000.tar.idx`: where each sample begins, for whoever wants one without the others.
+
+The form is that of Megatron-Energon: unsigned 64-bit integers, little-endian; for each sample the offset of the header
+of its first member, and at last the offset at which the last sample ends. So sample n is what lies between numbers n
+and n + 1, itself a tar file but for the end mark.
+"""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+from array import array
+from pathlib import Path
+
+END = ".tar.idx"
+BLOCK = 512
+_PLAIN = (b"0", b"\0")  # files; whatever else may be a folder, a link, or a header for what follows
+
+
+def path_of(tar: Path) -> Path:
+    return tar.with_name(tar.name.removesuffix(".tar") + END)
+
+
+def pack(offsets: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        offsets = offsets[:]
+        offsets.byteswap()
+    return offsets.tobytes()
+
+
+def index_of(path: Path) -> bytes:
+    """That of a tar file that is there, whoever made it. Raises OSError, or tarfile.TarError where it is broken."""
+    found = _plain_offsets(path)
+    return pack(_offsets(path) if found is None else found)
+
+
+def _plain_offsets(path: Path) -> array[int] | None:
+    """Of a file with none but plain ustar headers, in a tenth of the time that tarfile takes; None for others."""
+    found, last, at = array("Q"), None, 0
+    with path.open("rb") as file:
+        while True:
+            file.seek(at)
+            header = file.read(BLOCK)
+            if not header.strip(b"\0"):
+                found.append(at)
+                return found if len(header) == BLOCK else None
+            name, size = header[:100].partition(b"\0")[0], header[124:136].strip(b" \0")
+            key, dot, _ = name.partition(b".")
+            is_plain = header[156:157] in _PLAIN and header[345:346] == b"\0" and not size.strip(b"01234567")
+            if not (is_plain and size and key and dot) or b"/" in name:
+                return None
+            if key != last:
+                found.append(at)
+                last = key
+            at += BLOCK + -(-int(size, 8) // BLOCK) * BLOCK
+
+
+def _offsets(path: Path) -> array[int]:
+    found, last, end = array("Q"), None, 0
+    with tarfile.open(path, "r:") as tar:
+        for member in tar:
+            if not member.isfile():
+                continue
+            folder, slash, name = member.name.rpartition("/")
+            key, dot, _ = name.partition(".")
+            if not (key and dot):
+                continue
+            key = folder + slash + key
+            if key != last:
+                found.append(member.offset)
+                last = key
+            end = tar.offset
+    found.append(end)
+    return found

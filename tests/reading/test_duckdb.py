@@ -1,0 +1,50 @@
+"""DuckDB reads metadata and bytes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from any2ds import download
+from any2ds.testing.server import Server
+
+
+@pytest.mark.parametrize("output_format", ["parquet", "webdataset", "files"])
+def test_outcomes_are_counted(output_format: str, dataset: Callable[..., Any], readme: Callable[..., Any]) -> None:
+    made = dataset(output_format)
+    assert readme("DuckDB")["outcomes"].fetchall() == [
+        ("success", None, len(made.files)),
+        ("failed_to_download", "http_404", 1),
+    ]
+
+
+def test_one_file_is_found_by_its_key(dataset: Callable[..., Any], readme: Callable[..., Any]) -> None:
+    made = dataset("parquet")
+    found = readme("DuckDB", 1)
+    assert found["image"] == made.files[found["key"]]
+
+
+@pytest.mark.parametrize("parquet_data", ["binary", "image"])
+def test_to_get_one_file_little_more_than_its_row_group_is_read(
+    parquet_data: str, server: Server, tmp_path: Path
+) -> None:
+    size, rows = 100_000, 60
+    (server.folder / "big").write_bytes(bytes(size))
+    urls = [f"{server.url('big')}?{n}" for n in range(rows)]
+    download(
+        urls,
+        output_folder=tmp_path,
+        output_format="parquet",
+        parquet_data=parquet_data,
+        row_group_bytes=2 * size,
+        distributor="inline",
+        quiet=True,
+    )
+    column = "data" if parquet_data == "binary" else "data.bytes"
+    query = f"select octet_length({column}) from '{tmp_path}/00000.parquet' where key = '000000033'"
+    assert duckdb.sql(query).fetchall() == [(size,)]
+    ((_, told),) = duckdb.sql(f"explain (analyze, format json) {query}").fetchall()
+    assert 2 * size < json.loads(told)["io"]["total_bytes_read"] < 4 * size

@@ -1,0 +1,78 @@
+"""TensorFlow Datasets opens a folder of arrayrecord, where TensorFlow is not installed."""
+
+import io
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from PIL import Image
+
+SIDE = 32  # pixels, of the pictures in a list of images
+Made = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def without_tensorflow() -> None:
+    """`make test-reading` runs this where TensorFlow is not installed; anywhere else it would prove nothing."""
+    with pytest.raises(ModuleNotFoundError):
+        import tensorflow  # noqa: F401
+    assert "tensorflow" not in sys.modules
+
+
+def rows(split: str = "train", **options: Any) -> list[dict[str, Any]]:
+    return list(tfds.builder_from_directory("dataset").as_data_source(split=split, **options))
+
+
+def test_images_are_decoded_and_captions_are_texts(dataset: Made, readme: Made) -> None:
+    made = dataset("arrayrecord")
+    samples = readme("TensorFlow Datasets", block=1)["samples"]
+    assert len(samples) == len(made.files)
+    for (key, content), sample in zip(made.files.items(), samples, strict=True):
+        with Image.open(io.BytesIO(content)) as image:
+            assert np.array_equal(sample["data"], np.asarray(image))
+        assert sample["data"].shape == (SIDE, SIDE, 3)
+        assert (sample["key"].decode(), sample["caption"].decode()) == (key, made.captions[key])
+        assert sample["label"] == made.labels[key]
+
+
+def test_samples_are_had_in_any_order_and_in_slices(dataset: Made) -> None:
+    made = dataset("arrayrecord")
+    source = tfds.builder_from_directory("dataset").as_data_source(split="train")
+    keys = [key.encode() for key in made.files]
+    assert [source[place]["key"] for place in (23, 0, 11)] == [keys[23], keys[0], keys[11]]
+    assert [sample["key"] for sample in source.__getitems__([9, 8, 22])] == [keys[9], keys[8], keys[22]]
+    assert pickle.loads(pickle.dumps(source))[5]["key"] == keys[5]  # as loaders with processes do
+    assert [row["key"] for row in rows("train[:10%]")] == keys[:2]
+    assert [row["key"] for row in rows("train[8:11]")] == keys[8:11]  # over the end of a shard
+
+
+def test_mixed_media_are_bytes(dataset: Made) -> None:
+    made = dataset("arrayrecord", "mixed")
+    assert {row["key"].decode(): row["data"] for row in rows()} == dict(made.files)
+
+
+def test_additional_columns_have_their_types(rich: Made) -> None:
+    rich("arrayrecord")
+    first, second, third = rows()
+    assert list(first["tags"]) == ["grün".encode(), b"tree"]
+    assert list(first["box"]) == [0.5, 1.5]
+    assert (first["score"], first["safe"], first["raw"]) == (0.25, True, b"\x00\xff")
+    assert (first["place"], first["when"]) == (b'{"lat":1.5,"of":["x"]}', b"2026-01-02T03:04:05")
+    assert np.isnan(second["score"])
+    assert (len(second["tags"]), second["place"], second["raw"], third["safe"]) == (0, b"", b"", False)
+
+
+def test_retried_resumed_and_extended_datasets_are_read_whole(eventful: Made) -> None:
+    expected = eventful("arrayrecord")
+    found = rows(decoders={"data": tfds.decode.SkipDecoding()})
+    assert {row["key"].decode(): row["data"] for row in found} == expected
+
+
+@pytest.mark.parametrize("digits", [1, 7])
+def test_numbers_of_shards_have_any_length(dataset: Made, digits: int) -> None:
+    made = dataset("arrayrecord", oom_shard_count=digits)
+    assert [row["key"].decode().lstrip("0") for row in rows()] == [key.lstrip("0") for key in made.files]

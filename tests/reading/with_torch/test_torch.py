@@ -1,0 +1,52 @@
+"""PyTorch: a DataLoader with workers over a stream of tar files, over their indexes, and over `files`; wids."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KEY = re.compile(r"'(\d{6})'")
+
+
+def keys_in(stdout: str) -> list[str]:
+    return sorted(KEY.findall(stdout))
+
+
+def test_a_stream_of_tar_files(dataset: Callable[..., Any], readme: Callable[..., Any]) -> None:
+    made = dataset("webdataset")
+    found = readme("PyTorch")
+    assert all(repr(made.captions[key]) in found["stdout"] for key in made.files)
+    assert "torch.Size([8, 3, 32, 32])" in found["stdout"]
+    assert found["images"].max() <= 1.0
+
+
+def test_any_sample_at_any_time_out_of_tar_files(dataset: Callable[..., Any], readme: Callable[..., Any]) -> None:
+    made = dataset("webdataset")
+    found = readme("PyTorch", 1)
+    assert keys_in(found["stdout"]) == list(made.files)
+    samples = found["samples"]
+    assert len(samples) == len(made.files)
+    for number, key in enumerate(made.files):
+        image, metadata = samples[number]
+        assert (image, metadata["key"], metadata["label"]) == (made.files[key], key, made.labels[key])
+
+
+def test_folders_of_files(dataset: Callable[..., Any], readme: Callable[..., Any]) -> None:
+    made = dataset("files")
+    shown = readme("PyTorch", 2)["stdout"]
+    assert shown.count("torch.Size([8, 32, 32, 3])") == len(made.files) // 8
+    assert all(repr(made.captions[key]) in shown for key in made.files)
+
+
+def test_wids_opens_the_list_of_shards(
+    dataset: Callable[..., Any], readme: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WIDS_CACHE", str(tmp_path / "cache"))
+    made = dataset("webdataset", number_sample_per_shard=1)  # the shard of the row that failed is empty
+    samples = readme("webdataset", 1)["samples"]
+    assert len(samples) == len(made.files)
+    for number, image in enumerate(made.files.values()):
+        sample = samples[number]
+        assert image in [file.read() for name, file in sample.items() if name.startswith(".")]

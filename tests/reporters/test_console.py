@@ -1,0 +1,286 @@
+"""The report at the end of a run tells what is stored, what is not and why, and what would be needed for more."""
+
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from any2ds import download, retry
+from any2ds.again import retry_call, retry_command
+from any2ds.config import Config, OutputOptions, StorageOptions, public
+from any2ds.protocols import RunInfo
+from any2ds.reporters._ending import ending, tell, to_json
+from any2ds.reporters._words import clock, left, percent, rate, shortened
+from any2ds.storage import OutputFolder
+from any2ds.testing.server import serve
+from any2ds.types import FAILURE_CODES, RobotsCost, RunReport, failure_code
+
+PICTURES = Path(__file__).parent.parent.parent / "examples" / "data" / "images"
+ROOT = str(Path(__file__).parent.parent.parent)
+TOTAL = RunReport(
+    shards=42,
+    count=1000,
+    successes=900,
+    samples=900,
+    failed_to_download=100,
+    bytes=10**9,
+    seconds=100,
+    attempts=1200,
+    status_dict={"http_404": 60, "success": 900, "timeout_total": 39, "http_429": 1},
+    examples={"http_404": "http://a.example/gone.jpg", "timeout_total": "http://slow.example/x"},
+)
+
+
+def told(url: str = "dataset", **options: Any) -> RunInfo:
+    storage = StorageOptions()
+    made = OutputOptions(output_format="webdataset")
+    known = {"output_folder": url, **options}
+    return RunInfo("download", OutputFolder.at(url, storage), known, storage, "x", made, (), from_shell=True)
+
+
+def shown(total: RunReport, run: RunInfo | None = None, width: int = 200) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    tell(console, ending(total, run or told(), range(total.shards)))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert isinstance(text, str)
+    return text
+
+
+def test_what_was_filtered_is_neither_stored_nor_failed() -> None:
+    words = shown(
+        RunReport(
+            shards=1,
+            count=10,
+            successes=5,
+            samples=5,
+            failed_to_download=1,
+            failed_to_subsample=1,
+            filtered=3,
+            status_dict={"success": 5, "http_404": 1, "transform_error": 1, "filtered": 3},
+        )
+    )
+    assert "10 rows, 5 stored, 2 failed, 3 filtered" in words
+    assert "not stored: a step of your own did not want it" in words
+
+
+def test_each_outcome_has_its_share_an_example_and_advice_the_most_frequent_first() -> None:
+    lines = shown(TOTAL).splitlines()
+    first = [line.split()[:3] for line in lines if line[:1].strip() and not line.startswith(("outcome", "to "))][:4]
+    assert first == [
+        ["success", "900", "90.0%"],
+        ["http_404", "60", "6.0%"],
+        ["timeout_total", "39", "3.9%"],
+        ["http_429", "1", "0.1%"],
+    ]
+    gone = next(number for number, line in enumerate(lines) if line.startswith("http_404"))
+    assert "get a newer list" in lines[gone]
+    assert lines[gone + 1].strip() == "http://a.example/gone.jpg"
+    assert "longer --timeout" in shown(TOTAL)
+    assert "--host_delay" in shown(TOTAL)
+
+
+def test_rates_bytes_time_and_the_shards_to_load_are_told() -> None:
+    words = shown(TOTAL)
+    assert "1.0 GB in 0:01:40: 9.0 stored/s, 12 attempts/s, 10.0 MB/s" in words
+    assert "42 shards written to dataset\nto load: dataset/{00000..00041}.tar" in words
+
+
+def test_shards_of_earlier_runs_are_among_those_to_load() -> None:
+    run = replace(told("s3://bucket/dataset/"), finished=frozenset({3, 4}))
+    words = shown(replace(TOTAL, shards=2, skipped_shards=2), run)
+    assert "to load: s3://bucket/dataset/{{00000..00001},{00003..00004}}.tar" in words
+    assert "2 shards written to s3://bucket/dataset/, 2 finished before" in words
+    many = replace(told(), finished=frozenset(range(0, 2000, 2)))
+    assert "to load: the files that _shards.json lists" in shown(TOTAL, many)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_what_is_to_be_copied_stands_on_one_line(width: int) -> None:
+    command = "any2ds retry 'my dataset' --timeout=30 --proxy_less=1"
+    run = told("my dataset", timeout=30.0, thread_count=256, codes=None)
+    (line,) = [line for line in shown(TOTAL, run, width).splitlines() if "any2ds retry" in line]
+    assert line == f"to try again what may work now (40 rows): {command.rpartition(' ')[0]}"
+
+
+def test_nothing_is_to_be_tried_again_where_nothing_can_help() -> None:
+    hopeless = replace(TOTAL, status_dict={"success": 940, "http_404": 60})
+    assert "try again" not in shown(hopeless)
+    assert to_json(ending(hopeless, told()))["retry"] is None
+
+
+def test_what_is_rare_is_added_up() -> None:
+    codes = {code: number + 1 for number, code in enumerate(sorted(FAILURE_CODES)[:20])}
+    words = shown(RunReport(shards=1, count=sum(codes.values()), failed_to_download=210, status_dict=codes))
+    assert "... and 8 more" in words
+    assert sum(code in words for code in codes) >= 12
+    rest = next(line for line in words.splitlines() if "... and 8 more" in line)
+    assert rest.split()[0] == str(sum(range(1, 9)))
+
+
+def test_nothing_of_a_list_or_a_server_reaches_the_terminal_as_more_than_words() -> None:
+    evil = "http://user:secret@a.example/\x1b[2J[bold]x[/bold]" + "y" * 5000
+    words = shown(replace(TOTAL, status_dict={"http_404": 60, "od\x1b[2Jd": 40}, examples={"http_404": evil}))
+    assert "\x1b" not in words
+    assert "secret" not in words
+    assert "[bold]x[/bold]" in words
+    assert "od\\x1b[2Jd" in words
+    assert len(words) < 3000
+
+
+def test_one_is_one_and_two_are_two() -> None:
+    one = RunReport(shards=1, count=1, successes=1, samples=1, seconds=2, status_dict={"success": 1})
+    words = shown(replace(one, robots=RobotsCost(1, 10, 1.0), lacking={"image": 1}, left_shards=1))
+    assert "1 row, 1 stored, 0 failed" in words
+    assert "1 shard written" in words
+    assert "1 open one given up, whose rows are fetched again" in words
+    assert "0 rows excluded" in words
+    assert "1 file is stored as it came" in words
+    nothing = replace(told(), finished={0})
+    assert "nothing to do: 1 shard in dataset was finished before" in shown(RunReport(skipped_shards=1), nothing)
+    assert "all 2 shards in dataset were" in shown(RunReport(skipped_shards=2), nothing)
+
+
+def test_every_failure_has_a_meaning_and_advice() -> None:
+    for code in [*FAILURE_CODES, *(f"http_{status}" for status in (301, 400, 401, 403, 404, 408, 410, 429, 500, 503))]:
+        known = failure_code(code)
+        assert known.meaning
+        assert known.advice.endswith("."), code
+    assert failure_code("http_403").advice == failure_code("http_401").advice
+    assert failure_code("http_410").advice == failure_code("http_404").advice
+    assert "retry" in failure_code("http_502").advice
+
+
+def test_advice_names_only_options_that_there_are() -> None:
+    import re
+
+    from any2ds.config import RETRY_GROUPS, declared
+
+    known = {info.name for info in (*declared(), *declared(RETRY_GROUPS))}
+    for code in (*FAILURE_CODES, "http_403", "http_404", "http_429", "http_503", "http_400"):
+        assert set(re.findall(r"--(\w+)", failure_code(code).advice)) <= known, code
+
+
+def test_the_command_has_what_was_chosen_and_the_parser_understands_it() -> None:
+    given = {
+        "url_list": "urls.txt",
+        "output_folder": "it's mine",
+        "timeout": 2.5,
+        "user_agent": "me (a@b.example)",
+        "disallowed_header_directives": "noai,noindex",
+        "headers": "Authorization: secret",
+        "quiet": "True",
+        "nameservers": "1.1.1.1,8.8.8.8",
+        "robots": "ignore",
+        "file_size": 512,
+    }
+    options = public(Config.from_options(given).to_options())
+    command = retry_command("it's mine", options)
+    words = shlex.split(command)
+    assert words[:3] == ["any2ds", "retry", "it's mine"]
+    again = dict(word[2:].split("=", 1) for word in words[3:])
+    assert again == {
+        "timeout": "2.5",
+        "user_agent": "me (a@b.example)",
+        "nameservers": "1.1.1.1,8.8.8.8",
+        "disallowed_header_directives": "noai,noindex",
+        "robots": "ignore",
+    }
+    assert retry_call("it's mine", {"timeout": 2.5}) == 'any2ds.retry("it\'s mine", timeout=2.5)'
+
+
+def test_the_command_at_the_end_is_one_that_works(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": ROOT}
+    with serve(PICTURES, {"late.jpg": ["503", "ok"]}) as server:
+        (tmp_path / "late.jpg").touch()
+        rows = "\n".join([server.url("bars-01.jpg"), server.url("gone.jpg"), server.url("late.jpg")])
+        (tmp_path / "urls.txt").write_text(rows)
+        command = [sys.executable, "-m", "any2ds", "--url_list=urls.txt", "--output_folder=a b", "--file_size=0"]
+        how: dict[str, Any] = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+        done = subprocess.run([*command, "--thread_count=3"], timeout=100, check=True, **how)
+        (line,) = [line for line in done.stderr.splitlines() if line.startswith("to try again")]
+        assert line == "to try again what may work now (1 row): any2ds retry 'a b' --thread_count=3"
+        again = shlex.split(line.partition(": ")[2])
+        done = subprocess.run([sys.executable, "-m", *again], timeout=100, check=True, **how)
+        assert "of the 1 row tried again" in done.stderr
+        assert server.counts["late.jpg"] == 2
+
+
+def test_from_python_it_is_the_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(PICTURES, {"late.jpg": ["503"]}) as server:
+        out = str(tmp_path / "out")
+        download([server.url("late.jpg")], output_folder=out, distributor="inline", file_size=0)
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("to try again")]
+        assert line.partition(": ")[2] == f"any2ds.retry({out!r}, distributor='inline')"
+        assert retry(out, distributor="inline").count == 1
+    assert "0 of the 1 row tried again are stored now" in capsys.readouterr().err
+
+
+def test_figures_read_as_people_say_them() -> None:
+    assert [clock(seconds) for seconds in (0, 59.9, 60, 3661, 90_061)] == [
+        "0.0 s",
+        "59.9 s",
+        "0:01:00",
+        "1:01:01",
+        "1 d 1:01:01",
+    ]
+    assert [left(seconds) for seconds in (5, 90, 3600, 86_399, 200_000)] == [
+        "5 s left",
+        "2 min left",
+        "1 h 0 min left",
+        "1 d 0 h left",
+        "2 d 8 h left",
+    ]
+    assert [percent(1, 10_000), percent(9999, 10_000), percent(3, 3), percent(0, 3)] == [
+        "<0.1%",
+        "99.9%",
+        "100.0%",
+        "0.0%",
+    ]
+    assert [rate(0.0), rate(0.31), rate(9.96), rate(12_345.6)] == ["0", "0.3", "10", "12,346"]
+    assert shortened("abcdefghij", 7) == "ab...ij"
+
+
+def without_opencv(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """The command where OpenCV cannot be imported."""
+    program = "import sys; sys.modules['cv2'] = None; from any2ds.cli import main; main()"
+    command = [sys.executable, "-c", program, "--url_list=urls.txt", "--distributor=inline", *arguments]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={"PYTHONPATH": ROOT, "COLUMNS": "200", "HOME": str(folder), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_without_a_library_files_stay_as_they_came_and_the_report_says_so_once(tmp_path: Path) -> None:
+    names = [path.name for path in sorted(PICTURES.glob("bars-0*.jpg"))]
+    with serve(PICTURES) as server:
+        (tmp_path / "urls.txt").write_text("\n".join(server.url(name) for name in names))
+        done = without_opencv(tmp_path, "--output_folder=out", "--number_sample_per_shard=2", "--output_format=files")
+        assert done.returncode == 0, done.stderr
+        refused = without_opencv(tmp_path, "--output_folder=other", "--resize_mode=border")
+        (tmp_path / "urls.txt").write_text(server.url(names[0]))
+        preset = without_opencv(tmp_path, "--output_folder=other", "--preset=img2dataset", "--image_size=512")
+        one = without_opencv(tmp_path, "--output_folder=one", "--output_format=files")
+    words = f"{len(names)} files are stored as they came, for want of a library: pip install 'any2ds[image]'"
+    assert done.stderr.count("any2ds[image]") == done.stderr.count(words) == 1
+    stored = sorted((tmp_path / "out").glob("*/*.jpg"))
+    assert [path.read_bytes() for path in stored] == [(PICTURES / name).read_bytes() for name in names]
+    assert json.loads((tmp_path / "out" / "00000_stats.json").read_text())["lacking"] == {"image": 2}
+    assert refused.returncode == 2
+    assert "--resize_mode needs a library that is not installed: pip install 'any2ds[image]'" in refused.stderr
+    assert preset.returncode == 2
+    assert "--preset=img2dataset needs a library that is not installed: pip install 'any2ds[image]'" in preset.stderr
+    assert "1 file is stored as it came, for want of a library" in one.stderr
+    assert not (tmp_path / "other").exists()

@@ -1,0 +1,238 @@
+"""Where there is no terminal: plain lines, lines of JSON, and one output that changes in a notebook."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from any2ds.reporters._status import plain
+from any2ds.testing.server import serve
+from any2ds.vitals import HostLoad, Snapshot, Verdict
+
+ROOT = Path(__file__).parent.parent.parent
+PICTURES = ROOT / "examples" / "data" / "images"
+PROGRESS_FIELDS = (
+    "event time rows stored success_ratio limit limit_words seconds outcomes bytes received attempts rows_per_second"
+    " successes_per_second attempts_per_second bytes_per_second latency_p50 latency_p95 in_flight window queued workers"
+    " memory shards_open shards_done shards_failed shards_before total_rows share eta hosts"
+)
+FINISH_FIELDS = (
+    "event time command output_folder pattern report seconds rows stored failed dropped filtered duplicates samples"
+    " bytes attempts successes_per_second attempts_per_second bytes_per_second shards shards_before shards_failed"
+    " shards_given_up robots_files lacking outcomes retryable_rows retry"
+)
+
+
+def run(folder: Path, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "any2ds", *arguments]
+    clean = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR", "NO_COLOR")}
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**clean, "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]), **env},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def events(stderr: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stderr.splitlines()]
+
+
+def test_a_plain_line_has_all_that_is_known() -> None:
+    now = Snapshot(
+        seconds=65,
+        outcomes={"success": 90, "http_404": 6, "dns": 3, "duplicate": 1},
+        attempts=110,
+        successes_per_second=1.5,
+        attempts_per_second=2,
+        bytes_per_second=1e6,
+        in_flight=20,
+        window=32,
+        latency_p50=0.0075,
+        latency_p95=1.23,
+        memory=5 * 10**8,
+        shards_open=1,
+        shards_done=2,
+        total_rows=1000,
+        share=0.1,
+        eta=600,
+        hosts=(HostLoad("a.example", 7, 1, 1, "429"),),
+        verdict=Verdict("dns", "limited by DNS"),
+    )
+    assert plain(now) == (
+        "0:01:05: 100 of 1,000 rows (10.0%), 10 min left, 1.5 stored/s, 2.0 attempts/s, 1.0 MB/s, 20 of 32 in flight, "
+        "8 ms a file, 95% within 1.2 s, 90 stored (90.9%), 1 duplicates, shards: 1 open, 2 done, 500.0 MB memory; "
+        "failed: http_404 6, dns 3; rows wait for a.example 7 (429); limited by DNS"
+    )
+    assert "left" not in plain(replace(now, share=1.0, eta=0.0))
+    assert plain(Snapshot(seconds=1)) == "1.0 s: 0 rows, 0 stored/s, 0 bytes/s, 0 stored, shards: 0 done"
+
+
+@pytest.mark.parametrize("env", [{}, {"FORCE_COLOR": "1"}])
+def test_in_a_log_there_are_lines_and_nothing_that_moves_a_cursor(tmp_path: Path, env: dict[str, str]) -> None:
+    with serve(PICTURES) as server:
+        rows = [server.url(name) for name in ("bars-01.jpg", "gone.jpg")]
+        (tmp_path / "urls.txt").write_text("\n".join(rows))
+        done = run(tmp_path, "--url_list=urls.txt", "--log_interval=0.1", "--report=false", **env)
+    assert done.returncode == 0
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert lines[0] == "any2ds writes to files"
+    assert any(" rows" in line and "stored/s, " in line for line in lines[1:3])
+    assert "\r" not in done.stderr
+    without_colours = done.stderr if "FORCE_COLOR" not in env else done.stderr.replace("\x1b[", "")
+    assert "\x1b" not in without_colours
+    for code in "ABCDHJKhl":
+        assert f"\x1b[{code}" not in done.stderr
+        assert f"\x1b[1{code}" not in done.stderr
+
+
+def test_every_line_on_standard_error_is_json(tmp_path: Path) -> None:
+    (tmp_path / "step.py").write_text(
+        textwrap.dedent(
+            """
+            import logging, sys, warnings
+            def loud(sample):
+                print("printed")
+                print('said "so"\\x1b[2J', file=sys.stderr)
+                logging.getLogger("any2ds").warning("logged")
+                return sample
+            """
+        )
+    )
+    with serve(PICTURES, {"late.jpg": ["503"]}) as server:
+        rows = [server.url(name) for name in ("bars-01.jpg", "gone.jpg", "late.jpg")]
+        (tmp_path / "urls.txt").write_text("\n".join(rows))
+        options = ["--url_list=urls.txt", "--log_format=json", "--log_interval=0.1", "--file_size=0"]
+        done = run(tmp_path, *options, "--transform=step:loud", "--output_format=webdataset", "--output_folder=out")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    said = events(done.stderr)
+    assert [event["event"] for event in said if event["event"] not in ("progress", "output")] == ["start", "finish"]
+    start, end = said[0], said[-1]
+    assert (start["command"], start["output_folder"], start["shards_before"]) == ("download", "out", 0)
+    texts = [event["text"] for event in said if event["event"] == "output"]
+    assert {"printed", 'said "so"\x1b[2J', "logged"} <= set(texts)
+    progress = [event for event in said if event["event"] == "progress"]
+    assert progress
+    assert all(set(event) == set(PROGRESS_FIELDS.split()) for event in progress)
+    assert set(end) == set(FINISH_FIELDS.split())
+    assert (end["rows"], end["stored"], end["failed"], end["retryable_rows"]) == (3, 1, 2, 1)
+    assert end["pattern"] == "00000.tar"
+    assert end["report"] == "out/report.html"
+    assert (tmp_path / "out" / "report.html").exists()
+    assert end["retry"] == "any2ds retry out"
+    by_code = {outcome["code"]: outcome for outcome in end["outcomes"]}
+    assert by_code["http_503"]["transient"] is True
+    assert by_code["http_404"]["rows"] == 1
+    assert by_code["http_404"]["advice"]
+    assert by_code["success"]["advice"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--url_list=nowhere.txt"], 2, "no such file"),
+        (["--url_list=nowhere.txt", "--foo=1"], 2, "unknown option"),
+        (["retry", "nothing"], 2, "nothing"),
+        (["--url_list=broken.csv", "--input_format=csv"], 1, "could be read only up to"),
+    ],
+)
+def test_the_error_at_the_end_is_json_as_well(tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
+    (tmp_path / "broken.csv").write_text("url,a\nhttp://127.0.0.1:1/x,1\nhttp://127.0.0.1:1/y,1,2,3\n")
+    done = run(tmp_path, *arguments, "--log_format=json")
+    last = events(done.stderr)[-1]
+    assert done.returncode == code, done.stderr
+    assert (last["event"], last["exit_code"]) == ("error", code)
+    assert words in last["message"]
+
+
+def test_a_shard_that_failed_and_a_warning_are_json(tmp_path: Path) -> None:
+    code = """
+import logging, threading, warnings
+from any2ds import cli
+from any2ds.config import StorageOptions, WatchOptions
+from any2ds.protocols import RunInfo
+from any2ds.reporters.console import ConsoleReporter
+from any2ds.storage import OutputFolder
+from any2ds.types import RunReport, ShardError
+
+cli._log_to_terminal(True)
+logging.getLogger("any2ds").warning("it is %s", "http://user:secret@a.example/")
+warnings.warn("old", stacklevel=1)
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+watch = WatchOptions(log_format="json")
+run = RunInfo("download", OutputFolder.at("out", StorageOptions()), {}, StorageOptions(), "x")
+reporter = ConsoleReporter(watch, run)
+reporter.on_start(3)
+reporter.on_shard(ShardError(7, "because of http://user:secret@a.example/", attempt=1, again=True))
+reporter.on_stopping(2, 10)
+reporter.on_finish(RunReport(left_shards=2))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=True)
+    said = events(done.stderr)
+    assert [event["event"] for event in said] == ["log", "log", "log", "start", "shard_failed", "stopping", "finish"]
+    assert said[0]["message"] == "it is http://a.example/"
+    assert "old" in said[1]["message"]
+    assert said[2]["level"] == "error"
+    assert "ZeroDivisionError" in said[2]["traceback"]
+    assert {name: said[4][name] for name in ("shard_id", "reason", "attempt", "again")} == {
+        "shard_id": 7,
+        "reason": "because of http://a.example/",
+        "attempt": 1,
+        "again": True,
+    }
+    assert (said[5]["shards_open"], said[5]["grace"]) == (2, 10)
+    assert said[6]["shards_given_up"] == 2
+
+
+def test_a_notebook_has_one_output_that_changes_and_ends_as_the_table(tmp_path: Path) -> None:
+    with serve(PICTURES, {"slow.jpg": ["slow:3"], "late.jpg": ["503"]}) as server:
+        rows = [server.url(name) for name in ("bars-01.jpg", "late.jpg", "slow.jpg")]
+        (tmp_path / "urls.txt").write_text("\n".join(rows))
+        code = f"""
+import json, nbformat
+from nbclient import NotebookClient
+
+cells = [
+    "from any2ds import download, verify\\nprint('before')\\n"
+    "report = download('urls.txt', output_folder='out', file_size=0, processes_count=1)\\nprint('after')",
+    "verify('out').ok",
+]
+seen = []
+class Client(NotebookClient):
+    def process_message(self, message, cell, number):
+        seen.append(message["msg_type"])
+        return super().process_message(message, cell, number)
+notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+Client(notebook, timeout=200, resources={{"metadata": {{"path": {str(tmp_path)!r}}}}}).execute()
+print(json.dumps([[cell["outputs"] for cell in notebook.cells], seen]))
+"""
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / "ipython")}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr
+    (first, second), messages = json.loads(done.stdout)
+    assert [output["output_type"] for output in first] == ["stream", "display_data", "stream"]
+    assert (first[0]["text"], first[2]["text"]) == ("before\n", "after\n")
+    words = first[1]["data"]["text/plain"]
+    assert words.startswith("any2ds writes to out\noutcome ")
+    assert "any2ds.retry('out', processes_count=1)" in words
+    assert "\x1b" not in words
+    assert messages.count("update_display_data") >= 2
+    (shown, result) = second
+    assert shown["data"]["text/plain"].startswith("1 of 1 shard checked (100.0%)")
+    assert result["data"]["text/plain"] == "True"

@@ -1,0 +1,251 @@
+"""What Weights & Biases is told, read back from what its library wrote offline; and runs whose wandb fails or hangs."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from any2ds.testing.processes import children, wait_until, wait_until_gone
+from any2ds.testing.server import Server, serve
+
+PICTURES = Path(__file__).parent.parent.parent / "examples" / "data" / "images"
+ROOT = str(Path(__file__).parent.parent.parent)
+NAMES = sorted(path.name for path in PICTURES.glob("bars-0*.jpg"))[:6]
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serve(PICTURES, {"slow.jpg": ["timeout"]}) as server:
+        yield server
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    home = folder.parent / f"home-{folder.name}"
+    home.mkdir(exist_ok=True)
+    apart = {"HOME": str(home), "USERPROFILE": str(home), "XDG_CONFIG_HOME": str(home), "XDG_CACHE_HOME": str(home)}
+    return {**kept, **apart, "PYTHONPATH": ROOT, "COLUMNS": "200", "WANDB_ERROR_REPORTING": "false", **more}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "any2ds", *arguments, "--enable_wandb", "--log_interval=0.1", "--processes_count=1"]
+
+
+def ran(folder: Path, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command(*arguments, "--distributor=inline"),
+        cwd=folder,
+        env=environment(folder, **{"WANDB_MODE": "offline", **more}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def recorded(folder: Path) -> list[list[dict[str, Any]]]:
+    """What each of the runs has written down, in the order in which they ran."""
+    files = sorted((folder / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.parent.name)
+    read = [sys.executable, "-m", "wandb", "leet", "inspect", "--json"]
+    done = [
+        subprocess.run([*read, str(file)], capture_output=True, text=True, timeout=60, check=True) for file in files
+    ]
+    return [[json.loads(line) for line in each.stdout.splitlines()] for each in done]
+
+
+def of_kind(records: list[dict[str, Any]], kind: str) -> list[Any]:
+    return [record[kind] for record in records if record["type"] == kind]
+
+
+def history(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [found["item"] for found in of_kind(records, "history")]
+
+
+def newest(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """The last value of each figure."""
+    return {name: value for item in history(records) for name, value in item.items()}
+
+
+def table(folder: Path, name: str) -> dict[str, Any]:
+    files = list((folder / "wandb").glob(f"*run-*/files/media/table/{name}_*.json"))
+    found = json.loads(max(files, key=lambda path: path.stat().st_mtime).read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def write_list(folder: Path, server: Server, *more: str) -> None:
+    urls = [server.url(name) for name in (*NAMES, *more)]
+    (folder / "urls.txt").write_text("\n".join(urls) + "\n")
+
+
+def descendants(pid: int) -> list[int]:
+    return [each for child in children(pid) for each in (child, *descendants(child))]
+
+
+def test_a_run_that_goes_on_is_one_run_there_and_so_is_a_retry(server: Server, tmp_path: Path) -> None:
+    rows = [f"{server.url(name)},bars <b>of</b> {name}" for name in (*NAMES, "missing", "more")]
+    (tmp_path / "list.csv").write_text("\n".join(["url,caption", *rows]) + "\n")
+    options = ["--url_list=list.csv", "--caption_col=caption", "--output_format=webdataset", "--output_folder=out"]
+    options += ["--number_sample_per_shard=3", "--wandb_project=mine", "--wandb_entity=we"]
+    first = ran(tmp_path, *options, "--wandb_run_name=first", "--wandb_samples=4")
+    assert first.returncode == 0, first.stderr
+    assert "wandb" not in first.stderr + first.stdout  # its chatter is not on the terminal
+    (tmp_path / "out" / "00001_stats.json").unlink()
+    again = ran(tmp_path, *options, "--wandb_samples=0")
+    assert again.returncode == 0, again.stderr
+    tried = ran(tmp_path, "retry", "out", "--codes=http_4xx", "--wandb_samples=0", *options[-2:])
+    assert tried.returncode == 0, tried.stderr
+
+    runs = recorded(tmp_path)
+    about = [of_kind(records, "run")[0] for records in runs]
+    assert len({run["run_id"] for run in about}) == 1
+    assert [(run["project"], run["entity"]) for run in about] == [("mine", "we")] * 3
+    assert [run.get("display_name") for run in about] == ["first", None, None]  # it keeps what it was called
+
+    steps = [item["_step"] for records in runs for item in history(records)]
+    assert steps == sorted(set(steps))  # no step twice, none before another
+    seconds = [item["seconds"] for records in runs for item in history(records)]
+    assert seconds == sorted(seconds)
+
+    shards = [item for item in history(runs[0]) if "worker/count" in item]
+    assert sorted((item["worker/count"], item["worker/success"]) for item in shards) == [(2, 0), (3, 1), (3, 1)]
+    end = newest(runs[0])
+    assert (end["total/count"], end["total/success"], end["total/failed_to_download"]) == (8, 0.75, 0.25)
+    assert end["total/failed_to_resize"] == 0
+    assert end["total/img_per_sec"] > 0
+    assert (end["live/rows"], end["live/success_ratio"]) == (8, 0.75)
+    later = newest(runs[1])
+    assert (later["total/count"], later["live/rows"]) == (11, 3)  # of all runs; of this one
+    last = newest(runs[2])
+    assert (last["retry/count"], last["retry/success"]) == (2, 0)
+    assert "total/count" not in last
+
+    status = table(tmp_path, "status")
+    assert status["columns"] == ["status", "frequency", "count"]
+    assert {row[0]: row[2] for row in status["data"]} == {"success": 9, "http_404": 2}
+    config = {name: value for run in about[:1] for name, value in run["config"]["update"].items()}
+    assert config["number_sample_per_shard"] == 3
+
+    samples = table(tmp_path, "samples")
+    assert len(list((tmp_path / "wandb").glob("*run-*/files/media/table/samples_*.json"))) == 1  # 0 is none
+    assert len(samples["data"]) == 4
+    for row in samples["data"]:
+        shown = dict(zip(samples["columns"], row, strict=True))
+        assert shown["caption"] == f"bars <b>of</b> {shown['url'].rsplit('/', 1)[-1]}"
+        assert shown["picture"] == "Image"  # which is in the artifact that is to be sent
+    (sent,) = [found for found in of_kind(runs[0], "artifact") if found["name"].endswith("-samples")]
+    contents = sent["manifest"]["contents"]
+    pictures = [Path(file["local_path"]).read_bytes() for file in contents if file["path"].startswith("media/images/")]
+    assert len(pictures) == 4
+    assert all(picture[:2] == b"\xff\xd8" for picture in pictures)
+
+
+def test_without_a_login_it_is_recorded_for_later_and_nothing_secret_with_it(server: Server, tmp_path: Path) -> None:
+    write_list(tmp_path, server)
+    urls = (tmp_path / "urls.txt").read_text().replace("://", f"://me:{SECRET}-list@")
+    (tmp_path / "urls.txt").write_text(urls)
+    config = {
+        "headers": [f"X-Key: {SECRET}-header"],
+        "proxy": f"http://me:{SECRET}-proxy@127.0.0.1:9",
+        "storage_options": {"s3": {"secret": f"{SECRET}-store"}},
+        "hosts": {"a.test": {"headers": [f"Authorization: Bearer {SECRET}-bearer"]}},
+        "retries": 0,
+    }
+    (tmp_path / "any2ds.json").write_text(json.dumps(config))
+    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)  # wandb looks for a repository
+    arguments = ["--url_list=urls.txt", "--config=any2ds.json", f"--headers=X-Key: {SECRET}-argument"]
+    done = ran(tmp_path, *arguments, f"--output_folder={tmp_path / 'out'}", WANDB_MODE="online")
+    assert done.returncode == 0, done.stderr
+    words = " ".join(done.stderr.split())
+    assert words.count("WARNING") == 1
+    assert "`wandb sync` sends that" in words
+    files = [path for path in (tmp_path / "wandb").rglob("*") if path.is_file()]
+    assert any(path.suffix == ".wandb" for path in files)
+    for path in files:
+        assert SECRET.encode() not in path.read_bytes(), path
+    (records,) = recorded(tmp_path)
+    assert newest(records)["total/count"] == len(NAMES)
+    said = json.dumps(records)
+    assert SECRET not in said
+    assert "number_sample_per_shard" in said  # the options are there
+    assert SECRET not in done.stderr + done.stdout
+
+
+def test_files_are_never_in_the_dataset_and_there_are_none_where_it_is_disabled(server: Server, tmp_path: Path) -> None:
+    here = tmp_path / "dataset"
+    here.mkdir()
+    write_list(tmp_path, server)
+    nobody = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "a" * 40, "WANDB_INIT_TIMEOUT": "3"}
+    for mode in ("disabled", "online"):
+        urls = f"--url_list={tmp_path / 'urls.txt'}"
+        done = ran(here, urls, "--output_folder=.", "--wandb_samples=0", WANDB_MODE=mode, **nobody)
+        assert done.returncode == 0, done.stderr
+        assert (here / "_wandb.json").exists() == bool(list(tmp_path.rglob("*.wandb"))) == (mode == "online")
+        (here / "00000_stats.json").unlink()
+    assert "`wandb sync` sends that" in " ".join(done.stderr.split())  # as nobody could be reached
+    assert not (here / "wandb").exists()
+    assert newest(recorded(tmp_path)[-1])["live/rows"] == len(NAMES)
+
+
+def test_a_server_that_does_not_answer_holds_nobody_up(server: Server, tmp_path: Path) -> None:
+    """Ctrl-C ends the run at once, with its own exit code, and no process is left."""
+    write_list(tmp_path, server, *["slow.jpg"])
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        login = {"WANDB_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}", "WANDB_API_KEY": "a" * 40}
+        run = subprocess.Popen(
+            command("--url_list=urls.txt", "--output_folder=out", "--number_sample_per_shard=6", "--timeout=600"),
+            cwd=tmp_path,
+            env=environment(tmp_path, WANDB_MODE="online", **login),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        stats = tmp_path / "out" / "00000_stats.json"
+        silent.settimeout(60)
+        connection, _ = silent.accept()  # wandb asks
+        wait_until(stats.exists)  # and the run goes on
+        family = descendants(run.pid)
+        assert len(family) >= 3  # a worker, ours for wandb, wandb's own
+        run.send_signal(signal.SIGINT)
+        run.send_signal(signal.SIGINT)
+        _, words = run.communicate(timeout=30)  # nobody else holds the pipe
+        assert run.returncode == 130, words
+        wait_until_gone(family)
+        connection.close()
+
+
+def test_a_killed_run_leaves_no_process_and_the_next_goes_on(server: Server, tmp_path: Path) -> None:
+    write_list(tmp_path, server, "slow.jpg")
+    arguments = ["--url_list=urls.txt", "--output_folder=out", "--number_sample_per_shard=6", "--timeout=600"]
+    run = subprocess.Popen(
+        command(*arguments),
+        cwd=tmp_path,
+        env=environment(tmp_path, WANDB_MODE="offline"),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    files = [tmp_path / "out" / name for name in ("_wandb.json", "00000_stats.json")]
+    wait_until(lambda: all(file.exists() for file in files))
+    family = descendants(run.pid)
+    assert len(family) >= 3  # a worker, ours for wandb, wandb's own
+    run.kill()
+    run.communicate(timeout=30)  # nobody else holds the pipe
+    wait_until_gone(family)
+    write_list(tmp_path, server, "gone.jpg")
+    again = ran(tmp_path, *[each for each in arguments if "timeout" not in each])
+    assert again.returncode == 0, again.stderr
+    before, after = recorded(tmp_path)
+    assert of_kind(before, "run")[0]["run_id"] == of_kind(after, "run")[0]["run_id"]
+    assert history(after)[0]["_step"] > max([item["_step"] for item in history(before)], default=-1)

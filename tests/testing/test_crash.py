@@ -1,0 +1,235 @@
+"""The crash test in short, and that its checker sees what it is for; `make crash` is the long form."""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from any2ds import download
+from any2ds.testing.crash.check import Expected, problems_at_the_end, problems_now
+from any2ds.testing.crash.moments import (
+    DATA,
+    ENDING,
+    FETCHING,
+    METADATA,
+    STARTING,
+    STATS,
+    SWAPPING,
+    WRITING,
+    Look,
+    moment,
+)
+from any2ds.testing.crash.source import Source, make_rows, served, write_list
+from any2ds.testing.crash.step import STEP, made_of
+from any2ds.testing.crash.story import Seen, Told, play
+
+# webdataset leaves the last shard that it reads open.
+pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed file .*\.tar:ResourceWarning")
+
+ROWS_PER_SHARD = 8
+
+
+def crash(*arguments: str, scratch: Path) -> list[dict[str, Any]]:
+    """What was seen in each story; every one of them has ended well."""
+    seen = scratch / "seen.json"
+    command = [sys.executable, "-m", "any2ds.testing.crash", *arguments, f"--scratch={scratch}", f"--json={seen}"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    stories: list[dict[str, Any]] = json.loads(seen.read_text(encoding="utf-8"))
+    for story in stories:
+        assert story["commands"]["verify"] == 1
+    return stories
+
+
+def kills(stories: list[dict[str, Any]]) -> int:
+    return sum(count for story in stories for *_, count in story["kills"])
+
+
+def played(told: Told, scratch: Path) -> Seen:
+    """What was seen in a story that ended well."""
+    seen = play(told, scratch / "story")
+    assert not seen.problems
+    assert seen.commands["verify"] == 1
+    assert seen.kills.total() >= 1
+    assert seen.starts >= 2
+    return seen
+
+
+GROWS, RETRIES = 1, 3  # the first seeds whose list does, and whose failed rows are tried again
+
+
+@pytest.mark.parametrize(("output_format", "seed"), [("webdataset", GROWS), ("parquet", RETRIES), ("files", GROWS)])
+def test_killed_runs_lose_nothing_and_double_nothing(output_format: str, seed: int, tmp_path: Path) -> None:
+    seen = played(Told(output_format, seed, shards=16, kills=2), tmp_path)
+    assert seen.commands["retry"] == (seed == RETRIES)
+
+
+def test_a_disk_that_fills_costs_nothing_but_time(tmp_path: Path) -> None:
+    (story,) = crash("--seeds=1", "--on=disk", "--shards=16", "--formats=webdataset", scratch=tmp_path)
+    assert kills([story]) >= 1
+
+
+def test_killed_runs_into_a_store_that_fails_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    (story,) = crash("--seeds=1", "--on=s3", "--shards=8", "--kills=2", "--formats=webdataset", scratch=tmp_path)
+    assert story["failed_requests"] > 2
+    assert kills([story]) >= 1
+
+
+# --- the checker ---
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[Source]:
+    with served() as running:
+        yield running
+
+
+@pytest.fixture(params=["webdataset", "parquet", "files"])
+def dataset(request: pytest.FixtureRequest, source: Source, tmp_path: Path) -> tuple[Path, Expected]:
+    """Three shards, the last one short, and what is to be in them."""
+    rows = make_rows(random.Random(7), 2 * ROWS_PER_SHARD + 3, source.base, 3000)
+    write_list(rows, tmp_path / "list.parquet")
+    download(
+        tmp_path / "list.parquet",
+        output_folder=tmp_path / "out",
+        output_format=request.param,
+        caption_col="caption",
+        save_additional_columns="number",
+        number_sample_per_shard=ROWS_PER_SHARD,
+        disable_all_reencoding=True,
+        transform=STEP,
+        distributor="inline",
+        quiet=True,
+    )
+    return tmp_path / "out", Expected(rows, ROWS_PER_SHARD, request.param, has_columns=True, has_steps=True)
+
+
+def data_of(folder: Path, expected: Expected) -> Path:
+    """A file with bytes of shard 1."""
+    if expected.output_format == "files":
+        return next((folder / "00001").glob("*.jpg"))
+    return folder / ("00001.tar" if expected.output_format == "webdataset" else "00001.parquet")
+
+
+def cut_short(folder: Path, expected: Expected) -> None:
+    path = data_of(folder, expected)
+    path.write_bytes(path.read_bytes()[:-600])
+
+
+def change_a_byte(folder: Path, expected: Expected) -> None:
+    path = data_of(folder, expected)
+    content = bytearray(path.read_bytes())
+    bodies = [row.body for row in expected.of_shard(1) if row.outcome(healed=False) == "success"]
+    body = next(body for body in bodies if body in content)
+    content[content.index(body) + len(body) - 1] ^= 1
+    path.write_bytes(content)
+
+
+def repeat_a_row(folder: Path, expected: Expected) -> None:
+    table = pq.read_table(folder / "00001.parquet")
+    pq.write_table(pa.concat_tables([table.slice(0, 7), table.slice(6, 1)]), folder / "00001.parquet")
+
+
+def swap_rows(folder: Path, expected: Expected) -> None:
+    table = pq.read_table(folder / "00001.parquet")
+    parts = [table.slice(1, 1), table.slice(0, 1), table.slice(2)]
+    pq.write_table(pa.concat_tables(parts), folder / "00001.parquet")
+
+
+def lose_a_row(folder: Path, expected: Expected) -> None:
+    pq.write_table(pq.read_table(folder / "00001.parquet").slice(1), folder / "00001.parquet")
+
+
+def lose_the_metadata(folder: Path, expected: Expected) -> None:
+    (folder / "00001.parquet").unlink()
+
+
+def count_wrongly(folder: Path, expected: Expected) -> None:
+    stats = json.loads((folder / "00001_stats.json").read_text())
+    (folder / "00001_stats.json").write_text(json.dumps({**stats, "successes": stats["successes"] + 1}))
+
+
+def lose_a_sample(folder: Path, expected: Expected) -> None:
+    table = pq.read_table(folder / "00001.parquet")
+    last = next(n for n, key in enumerate(table["key"].to_pylist()) if key.endswith("_0001"))
+    pq.write_table(pa.concat_tables([table.slice(0, last), table.slice(last + 1)]), folder / "00001.parquet")
+
+
+def count_samples_wrongly(folder: Path, expected: Expected) -> None:
+    stats = json.loads((folder / "00001_stats.json").read_text())
+    (folder / "00001_stats.json").write_text(json.dumps({**stats, "samples": stats["samples"] - 1}))
+
+
+DAMAGES = [
+    *(cut_short, change_a_byte, repeat_a_row, swap_rows, lose_a_row, lose_the_metadata, count_wrongly),
+    *(lose_a_sample, count_samples_wrongly),
+]
+
+
+def test_a_whole_dataset_is_found_whole(dataset: tuple[Path, Expected]) -> None:
+    _, expected = dataset
+    made = [made_of(row.body) for row in expected.rows if row.outcome(healed=False) == "success"]
+    assert {1, 2} < {len(files) for files in made}  # and more
+    assert problems_now(*dataset) == []
+    assert problems_at_the_end(*dataset) == []
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_damage_is_seen(damage: Callable[[Path, Expected], None], dataset: tuple[Path, Expected]) -> None:
+    damage(*dataset)
+    (problem,) = problems_now(*dataset)
+    assert "00001" in problem
+
+
+def test_half_a_file_under_a_final_name_is_seen_before_the_shard_is_finished(dataset: tuple[Path, Expected]) -> None:
+    folder, expected = dataset
+    (folder / "00001_stats.json").unlink()
+    assert problems_now(folder, expected) == []
+    cut_short(folder, expected)
+    (problem,) = problems_now(folder, expected)
+    assert problem.startswith("00001")
+
+
+def test_what_is_missing_or_left_over_is_seen_in_the_end(dataset: tuple[Path, Expected]) -> None:
+    folder, expected = dataset
+    (folder / "00001_stats.json").unlink()
+    (folder / "_tmp").mkdir()
+    (folder / "_lock.json").write_text("{}")
+    assert problems_at_the_end(folder, expected) == ["missing: 00001_stats.json", "left over: _lock.json, _tmp"]
+
+
+def test_a_row_with_the_outcome_of_another_phase_is_seen(dataset: tuple[Path, Expected]) -> None:
+    folder, expected = dataset
+    assert any(row.kind == "later" for row in expected.rows)
+    healed = replace(expected, healed=(True,))
+    assert any("is http_404, not success" in problem for problem in problems_now(folder, healed))
+
+
+def test_moments_are_told_from_names() -> None:
+    before = Look({"_run.json": 1, "00000.tar": 2, "00000.parquet": 3, "00000_stats.json": 4, "00001.tar": 5})
+    said = {
+        STARTING: before,
+        FETCHING: Look({**before.files, "_run.json": 6}),
+        WRITING: Look({**before.files, "_run.json": 6}, frozenset({"00001.tar"})),
+        DATA: Look({**before.files, "00001.tar": 7}, frozenset({"00002.tar"})),
+        METADATA: Look({**before.files, "00001.tar": 7, "00001.parquet": 8}),
+        STATS: Look({**before.files, "00001.tar": 7, "00001.parquet": 8}, frozenset({"00001_stats.json"})),
+        ENDING: Look({**before.files, "00001.tar": 7, "00001.parquet": 8, "00001_stats.json": 9}),
+    }
+    assert {name: moment(before, look, 2) for name, look in said.items()} == {name: name for name in said}
+
+
+def test_what_a_killed_run_has_left_is_not_taken_for_the_work_of_the_next() -> None:
+    left = {"_run.json": 1, "_tmp": 2, "_swap": 3, "00000.tar": 4}
+    before = Look(left, frozenset({"host-1-a/00001.tar"}), frozenset({"00000"}))
+    assert moment(before, Look(left, before.staged, before.swapping), 3) == STARTING
+    assert moment(before, Look(left, frozenset({"host-2-b/00001.tar"}), before.swapping), 3) == WRITING
+    assert moment(before, Look(left, before.staged, frozenset({"00000", "00002"})), 3) == SWAPPING

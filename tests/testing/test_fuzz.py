@@ -1,0 +1,66 @@
+"""Damaged media through the real steps, a thousand of the cases of `make fuzz`; and that the game itself is fair."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from any2ds.testing.fuzz.cases import case
+from any2ds.testing.fuzz.play import MOST_MEMORY, Played, play
+
+CASES = 1000
+
+
+def test_a_thousand_damaged_files_each_have_an_outcome_and_harm_nobody() -> None:
+    played = list(play(seed=7, numbers=range(CASES), processes=2))
+    assert [f"{one.name}: {one.problem}" for one in played if one.problem] == []
+    assert sorted(one.number for one in played) == list(range(CASES))
+    codes = Counter(code for one in played for code in one.codes)
+    # Damage of all degrees: some files are still good, most are not.
+    assert codes["success"] > CASES // 10
+    assert codes["not_decodable"] > CASES // 10
+    assert {"too_many_pixels", "unpacks_too_large"} <= codes.keys()
+
+
+def test_whatever_goes_wrong_is_noticed(tmp_path: Path) -> None:
+    step = tmp_path / "step.py"
+    step.write_text(STEP, encoding="utf-8")
+    played = list(play(seed=7, numbers=range(60), processes=2, transform=f"{step}:bad"))
+    wrong = {one.problem for one in played if one.problem}
+    assert len(played) == 60
+    assert "its process was killed by signal 11 (SIGSEGV)" in wrong
+    assert any(problem.startswith("it took 2") and problem.endswith(" MB") for problem in wrong)
+    assert {"not_decodable", "success"} <= {one.code for one in played if not one.problem}
+
+
+STEP = """
+import ctypes
+
+def bad(sample):
+    if sample.ext == "wav":
+        ctypes.string_at(0)
+    if sample.ext == "png":
+        return sample.with_data(b"x" * (250 << 20))
+    return sample
+"""
+
+
+def test_a_case_is_the_same_each_time_and_another_for_each_seed() -> None:
+    assert case(3, 5) == case(3, 5)
+    assert len({case(seed, 5).file.data for seed in range(20)}) > 10
+
+
+@pytest.mark.parametrize(
+    ("codes", "memory", "problem"),
+    [
+        (("success",), 0, ""),
+        (("not_decodable", "success"), MOST_MEMORY, ""),
+        (("success",), MOST_MEMORY + (1 << 20), "it took 193 MB"),
+        ((), 0, "it has no outcome"),
+        (("transform_timeout",), 0, "it hangs"),
+        (("success", "who_knows"), 0, "an unknown code: who_knows"),
+        (("died",), 0, "its process was killed"),
+    ],
+)
+def test_what_is_wrong_with_an_outcome(codes: tuple[str, ...], memory: int, problem: str) -> None:
+    assert Played(0, "0 a", codes, 0.0, memory, "was killed").problem == problem

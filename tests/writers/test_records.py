@@ -1,0 +1,198 @@
+"""Shards of records: as the formats are published, the same to the byte each time, in bounded memory, and damaged."""
+
+import gzip
+import importlib
+import random
+import struct
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google_crc32c import value
+
+from any2ds import download
+from any2ds.config import OutputOptions
+from any2ds.errors import DamagedShard, OptionError
+from any2ds.metadata import MetadataTable
+from any2ds.stored import StoredBody
+from any2ds.testing.records import examples
+from any2ds.types import Row, Sample
+from any2ds.writers._example import Encoder
+from any2ds.writers.arrayrecord import ArrayrecordWriter
+from any2ds.writers.tfrecord import TfrecordWriter, masked
+
+GZIP = OutputOptions(tfrecord_compression="gzip")
+KINDS: list[tuple[Any, OutputOptions]] = [
+    (TfrecordWriter, OutputOptions()),
+    (TfrecordWriter, GZIP),
+    (ArrayrecordWriter, OutputOptions()),
+]
+
+
+def write(kind: Any, path: Path, bodies: Iterable[StoredBody], options: OutputOptions, turns: int = 0) -> None:
+    """`turns`: after so many samples it has to let go of what it holds."""
+    bodies = list(bodies)
+    rows = pa.table({"url": [f"http://127.0.0.1/{n}" for n in range(2 * len(bodies))]})
+    metadata = MetadataTable(rows, ())
+    writer = kind(path, metadata, options)
+    for n, body in enumerate(bodies):
+        fields = {"status": "success", "ext": "bin", "bytes": body.size}
+        metadata.add(Sample(Row(0, 2 * n, f"{2 * n:04d}", None), None, "", {"status": "failed_to_download"}))
+        sample = Sample(Row(0, 2 * n + 1, f"{2 * n + 1:04d}", None), body, "bin", fields)
+        metadata.add(sample)
+        writer.write(sample)
+        if turns and n % turns == 0:
+            writer.flush()
+            assert writer.held == 0
+    writer.close()
+
+
+def keys_and_sizes(kind: Any, path: Path) -> list[tuple[str, int]]:
+    with closing(kind.read(path)) as samples:
+        return [(sample.key, sum(map(len, sample.body.chunks()))) for sample in samples]
+
+
+def test_the_checksum_is_the_one_of_the_format() -> None:
+    """CRC-32C: the examples of RFC 3720, B.4."""
+    for data, crc in ((bytes(32), 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43), (bytes(range(32)), 0x46DD794E)):
+        assert value(data) == crc
+
+
+def framed(record: bytes) -> bytes:
+    length = struct.pack("<Q", len(record))
+    return length + masked(value(length)) + record + masked(value(record))
+
+
+def test_frames_are_those_that_tensorflow_writes() -> None:
+    """By `tf.io.TFRecordWriter`, of an empty record and of `b"abc"`."""
+    theirs = "000000000000000029039807d8ea82a20300000000000000b099490e6162636e57f121"
+    assert (framed(b"") + framed(b"abc")).hex() == theirs
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_the_same_samples_give_the_same_bytes_however_they_came(
+    kind: Any, options: OutputOptions, tmp_path: Path
+) -> None:
+    chance = random.Random(0)
+    contents = [chance.randbytes(chance.choice((0, 10, 3000))) for _ in range(600)]
+    contents[300] = chance.randbytes(1_500_000)  # one that is not held
+    for name, turns in (("a", 0), ("b", 7)):
+        write(kind, tmp_path / name, map(StoredBody.of, contents), options, turns)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert keys_and_sizes(kind, tmp_path / "a") == [(f"{2 * n + 1:04d}", len(data)) for n, data in enumerate(contents)]
+
+
+def test_a_compressed_file_is_smaller_and_names_neither_time_nor_file(tmp_path: Path) -> None:
+    for name, options in (("plain.tfrecord", OutputOptions()), ("gzip.tfrecord", GZIP)):
+        write(TfrecordWriter, tmp_path / name, [StoredBody.of(b"again " * 1000)] * 50, options)
+    packed = (tmp_path / "gzip.tfrecord").read_bytes()
+    assert len(packed) * 5 < (tmp_path / "plain.tfrecord").stat().st_size
+    assert packed[3:8] == bytes(5)  # flags, time
+    assert gzip.decompress(packed) == (tmp_path / "plain.tfrecord").read_bytes()
+    assert examples(tmp_path / "gzip.tfrecord") == examples(tmp_path / "plain.tfrecord")
+
+
+def test_a_first_record_whose_length_begins_like_a_gzip_file(tmp_path: Path) -> None:
+    """1f 8b is 35 615 + n * 65 536 bytes."""
+    for size in range(35_000, 35_615):
+        write(TfrecordWriter, tmp_path / "0", [StoredBody.of(bytes(size))], OutputOptions())
+        if (tmp_path / "0").read_bytes()[:2] == b"\x1f\x8b":
+            break
+    else:
+        raise AssertionError("no size has made it")
+    assert keys_and_sizes(TfrecordWriter, tmp_path / "0") == [("0001", size)]
+
+
+@pytest.mark.parametrize("options", [OutputOptions(), GZIP])
+def test_huge_files_pass_through_in_pieces(options: OutputOptions, tmp_path: Path) -> None:
+    size = 40_000_000
+    chance = random.Random(0)
+    noise = chance.randbytes(1 << 20)
+
+    def body() -> StoredBody:
+        return StoredBody(size, lambda offset, wanted: noise[:wanted])
+
+    tracemalloc.start()
+    write(TfrecordWriter, tmp_path / "0", [StoredBody.of(b"first"), body(), StoredBody.of(b"last")], options)
+    with closing(TfrecordWriter.read(tmp_path / "0")) as samples:
+        for sample, wanted in zip(samples, (5, size, 4), strict=True):
+            assert sample.body is not None
+            assert sum(map(len, sample.body.chunks())) == wanted
+            assert sample.body.head()[:4] in (b"firs", noise[:4], b"last")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16_000_000
+    content = bytearray((tmp_path / "0").read_bytes())
+    if options.tfrecord_compression != "gzip":
+        content[30_000_000] ^= 1
+        (tmp_path / "0").write_bytes(content)
+        with pytest.raises(DamagedShard, match="garbled"):
+            keys_and_sizes(TfrecordWriter, tmp_path / "0")
+    (tmp_path / "0").write_bytes(content[:30_000_000])
+    with pytest.raises(DamagedShard):
+        keys_and_sizes(TfrecordWriter, tmp_path / "0")
+
+
+def test_a_record_that_is_no_sample_is_told(tmp_path: Path) -> None:
+    (head,) = Encoder(pa.schema({"key": pa.string()})).heads(pa.table({"key": ["a"]}), [0])
+    for record, said in ((b"", "without key"), (b"text", "no tf.train.Example"), (head, "without ext")):
+        (tmp_path / "0").write_bytes(framed(record))
+        with pytest.raises(DamagedShard, match=said):
+            keys_and_sizes(TfrecordWriter, tmp_path / "0")
+
+
+def test_every_byte_of_a_tfrecord_is_guarded(tmp_path: Path) -> None:
+    write(TfrecordWriter, tmp_path / "0", [StoredBody.of(b"a file"), StoredBody.of(b"another")], OutputOptions())
+    whole = (tmp_path / "0").read_bytes()
+    for place in range(len(whole)):
+        (tmp_path / "0").write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        with pytest.raises(DamagedShard):
+            keys_and_sizes(TfrecordWriter, tmp_path / "0")
+
+
+def test_an_arrayrecord_that_was_never_closed_is_damaged(tmp_path: Path) -> None:
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    unclosed = ArrayRecordWriter(str(tmp_path / "0"), "group_size:1")
+    unclosed.write(b"a record")
+    (tmp_path / "copy").write_bytes((tmp_path / "0").read_bytes())
+    unclosed.close()
+    with pytest.raises(DamagedShard):
+        keys_and_sizes(ArrayrecordWriter, tmp_path / "copy")
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "extra"),
+    [("google_crc32c", "tfrecord", "tfrecord"), ("array_record", "arrayrecord", "arrayrecord")],
+)
+def test_without_the_library_nothing_is_made(library: str, name: str, extra: str, tmp_path: Path) -> None:
+    code = f"import sys; sys.modules[{library!r}] = None; from any2ds.cli import main; main(sys.argv[1:])"
+    (tmp_path / "urls.txt").write_text("http://127.0.0.1:9/\n")
+    command = [sys.executable, "-c", code, "--url_list=urls.txt", "--output_folder=out", f"--output_format={name}"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert f"pip install 'any2ds[{extra}]'" in ended.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_arrayrecord_is_refused_in_words_where_its_library_is_not_to_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "any2ds.writers.arrayrecord")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "platform", "win32")
+        with pytest.raises(OptionError, match="Linux or macOS"):
+            importlib.import_module("any2ds.writers.arrayrecord")
+
+
+def test_no_list_of_nothing_but_failures_lacks_its_shard(tmp_path: Path) -> None:
+    for name, kind in (("tfrecord", TfrecordWriter), ("arrayrecord", ArrayrecordWriter)):
+        options: dict[str, Any] = {"output_format": name, "distributor": "inline", "quiet": True, "timeout": 1}
+        report = download([{"url": "nothing:at all"}, {"url": None}], output_folder=str(tmp_path / name), **options)
+        assert report.successes == 0
+        assert keys_and_sizes(kind, tmp_path / name / f"00000.{name}") == []

@@ -1,0 +1,161 @@
+"""The index beside a tar file, read with plain `open` and `seek`."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from any2ds import download, retry, verify
+from any2ds.config import OutputOptions
+from any2ds.metadata import MetadataTable
+from any2ds.stored import StoredBody
+from any2ds.testing.server import serve
+from any2ds.types import Row, Sample
+from any2ds.writers._tarindex import index_of
+from any2ds.writers.webdataset import WebdatasetWriter
+
+
+def offsets(tar: Path) -> list[int]:
+    content = tar.with_name(tar.name + ".idx").read_bytes()
+    return list(struct.unpack(f"<{len(content) // 8}Q", content))
+
+
+def sample(tar: Path, number: int) -> dict[str, bytes]:
+    """Nothing is read of the file but what the index says."""
+    start, stop = offsets(tar)[number : number + 2]
+    with open(tar, "rb") as file:
+        file.seek(start)
+        part = io.BytesIO(file.read(stop - start))
+    with tarfile.open(fileobj=part) as members:
+        return {member.name: members.extractfile(member).read() for member in members}  # type: ignore[union-attr]
+
+
+def write(path: Path, bodies: list[StoredBody | bytes], key: str = "{:05d}") -> list[str]:
+    rows = pa.table({"url": pa.array([f"http://a/{n}" for n in range(len(bodies))], pa.string())})
+    metadata = MetadataTable(rows, ())
+    writer = WebdatasetWriter(path, metadata, OutputOptions())
+    for n, body in enumerate(bodies):
+        body = StoredBody.of(body) if isinstance(body, bytes) else body
+        written = Sample(Row(0, n, key.format(n), f"http://a/{n}", None), body, "bin", {"status": "success"})
+        metadata.add(written)
+        writer.write(written)
+    writer.close()
+    return [key.format(n) for n in range(len(bodies))]
+
+
+@pytest.mark.parametrize("key", ["{:05d}", "k" * 150 + "{:05d}"])
+def test_each_sample_is_found_by_its_number(tmp_path: Path, key: str) -> None:
+    tar = tmp_path / "00000.tar"
+    bodies: list[StoredBody | bytes] = [b"", b"x", os.urandom(512), os.urandom(70_000), b"last"]
+    keys = write(tar, bodies, key)
+    for n in (3, 0, 4, 2, 1):
+        found = sample(tar, n)
+        assert list(found) == [f"{keys[n]}.bin", f"{keys[n]}.json"]
+        assert found[f"{keys[n]}.bin"] == bodies[n]
+    assert len(offsets(tar)) == len(bodies) + 1
+    assert index_of(tar) == (tmp_path / "00000.tar.idx").read_bytes()
+
+
+def test_without_samples_there_is_the_end_alone(tmp_path: Path) -> None:
+    write(tmp_path / "00000.tar", [])
+    assert offsets(tmp_path / "00000.tar") == [0]
+    assert index_of(tmp_path / "00000.tar") == bytes(8)
+
+
+def test_behind_a_member_of_more_than_8_gib(tmp_path: Path) -> None:
+    """Of a sparse file: nothing of these gigabytes is ever written."""
+    tar, size = tmp_path / "00000.tar", 9 << 30
+    with tar.open("wb") as file:
+        for name, length in (("00000.bin", size), ("00001.bin", 3)):
+            info = tarfile.TarInfo(name)
+            info.size = length
+            file.write(info.tobuf(tarfile.PAX_FORMAT))
+            file.seek(-(-length // 512) * 512, os.SEEK_CUR)
+        file.truncate(file.tell() + 1024)
+    first, second, end = struct.unpack("<3Q", index_of(tar))
+    assert (first, end - second) == (0, 1024)
+    with tar.open("rb") as file:
+        file.seek(second)
+        assert tarfile.TarInfo.frombuf(file.read(512), "utf-8", "strict").name == "00001.bin"
+
+
+def test_the_writer_counts_members_of_more_than_8_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("any2ds.writers.webdataset._MOST", 1000)  # from here on sizes are written in the other notation
+    write(tmp_path / "00000.tar", [b"x" * 5000, b"y" * 10, b"z" * 2000])
+    assert index_of(tmp_path / "00000.tar") == (tmp_path / "00000.tar.idx").read_bytes()
+    assert sample(tmp_path / "00000.tar", 2)["00002.bin"] == b"z" * 2000
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_tars_of_others(tmp_path: Path, form: int) -> None:
+    tar = tmp_path / "00000.tar"
+    names = ["images/a.b/0001.jpg", "images/a.b/0001.json", "0002.jpg", f"{'d' * 90}/{'n' * 90}.jpg", "0003.tar.gz"]
+    with tarfile.open(tar, "w", format=form) as file:
+        folder = tarfile.TarInfo("images")
+        folder.type = tarfile.DIRTYPE
+        file.addfile(folder)
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = 700
+            file.addfile(info, io.BytesIO(bytes(700)))
+    (tmp_path / "00000.tar.idx").write_bytes(index_of(tar))
+    assert [list(sample(tar, n)) for n in range(4)] == [names[:2], [names[2]], [names[3]], [names[4]]]
+
+
+class TestShards:
+    @pytest.fixture
+    def dataset(self, tmp_path: Path) -> Path:
+        media = tmp_path / "media"
+        media.mkdir()
+        for n in range(6):
+            (media / f"{n}.bin").write_bytes(os.urandom(3000))
+        with serve(media) as server:
+            urls = [server.url(f"{n}.bin") for n in range(8)]
+            given = {"output_format": "webdataset", "number_sample_per_shard": 4, "distributor": "inline"}
+            download(urls, output_folder=tmp_path / "out", quiet=True, **given)
+            for n in (6, 7):
+                (media / f"{n}.bin").write_bytes(b"late" * 500)
+            retry(tmp_path / "out", codes="all", distributor="inline", quiet=True)
+        return tmp_path / "out"
+
+    def test_of_shards_that_were_remade_too(self, dataset: Path) -> None:
+        for name in ("00000.tar", "00001.tar"):
+            assert len(offsets(dataset / name)) == 5
+            assert index_of(dataset / name) == (dataset / f"{name}.idx").read_bytes()
+        assert b"late" * 500 in sample(dataset / "00001.tar", 3).values()
+
+    def test_verify_finds_what_is_wrong_and_repairs_it_from_the_tar(self, dataset: Path) -> None:
+        assert verify(dataset, quiet=True).findings == ()
+        right = [(dataset / f"0000{n}.tar.idx").read_bytes() for n in range(2)]
+        (dataset / "00000.tar.idx").unlink()
+        (dataset / "00001.tar.idx").write_bytes(right[0])
+        found = verify(dataset, quiet=True)
+        assert [(each.kind, each.shard_id) for each in found.findings] == [("beside", 0), ("beside", 1)]
+        assert found.broken == ()
+        report = verify(dataset, repair=True, quiet=True)
+        assert report.repaired == ()
+        assert "wrote what was missing or wrong beside 2 shards (0-1)" in report.notes
+        assert [(dataset / f"0000{n}.tar.idx").read_bytes() for n in range(2)] == right
+        assert verify(dataset, quiet=True).ok
+
+    def test_verify_compares_the_list_of_shards(self, dataset: Path) -> None:
+        path = dataset / "_shards.json"
+        right = path.read_bytes()
+        for content in (
+            None,
+            b"nothing",
+            right.replace(b'"nsamples":4', b'"nsamples":5'),
+            right.replace(b"false", b"true"),
+        ):
+            path.unlink() if content is None else path.write_bytes(content)
+            report = verify(dataset, quiet=True)
+            assert [each.kind for each in report.findings] == ["shard_list"]
+            assert report.broken == ()
+            verify(dataset, repair=True, quiet=True)
+            assert path.read_bytes() == right

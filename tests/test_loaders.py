@@ -16,7 +16,12 @@ from any2ds.loaders import Loadable, kind_of, snippets
 from any2ds.testing.server import Server, serve
 
 ODD = 'it\'s {a,b} "set" [1]* größe'
-COUNT = '\nprint("=", len(samples) if hasattr(samples, "__len__") else sum(1 for _ in samples))\n'
+# Before Python 3.14 a thread of Arrow or DuckDB that lets go of an fsspec file while the interpreter is being torn down
+# ends the process with SIGABRT (python/cpython#87135), however it was read; so the end of the process is not in it.
+COUNT = """
+print("=", len(samples) if hasattr(samples, "__len__") else sum(1 for _ in samples), flush=True)
+__import__("os")._exit(0)
+"""
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8cfc0000003010100c9fe92ef"
     "0000000049454e44ae426082"

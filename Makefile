@@ -12,19 +12,26 @@ PACKAGE := requirements.txt setup.py any2ds/version.py
 # Where datasets are read with other people's libraries: .venv-reading for tests/reading, and for what clashes with others
 # or is as big as all of them .venv-X for tests/reading/with_X, each with requirements of that name.
 READING := .venv-reading $(patsubst tests/reading/with_%,.venv-%,$(wildcard tests/reading/with_*))
+# Spark, Ray and Beam, of which the tests in tests/cluster start real ones on this machine.
+CLUSTER := .venv-cluster
 
-.PHONY: help install demo test test-reading lint type format black bench crash fuzz clean
+.PHONY: help install demo test test-reading test-cluster lint type format black bench crash fuzz clean
 
 help:
 	@echo "make demo      a first run: a small dataset from a server on this machine, into demo_output/"
 	@echo "make test      every test"
 	@echo "make test-reading   datasets read with DuckDB, Spark, TensorFlow and others: 3 GB to install, Python 3.11 or later"
+	@echo "make test-cluster   Spark, Ray and Beam on this machine: 1 GB to install, Java 17"
 	@echo "make install   .venv with any2ds and what the tests need"
 	@echo "make lint      style; make type: types; make format (or black): put the style right"
 	@echo "make bench     benchmarks"
 	@echo "make crash     runs that are killed, into full disks and failing stores too; half an hour"
 	@echo "make fuzz      20 000 damaged files of every kind through the steps; a quarter of an hour"
 	@echo "make clean     remove .venv and whatever else was made"
+
+# All of them start clusters of two cores: no more than two at a time.
+test-cluster: $(CLUSTER)/.installed
+	$(CLUSTER)/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 -o faulthandler_timeout=900 tests/cluster
 
 install: $(TEST)
 
@@ -66,10 +73,10 @@ fuzz: $(TEST)
 	$(RUN) -m any2ds.testing.fuzz --cases=20000
 
 clean:
-	rm -rf $(VENV) $(READING) demo_output simple_output cifar_output benchmarks/results.json build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(READING) $(CLUSTER) demo_output simple_output cifar_output benchmarks/results.json build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find any2ds tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-$(RUN) $(READING:=/bin/python): %/bin/python:
+$(RUN) $(READING:=/bin/python) $(CLUSTER)/bin/python: %/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	    echo "any2ds needs Python 3.10 or later; $(PYTHON) is: $$($(PYTHON) --version 2>&1)" >&2; \
 	    echo "name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
@@ -85,7 +92,7 @@ $(TEST): requirements-test.txt $(CORE)
 	$(PIP) -r requirements-test.txt
 	@touch $@
 
-$(READING:=/.installed): .venv-%/.installed: requirements-%.txt $(PACKAGE) | .venv-%/bin/python
-	@echo "installing what reads datasets into .venv-$*; this takes some minutes"
+$(READING:=/.installed) $(CLUSTER)/.installed: .venv-%/.installed: requirements-%.txt $(PACKAGE) | .venv-%/bin/python
+	@echo "installing libraries for tests into .venv-$*; this takes some minutes"
 	.venv-$*/bin/python $(INSTALL) -r $< -e .
 	@touch $@

@@ -46,6 +46,12 @@ EXTRAS = {
     "tfrecord": ["google-crc32c>=1.5"],
     "wandb": ["wandb>=0.22", "pillow>=11.3"],  # pillow: it wants that for pictures
 }
+# Each is hundreds of megabytes, and has requirements that others may not go with: not in `all`.
+CLUSTERS = {
+    "beam": ["apache-beam>=2.60"],
+    "ray": ["ray[client]>=2.40"],  # client: ray://
+    "spark": ["pyspark>=4.0"],  # and a Java 17 or later
+}
 # For the contracts and servers in any2ds/testing, besides a test runner.
 TESTING = ["cryptography", "dnslib", "gcp-storage-emulator", "h2", "paramiko", "protobuf", "pyftpdlib"]
 
@@ -65,6 +71,7 @@ setup(
     install_requires=requirements("requirements.txt"),
     extras_require={
         **EXTRAS,
+        **CLUSTERS,
         "media": sorted({library for name in ("image", "audio", "video", "text") for library in EXTRAS[name]}),
         "all": sorted({library for libraries in EXTRAS.values() for library in libraries}),
         "testing": TESTING,

@@ -14,7 +14,7 @@ from any2ds.types import RunReport, Sample
 from any2ds.version import __version__
 
 if TYPE_CHECKING:
-    from any2ds.api import download, retry
+    from any2ds.api import download, finish, retry
     from any2ds.datasetcard import card
     from any2ds.declaration import transform
     from any2ds.overview import inspect
@@ -32,6 +32,7 @@ __all__ = [
     "__version__",
     "card",
     "download",
+    "finish",
     "inspect",
     "parse_example",
     "report",
@@ -44,6 +45,7 @@ __all__ = [
 _COMMANDS = {
     "card": "datasetcard",
     "download": "api",
+    "finish": "api",
     "inspect": "overview",
     "parse_example": "records",
     "report": "reportpage",

@@ -22,7 +22,8 @@ class Account:
     """
 
     def __init__(self, max_retry: int) -> None:
-        self.total = RunReport()
+        self._total = RunReport()  # without the shards that failed
+        self._lost: list[ShardError] = []  # for good
         self._max_retry = max_retry
         self._open: dict[int, ShardJob | None] = {}  # None: not kept, for want of memory
         self._failed: dict[int, tuple[ShardJob, ShardError]] = {}  # in this pass; worth another try
@@ -31,6 +32,11 @@ class Account:
         self._made = 0  # shards, in this pass
         self._kept = 0  # bytes
         self._lock = threading.Lock()
+
+    @property
+    def total(self) -> RunReport:
+        """The figures so far."""
+        return replace(self._total, failed_shards=tuple(self._lost))
 
     @property
     def open_shards(self) -> int:
@@ -53,7 +59,7 @@ class Account:
         if isinstance(event, ShardReport):
             self._forget(job)
             self._made += 1
-            self.total += event
+            self._total += event
             return event
         log.debug("shard %d failed:\n%s", event.shard_id, event.traceback)
         attempt = max(job.attempt, event.attempt) if job else event.attempt
@@ -101,7 +107,7 @@ class Account:
         """The run has ended, however it did: what is open is left to another one."""
         for _ in self.given_up():
             pass
-        self.total = replace(self.total, left_shards=len(self._open))
+        self._total = replace(self._total, left_shards=len(self._open))
 
     def _forget(self, job: ShardJob | None) -> None:
         if job is not None:
@@ -109,5 +115,5 @@ class Account:
                 self._kept -= len(job.rows)
 
     def _fail(self, error: ShardError) -> ShardError:
-        self.total = replace(self.total, failed_shards=(*self.total.failed_shards, error))
+        self._lost.append(error)
         return error

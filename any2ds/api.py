@@ -6,16 +6,20 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from any2ds import quieting, recipes, registry
-from any2ds.catalogue import Catalogue
+from any2ds.catalogue import Catalogue, is_closed, rebuild, reopen
+from any2ds.claims import Claims, is_claiming
+from any2ds.completion import Completion
 from any2ds.config import (
     GROUPS,
     RETRY_GROUPS,
     Config,
+    FinishOptions,
     OutputOptions,
     RunOptions,
     StorageOptions,
@@ -24,18 +28,19 @@ from any2ds.config import (
     public,
 )
 from any2ds.dedupe import mark_duplicates
-from any2ds.errors import OptionError, UsageError
+from any2ds.errors import IncompleteRun, OptionError, ReadError, UsageError, shard_count
 from any2ds.failed import Failed, options_of
 from any2ds.fetch.routes import check
 from any2ds.layout import Layout
-from any2ds.lock import locked
+from any2ds.lock import Guard, RunLock, locked
 from any2ds.mediaoptions import MediaOptions
-from any2ds.plan import plan
-from any2ds.protocols import Distributor, RunInfo
-from any2ds.remake.swap import no_swap_left
+from any2ds.membership import Member, is_alone, joined, rank_of, whole
+from any2ds.plan import Cut, State, plan
+from any2ds.protocols import Distributor, Reporter, RunInfo
+from any2ds.remake.swap import finish_swaps, no_swap_left
 from any2ds.reporting import check_reporters, reporters
 from any2ds.reportpage import LastPage
-from any2ds.resume import prepare, refuse_private
+from any2ds.resume import Finished, prepare, refuse_private
 from any2ds.run import run
 from any2ds.signature import document
 from any2ds.sources import Source
@@ -44,7 +49,8 @@ from any2ds.storage import OutputFolder
 from any2ds.storage.stores import Stores
 from any2ds.transforms import Pipeline
 from any2ds.transforms.user import check_travels
-from any2ds.types import RunReport
+from any2ds.types import RunReport, ShardError, ShardJob
+from any2ds.watchoptions import WatchOptions
 from any2ds.worker import ShardWorker
 
 if TYPE_CHECKING:
@@ -56,40 +62,165 @@ log = logging.getLogger(__name__)
 def download(url_list: Any = None, **options: Any) -> RunReport:
     """Fetch every row of `url_list` and pack the files into shards."""
     config = Config.from_options(options if url_list is None else {"url_list": url_list, **options})
-    shown = config.to_options()
-    with (
-        _opened(config) as (source, output),
-        locked(output, "download") as lock,
-        LastPage(config.watch, told := _told("download", output, shown, config.storage, config.output)) as page,
-        Catalogue(output, config.output) as catalogue,
-        no_swap_left(output),
-    ):
-        finished = prepare(output, config, source)
-        names = Layout(config.output.number_sample_per_shard, config.output.oom_shard_count)
-        rows, schema = source.batches(ends=finished.by_file), source.schema
-        if config.output.dedupe == "run":
-            rows, schema = mark_duplicates(rows, schema, names, finished.first_shard, config.media)
-        first, by_file = finished.first_shard, finished.by_file
-        jobs = plan(rows, schema, names.rows_per_shard, finished, first, by_file, finished.check)
-        worker = ShardWorker(
-            config.output,
-            config.fetch,
-            run=lock.run,
-            storage=config.storage,
-            media=config.media,
-            limits=config.run.transform_limits,
-        )
-        distributor = lock.watched(_distributor(config.run))
-        told = replace(told, finished=finished.before)
-        return run(
-            worker,
-            catalogue.begun(finished.noted(jobs), finished.before),
-            distributor,
-            [*reporters(config.watch, told, config.run.quiet), catalogue, page],
-            finished,
-            config.run,
-            lambda: finished.outlook(source),
-        )
+    member = rank_of(config.share)
+    claiming = is_claiming(config.share, config.run)
+    with _opened(config) as (source, output), _distributing(config.run) as distributor:
+        told = _told("download", output, config.to_options(), config.storage, config.output)
+        claims = Claims(output, config) if claiming else None
+        if claims is not None:
+            member = claims.member
+        if member is not None:
+            return _take_part(config, source, output, distributor, member, told, claims)
+        with (
+            locked(output, "download") as lock,
+            LastPage(config.watch, told) as page,
+            Catalogue(output, config.output) as catalogue,
+            no_swap_left(output),
+        ):
+            finished = prepare(output, config, source)
+            jobs = catalogue.begun(_jobs(config, source, finished), finished.before)
+            return _make(config, source, finished, jobs, distributor, lock, told, [catalogue, page])
+
+
+def _take_part(
+    config: Config,
+    source: Source,
+    output: OutputFolder,
+    distributor: Distributor,
+    member: Member,
+    told: RunInfo,
+    claims: Claims | None = None,
+) -> RunReport:
+    """`download` by one of several that make the dataset together; the last of them sees to what tells of the whole."""
+    refuse_private(output, config.run)
+    owns = member.owns or (lambda shard_id: False)
+    told = replace(told, member=member.name)
+    with joined(output, member) as lock, closing(claims) if claims is not None else nullcontext():
+        with whole(output, lock, "join", member):
+            finish_swaps(output, owns)
+            if claims is not None:
+                claims.begin(lock)
+            finished = prepare(output, config, source, member, lambda: is_alone(output, member))
+            reopen(output, config.output)
+        output.guard = Guard(output, lock.holds)
+        try:
+            with no_swap_left(output, owns):
+                report = _make_share(config, source, finished, distributor, lock, told, claims)
+        except IncompleteRun:
+            _record(output, lock, member, finished)
+            raise
+        _record(output, lock, member, finished)
+        if missing := finished.missing():
+            log.info("%s left to others, and so is the end", shard_count(len(missing), "is", "are"))
+            return report
+        with whole(output, lock, "finish", member):
+            if is_closed(output, config.output):
+                log.info("another one has finished the dataset")
+            else:
+                _tell_of_all(output, config.output, config.watch, told)
+                log.info("the dataset is finished: all of its shards are there")
+            if claims is not None:
+                claims.clear(finished.all)
+        return report
+
+
+def _make_share(
+    config: Config,
+    source: Source,
+    finished: Finished,
+    distributor: Distributor,
+    lock: RunLock,
+    told: RunInfo,
+    claims: Claims | None,
+) -> RunReport:
+    """The shards of a rank; or, with `claims`, those that others do not have, and what they leave."""
+    if claims is None:
+        return _make(config, source, finished, _jobs(config, source, finished), distributor, lock, told)
+
+    def again(state: Callable[[int, int], State]) -> Iterator[ShardJob]:
+        with closing(Source.of(config)) as anew:
+            if anew.list_files != source.list_files:
+                raise ReadError("its first row", "the url list has changed since the run began")
+            yield from _planned(config, anew, finished, state)
+
+    rest = partial(claims.rest, again=again if source.can_be_read_again else None)
+    jobs = claims.paced(_jobs(config, source, finished, claims.asked(finished)), lambda: finished.outlook(source))
+    return _make(config, source, finished, jobs, claims.told(distributor), lock, told, rest=rest)
+
+
+def _record(output: OutputFolder, lock: RunLock, member: Member, finished: Finished) -> None:
+    """Tell others where the list ends."""
+    if not finished.is_recorded:
+        with whole(output, lock, "finish", member):
+            finished.record()
+
+
+def _jobs(
+    config: Config, source: Source, finished: Finished, state: Callable[[int, int], State] | None = None
+) -> Iterator[ShardJob]:
+    """What is to be made of the list; `state` is asked instead of `finished`, which it asks."""
+    return finished.noted(_planned(config, source, finished, state or finished, finished.check))
+
+
+def _planned(
+    config: Config,
+    source: Source,
+    finished: Finished,
+    state: Callable[[int, int], State],
+    check: Callable[[Cut], object] | None = None,
+) -> Iterator[ShardJob]:
+    names = Layout(config.output.number_sample_per_shard, config.output.oom_shard_count)
+    rows, schema = source.batches(ends=finished.by_file), source.schema
+    first, by_file = finished.first_shard, finished.by_file
+    if config.output.dedupe == "run":
+        rows, schema = mark_duplicates(rows, schema, names, first, config.media)
+    return plan(rows, schema, names.rows_per_shard, state, first, by_file, check)
+
+
+def _make(
+    config: Config,
+    source: Source,
+    finished: Finished,
+    jobs: Iterator[ShardJob],
+    distributor: Distributor,
+    lock: RunLock,
+    told: RunInfo,
+    more: Sequence[Reporter] = (),
+    rest: Callable[[Sequence[ShardError]], Iterator[ShardJob] | None] | None = None,
+) -> RunReport:
+    """Run the jobs; `more` are told of it, besides those that the options ask for; `rest` are jobs behind them."""
+    worker = ShardWorker(
+        config.output,
+        config.fetch,
+        holds=lock.holds,
+        storage=config.storage,
+        media=config.media,
+        limits=config.run.transform_limits,
+    )
+    told = replace(told, finished=finished.before, missing=finished.missing)
+    tell = [*reporters(config.watch, told, config.run.quiet), *more]
+    watched = lock.watched(distributor)
+    return run(worker, jobs, watched, tell, finished, config.run, lambda: finished.outlook(source), rest)
+
+
+def _tell_of_all(output: OutputFolder, made: OutputOptions, watch: WatchOptions, told: RunInfo) -> None:
+    """Write what tells of the dataset as a whole."""
+    with LastPage(watch, told) as page:
+        rebuild(output, made)
+        page.on_finish(RunReport(shards=1))
+
+
+def finish(output_folder: Any = None, **options: Any) -> Completion:
+    """Write the files that tell of a dataset as a whole, which runs that make it together leave to the last of them."""
+    given = options if output_folder is None else {"output_folder": output_folder, **options}
+    (asked,) = parse_groups(given, [FinishOptions])
+    storage = StorageOptions(storage_options=asked.storage_options)
+    output = OutputFolder.at(asked.output_folder, storage)
+    made, _ = options_of(output)
+    told = _told("finish", output, flat([asked]), storage, made)
+    with locked(output, "finish"), no_swap_left(output):
+        _tell_of_all(output, made, WatchOptions(report=asked.report), told)
+        return Completion.of(output)
 
 
 def retry(output_folder: Any = None, **options: Any) -> RunReport:
@@ -105,8 +236,10 @@ def retry(output_folder: Any = None, **options: Any) -> RunReport:
     writer = registry.load("writers", made_with.output_format)
     columns = _pipeline_again(media).metadata(writer.has_members)
     check_reporters(watch)
+    _check_distributor(running)
     told = _told("retry", output, flat(groups), storage, made_with)
     with (
+        _distributing(running) as distributor,
         locked(output, "retry") as lock,
         LastPage(watch, told) as page,
         Catalogue(output, made_with) as catalogue,
@@ -121,13 +254,12 @@ def retry(output_folder: Any = None, **options: Any) -> RunReport:
                 "%d shards are not finished, the first is %d: the command that began them makes them", count, first
             )
         worker = ShardWorker(
-            made_with, fetch, run=lock.run, storage=storage, media=media, limits=running.transform_limits
+            made_with, fetch, holds=lock.holds, storage=storage, media=media, limits=running.transform_limits
         )
-        distributor = lock.watched(_distributor(running))
         jobs = catalogue.begun(failed.jobs(), failed.shards)
         told = replace(told, finished=failed.shards)
         tell = [*reporters(watch, told, running.quiet), catalogue, page]
-        return run(worker, jobs, distributor, tell, failed, running, failed.outlook)
+        return run(worker, jobs, lock.watched(distributor), tell, failed, running, failed.outlook)
 
 
 @contextmanager
@@ -137,6 +269,7 @@ def _opened(config: Config) -> Iterator[tuple[Source, OutputFolder]]:
     # So that a missing extra, or step, is told before anything is made:
     writer = registry.load("writers", config.output.output_format)
     check_reporters(config.watch)
+    _check_distributor(config.run)
     pipeline = Pipeline(config.media, recipes.set_by(config.output.preset))
     if config.run.distributor != "inline":
         check_travels(config.files.transform or ())
@@ -169,7 +302,7 @@ def _samples(output: OutputFolder, storage: StorageOptions) -> Callable[[int], S
 
 
 def _told(
-    command: Literal["download", "retry"],
+    command: Literal["download", "retry", "finish"],
     output: OutputFolder,
     options: Mapping[str, Any],
     storage: StorageOptions,
@@ -197,11 +330,23 @@ def _pipeline_again(media: MediaOptions) -> Pipeline:
         ) from error
 
 
-def _distributor(running: RunOptions) -> Distributor:
-    if running.distributor == "inline" and is_own_process() and quieting.is_wanted():
-        quieting.be_quiet()  # child processes are anyway
+def _check_distributor(running: RunOptions) -> None:
+    """Raises UsageError if the part cannot be had, or cannot do what the options ask for."""
+    if running.distributor != "multiprocessing" and is_own_process() and quieting.is_wanted():
+        quieting.be_quiet()  # its child processes are anyway; those of clusters have much to say
+    part = registry.load("distributors", running.distributor)
+    if hasattr(part, "check"):
+        part.check(running)
+
+
+@contextmanager
+def _distributing(running: RunOptions) -> Iterator[Distributor]:
     distributor: Distributor = registry.load("distributors", running.distributor)(running)
-    return distributor
+    try:
+        yield distributor
+    finally:
+        if hasattr(distributor, "close"):
+            distributor.close()
 
 
 document(
@@ -210,6 +355,12 @@ document(
     RunReport,
     "Returns the figures of the run. Raises UsageError if it cannot start (nothing was created), and",
     "IncompleteRun, with the figures, if shards could not be written or the list broke off.",
+)
+document(
+    finish,
+    [FinishOptions],
+    Completion,
+    "Returns which shards are finished. Raises UsageError if there is no dataset, or others are at work in it.",
 )
 document(
     retry,

@@ -274,3 +274,18 @@ def rebuild(output: OutputFolder, options: OutputOptions) -> None:
     with catalogue._telling():
         catalogue._former()  # to be replaced, be there shards or not
         catalogue._write(is_open=False)
+
+
+def reopen(output: OutputFolder, options: OutputOptions) -> None:
+    """Mark the list as open, if there is one: others that make the dataset do not keep it true. Raises OutputError."""
+    former = Catalogue(output, options)._former()
+    if former is not None and not former.is_open:
+        output.write(layout.SHARDS_FILE, former.opened())
+
+
+def is_closed(output: OutputFolder, options: OutputOptions) -> bool:
+    """Whether there is a list that says that it is true, and has all shards that are finished now."""
+    former = Catalogue(output, options)._former()
+    if former is None or former.is_open:
+        return False
+    return former.entries.keys() >= layout.finished_shards(output.names())

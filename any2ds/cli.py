@@ -96,6 +96,13 @@ def _commands() -> dict[str, Command]:
             _report,
             "output_folder",
         ),
+        "finish": Command(
+            "any2ds finish OUTPUT_FOLDER",
+            "the files that tell of a whole dataset, after several runs made it together",
+            [config.FinishOptions],
+            _finish,
+            "output_folder",
+        ),
         "retry": Command(
             "any2ds retry OUTPUT_FOLDER [--codes=timeout_total,http_5xx] [--option=value ...]",
             "fetch again what failed in a dataset",
@@ -109,9 +116,23 @@ def _commands() -> dict[str, Command]:
 
 def _download(options: dict[str, Any]) -> int:
     from any2ds.api import download
+    from any2ds.config import GROUPS, ShareOptions, parse_groups
+    from any2ds.membership import from_environment
 
-    download(**options)
+    (share,) = (group for group in parse_groups(options, GROUPS) if isinstance(group, ShareOptions))
+    numbers, word = from_environment(share, os.environ)
+    if word:
+        logging.getLogger("any2ds").warning(word)
+    download(**{**options, **numbers})
     return 0
+
+
+def _finish(options: dict[str, Any]) -> int:
+    from any2ds.api import finish
+
+    completion = finish(**options)
+    _say(str(completion), sys.stdout)
+    return 0 if completion.is_whole else 1
 
 
 def _retry(options: dict[str, Any]) -> int:

@@ -36,6 +36,7 @@ from any2ds.parsers import (
     cookie_file,
     extension,
     failure_codes,
+    flags,
     grace,
     hash_check,
     header_value,
@@ -111,6 +112,7 @@ def _all_names() -> frozenset[str]:
 
 # --- the options, by group ---
 
+_ON_THIS_MACHINE = ("multiprocessing", "inline")  # distributors whose workers run where the run does
 MOST_HEADER_BYTES = 300 << 10  # of one answer, interim ones (1xx) included: libcurl's own limit
 _MOST_AUTO = 8192  # transfers in flight that thread_count=auto never exceeds
 _LEAST_SHARE = 1 << 16  # bytes of memory for each of them
@@ -320,10 +322,31 @@ class RunOptions:
     """How the work is shared out"""
 
     processes_count: int | None = option(
-        "worker processes, no more than there are shards", optional(integer(1, 1024)), None, "number of cores"
+        "worker processes, no more than there are shards",
+        optional(integer(1, 1024)),
+        None,
+        "number of cores; on a cluster: what it can run at a time",
     )
-    distributor: str = option("multiprocessing, or inline for debugging", part("distributors"), "multiprocessing")
-    subjob_size: int = option("shards per job, for distributors that need it", integer(1), 1000)
+    distributor: str = option(
+        "multiprocessing; pyspark, ray or beam, which run on clusters; or inline for debugging",
+        part("distributors"),
+        "multiprocessing",
+    )
+    ray_address: str | None = option(
+        "distributor=ray: the cluster: host:port, ray://host:10001, or auto for the one that this machine is in",
+        optional(text),
+        None,
+        "RAY_ADDRESS if that is set, else one on this machine that ends with the run",
+    )
+    beam_options: tuple[str, ...] | None = option(
+        "distributor=beam: what its PipelineOptions take: --runner=DataflowRunner,--project=...; a list for values"
+        " with ,-- in them",
+        optional(flags),
+        None,
+        "this machine",
+        is_secret=True,  # there are keys of stores among them
+    )
+    subjob_size: int = option("shards that a cluster is given in one job", integer(1), 1000)
     max_shard_retry: int = option(
         "further tries at a shard that failed as a whole, or whose worker process died", integer(0, 1000), 3
     )
@@ -331,7 +354,10 @@ class RunOptions:
         "seconds that open shards may take to be finished after Ctrl-C or SIGTERM; 0 stops at once", grace, 10.0
     )
     transform_threads: int | None = option(
-        "threads per process that decode and encode", optional(integer(1, 1024)), None, "cores / processes"
+        "threads per process that decode and encode",
+        optional(integer(1, 1024)),
+        None,
+        "cores / processes; 1 on a cluster",
     )
     transform_timeout: float = option(
         "seconds for one file, or batch, after which its row fails as transform_timeout; 0 for no limit", seconds, 300.0
@@ -347,8 +373,43 @@ class RunOptions:
 
     @property
     def transform_limits(self) -> TransformLimits:
-        threads = self.transform_threads or -(-cores() // (self.processes_count or cores()))
+        # The cores of this machine say nothing of those of a cluster, which gives a task one unless told otherwise.
+        is_here = self.distributor in _ON_THIS_MACHINE
+        threads = self.transform_threads or (-(-cores() // (self.processes_count or cores())) if is_here else 1)
         return TransformLimits(threads, self.transform_timeout, self.max_decoded_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOptions:
+    """How several runs make a dataset together"""
+
+    rank: int | None = option(
+        "number of this run among those that make the dataset together, from 0: it makes each world_size-th shard",
+        optional(integer(0)),
+        None,
+        "on the command line, as Slurm, torchrun or Kubernetes say: SLURM_PROCID, RANK, JOB_COMPLETION_INDEX",
+    )
+    world_size: int | None = option(
+        "how many they are; 1 to have the folder alone, whatever the environment says",
+        optional(integer(1)),
+        None,
+        "SLURM_NTASKS, WORLD_SIZE",
+    )
+    claim: str | None = option(
+        "store: any number of runs make the dataset together, each taking the next shard that none has taken; who has "
+        "which is kept in the output folder, on a disk or an object store",
+        optional(one_of("store")),
+        None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FinishOptions:
+    """Which dataset"""
+
+    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+    report: bool = option("write report.html into the folder", boolean, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,6 +508,7 @@ class Config:
     video: VideoOptions
     fetch: FetchOptions
     run: RunOptions
+    share: ShareOptions
     watch: WatchOptions
 
     @classmethod
@@ -478,6 +540,7 @@ GROUPS: tuple[Any, ...] = (
     *MEDIA_GROUPS,
     FetchOptions,
     RunOptions,
+    ShareOptions,
     WatchOptions,
 )
 """Those of `download`. Other commands have others, and some in common with it."""

@@ -156,6 +156,8 @@ class OutputError(UsageError):
 class OutputInUse(OutputError):
     """Another run is at work in the output folder; the words say which."""
 
+    command = ""  # what the other one does, where that is known
+
 
 class MissingExtra(UsageError):
     """`extra` is the name in `pip install any2ds[extra]` that brings the missing library."""

@@ -9,9 +9,12 @@ report.html              what has become of it all, for people
 features.json,
 dataset_info.json        what TensorFlow Datasets opens a folder of tfrecord or arrayrecord by
 _lock.json, _lock        which run is at work here; gone when it has ended
-_wandb.json              which run of Weights & Biases tells of this dataset
+_lock_rank-3-of-8.json   the same for each of several that share the shards
+_wandb.json              which run of Weights & Biases tells of this dataset; `_wandb_rank-3-of-8.json` of that one
 _progress/<time>.jsonl   how runs went, of the reporter jsonl
 _tensorboard/            the same for TensorBoard
+_claims/00000012.0       which of several runs makes shard 12; the highest number after the dot counts
+_work/<run>/             word that the workers of a cluster leave for the run, and the run for them
 _tmp/<run>/              shards being written; renamed into place when they are whole
 _swap/00000/             the new version of a shard that is about to replace the former one
 """
@@ -33,8 +36,9 @@ FOLDER_FILES = (SHARDS_FILE, REPORT_FILE)  # that tell of the finished shards as
 WANDB_FILE = "_wandb.json"
 PROGRESS_FOLDER = "_progress"
 TENSORBOARD_FOLDER = "_tensorboard"
-WATCHING = (WANDB_FILE, PROGRESS_FOLDER, TENSORBOARD_FOLDER)  # what reporters keep of the runs that made a dataset
-KERNEL_LOCK = "_lock"  # locked by the run's process for as long as that lives
+WATCHING = (WANDB_FILE, PROGRESS_FOLDER, TENSORBOARD_FOLDER)
+WORK_FOLDER = "_work"
+CLAIMS_FOLDER = "_claims"
 TEMPORARY_FOLDER = "_tmp"
 SWAP_FOLDER = "_swap"
 
@@ -78,3 +82,36 @@ def finished_shards(names: Iterable[str]) -> frozenset[int]:
     """The shards whose stats file is among the file `names` of an output folder."""
     matches = (_STATS.fullmatch(name) for name in names)
     return frozenset(int(match[1]) for match in matches if match)
+
+
+MEMBER_LOCKS = "_lock_"  # with which the names of their files begin
+_MEMBER = re.compile(r"_lock_([a-z0-9-]+)\.json")
+
+
+_WANDB_OF_MEMBER = re.compile(r"_wandb_[a-z0-9-]+\.json")
+
+
+def member_lock(member: str) -> str:
+    """The lock file of one of several runs that make a dataset together."""
+    return f"{MEMBER_LOCKS}{member}.json"
+
+
+def member_of(lock_file: str) -> str:
+    """The name of that run; empty if `lock_file` is none of those."""
+    match = _MEMBER.fullmatch(lock_file)
+    return match[1] if match else ""
+
+
+def wandb_file(member: str) -> str:
+    """That of one of several runs that make a dataset together, or of a run that makes it alone: ""."""
+    return f"_wandb_{member}.json" if member else WANDB_FILE
+
+
+def is_of_watching(name: str) -> bool:
+    """Whether reporters keep it, of the runs that made a dataset."""
+    return name in WATCHING or _WANDB_OF_MEMBER.fullmatch(name) is not None
+
+
+def kernel_lock(lock_file: str) -> str:
+    """The file beside a lock file that is locked by its holder's process for as long as that lives: `_lock`."""
+    return lock_file.removesuffix(".json")

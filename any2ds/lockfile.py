@@ -1,4 +1,4 @@
-"""`_lock.json` in an output folder: what it says, and how it is written on each kind of store."""
+"""`_lock.json` and its like in an output folder: what they say, and how they are written on each kind of store."""
 
 from __future__ import annotations
 
@@ -24,8 +24,16 @@ _PAUSE = 0.05  # seconds between two of them
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """That a run has what a lock file stands for, as its workers are told it."""
+
+    file: str  # in the output folder: `_lock.json`, which stands for all of it, or another
+    run: str  # whom the file has to name
+
+
+@dataclass(frozen=True, slots=True)
 class Holder:
-    """The run that has an output folder to itself."""
+    """The run that has an output folder to itself, or whatever else a lock file stands for."""
 
     run: str  # no other has the same
     command: str  # what it does: download, retry ...
@@ -58,11 +66,12 @@ def is_blank(content: bytes) -> bool:
 
 
 class LockFile:
-    """`_lock.json` of one output folder. Its methods raise whatever the file system raises."""
+    """A lock file of one output folder. Its methods raise whatever the file system raises."""
 
-    def __init__(self, output: OutputFolder) -> None:
-        self._output = output
-        self._path = Path(output.path) / layout.LOCK_FILE if output.is_local else None
+    def __init__(self, output: OutputFolder, name: str = layout.LOCK_FILE) -> None:
+        self._output, self.name = output, name
+        self.folder = output.url
+        self._path = Path(output.path) / name if output.is_local else None
 
     def read(self) -> bytes | None:
         """None if there is none. Raises OutputError if it is of something else than any2ds."""
@@ -70,10 +79,10 @@ class LockFile:
         for attempt in range(_TRIES):
             if attempt:
                 time.sleep(_PAUSE)
-            content = self._output.read(layout.LOCK_FILE)
+            content = self._output.read(self.name)
             if content is None or is_blank(content) or Holder.parse(content) is not None:
                 return content
-        raise OutputError(f"{self._output.url!r} holds a {layout.LOCK_FILE} that any2ds did not write")
+        raise OutputError(f"{self._output.url!r} holds a {self.name} that any2ds did not write")
 
     def holder(self) -> Holder | None:
         """Whom it names; None if it is not there, or blank."""
@@ -95,7 +104,7 @@ class LockFile:
                     raise
             return True
         if not is_object_store(self._output.fs):
-            self._output.put(layout.LOCK_FILE, content)
+            self._output.put(self.name, content)
             return False
         return self._create_object(content)
 
@@ -106,11 +115,11 @@ class LockFile:
             self._pipe_new(content)
         except Exception as error:
             said = error
-        found = self._output.read(layout.LOCK_FILE)
+        found = self._output.read(self.name)
         if found != content:
             if found is not None:
-                raise FileExistsError(layout.LOCK_FILE) from said
-            self._output.put(layout.LOCK_FILE, content)  # perhaps it does not know how to make what is new only
+                raise FileExistsError(self.name) from said
+            self._output.put(self.name, content)  # perhaps it does not know how to make what is new only
             return False
         try:
             self._pipe_new(content)  # a store that takes this as well does not know what "new" means
@@ -119,7 +128,7 @@ class LockFile:
         return False
 
     def _pipe_new(self, content: bytes) -> None:
-        self._output.put(layout.LOCK_FILE, content, new=True)
+        self._output.put(self.name, content, new=True)
 
     def write(self, content: bytes) -> None:
         """Write over one that is there."""
@@ -127,11 +136,11 @@ class LockFile:
             with open(self._path, "r+b") as stream:  # in place: it is the same file to whoever has it open
                 _write(stream, content)
         else:
-            self._output.put(layout.LOCK_FILE, content)
+            self._output.put(self.name, content)
 
     def remove(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self._output.remove(layout.LOCK_FILE)
+            self._output.remove(self.name)
 
 
 def _write(stream: Any, content: bytes) -> None:

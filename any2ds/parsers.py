@@ -178,6 +178,20 @@ def names(value: Any) -> tuple[str, ...]:
     return found
 
 
+def flags(value: Any) -> tuple[str, ...]:
+    """Flags of another program: `--a=1,--b`, `["--a=1", "--b"]` or a list. A comma separates two where `--` follows."""
+    if isinstance(value, str):
+        try:
+            listed = json.loads(value)
+        except ValueError:
+            listed = re.split(r"\s*,\s*(?=--)", value.strip())
+        value = listed
+    found = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else ()
+    if not found or not all(isinstance(flag, str) and re.match(r"--\w", flag) for flag in found):
+        raise ValueError("flags such as --name=value,--other=value, or a list of them")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class HashCheck:
     """Which hash of each file is known beforehand, and where it stands."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, Protocol
 import pyarrow as pa
 
 from any2ds.config import OutputOptions, StorageOptions
+from any2ds.lockfile import Hold
 from any2ds.mediaoptions import MediaOptions
 from any2ds.metadata import MetadataTable
 from any2ds.storage import OutputFolder
@@ -212,9 +213,23 @@ class Worker(Protocol):
         """Asked from another thread: whether it is held up by a disk, which is no reason to lose patience."""
         ...
 
+    @property
+    def folder(self) -> OutputFolder:
+        """Where it publishes: a place that all workers of a run see, and the run as well. Another object each time."""
+        ...
+
+    def under(self, holds: tuple[Hold, ...]) -> Worker:
+        """The same, but publishing nothing once one of `holds` is lost."""
+        ...
+
 
 class Distributor(Protocol):
-    """Runs a worker over jobs, somewhere. Made from RunOptions."""
+    """Runs a worker over jobs, somewhere. Made from RunOptions.
+
+    If it has a method `close()` that is called when the run is over, in whatever way, and its folder is free again. A
+    static method `check(options)` of its class is called where it is there, before anything is made, and raises
+    UsageError if it cannot do what the options ask for.
+    """
 
     def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
         """Every job gives one ShardReport or ShardError, in any order, with Progress in between.
@@ -244,7 +259,7 @@ def _none(count: int) -> Sequence[Thumbnail]:
 class RunInfo:
     """What reporters may know of a run before it begins."""
 
-    command: Literal["download", "retry"]
+    command: Literal["download", "retry", "finish"]
     output: OutputFolder
     options: Mapping[str, Any]  # as given and by default, without secrets
     storage: StorageOptions
@@ -252,6 +267,8 @@ class RunInfo:
     made: OutputOptions | None = None  # how the dataset is made
     finished: Collection[int] = ()  # the shards that are there before it begins
     from_shell: bool = False  # whether the person has typed a command, rather than called a function
+    member: str = ""  # which of several runs that make the dataset together it is, as `rank-3-of-8`
+    missing: Callable[[], Collection[int]] = tuple  # shards that others are to make, when all of its own are through
     # Up to so many samples of the finished shards, as people may look at them. It reads files, takes
     # its time, and gives fewer rather than raising.
     samples: Callable[[int], Sequence[Thumbnail]] = _none

@@ -31,9 +31,12 @@ _EXTRAS = {
     "pypdfium2": "text",
     "google_crc32c": "tfrecord",
     "array_record": "arrayrecord",
+    "apache_beam": "beam",
+    "pyspark": "spark",
     "wandb": "wandb",
     "tensorboard": "tensorboard",
     "prometheus_client": "prometheus",
+    "'ray'": "ray",  # in quotes: it is a part of other names, such as numpy's multiarray
     "requests": "requests",  # late: words about the others may mention it
     "socks": "requests",
 }

@@ -16,7 +16,7 @@ from any2ds.monitor import Monitor, Outlook
 from any2ds.protocols import Distributor, Reporter, Worker
 from any2ds.reporting import Reporters
 from any2ds.stopping import Stop, stoppable
-from any2ds.types import Event, Progress, RunReport, ShardJob
+from any2ds.types import Event, Progress, RunReport, ShardError, ShardJob
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +43,13 @@ def run(
     finished: PassedOver,
     options: RunOptions | None = None,
     outlook: Callable[[], Outlook] = Outlook,
+    more: Callable[[Sequence[ShardError]], Iterator[ShardJob] | None] | None = None,
 ) -> RunReport:
     """The figures of the whole; `finished` knows the shards that the plan passes over, `outlook` how much there is.
 
-    Shards that failed as a whole are tried again at the end. Raises IncompleteRun, with the figures, if a shard is
-    missing all the same or the list broke off, and what `stopping` says if the run was stopped.
+    Shards that failed as a whole are tried again at the end. Then `more`, which is told of those that have failed for
+    good, is asked for further jobs, until there are none. Raises IncompleteRun, with the figures, if a shard is missing
+    all the same or the list broke off, and what `stopping` says if the run was stopped.
     """
     options = options or RunOptions()
     tell = Reporters(reporters)
@@ -77,6 +79,11 @@ def run(
                     for error in account.unreported():
                         happened(error)
                     todo = account.another_pass()
+                    if todo is None:
+                        for error in account.given_up():
+                            happened(error)
+                        others = None if broken or more is None else more(account.total.failed_shards)
+                        todo = None if others is None else account.opened(_readable(others, broken))
                 for error in account.given_up():
                     happened(error)
         finally:

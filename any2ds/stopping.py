@@ -36,6 +36,11 @@ def raise_for(number: int, frame: Any = None) -> NoReturn:
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler, raise_for)
 
 
+def _is_default(handler: Any) -> bool:
+    """Whether nobody has put it there on purpose: a Spark session brings one that cancels all of its jobs."""
+    return handler in _DEFAULTS or getattr(handler, "__module__", "").startswith("pyspark.")
+
+
 class Stop:
     """Whether the run was asked to stop, and by which signal."""
 
@@ -123,7 +128,7 @@ def stoppable(tell: Callable[[float], None], grace: float) -> Iterator[Stop]:
     try:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, *_TERMINATING):
-                if (present := signal.getsignal(number)) in _DEFAULTS:
+                if _is_default(present := signal.getsignal(number)):
                     replaced[number] = present
                     signal.signal(number, stop.handle)
         if replaced:

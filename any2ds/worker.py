@@ -8,6 +8,7 @@ Shards overlap: when the last rows of one wait for slow hosts, rows of the next 
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import sys
 import threading
@@ -15,11 +16,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 
-from any2ds import registry
+from any2ds import layout, registry
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions, OutputOptions, StorageOptions
 from any2ds.describe import Describe
@@ -28,6 +30,7 @@ from any2ds.fetch import UrlFetcher
 from any2ds.fetch.limits import process_limit, watchdog_limit
 from any2ds.isolation import Isolation
 from any2ds.lock import Guard
+from any2ds.lockfile import Hold
 from any2ds.mediaoptions import MediaOptions, TransformLimits
 from any2ds.openshards import OpenShards
 from any2ds.protocols import Fetcher
@@ -36,7 +39,7 @@ from any2ds.steps import Steps
 from any2ds.storage import OutputFolder
 from any2ds.storage.disk import is_full
 from any2ds.storage.staging import staging
-from any2ds.storage.stores import Stores
+from any2ds.storage.stores import Stores, absolute
 from any2ds.transforming import Transforming
 from any2ds.transforms import Pipeline
 from any2ds.types import (
@@ -64,14 +67,15 @@ class ShardWorker:
         options: OutputOptions,
         fetch: FetchOptions,
         new_fetcher: Callable[[FetchOptions, Buffer], Fetcher] | None = None,
-        run: str | None = None,
+        holds: tuple[Hold, ...] = (),
         storage: StorageOptions | None = None,
         media: MediaOptions | None = None,
         limits: TransformLimits | None = None,
     ) -> None:
-        """`run` is the `RunLock.run` without which it publishes nothing; None: it has the output to itself."""
-        self._run = run
-        self._options = options
+        """`holds` are those of the `RunLock` without which it publishes nothing."""
+        self._holds = holds
+        # It may be called in another working directory, on a machine of a cluster.
+        self._options = replace(options, output_folder=absolute(options.output_folder))
         self._storage = storage or StorageOptions()
         self._fetch = fetch
         self._media, self._limits = media or MediaOptions(), limits or TransformLimits()
@@ -80,6 +84,15 @@ class ShardWorker:
         self._stopping = False
         self.patience = process_limit(fetch)
         self.log_level = log.getEffectiveLevel()  # for whatever process it is sent to
+
+    @property
+    def folder(self) -> OutputFolder:
+        return OutputFolder.at(self._options.output_folder, self._storage)
+
+    def under(self, holds: tuple[Hold, ...]) -> ShardWorker:
+        worker = copy.copy(self)
+        worker._holds = (*self._holds, *holds)
+        return worker
 
     @property
     def waiting(self) -> bool:
@@ -98,13 +111,16 @@ class ShardWorker:
         has_members = registry.load("writers", self._options.output_format).has_members
         pa.array([])  # its first call imports pandas, if that is installed: 0.2 s, better now than between two turns
         with ExitStack() as stack:
-            output = OutputFolder.at(self._options.output_folder, self._storage)
+            output = self.folder
+            if self._holds:
+                output.guard = Guard(output, self._holds)
+            if output.is_local:  # on another machine it may be a folder of that name: nothing is made there
+                output.guard()
             room = output.staging_room
             with room.watched():
                 room.check()
-                folder = stack.enter_context(staging(output.staging_root, output.identity))
-            if self._run is not None:
-                output.guard = Guard(output, self._run)
+                member = next((found for hold in self._holds if (found := layout.member_of(hold.file))), "")
+                folder = stack.enter_context(staging(output.staging_root, output.identity, member))
             output.guard()  # after staging is there, where a run that takes over looks: one of us sees the other
             publisher = ThreadPoolExecutor(1, thread_name_prefix="any2ds-publisher")
             buffers = stack.enter_context(ExitStack())  # closed after the shards, which hold bodies

@@ -285,6 +285,29 @@ class TestValues:
         assert not found.is_open
         assert ShardList.parse(to_json(entries, options, is_open=True)).is_open
 
+    def test_a_list_without_shards_is_one(self) -> None:
+        assert json.loads(to_json([], OutputOptions(), is_open=False))["shardlist"] == []
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="the system tells there what a process has taken at most")
+    def test_a_long_list_takes_the_memory_of_its_bytes(self) -> None:
+        program = (
+            "from any2ds.config import OutputOptions\n"
+            "from any2ds.shardlist import ShardEntry, to_json\n"
+            "def most():\n"
+            "    lines = open('/proc/self/status').read().splitlines()\n"
+            "    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith('VmHWM'))\n"
+            "entries = [ShardEntry(n, 10000, 9000, 9 << 20, 9 << 20, {'jpg': 9000}) for n in range(40_000)]\n"
+            "options = OutputOptions()\n"
+            "to_json(entries[:100], options, False)\n"
+            "before = most()\n"
+            "size = len(to_json(entries, options, False))\n"
+            "print(most() - before, size)\n"
+        )
+        said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        taken, size = map(int, said.split())
+        assert size > 4 << 20
+        assert taken < 6 * size
+
     def test_stats_of_img2dataset_tell_less(self) -> None:
         stats = b'{"count": 10, "successes": 8, "failed_to_download": 2, "failed_to_resize": 0, "status_dict": {}}'
         assert entry_of(3, stats, 20480) == ShardEntry(3, 10, 8, 0, 20480, {})

@@ -125,7 +125,7 @@ REFUSED = [
     (["--url_list=urls.txt", "--file_ext=TXT"], "json the metadata's"),
     (["--url_list=urls.txt", "--user_agent=é"], "ASCII"),
     (["--url_list=urls.txt", "--compute_hash=crc"], "one of md5, sha256, sha512"),
-    (["--url_list=urls.txt", "--distributor=cloud"], "one of inline, multiprocessing"),
+    (["--url_list=urls.txt", "--distributor=cloud"], "inline, multiprocessing"),
     (["--url_list=urls.txt", "more.txt"], "unexpected 'more.txt'"),
     (["verifi", "out"], "did you mean verify?"),
     (["--output_format=webdataset"], "url_list is missing"),
@@ -137,6 +137,7 @@ REFUSED = [
     (["--url_list=urls.txt", "--output_folder=urls.txt/out"], "cannot be written"),
     (["--url_list=gs://bucket/urls.txt"], "pip install 'any2ds[gcs]'"),
     (["--url_list=urls.txt", "--output_folder=gs://bucket/out"], "pip install 'any2ds[gcs]'"),
+    (["--url_list=urls.txt", "--distributor=pyspark"], "pip install 'any2ds[spark]'"),
     (["--url_list=urls.txt", "--output_folder=memory://out"], "--distributor=inline"),
     (["--config=absent.yaml"], "absent.yaml"),
     (["--config=bad.yaml"], "did you mean timeout?"),
@@ -146,7 +147,7 @@ IN_ONE_PROCESS = """
 import json, os, sys
 from any2ds.cli import run
 
-sys.modules["gcsfs"] = None
+sys.modules["gcsfs"] = sys.modules["pyspark"] = None
 for number, arguments in enumerate(json.loads(sys.argv[1])):
     os.chdir(str(number))
     print("\\0", run(arguments), end="\\0", flush=True)

@@ -30,9 +30,21 @@ LAYERS = [
         "layout",
         "manifest",
     }
-    | {"storage", "lock", "lockfile", "buffer", "metadata", "tables", "media", "shardlist", "watchdog", "footprint"},
+    | {
+        "storage",
+        "lock",
+        "lockfile",
+        "membership",
+        "buffer",
+        "metadata",
+        "tables",
+        "media",
+        "shardlist",
+        "watchdog",
+        "footprint",
+    },
     {"readers", "fetch", "transforms", "writers", "distributors", "reporters"},
-    {"sources", "plan", "dedupe", "resume", "failed"}
+    {"sources", "plan", "dedupe", "resume", "failed", "claims"}
     | {
         "jobrows",
         "workshop",
@@ -61,6 +73,7 @@ LAYERS = [
         "hub",
         "records",
         "catalogue",
+        "completion",
         "tfds",
         "survey",
         "painting",
@@ -68,7 +81,7 @@ LAYERS = [
         "timeline",
         "figures",
     },
-    {"api", "verification", "overview", "datasetcard", "reportpage"},
+    {"api", "verification", "overview", "datasetcard", "reportpage", "samples", "beam"},
     {"cli"},
 ]
 PARTS = LAYERS[2]

@@ -249,8 +249,8 @@ def test_a_dead_run_of_this_machine_is_succeeded_at_once(owner: Owner, out: Outp
     (Path(out.path) / "_lock").write_bytes(record_of(owner))
     never = replace(QUICK, stale=1000, settle=1000)
     with locked(out, "download", never) as lock:
-        assert lock.run is not None
-        assert lock.run in (Path(out.path) / "_lock.json").read_text()
+        (hold,) = lock.holds
+        assert hold.run in (Path(out.path) / "_lock.json").read_text()
 
 
 def test_a_silent_run_of_another_machine_is_watched_and_succeeded(
@@ -340,7 +340,7 @@ def test_a_run_that_lost_the_folder_ends_and_leaves_it_to_the_other(out: OutputF
                 yield ShardError(0, "")
 
     with locked(out, "download", QUICK) as lock:
-        guard = Guard(out, str(lock.run))
+        guard = Guard(out, lock.holds)
         guard()
         path.write_bytes(record_of(ELSEWHERE))
         with pytest.raises(LockLost, match="taken over by another run"):
@@ -391,7 +391,7 @@ def test_a_worker_publishes_nothing_once_its_run_has_lost_the_folder(
         config = Config.from_options(options)
         with locked(output, "download", QUICK) as lock:
             found: list[Event] = []
-            worker = ShardWorker(config.output, config.fetch, run=lock.run)
+            worker = ShardWorker(config.output, config.fetch, holds=lock.holds)
             thread = threading.Thread(target=lambda: found.extend(worker(jobs_of(server.url("a")))))
             thread.start()
             server.wait_for("a")
@@ -402,7 +402,7 @@ def test_a_worker_publishes_nothing_once_its_run_has_lost_the_folder(
             assert len(errors) == 1
             assert "taken over by another run" in errors[0].reason
             assert sorted(set(output.names()) - {"_lock", "_tmp"}) == ["_lock.json"]
-            late = ShardWorker(config.output, config.fetch, run=lock.run)
+            late = ShardWorker(config.output, config.fetch, holds=lock.holds)
             with pytest.raises(LockLost):
                 list(late(jobs_of(server.url("a"))))
         assert sorted(output.names()) == (["_lock.json"] if remote else ["_lock", "_lock.json"])
@@ -504,7 +504,7 @@ def test_runs_of_other_machines_on_an_object_store(bucket: str) -> None:
     with beating(write), pytest.raises(OutputInUse, match="on elsewhere"), locked(output, "download", QUICK):
         raise AssertionError
     with locked(output, "download", replace(QUICK, stale=0.2)) as lock:  # it has fallen silent
-        Guard(output, str(lock.run))()
+        Guard(output, lock.holds)()
     write(record_of(replace(Owner.here(), born="12")))  # one of this machine, killed
     output.write("_probe_0123abcd", b"any2ds")
     with locked(output, "download", replace(QUICK, stale=1000)):

@@ -9,14 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import Any
+from typing import IO, Any, Protocol
 
 from any2ds.childprocess import start
 from any2ds.distributors import _process
 from any2ds.distributors._process import ALIVE, END, STOP
+from any2ds.distributors._told import Told
 from any2ds.protocols import Worker
 from any2ds.types import Event, Progress, ShardError, ShardJob, ShardReport
 from any2ds.watchdog import Watch
@@ -32,34 +32,140 @@ _OUT_OF_MEMORY = (
 )
 
 
-class Child:
-    """A worker process, and the jobs that it has not reported on."""
+class Link(Protocol):
+    """A process that runs `_process`, and the ways to it and back."""
 
-    def __init__(self, worker: Worker, inbox: Inbox) -> None:
+    @property
+    def name(self) -> str:
+        """What it is called in words, such as `worker process 17`."""
+        ...
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is such a process; until then it waits for room somewhere, which may take any time."""
+        ...
+
+    @property
+    def returncode(self) -> int | None:
+        """As Popen has it, once it is known to have ended."""
+        ...
+
+    @property
+    def lost(self) -> str:
+        """If it went with the machine that it was on, or whatever carried its messages: what happened, in words."""
+        ...
+
+    @property
+    def fault(self) -> str:
+        """If there can be no such process, or none that is of use: why, in words."""
+        ...
+
+    @property
+    def answers(self) -> IO[bytes]:
+        """What it says; it ends with the process."""
+        ...
+
+    def send(self, said: bytes) -> None:
+        """Waits until it is on its way. Raises OSError if the process is gone."""
+        ...
+
+    def hang_up(self) -> None:
+        """There is nothing more to be sent."""
+        ...
+
+    def kill(self) -> None:
+        """Without waiting for its end. Called again, by harsher means if there are any."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """For its end, up to so long."""
+        ...
+
+
+class LocalLink:
+    """A process of this machine, and two pipes."""
+
+    is_up = True
+    lost = fault = ""
+
+    def __init__(self) -> None:
         # In a session of its own Ctrl-C does not reach it: the parent decides how a run ends.
         own: dict[str, Any] = {"start_new_session": True}
         if sys.platform == "win32":
             own = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-        said = [pickle.dumps(part, pickle.HIGHEST_PROTOCOL) for part in (sys.path, worker)]
+        self._greeting = pickle.dumps(sys.path, pickle.HIGHEST_PROTOCOL)
         self._process = start(_process.__name__, **own)
+
+    @property
+    def name(self) -> str:
+        return f"worker process {self.pid}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    @property
+    def answers(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def send(self, said: bytes) -> None:
+        pipe = self._process.stdin
+        assert pipe is not None
+        pipe.write(self._greeting + said)
+        self._greeting = b""
+        pipe.flush()
+
+    def hang_up(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, seconds: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+
+class Child:
+    """A worker process, and the jobs that it has not reported on."""
+
+    def __init__(self, worker: Worker, inbox: Inbox, new_link: Callable[[], Link] = LocalLink) -> None:
+        greeting = pickle.dumps(worker, pickle.HIGHEST_PROTOCOL)
+        self._link = new_link()
         self._inbox = inbox
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self.jobs: dict[int, ShardJob] = {}
-        self._told: Counter[str] = Counter()  # rows by outcome, of shards that it has not reported on
-        self._told_bytes = 0
+        self._told = Told()
         self.started = False  # it has asked for a job
         self.released = False  # it was told that there are no more
         self.last_words = ""
         self._messages = 0  # from it; counted as they arrive, whatever else we are doing
         self.watch = Watch(_LONGEST_START, time.monotonic())
-        for part in said:
-            self._outbox.put(part)
+        self._outbox.put(greeting)
         threading.Thread(target=self._listen, name="any2ds-listener", daemon=True).start()
         threading.Thread(target=self._talk, name="any2ds-talker", daemon=True).start()
 
     @property
+    def name(self) -> str:
+        return self._link.name
+
+    @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._link.pid
+
+    @property
+    def is_up(self) -> bool:
+        return self._link.is_up
 
     def has_started(self, patience: float) -> None:
         """It has asked for a job; from now on it may say nothing for `patience` seconds."""
@@ -68,7 +174,8 @@ class Child:
 
     def is_stuck(self, now: float) -> bool:
         """Whether it has said nothing for too long, although it has something to do."""
-        return self.watch.look(now, self._messages, bool(self.jobs) or self.released or not self.started)
+        is_busy = bool(self.jobs) or self.released or not self.started
+        return self.watch.look(now, self._messages, self.is_up and is_busy)
 
     def give(self, job: ShardJob) -> None:
         self.jobs[job.shard_id] = job
@@ -82,70 +189,66 @@ class Child:
         self.released = True
         self._send(STOP)
 
+    def dismiss(self) -> None:
+        """End it before it has begun."""
+        self.released = True
+        self.end()
+
     def note(self, event: Event) -> None:
         if isinstance(event, (ShardReport, ShardError)):
             self.jobs.pop(event.shard_id, None)
-        if isinstance(event, Progress):
-            self._told.update(event.outcomes)
-            self._told_bytes += event.bytes
-        elif isinstance(event, ShardReport):
-            self._told.subtract(event.status_dict)
-            self._told_bytes -= event.bytes
+        self._told.note(event)
 
     def withdrawn(self) -> Iterator[Progress]:
         """Takes back what it has told of shards that it is not going to finish: others begin them anew."""
-        told = {code: -count for code, count in self._told.items() if count}
-        if told:
-            yield Progress(told, -self._told_bytes)
-        self._told.clear()
-        self._told_bytes = 0
+        return self._told.withdrawn()
 
     @property
     def was_killed(self) -> bool:
-        """Whether it has ended by a signal, and so by no decision of its own."""
-        code = self._process.returncode
-        return not self.last_words and code is not None and not 0 <= code <= 2
+        """Whether it has ended by a signal, or with its machine, and so by no decision of its own."""
+        code = self._link.returncode
+        if self.last_words or self._link.fault:
+            return False
+        return bool(self._link.lost) or (code is not None and not 0 <= code <= 2)
 
     def farewell(self) -> str:
         """How it ended, in words."""
-        if self.last_words:
-            return self.last_words
-        code = self._process.returncode
+        if self.last_words or self._link.fault:
+            return self.last_words or self._link.fault
+        if self._link.lost:
+            return f"the {self.name} was lost: {self._link.lost}"
+        code = self._link.returncode
         if code is None or code >= 0:
-            return f"the worker process {self.pid} ended early, with {code}"
+            return f"the {self.name} ended early, with {code}"
         if code == -getattr(signal, "SIGKILL", 9):
-            return f"the worker process {self.pid} was killed (SIGKILL), {_OUT_OF_MEMORY}"
+            return f"the {self.name} was killed (SIGKILL), {_OUT_OF_MEMORY}"
         with contextlib.suppress(ValueError):
-            return f"the worker process {self.pid} was ended by {signal.Signals(-code).name}"
-        return f"the worker process {self.pid} was ended by signal {-code}"
+            return f"the {self.name} was ended by {signal.Signals(-code).name}"
+        return f"the {self.name} was ended by signal {-code}"
 
     def end(self, words: str = "") -> None:
         """Kill it, without waiting: a process that waits for a dead disk ends only when that answers."""
         self.last_words = self.last_words or words
-        self._process.kill()
+        self._link.kill()
         self._outbox.put(None)
 
     def wait(self, until: float) -> None:
         """For its end, up to a time of `time.monotonic()`."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(max(0.0, until - time.monotonic()))
+        self._link.wait(max(0.0, until - time.monotonic()))
 
     def _send(self, message: Any) -> None:
         self._outbox.put(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     def _talk(self) -> None:
         """In a thread of its own: a process that is stuck does not read, and a job is more than a pipe holds."""
-        pipe = self._process.stdin
-        assert pipe is not None
         # If the process is gone its listener says so, and with it the fate of the message.
-        with contextlib.suppress(BrokenPipeError, OSError), pipe:
+        with contextlib.suppress(OSError):
             while (said := self._outbox.get()) is not None:
-                pipe.write(said)
-                pipe.flush()
+                self._link.send(said)
+        self._link.hang_up()
 
     def _listen(self) -> None:
-        pipe = self._process.stdout
-        assert pipe is not None
+        pipe = self._link.answers
         try:
             with pipe, contextlib.suppress(EOFError, OSError):
                 while True:

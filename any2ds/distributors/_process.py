@@ -38,7 +38,7 @@ def main(inlet: IO[bytes]) -> None:
         if not inlet.read(1):  # the parent is gone
             os._exit(1)
         raise
-    _log(getattr(worker, "log_level", logging.WARNING))
+    log_to_parent(getattr(worker, "log_level", logging.WARNING))
     # Rows by the ten thousand are alive at a time, none of them in a cycle: looking for cycles less often saves 5 %.
     gc.freeze()
     gc.set_threshold(200_000, 20, 20)
@@ -99,7 +99,7 @@ class _Harmless(logging.Formatter):
         return harmless(super().format(record))
 
 
-def _log(level: int) -> None:
+def log_to_parent(level: int) -> None:
     """Log what the parent logs, to the standard error that it has as well."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Harmless("%(message)s"))

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,40 +52,46 @@ def _swap(output: OutputFolder, shard: str, files: Mapping[str, Path]) -> None:
     finish_swap(output, shard)
 
 
+def _of_anybody(shard_id: int) -> bool:
+    return True
+
+
 @contextmanager
-def no_swap_left(output: OutputFolder) -> Iterator[None]:
+def no_swap_left(output: OutputFolder, is_meant: Callable[[int], bool] = _of_anybody) -> Iterator[None]:
     """Around a run: what runs that are gone have begun is finished, and so is what its own killed workers have.
 
-    Raises OutputError at the start if that cannot be. By whoever has the folder for itself.
+    Raises OutputError at the start if that cannot be. By whoever has the folder for itself, or the shards that are
+    meant.
     """
-    finish_swaps(output)
+    finish_swaps(output, is_meant)
     try:
         yield
     except (KeyboardInterrupt, SystemExit, IncompleteRun):
-        _finish_own(output)
+        _finish_own(output, is_meant)
         raise
-    _finish_own(output)
+    _finish_own(output, is_meant)
 
 
-def _finish_own(output: OutputFolder) -> None:
+def _finish_own(output: OutputFolder, is_meant: Callable[[int], bool]) -> None:
     if not _at_work.acquire(blocking=False):
         return  # a thread that was left behind is still at it; what it leaves is for the next run
     try:
         output.guard()  # if others have the folder by now, what lies there is theirs
-        finish_swaps(output)
+        finish_swaps(output, is_meant)
     except Exception as error:  # every file system has exceptions of its own; the next run tries again
         log.debug("new versions of shards are left in %s: %s", SWAP_FOLDER, words_of(error))
     finally:
         _at_work.release()
 
 
-def finish_swaps(output: OutputFolder) -> None:
+def finish_swaps(output: OutputFolder, is_meant: Callable[[int], bool] = _of_anybody) -> None:
     """Finish what runs that are gone have begun. Raises OutputError if that cannot be.
 
-    To be called before anything else is done with the shards, by whoever has the folder for itself.
+    To be called before anything else is done with the shards, by whoever has the folder for itself, or those that are
+    meant.
     """
     for shard in sorted(output.names(SWAP_FOLDER)):
-        if re.fullmatch(r"\d+", shard) and _is_ours(output, shard):
+        if re.fullmatch(r"\d+", shard) and is_meant(int(shard)) and _is_ours(output, shard):
             try:
                 finish_swap(output, shard)
             except OutputError:

@@ -50,6 +50,7 @@ class Ending:
     retry: str | None = None  # the command, or the call, that tries again what may work now
     received: int = 0  # bytes that came in, if anybody knows
     page: str | None = None  # where the report is going to be, written last
+    left_to_others: int | None = None  # shards, if there are others who make the dataset as well
 
     @property
     def retryable(self) -> int:
@@ -70,9 +71,11 @@ def ending(total: RunReport, run: RunInfo, done: Iterable[int] = (), received: i
     if any(outcome.transient for outcome in found):
         again = retry_command if run.from_shell else retry_call
         retry = printable(redacted(again(str(run.options.get("output_folder") or run.output.url), run.options)))
-    has_page = run.options.get("report") and total.shards and not total.left_shards
+    left = len(run.missing()) if run.member and not (total.left_shards or total.failed_shards) else None
+    has_page = run.options.get("report") and total.shards and not total.left_shards and not (run.member and left != 0)
     page = f"{folder.rstrip('/')}/{REPORT_FILE}" if has_page else None
-    return Ending(total, found, folder, _pattern(run, done), retry, received, page)
+    pattern = None if run.member else _pattern(run, done)  # nobody tells it of the shards of others
+    return Ending(total, found, folder, pattern, retry, received, page, left)
 
 
 def outcomes(total: RunReport) -> tuple[Outcome, ...]:
@@ -112,13 +115,24 @@ def shown(end: Ending, command: str = "download", codes: str = "") -> tuple[Tabl
         if total.skipped_shards:
             were = shard_count(total.skipped_shards, f"in {end.folder} was", f"in {end.folder} were")
             everything = "" if total.skipped_shards == 1 else "all "
-            return None, [Text(f"nothing to do: {everything}{were} finished before")]
-    lines = [Text(line) for line in _lines(end)]
+            nothing = f"nothing to do: {everything}{were} finished before"
+            return None, [Text(line) for line in [nothing, *_of_others(end)]]
+    lines = [Text(line) for line in [*_lines(end), *_of_others(end)]]
     if command == "retry" and total.count:
         lines.append(Text(f"{total.successes:,} of the {_rows(total.count)} tried again are stored now"))
     if end.retry and not total.left_shards:  # else it is the same command that goes on first
         lines.append(Text(f"to try again what may work now ({_rows(end.retryable)}): ").append(end.retry, style="bold"))
     return _table(end) if end.outcomes else None, lines
+
+
+def _of_others(end: Ending) -> list[str]:
+    """Who makes a dataset with others is told whether it is whole."""
+    if end.left_to_others is None:
+        return []
+    if not end.left_to_others:
+        return ["all shards of the list are there: the dataset is whole"]
+    count = shard_count(end.left_to_others, "is", "are")
+    return [f"{count} left to others, whose last one writes what tells of the whole dataset (or any2ds finish)"]
 
 
 def tell(console: Console, end: Ending, command: str = "download", codes: str = "") -> None:
@@ -236,6 +250,7 @@ def to_json(end: Ending) -> Mapping[str, Any]:
         "shards_before": total.skipped_shards,
         "shards_failed": len(total.failed_shards),
         "shards_given_up": total.left_shards,
+        "shards_of_others": end.left_to_others,
         "robots_files": total.robots.files,
         "lacking": dict(total.lacking),
         "outcomes": [

@@ -185,6 +185,7 @@ class _Json:
             command=self._run.command,
             output_folder=redacted(self._run.output.url),
             shards_before=finished_shards,
+            **({"member": self._run.member} if self._run.member else {}),
         )
 
     def progress(self, now: Snapshot) -> None:
@@ -224,7 +225,12 @@ def _beginning(run: RunInfo, finished_shards: int) -> str:
     if run.command == "retry":
         return f"any2ds tries again what failed ({_codes(run)}) in {shard_count(finished_shards)} of {folder}"
     already = f", where {shard_count(finished_shards, 'is', 'are')} finished already" if finished_shards else ""
-    return f"any2ds writes to {folder}{already}"
+    who = f"any2ds, {_words(run.member)} that make it together," if run.member else "any2ds"
+    return f"{who} writes to {folder}{already}"
+
+
+def _words(member: str) -> str:
+    return member.replace("-", " ")
 
 
 def _failed(error: ShardError) -> str:

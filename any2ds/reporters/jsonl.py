@@ -33,7 +33,7 @@ class Jsonl:
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         self._watch, self._run = watch, run
         began = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
-        self._name = f"{layout.PROGRESS_FOLDER}/{began}-{os.getpid()}"
+        self._name = f"{layout.PROGRESS_FOLDER}/{began}-{run.member or os.getpid()}"
         self._file: IO[bytes] | None = None
         self._lines: list[bytes] = []  # for the next object of a store
         self._pieces, self._held, self._since = 0, 0, time.monotonic()
@@ -48,6 +48,7 @@ class Jsonl:
             any2ds=__version__,
             command=self._run.command,
             finished_shards=finished_shards,
+            **({"member": self._run.member} if self._run.member else {}),
             options=dict(self._run.options),
         )
 

@@ -81,6 +81,11 @@ class TensorBoard:
 
 
 def folder_of(watch: WatchOptions, run: RunInfo) -> Path:
+    """Those of several that make the dataset together are runs of their own there, each in a folder below."""
+    return _folder_of_all(watch, run) / run.member
+
+
+def _folder_of_all(watch: WatchOptions, run: RunInfo) -> Path:
     if watch.tensorboard_dir is not None:
         return Path(watch.tensorboard_dir).expanduser()
     if run.output.is_local:

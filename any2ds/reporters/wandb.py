@@ -1,5 +1,7 @@
 """Reports to Weights & Biases: figures over time, tables, options, samples. All runs on a dataset are one there.
 
+Those that make it together are a group there, in which each goes on with its own.
+
 The library is at work in a process of its own, see `_wandbchild.py`.
 """
 
@@ -55,7 +57,7 @@ _KEEP_EVERY = 60.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What `_wandb.json` in the output folder says of the runs so far."""
+    """What `_wandb.json`, or that of a member, in the output folder says of the runs so far."""
 
     id: str  # of the run there
     step: int = 0  # that nobody has used
@@ -64,16 +66,16 @@ class Kept:
     outcomes: Mapping[str, int] = field(default_factory=dict)  # of these rows
 
     @classmethod
-    def of(cls, output: OutputFolder) -> Kept:
-        """Begins a run there if none is known."""
-        content = output.read(layout.WANDB_FILE)
+    def of(cls, output: OutputFolder, name: str) -> Kept:
+        """Begins a run there if none is known to the file called `name`."""
+        content = output.read(name)
         if content is not None:
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                 found = orjson.loads(content)
                 rows = Rows(**{name: int(count) for name, count in found["rows"].items()})
                 outcomes = {str(code): int(count) for code, count in found["outcomes"].items()}
                 return cls(str(found["id"]), int(found["step"]), float(found["seconds"]), rows, outcomes)
-            log.warning("%s cannot be understood: a new run begins at Weights & Biases", layout.WANDB_FILE)
+            log.warning("%s cannot be understood: a new run begins at Weights & Biases", name)
         return cls(uuid.uuid4().hex[:12])
 
     def to_json(self) -> bytes:
@@ -86,7 +88,8 @@ class Wandb:
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         self._watch, self._run = watch, run
         self._of = "retry" if run.command == "retry" else "total"
-        self._kept = Kept.of(run.output)
+        self._file = layout.wandb_file(run.member)
+        self._kept = Kept.of(run.output, self._file)
         self._step = self._reserved = self._kept.step
         self._rows = self._kept.rows if self._of == "total" else Rows()
         self._outcomes = Counter(self._kept.outcomes if self._of == "total" else {})  # of finished shards
@@ -161,8 +164,9 @@ class Wandb:
     def _begin(self, **more: Any) -> child.Begun:
         watch, output = self._watch, self._run.output
         name = watch.wandb_run_name or os.environ.get("WANDB_NAME")
+        member, dataset = self._run.member, redacted(output.url).rstrip("/").rsplit("/", 1)[-1] or None
         if name is None and self._kept.step == 0:  # one that goes on keeps what it was called
-            name = redacted(output.url).rstrip("/").rsplit("/", 1)[-1] or None
+            name = " ".join(filter(None, (dataset, member.replace("-", " ")))) or None
         begin = child.Begin(
             init={
                 "project": watch.wandb_project,
@@ -171,6 +175,7 @@ class Wandb:
                 "id": self._kept.id,
                 "resume": "allow",
                 "job_type": self._run.command,
+                **({"group": os.environ.get("WANDB_RUN_GROUP") or dataset} if member else {}),
                 "config": {**self._run.options, "any2ds": __version__},
                 **more,
             },
@@ -252,9 +257,9 @@ class Wandb:
         )
         content = kept.to_json()
         try:
-            self._run.output.write(layout.WANDB_FILE, content)
+            self._run.output.write(self._file, content)
         except Exception:  # every file system has exceptions of its own
-            log.debug("%s cannot be written", layout.WANDB_FILE, exc_info=True)
+            log.debug("%s cannot be written", self._file, exc_info=True)
 
     # --- the other process ---
 

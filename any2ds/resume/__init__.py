@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -18,6 +18,7 @@ from any2ds.errors import ChangedList, OutputError, ReadError, shard_count, word
 from any2ds.layout import Layout
 from any2ds.manifest import Beginning, Cutting, Manifest, Segment, columns_of, key_format
 from any2ds.mediaoptions import MEDIA_GROUPS, as_made
+from any2ds.membership import Member
 from any2ds.monitor import Outlook
 from any2ds.plan import Cut, State, cuts
 from any2ds.resume.compare import ANY2DS, Comparison, Difference, Known, read_known
@@ -91,18 +92,24 @@ class Finished:
         shards: Iterable[int],
         behind: int | None,
         before: frozenset[int],
-        rows_per_shard: int,
+        names_of: Layout,
+        member: Member | None = None,
     ) -> None:
-        self._rows_per_shard = rows_per_shard
+        """`member` makes some of the shards, and others the others."""
+        self._names_of, self._rows_per_shard = names_of, names_of.rows_per_shard
         self.before = before  # the finished shards of all lists
         self.skipped = 0  # shards that were asked for and found finished
         self.shards = set(shards)
         self.first_shard = going.segment.first_shard
         self._output, self._manifest, self._segment = output, manifest, going.segment
         self._counts, self._comparison, self._behind = going.counts, going.comparison, behind
+        self._member, self._owns = member, member.owns if member is not None else None
         self._rows, self._next = 0, self.first_shard
-        self._passed_over = self._of_passed = 0  # rows, and shards, that were finished and have come by
-        self._short: list[int] = []  # found so
+        self._passed_over = 0  # rows that have come by and are not to be made
+        # Finished shards that have not come by; of a member that knows which are its own, these.
+        self._to_come = sum(self._owns is None or self._owns(shard_id) for shard_id in self.shards)
+        self._short: dict[int, int] = {}  # found so -> the rows that it is to have
+        self._is_read = False  # the list, to its end
 
     @property
     def by_file(self) -> bool:
@@ -110,28 +117,49 @@ class Finished:
         return self._segment.cut == "file"
 
     def __call__(self, shard_id: int, rows: int) -> State:
-        if shard_id in self.shards and rows > self._counts.get(shard_id, rows):
-            self.shards.discard(shard_id)
-            self._short.append(shard_id)
-            self._pass(self._counts[shard_id])
-            return "short"
         if shard_id in self.shards:
-            self.skipped += 1
-            self._pass(rows)
-        return "done" if shard_id in self.shards else "missing"
+            self._to_come -= self._owns is None or self._owns(shard_id)
+            if rows <= self._counts.get(shard_id, rows):
+                self.skipped += 1
+                self._passed_over += rows
+                return "done"
+            self.shards.discard(shard_id)
+            self._short[shard_id] = rows
+            if not self._is_of_others(shard_id, rows):
+                self._passed_over += self._counts[shard_id]
+                return "short"
+            return "done"
+        return "done" if self._is_of_others(shard_id, rows) else "missing"
 
-    def _pass(self, rows: int) -> None:
+    def _is_of_others(self, shard_id: int, rows: int) -> bool:
+        if self._member is None or self._member.makes(shard_id):
+            return False
         self._passed_over += rows
-        self._of_passed += 1
+        return True
+
+    @property
+    def all(self) -> range:
+        """The shards of the list; once it was read to its end."""
+        return range(self.first_shard, self._next)
+
+    def missing(self) -> list[int]:
+        """The shards of the list that are not finished now, whoever is to make them; once it was read to its end."""
+        there = layout.finished_shards(self._output.names())
+        missing = [shard_id for shard_id in range(self.first_shard, self._next) if shard_id not in there]
+        now = read_known(self._output, self._names_of, [shard_id for shard_id in self._short if shard_id in there])
+        return sorted([*missing, *(n for n, found in now.items() if found is None or found.count < self._short[n])])
 
     def outlook(self, source: Source) -> Outlook:
         """How much there is to do of its rows. May be asked for in any thread."""
         rows = source.rows if self._segment.rows is None else self._segment.rows
-        to_come = 0 if self.by_file else len(self.shards) + len(self._short) - self._of_passed
-        passed_over = self._passed_over + max(0, to_come) * self._rows_per_shard
-        if rows is not None:
-            passed_over = min(passed_over, rows)
-        return Outlook(rows, self._rows, source.share_of(self._rows), passed_over)
+        planned, share = self._rows, source.share_of(self._rows)
+        to_come = 0 if self.by_file else max(0, self._to_come) * self._rows_per_shard
+        if self._member is not None:
+            whole = rows if rows is not None else planned / share if share else planned
+            of_all = max(0.0, whole - planned - (to_come if self._owns is None else 0))
+            to_come += round(of_all * (1 - self._member.share))
+        passed_over = self._passed_over + to_come
+        return Outlook(rows, planned, share, passed_over if rows is None else min(passed_over, rows))
 
     def check(self, cut: Cut) -> None:
         """Raises ChangedList if finished shards were made from another list."""
@@ -144,11 +172,13 @@ class Finished:
                 self._comparison(cut)
         except Difference as difference:
             raise self._changed(difference) from difference
-        if cut.is_broken_off and cut.shard_id not in self._segment.short:
+        is_ours = self._owns is None or self._owns(cut.shard_id)
+        if cut.is_broken_off and is_ours and cut.shard_id not in self._segment.short:
             # Before it is made: it need not be the last one, and the others of an unchanged list are not looked at.
             short = tuple(sorted({*self._segment.short, cut.shard_id}))
             self._segment = replace(self._segment, short=short)
-            self._output.write(layout.RUN_FILE, self._manifest.with_list(self._segment).to_json())
+            self._manifest = self._manifest if self._member is None else self._there()
+            self._write()
 
     def noted(self, jobs: Iterable[ShardJob]) -> Iterator[ShardJob]:
         """The jobs, each as soon as the finished shards behind it are known to fit, and the end of the list recorded.
@@ -174,7 +204,11 @@ class Finished:
             yield from held
             raise
         yield from held
-        self._record()
+        shards, short = self._next - self.first_shard, tuple(self._short)
+        whole = replace(self._segment, rows=self._rows, shards=shards, short=short)
+        has_changed, self._segment, self._is_read = whole != self._segment, whole, True
+        if has_changed and self._member is None:
+            self._record()
 
     def _fits(self, shard_id: int) -> bool:
         comparison = self._comparison
@@ -185,26 +219,68 @@ class Finished:
             f"{self._output.url!r} holds shards of another url list: {difference}. It was read up to there"
         )
 
-    def _record(self) -> None:
-        shards, short = self._next - self.first_shard, tuple(self._short)
-        whole = replace(self._segment, rows=self._rows, shards=shards, short=short)
-        if whole == self._segment:
-            return
+    @property
+    def is_recorded(self) -> bool:
+        """Whether there is nothing to tell others of the list: of a member, which tells them once it has ended."""
+        there, own = self._recorded(), self._segment
+        ends = there is not None and (there.rows, there.shards) == (own.rows, own.shards)
+        return not self._is_read or (there is not None and ends and {*there.short} >= {*own.short})
+
+    def record(self) -> None:
+        """By a member, which has the folder for the moment: where the list ends. Raises ChangedList if others have
+        found that elsewhere."""
+        there = self._recorded()
+        if there is not None and there.rows not in (None, self._rows):
+            raise ChangedList(
+                f"{self._output.url!r} is being made from lists that are not the same: one has {there.rows:,} rows, "
+                f"and that of this run {self._rows:,}. Give each the same, and run the same command again"
+            )
+        if there is not None:  # what others have left short is no news to whoever came after
+            self._segment = replace(self._segment, short=tuple(sorted({*there.short, *self._segment.short})))
+        self._manifest = self._there()
+        self._record()
+
+    def _recorded(self) -> Segment | None:
+        return next((segment for segment in self._there().lists if segment.first_shard == self.first_shard), None)
+
+    def _there(self) -> Manifest:
+        """What `_run.json` says by now."""
         try:
-            self._output.write(layout.RUN_FILE, self._manifest.with_list(whole).to_json())
+            return Manifest.parse(self._output.read(layout.RUN_FILE) or b"")
+        except ValueError:  # it was whole when we joined
+            return self._manifest
+
+    def _record(self) -> None:
+        try:
+            self._write()
         except OSError as error:  # the shards are what matters; another run records it
             log.warning("%s could not be written: %s", layout.RUN_FILE, words_of(error))
 
+    def _write(self) -> None:
+        self._output.write(layout.RUN_FILE, self._manifest.with_list(self._segment).to_json())
 
-def prepare(output: OutputFolder, config: Config, source: Source) -> Finished:
+
+def prepare(
+    output: OutputFolder,
+    config: Config,
+    source: Source,
+    member: Member | None = None,
+    is_alone: Callable[[], bool] | None = None,
+) -> Finished:
     """Make `output` ready for a run: it exists, can be written, and what is in it was made with the same options from
     the same list, or it is another list that goes behind, or is removed, as `incremental_mode` says.
 
     Reads the list up to the last finished shard, a first time, if it is not surely the same as before. Raises
-    OutputError if this cannot be; nothing was changed then.
+    OutputError if this cannot be; nothing was changed then. With a `member` others may be at work in it; `is_alone`,
+    which may take its time, says whether none is.
     """
     options = config.output
     refuse_private(output, config.run)
+    if member is not None and options.incremental_mode == "overwrite":
+        raise OutputError(
+            "incremental_mode=overwrite: runs that make a dataset together cannot each begin it anew; remove the "
+            "folder before, or choose another output_folder"
+        )
     names_of = Layout(options.number_sample_per_shard, options.oom_shard_count)
     names = output.names()
     before = _read_manifest(output, names)
@@ -228,7 +304,7 @@ def prepare(output: OutputFolder, config: Config, source: Source) -> Finished:
     assert first_rows is not None  # nobody has asked for the rows yet
     this = Segment(0, source.list_files, Beginning.of(first_rows))
     now = Manifest(deciding, key_format(names_of), columns_of(source.schema), (this,))
-    chooser = _Chooser(output, config, source, names_of, names, now)
+    chooser = _Chooser(output, config, source, names_of, names, now, is_alone)
     going = chooser.going(before)
     manifest = (now if before is None or not chooser.goes_on else before).with_list(going.segment)
     behind = manifest.behind(going.segment)
@@ -240,7 +316,7 @@ def prepare(output: OutputFolder, config: Config, source: Source) -> Finished:
         output.remove(names_of.stats_name(shard_id))
     output.write(layout.RUN_FILE, manifest.to_json())
     finished = layout.finished_shards(names) - set(going.unreadable)
-    return Finished(output, manifest, going, own, behind, finished, names_of.rows_per_shard)
+    return Finished(output, manifest, going, own, behind, finished, names_of, member)
 
 
 def _refuse_names(output: OutputFolder, config: Config, before: Manifest | None, names: Sequence[str]) -> None:
@@ -282,9 +358,10 @@ class _Chooser:
         names_of: Layout,
         names: Sequence[str],
         now: Manifest,
+        is_alone: Callable[[], bool] | None,
     ) -> None:
         self._output, self._config, self._source, self._layout = output, config, source, names_of
-        self._names, self._now = names, now
+        self._names, self._now, self._is_alone = names, now, is_alone
         self._this = now.lists[0]
         self._finished = layout.finished_shards(names)
         self._first_rows: pa.RecordBatch = source.first_rows
@@ -303,11 +380,16 @@ class _Chooser:
         """Raises OutputError."""
         if before is None:
             return self._complete_others() if self._finished else _Going(self._this)
-        match = self._match(before.lists)
+        match, changed = self._match(before.lists), _changed(before, self._now)
+        if self._is_at_odds(match, changed):
+            what = f"with other options ({'; '.join(changed)})" if changed else "from another url list"
+            raise OutputError(
+                f"{self._output.url!r} is being made by others {what}: give each the same, or another output_folder"
+            )
         if not self._finished and (match is not None or not self._extends):
             return _Going(self._this)  # nothing is lost by beginning anew
         self.goes_on = True
-        if changed := _changed(before, self._now):
+        if changed:
             raise OutputError(
                 f"{self._output.url!r} holds shards made with other options ({'; '.join(changed)}): "
                 "use the same options to go on, or another output_folder"
@@ -320,6 +402,16 @@ class _Chooser:
             f"{self._output.url!r} holds shards of {len(before.lists)} url lists, and this one is none of them: go on "
             "with one of those, or put it behind them with --incremental_mode=extend"
         )
+
+    def _is_at_odds(self, match: Segment | None, changed: Sequence[str]) -> bool:
+        """Whether others are at work, and on something else. Files may be copies, which have dates of their own."""
+        if self._is_alone is None or (match is None and self._extends):
+            return False
+        if match is not None and not changed and self._begins_as(match):
+            sizes = [[file.size for file in files] for files in (match.files, self._this.files)]
+            if any(None in each for each in sizes) or sizes[0] == sizes[1]:
+                return False
+        return not self._is_alone()
 
     # --- which list it is ---
 

@@ -51,9 +51,8 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
         for folder, found in members.items():
             output.remove_many([f"{folder}/{name}" for name in found])
             output.remove_folder(folder)
-        for name in layout.WATCHING:
-            if name in names:
-                output.remove_tree(name)
+        for name in filter(layout.is_of_watching, names):
+            output.remove_tree(name)
         output.remove(layout.RUN_FILE)
     except OSError as error:
         raise OutputError(f"{output.url!r} cannot be overwritten: {words_of(error)}") from error

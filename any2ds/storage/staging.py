@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ class Tenant:
 
     owner: Owner
     serves: str = ""  # a fingerprint of the output that its shards are for; "" if that is not known
+    member: str = ""  # which of several runs that make the dataset together it works for
 
     @classmethod
     def parse(cls, name: str, content: bytes) -> Tenant | None:
@@ -40,15 +41,16 @@ class Tenant:
             return cls(named)
         try:
             written = orjson.loads(content)["any2ds_staging"]
-            return cls(Owner(**written["owner"]), str(written["serves"]))
+            return cls(Owner(**written["owner"]), str(written["serves"]), str(written.get("member", "")))
         except (ValueError, KeyError, TypeError):
             return None
 
-    def is_for(self, output: str) -> bool:
-        return not output or self.serves == fingerprint(output)
+    def is_for(self, output: str, is_meant: Callable[[str], bool]) -> bool:
+        """An `output` of "" means any."""
+        return (not output or self.serves == fingerprint(output)) and is_meant(self.member)
 
     def to_bytes(self) -> bytes:
-        return orjson.dumps({"any2ds_staging": {"owner": asdict(self.owner), "serves": self.serves}})
+        return orjson.dumps({"any2ds_staging": asdict(self)})
 
 
 def fingerprint(output: str) -> str:
@@ -57,9 +59,9 @@ def fingerprint(output: str) -> str:
 
 
 @contextmanager
-def staging(root: Path, output: str = "") -> Iterator[Path]:
+def staging(root: Path, output: str = "", member: str = "") -> Iterator[Path]:
     """A folder of this process alone for shards of `output` being written, removed at the end."""
-    tenant = Tenant(Owner.here(), fingerprint(output) if output else "")
+    tenant = Tenant(Owner.here(), fingerprint(output) if output else "", member)
     tries = 0
     while True:
         folder = root / _new_name()
@@ -84,22 +86,41 @@ def staging(root: Path, output: str = "") -> Iterator[Path]:
         _remove_if_empty(root)
 
 
-def sweep(root: Path, output: str = "", fence: bool = False) -> list[Owner]:
+def sweep(
+    root: Path, output: str = "", is_meant: Callable[[str], bool] = lambda member: True, fence: bool = False
+) -> list[Owner]:
     """Remove what processes that are gone have left in staging, and nothing else; the others that serve `output`.
 
-    Without `output` all of them do. Folders whose process may be alive, for all that can be told from here, stay,
-    unless they serve `output` and are to be fenced off: whoever owns the dataset knows that they are of a run that
-    does not any more. Such a process finds nothing in its place that it could publish.
+    Without `output` all of them do, as far as the members that they work for are meant. Folders whose process may be
+    alive, for all that can be told from here, stay, unless they serve `output` and are to be fenced off: whoever owns
+    the dataset knows that they are of a run that does not any more. Such a process finds nothing in its place that it
+    could publish.
     """
     alive: list[Owner] = []
     with contextlib.suppress(OSError):  # not there, or another run is sweeping too
         names = {path.name.removesuffix(_LOCK) for path in root.iterdir()}
         for name in sorted(names):
-            tenant = _evict(root / name, output, fence)
-            if tenant is not None and tenant.is_for(output):
+            tenant = _evict(root / name, output, is_meant, fence)
+            if tenant is not None and tenant.is_for(output, is_meant):
                 alive.append(tenant.owner)
         _remove_if_empty(root)
     return alive
+
+
+def evict(root: Path, output: str, member: str) -> None:
+    """Remove what the processes of a member have in staging for `output`, "" for any, whoever of them lives.
+
+    What they are just about to publish is not found any more.
+    """
+    with contextlib.suppress(OSError):  # not there, or another run is sweeping too
+        for name in sorted({path.name.removesuffix(_LOCK) for path in root.iterdir()}):
+            path = _lock_path(root / name)
+            tenant = Tenant.parse(name, path.read_bytes() if path.exists() else b"")
+            if tenant is None or tenant.member != member or (output and tenant.serves != fingerprint(output)):
+                continue
+            _remove_folder(root / name)
+            path.unlink(missing_ok=True)  # so that nobody waits for its end
+        _remove_if_empty(root)
 
 
 def staged(root: Path) -> tuple[list[str], list[str]]:
@@ -169,7 +190,7 @@ def _lock_path(folder: Path) -> Path:
     return folder.with_name(folder.name + _LOCK)
 
 
-def _evict(folder: Path, output: str, fence: bool) -> Tenant | None:
+def _evict(folder: Path, output: str, is_meant: Callable[[str], bool], fence: bool) -> Tenant | None:
     """Remove a staging folder with its lock file; who has it, if somebody does."""
     path = _lock_path(folder)
     try:
@@ -191,7 +212,7 @@ def _evict(folder: Path, output: str, fence: bool) -> Tenant | None:
             if lock is None:
                 return tenant
     gone = _is_gone(tenant.owner, lock is not None) or (
-        fence and tenant.is_for(output) and tenant.owner.state() != "alive"
+        fence and tenant.is_for(output, is_meant) and tenant.owner.state() != "alive"
     )
     try:
         if gone:

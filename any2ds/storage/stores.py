@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -38,6 +39,11 @@ def is_object_store(fs: Any) -> bool:
 def appears_whole(fs: Any) -> bool:
     """Whether a file is there when its upload is complete, and not before."""
     return is_object_store(fs) or "hf" in protocols(fs)
+
+
+def absolute(url: str) -> str:
+    """The same place, from any working directory of this machine."""
+    return url if "://" in url or "::" in url else os.path.abspath(os.path.expanduser(url))
 
 
 def is_local(fs: Any) -> bool:

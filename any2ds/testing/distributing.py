@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from any2ds.lockfile import Hold
 from any2ds.protocols import Distributor
+from any2ds.storage import OutputFolder
+from any2ds.testing.processes import wait_until_gone
 from any2ds.types import Event, Progress, ShardError, ShardJob, ShardReport
 
 _SOON = 20.0  # seconds, for what takes less than one: the machine may be busy
@@ -30,6 +35,15 @@ class ScriptedWorker:
     patience: float = 0.0
     waiting: bool = False
     looks_ahead: bool = False  # takes the jobs that it can get before it begins, as a worker does that overlaps shards
+    output: str = ""  # the folder that a real one publishes in
+    holds: tuple[Hold, ...] = ()
+
+    @property
+    def folder(self) -> OutputFolder:
+        return OutputFolder(self.output)
+
+    def under(self, holds: tuple[Hold, ...]) -> ScriptedWorker:
+        return replace(self, holds=(*self.holds, *holds))
 
     def stop(self) -> None:
         """It ends when the jobs do."""
@@ -85,6 +99,15 @@ def jobs_of(count: int) -> Iterator[ShardJob]:
 
 
 class DistributorContract:
+    _folder: list[str]
+
+    def setup_method(self) -> None:
+        self._folder = []
+
+    def teardown_method(self) -> None:
+        for folder in self._folder:
+            shutil.rmtree(folder)
+
     def make_distributor(self) -> Distributor:
         raise NotImplementedError
 
@@ -93,7 +116,12 @@ class DistributorContract:
             return list(events)
 
     def events(self, worker: ScriptedWorker, jobs: Iterator[ShardJob]) -> Any:
-        return self.make_distributor().map(worker, jobs)
+        return self.map(self.make_distributor(), worker, jobs)
+
+    def map(self, distributor: Distributor, worker: ScriptedWorker, jobs: Iterator[ShardJob]) -> Any:
+        if not self._folder:
+            self._folder.append(tempfile.mkdtemp(prefix="any2ds-contract-"))
+        return distributor.map(replace(worker, output=self._folder[0]), jobs)
 
     def test_every_job_is_reported_once(self) -> None:
         events = self.run(ScriptedWorker(), jobs_of(20))
@@ -153,7 +181,7 @@ class DistributorContract:
                 yield job
 
         distributor = self.make_distributor()
-        events = list(self.until_stopped(distributor, distributor.map(ScriptedWorker(), jobs()), 60.0))
+        events = list(self.until_stopped(distributor, self.map(distributor, ScriptedWorker(), jobs()), 60.0))
         assert isinstance(events[0], ShardReport)
         assert len(pulled) < 100
         made = [event.shard_id for event in events if isinstance(event, ShardReport)]
@@ -163,7 +191,7 @@ class DistributorContract:
     def test_after_it_was_stopped_there_is_nothing_more(self) -> None:
         distributor = self.make_distributor()
         distributor.stop(60.0)
-        assert list(distributor.map(ScriptedWorker(), jobs_of(5))) == []
+        assert list(self.map(distributor, ScriptedWorker(), jobs_of(5))) == []
 
     def until_stopped(self, distributor: Distributor, events: Any, grace: float) -> Iterator[Event]:
         """The first report, and what comes after another thread has asked to stop."""
@@ -210,7 +238,7 @@ class ProcessDistributorContract(DistributorContract):
 
     def test_stopping_breaks_off_what_is_not_finished_in_time(self) -> None:
         distributor = self.make_distributor()
-        mapped = distributor.map(ScriptedWorker(hanging=frozenset(range(1, 1000))), jobs_of(1000))
+        mapped = self.map(distributor, ScriptedWorker(hanging=frozenset(range(1, 1000))), jobs_of(1000))
         pid = 0
         started = time.monotonic()
         for event in self.until_stopped(distributor, mapped, 0.5):
@@ -218,19 +246,11 @@ class ProcessDistributorContract(DistributorContract):
             if isinstance(event, ShardReport):
                 pid, started = int(event.start_time), time.monotonic()
         assert time.monotonic() - started < _SOON
-        assert not _alive(pid)
+        wait_until_gone([pid])
 
     def test_closing_leaves_no_process_behind_even_if_a_worker_hangs(self) -> None:
         worker = ScriptedWorker(hanging=frozenset({1, 2, 3}))
         events = self.events(worker, jobs_of(1000))
         pid = int(next(event for event in events if isinstance(event, ShardReport)).start_time)
         events.close()
-        assert not _alive(pid)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        wait_until_gone([pid])

@@ -33,6 +33,12 @@ def children(pid: int) -> list[int]:
     return [child for child in found if is_running(child)]
 
 
+def descendants(pid: int) -> list[int]:
+    """Its children, theirs, and so on, as far as they are running; those whose parent has ended are nobody's."""
+    found = children(pid)
+    return [*found, *(below for child in found for below in descendants(child))]
+
+
 def wait_until(condition: Callable[[], object], within: float = LONG) -> None:
     """Returns once `condition` holds. Raises TimeoutError after `within` seconds."""
     end = time.monotonic() + within

@@ -118,8 +118,9 @@ class ParquetWriter:
                 columns = ["key", *bodies, *([ext] if ext else [])]
                 if missing := sorted(set(columns) - set(schema.names)):
                     raise DamagedShard(f"it has no column {', '.join(missing)}")
-                for rows in file.iter_batches(_ROWS_AT_ONCE, columns=columns):
-                    yield from _samples(rows, bodies, ext)
+                for group in range(file.num_row_groups):  # else a batch has rows of several, and their files
+                    for rows in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=columns):
+                        yield from _samples(rows, bodies, ext)
         except DamagedShard:
             raise
         except Exception as error:  # of Arrow and of the system, whatever garbled bytes lead to

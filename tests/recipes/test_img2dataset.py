@@ -154,7 +154,7 @@ def test_it_reports_to_wandb_under_its_own_project_name() -> None:
         ("--enable_wandb=perhaps", "True or False"),
         ("--image_size=256 --file_size=256", "image_size and file_size"),
         ("--user_agent_token=a --user_agent=b", "user_agent_token and user_agent"),
-        ("--distributor=pyspark", "multiprocessing"),
+        ("--distributor=slurm", "multiprocessing"),
         ("--resize_mode=stretch", "resize_mode='stretch'"),
         ("--image_sice=3", "unknown option 'image_sice'"),
         ("--save_additional_columns=jpg", "'jpg' is the column of the files"),

@@ -1,0 +1,414 @@
+"""Runs a worker on somebody's cluster: sub-jobs go to its scheduler as tasks, and what they say comes by post.
+
+A task that is lost for good gives its shards back, and each of them is a task of its own then: so a shard that takes
+its machine down is the only one that is lost with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import count
+from queue import Empty, Full, Queue
+from typing import Protocol
+
+from any2ds.config import RunOptions
+from any2ds.distributors._post import Inbox, Letter, Office
+from any2ds.distributors._task import PackedJob, Task
+from any2ds.distributors._told import Told
+from any2ds.errors import RunError, shard_count, words_of
+from any2ds.protocols import Worker
+from any2ds.storage import OutputFolder
+from any2ds.types import Event, Progress, ShardError, ShardJob, ShardReport
+from any2ds.watchdog import Watch
+
+log = logging.getLogger(__name__)
+
+_MOST_BYTES = 64 << 20  # of a sub-job; some are here at a time, and Spark takes no more than 128 MB for a task
+# Batches that failed with no shard finished in between, before the run gives up: of shards that have not been tried,
+# and of one that was lost in company, which may be what is wrong.
+_ERRORS_IN_A_ROW = 3
+_ERRORS_ALONE = 30
+_FAREWELL = 5.0  # seconds that a cluster may take to end what is cancelled
+_NEAR, _FAR = 0.3, 2.0  # seconds between two letters of a task, on disks and on stores
+_LOOKS_PER_TASK = 0.01  # seconds more for each slot: a thousand of them must not be too much for a store
+_LISTENS = 0.2  # seconds between two looks whether to go on waiting
+_UNREACHED = 60.0  # seconds for which the folder may be out of reach before the run ends
+
+
+class Batch(Protocol):
+    """Tasks that a cluster has been given together."""
+
+    def has_ended(self) -> bool:
+        """Whether none of its tasks runs, or is going to, any more."""
+        ...
+
+    def error(self) -> str:
+        """Why it ended early, in words; empty if all of its tasks have come to their end."""
+        ...
+
+    def cancel(self) -> None:
+        """Have its tasks ended, without waiting."""
+        ...
+
+
+class Engine(Protocol):
+    """A cluster that is there to be used."""
+
+    @property
+    def slots(self) -> int:
+        """Tasks that run at a time; it may change."""
+        ...
+
+    # Seconds without a sign of life after which the machine of a task is gone; 0 where the cluster notices by itself.
+    patience: float
+
+    def begin(self, tasks: Sequence[Task]) -> Batch:
+        """Have `tasks` called, on whatever machines, without waiting."""
+        ...
+
+
+class EngineDistributor(ABC):
+    """Subclasses say how to get at the cluster."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
+        self._stop_at = math.inf
+        self._news = threading.Event()  # somebody wants to stop
+
+    @abstractmethod
+    def engine(self) -> AbstractContextManager[Engine]:
+        """The cluster for one `map`. Raises UsageError if it cannot be had."""
+
+    def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
+        if self._is_stopping():
+            return
+        with _SubJobs(jobs, self._options.subjob_size) as sub_jobs:
+            if sub_jobs.is_empty(self._is_stopping):
+                return
+            with self.engine() as engine:
+                course = _Course(worker, sub_jobs, engine, self._options)
+                try:
+                    while course.unfinished:
+                        if self._is_stopping():
+                            yield from course.stop(self._stop_at)
+                        yield from course.step()
+                        self._news.wait(course.pause)
+                        self._news.clear()
+                finally:
+                    course.close()
+
+    def stop(self, grace: float) -> None:
+        self._stop_at = min(self._stop_at, time.monotonic() + grace)
+        self._news.set()
+
+    def _is_stopping(self) -> bool:
+        return self._stop_at < math.inf
+
+
+class _Running:
+    """A task that the cluster has, as far as it is known here."""
+
+    def __init__(self, jobs: Sequence[PackedJob], patience: float) -> None:
+        self.jobs = {packed.job.shard_id: packed for packed in jobs}  # that it has not reported on
+        self.letters = 0
+        self.watch = Watch(patience, time.monotonic())
+        self.attempt = ""  # the last one that was heard of
+        self.former: set[str] = set()
+        self.told = Told()
+        self.words = ""  # why its worker cannot go on
+
+
+@dataclass
+class _Given:
+    """A batch as it was given to the cluster."""
+
+    batch: Batch
+    tasks: Mapping[int, _Running]
+    watch: Watch  # for tasks that nobody begins, or an end that does not come, when all that was begun is over
+    is_maimed: bool = False  # a task was lost whose machine the cluster knows nothing of
+
+    @property
+    def letters(self) -> int:
+        return sum(task.letters for task in self.tasks.values())
+
+
+class _Course:
+    """The sub-jobs of one `map`."""
+
+    def __init__(self, worker: Worker, sub_jobs: _SubJobs, engine: Engine, options: RunOptions) -> None:
+        self._worker, self._sub_jobs, self._engine, self._options = worker, sub_jobs, engine, options
+        self._output: OutputFolder = worker.folder
+        interval = (_NEAR if self._output.is_local else _FAR) + _LOOKS_PER_TASK * engine.slots
+        self._office = Office(uuid.uuid4().hex, os.urandom(32), interval)
+        self._office.open(self._output)
+        self._inbox = Inbox(self._office, self._output)
+        self._numbers = count()
+        self._tasks: dict[int, _Running] = {}  # those that are not over
+        self._batches: list[_Given] = []
+        self._returned: deque[PackedJob] = deque()  # whose task was lost
+        self._errors = self._alone = 0  # batches that failed since a shard was finished
+        self._broken = 0  # workers that could not go on since then
+        self._has_begun = False  # a task, ever
+        self._stop_at = math.inf
+        self._seen = time.monotonic()  # when the folder could be looked at
+        self._is_seen = True  # and whether it could last
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._batches or self._returned or not self._sub_jobs.ended)
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next step."""
+        return max(0.0, min(self._office.interval, self._stop_at - time.monotonic())) if self.unfinished else 0.0
+
+    def step(self) -> Iterator[Event]:
+        self._begin()
+        ended = [given for given in self._batches if given.batch.has_ended()]
+        for letter in self._letters():  # after that: what tasks have said last is among them
+            yield from self._take(letter)
+        for given in ended if self._is_seen else ():  # else its last words are still to come
+            self._batches.remove(given)
+            yield from self._bury(given)
+        yield from self._miss()
+        if self._stop_at < math.inf and (time.monotonic() >= self._stop_at or not any(self._at_work())):
+            self._cancel()
+            self._batches.clear()
+
+    def stop(self, stop_at: float) -> Iterator[Event]:
+        """From now on only what is begun comes to its end."""
+        if self._stop_at == math.inf:
+            self._sub_jobs.stop()
+            self._returned.clear()
+            with contextlib.suppress(Exception):  # they are cancelled in the end
+                self._office.ask_to_stop(self._output, max(0.0, stop_at - time.monotonic()))
+            yield Progress()
+        self._stop_at = stop_at
+
+    def close(self) -> None:
+        self._sub_jobs.stop()
+        self._cancel()
+        with contextlib.suppress(Exception):  # of any file system; the next run removes what is left
+            self._office.close(self._output)
+
+    def _cancel(self) -> None:
+        for given in self._batches:
+            given.batch.cancel()
+        until = time.monotonic() + _FAREWELL
+        while not all(given.batch.has_ended() for given in self._batches) and time.monotonic() < until:
+            time.sleep(0.02)
+
+    def _at_work(self) -> Iterator[_Running]:
+        return (task for task in self._tasks.values() if task.attempt)
+
+    # --- giving out ---
+
+    def _begin(self) -> None:
+        """Have as many tasks as there are slots, and shards that were lost in company one by one."""
+        if self._stop_at < math.inf:
+            return
+        while self._returned and len(self._tasks) < self._engine.slots:
+            self._give([[self._returned.popleft()]])
+        if len(self._tasks) < self._engine.slots and (jobs := self._sub_jobs.next()):
+            tasks = min(self._engine.slots, len(jobs))
+            self._give([jobs[n::tasks] for n in range(tasks)])
+
+    def _give(self, shares: Sequence[Sequence[PackedJob]]) -> None:
+        patience = self._engine.patience
+        running = {next(self._numbers): _Running(jobs, patience) for jobs in shares}
+        self._tasks.update(running)
+        tasks = [
+            Task.of(number, self._worker, jobs, self._office, self._options)
+            for number, jobs in zip(running, shares, strict=True)
+        ]
+        self._batches.append(_Given(self._engine.begin(tasks), running, Watch(patience, time.monotonic())))
+
+    # --- hearing ---
+
+    def _letters(self) -> Iterator[Letter]:
+        try:
+            self._is_seen = False
+            yield from self._inbox.letters()
+            self._seen = time.monotonic()
+            self._is_seen = True
+        except Exception as error:  # every file system has exceptions of its own
+            if time.monotonic() - self._seen > _UNREACHED:
+                raise
+            log.info("no word from the cluster: %s", words_of(error))
+
+    def _take(self, letter: Letter) -> Iterator[Event]:
+        self._has_begun = True
+        task = self._tasks.get(letter.task)
+        if task is None or letter.attempt in task.former:
+            return
+        task.letters += 1
+        if task.attempt != letter.attempt:
+            yield from task.told.withdrawn()
+            task.former.add(task.attempt)
+            task.attempt, task.words = letter.attempt, ""
+        for kind, content in letter.said:
+            self._has_begun = True
+            if kind == "event":
+                yield from self._happened(task, content)
+            elif kind == "fatal" and self._stop_at == math.inf:
+                raise content
+            elif kind == "broken":
+                task.words = content
+                self._broken += 1
+                if self._broken >= max(_ERRORS_ALONE, 3 * self._engine.slots) and self._stop_at == math.inf:
+                    raise RunError(f"workers end at once on the cluster, the last one with: {content}")
+            elif kind == "ended":
+                yield from self._over(letter.task, task.words or "its task has ended without it")
+
+    def _happened(self, task: _Running, event: Event) -> Iterator[Event]:
+        if not isinstance(event, Progress):
+            if event.shard_id not in task.jobs:  # an attempt before has reported on it
+                return
+            del task.jobs[event.shard_id]
+            if isinstance(event, ShardReport):
+                self._errors = self._alone = self._broken = 0
+        task.told.note(event)
+        yield event
+
+    def _over(self, number: int, words: str, is_tried: bool = True) -> Iterator[Event]:
+        """A task runs no more; what it was to do and has not done is given to others."""
+        task = self._tasks.pop(number)
+        yield from task.told.withdrawn()
+        if not task.jobs or self._stop_at < math.inf:
+            return
+        log.warning("%s: %s given out again", words, shard_count(len(task.jobs), "is", "are"))
+        for packed in task.jobs.values():
+            if not is_tried:
+                self._returned.append(packed)
+            elif packed.job.attempt >= self._options.max_shard_retry:
+                yield ShardError(packed.job.shard_id, words, attempt=packed.job.attempt)
+            else:
+                self._returned.append(packed.again())
+
+    def _bury(self, given: _Given) -> Iterator[Event]:
+        words = given.batch.error()
+        if words and self._stop_at == math.inf:
+            if all(self._was_lost(number) for number in given.tasks):
+                self._alone += 1
+            else:
+                self._errors += 1
+            if not self._has_begun or self._errors >= _ERRORS_IN_A_ROW or self._alone >= _ERRORS_ALONE:
+                raise RunError(f"the cluster could not do it: {words}")
+        words = words or "the cluster has ended its task without a word"
+        for number in [number for number in given.tasks if number in self._tasks]:
+            yield from self._over(number, words)
+
+    def _miss(self) -> Iterator[Event]:
+        """Give up what is silent, where the cluster would wait for it for ever."""
+        if not (self._engine.patience and self._is_seen):
+            return
+        now = time.monotonic()
+        for given in tuple(self._batches):
+            for number, task in given.tasks.items():
+                if number not in self._tasks or not task.watch.look(now, task.letters, bool(task.attempt)):
+                    continue
+                given.is_maimed = True
+                yield from self._give_up(
+                    number, f"a task was silent for {task.watch.silent:.0f} s: its machine is gone"
+                )
+            if any(number in self._tasks and task.attempt for number, task in given.tasks.items()):
+                given.watch.look(now, given.letters, expected=False)
+                continue
+            if given.watch.look(now, given.letters, expected=given.letters > 0) or given.is_maimed:
+                self._batches.remove(given)
+                given.batch.cancel()
+                words = f"nobody has begun a task for {given.watch.silent:.0f} s: its machine is gone"
+                if given.is_maimed:
+                    words = "a task that was not begun was ended with those of a machine that is gone"
+                for number in [number for number in given.tasks if number in self._tasks]:
+                    yield from self._give_up(number, words, is_tried=not given.is_maimed)
+
+    def _give_up(self, number: int, words: str, is_tried: bool = True) -> Iterator[Event]:
+        """Its shards are for others; whoever may still be at it is kept from publishing first."""
+        self._office.give_up(self._output, number)
+        yield from self._over(number, words, is_tried)
+
+    def _was_lost(self, number: int) -> bool:
+        """Whether it is a task of shards that were lost before; so is one that is over."""
+        task = self._tasks.get(number)
+        return task is None or any(packed.job.attempt for packed in task.jobs.values())
+
+
+class _SubJobs:
+    """Gathers jobs in a thread, because the url list may make us wait, no further ahead than is useful."""
+
+    def __init__(self, jobs: Iterator[ShardJob], size: int) -> None:
+        self._jobs, self._size = jobs, size
+        self._queue: Queue[list[PackedJob] | BaseException | None] = Queue(1)
+        self._first: list[PackedJob] | BaseException | None = None
+        self._stopped = threading.Event()
+        self.ended = False  # there are no more
+        self._thread = threading.Thread(target=self._run, name="any2ds-sub-jobs", daemon=True)
+
+    def __enter__(self) -> _SubJobs:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def is_empty(self, is_stopping: Callable[[], bool]) -> bool:
+        """Waits for the first; True as well if the run is to stop before it has come."""
+        while not is_stopping():
+            with contextlib.suppress(Empty):
+                self._first = self._queue.get(timeout=_LISTENS)
+                return self._first is None
+        return True
+
+    def next(self) -> list[PackedJob]:
+        """The next sub-job; none if there is none yet. Raises what the plan raises, after the jobs before it."""
+        found, self._first = self._first, None
+        if found is None and not self.ended:
+            try:
+                found = self._queue.get_nowait()
+            except Empty:
+                return []
+            self.ended = found is None
+        if isinstance(found, BaseException):
+            raise found
+        return found or []
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.ended = True
+
+    def _run(self) -> None:
+        gathered: list[PackedJob] = []
+        size = 0
+        end: BaseException | None = None
+        try:
+            for job in self._jobs:
+                packed = PackedJob.of(job)
+                gathered.append(packed)
+                size += len(packed.job.rows)
+                if len(gathered) >= self._size or size >= _MOST_BYTES:
+                    if not self._put(gathered):
+                        return
+                    gathered, size = [], 0
+        except BaseException as error:  # raised again in the thread that runs `map`
+            end = error
+        if not gathered or self._put(gathered):
+            self._put(end)
+
+    def _put(self, item: list[PackedJob] | BaseException | None) -> bool:
+        while not self._stopped.is_set():
+            with contextlib.suppress(Full):
+                self._queue.put(item, timeout=_LISTENS)
+                return True
+        return False

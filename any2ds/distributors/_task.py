@@ -1,0 +1,159 @@
+"""What a cluster runs: some shard jobs, on a machine that the run has no connection to.
+
+The worker has a process of its own, as on the machine of the run: so a shard that crashes it, or makes it hang, is
+dealt with here, and the cluster sees a task fail only where it has lost a machine. Clusters run tasks again, and some
+of them twice at a time; so an attempt has to hold the task's lock file, and publishes nothing once another has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from any2ds.config import RunOptions
+from any2ds.distributors._post import Office, Outbox
+from any2ds.distributors.multiprocessing import MultiprocessingDistributor
+from any2ds.errors import BrokenStep, DiskFull, LockLost, NetworkDown, OutputError, OutputInUse, RunError
+from any2ds.lock import Guard, Intervals, RunLock, held
+from any2ds.protocols import Worker
+from any2ds.storage import OutputFolder
+from any2ds.types import ShardJob
+
+log = logging.getLogger(__name__)
+
+_INTERVALS = Intervals(beat=5.0, stale=30.0)
+_WAIT = 5.0  # seconds between two looks whether the attempt that is at the task still is
+_CODEC = "zstd"  # takes rows to a quarter of their size, at 2 ms for 10 000 of them
+
+
+class UnseenFolder(OutputError):
+    """A machine of the cluster has another folder, or none, where the run has its output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Can be pickled, and called once or several times, anywhere."""
+
+    number: int
+    worker: Worker
+    jobs: tuple[ShardJob, ...]  # with their rows compressed
+    sizes: tuple[int, ...]  # bytes of the rows of each
+    office: Office
+    options: RunOptions
+
+    @classmethod
+    def of(cls, number: int, worker: Worker, jobs: Sequence[PackedJob], office: Office, options: RunOptions) -> Task:
+        return cls(number, worker, tuple(job.job for job in jobs), tuple(job.size for job in jobs), office, options)
+
+    def __call__(self) -> None:
+        """Returns when the task is over, whoever did it. Raises what only another machine, or a person, can mend."""
+        output = self.worker.folder
+        _check_folder(output, self.office)
+        while self.office.is_seen(output) and not output.exists(self.office.mark(self.number)):
+            try:
+                with held(output, self.office.lock_file(self.number), "task", intervals=_INTERVALS) as lock:
+                    if not output.exists(self.office.mark(self.number)):  # it may have been given up meanwhile
+                        self._work(output, lock)
+                return
+            except OutputInUse:
+                time.sleep(_WAIT)
+            except LockLost as error:
+                log.info("task %d goes on elsewhere: %s", self.number, error)
+                return
+
+    def leave(self) -> None:
+        """Its rows, in the output folder, for an `Errand`; whoever may read there must not find keys or secrets.
+
+        Raises whatever the file system raises.
+        """
+        content = self.office.sealed((self.jobs, self.sizes))
+        self.worker.folder.write(self.office.task_file(self.number), content)
+
+    def _work(self, output: OutputFolder, lock: RunLock) -> None:
+        worker, attempt = self.worker.under(lock.holds), lock.holds[-1].run
+        begun = f"{self.office.mark(self.number)}.begun"
+        is_again = output.exists(begun)
+        output.write(begun, b"")
+        distributor = MultiprocessingDistributor(replace(self.options, processes_count=1))
+        with Outbox(self.office, output, self.number, attempt, distributor.stop) as outbox:
+            outbox.say("began")
+            events: Any = distributor.map(worker, self._unpacked(is_again))
+            try:
+                with closing(events):
+                    for event in events:
+                        outbox.say("event", event)
+            except (BrokenStep, DiskFull, LockLost, NetworkDown) as error:
+                if isinstance(error, LockLost):
+                    Guard(output, lock.holds, replace(_INTERVALS, trust=0.0))()  # else it is the run that was lost
+                if outbox.lost is None:
+                    outbox.say("fatal", error)
+            except RunError as error:
+                outbox.say("broken", str(error))
+            outbox.say("ended")
+        if outbox.lost is not None:
+            raise outbox.lost
+        output.write(self.office.mark(self.number), b"")
+
+    def _unpacked(self, is_again: bool) -> Iterator[ShardJob]:
+        codec = pa.Codec(_CODEC)
+        for job, size in zip(self.jobs, self.sizes, strict=True):
+            rows = codec.decompress(job.rows, size, asbytes=True)
+            # An attempt before may have finished it.
+            yield replace(job, rows=rows, attempt=max(job.attempt, 1) if is_again else job.attempt)
+
+
+def perform(tasks: Iterable[Task]) -> None:
+    """For clusters that send a function: a machine has to import nothing but this module for it."""
+    for task in tasks:
+        task()
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """Calls tasks that lie in the output folder; it weighs nothing, where tasks have the rows of many shards."""
+
+    worker: Worker
+    office: Office
+    options: RunOptions
+
+    def __call__(self, number: int) -> None:
+        """As `Task`."""
+        output = self.worker.folder
+        _check_folder(output, self.office)
+        content = output.read(self.office.task_file(number))
+        found = None if content is None else self.office.unsealed(content)
+        if found is not None:  # else it is over, and another attempt has removed it
+            jobs, sizes = found
+            Task(number, self.worker, jobs, sizes, self.office, self.options)()
+            with contextlib.suppress(Exception):  # of any file system; it is removed with the others in the end
+                output.remove_many([self.office.task_file(number)])
+
+
+def _check_folder(output: OutputFolder, office: Office) -> None:
+    if not office.is_seen(output):
+        raise UnseenFolder(
+            f"{output.url!r} is not the folder of the run, seen from here: all machines of a cluster need the same"
+            " one, on a shared disk or an object store"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PackedJob:
+    """A job whose rows are compressed, and how many bytes they were."""
+
+    job: ShardJob
+    size: int
+
+    @classmethod
+    def of(cls, job: ShardJob) -> PackedJob:
+        return cls(replace(job, rows=pa.Codec(_CODEC).compress(job.rows, asbytes=True)), len(job.rows))
+
+    def again(self) -> PackedJob:
+        return replace(self, job=replace(self.job, attempt=self.job.attempt + 1))

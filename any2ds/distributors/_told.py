@@ -1,0 +1,30 @@
+"""What a worker has told of the rows of shards that it has not reported on, to be taken back if it never does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from any2ds.types import Event, Progress, ShardReport
+
+
+class Told:
+    def __init__(self) -> None:
+        self._outcomes: Counter[str] = Counter()
+        self._bytes = 0
+
+    def note(self, event: Event) -> None:
+        if isinstance(event, Progress):
+            self._outcomes.update(event.outcomes)
+            self._bytes += event.bytes
+        elif isinstance(event, ShardReport):
+            self._outcomes.subtract(event.status_dict)
+            self._bytes -= event.bytes
+
+    def withdrawn(self) -> Iterator[Progress]:
+        """Takes back what it has told of shards that it is not going to finish: others begin them anew."""
+        told = {code: -count for code, count in self._outcomes.items() if count}
+        if told:
+            yield Progress(told, -self._bytes)
+        self._outcomes.clear()
+        self._bytes = 0

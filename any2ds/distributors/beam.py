@@ -1,0 +1,221 @@
+"""Runs workers as the elements of Beam pipelines, on whatever runner `beam_options` ask for."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from any2ds import quieting
+from any2ds.childprocess import Answering, ChildEnded
+from any2ds.children import Children, NotStarted
+from any2ds.config import RunOptions
+from any2ds.distributors import _process
+from any2ds.distributors._beamtalk import CANCEL, STATE, Asked, Pipeline, State, Terms
+from any2ds.distributors._engine import EngineDistributor
+from any2ds.distributors._task import Errand, Task
+from any2ds.errors import RunError, UsageError, words_of
+
+log = logging.getLogger(__name__)
+
+if find_spec("apache_beam") is None:  # which only the child process imports
+    raise ModuleNotFoundError("No module named 'apache_beam'", name="apache_beam")
+
+_LONGEST_START = 300.0  # seconds for a process that imports Beam, which takes it three where nobody else is at work
+_NEAR, _FAR = 0.1, 5.0  # seconds between two looks at a pipeline
+_FAREWELL = 10.0  # seconds for processes that were killed
+_REMOTE_FAREWELL = 60.0  # seconds that a service may take to hear that a pipeline is cancelled
+
+
+class BeamDistributor(EngineDistributor):
+    @staticmethod
+    def check(options: RunOptions) -> None:
+        """Raises OptionError for `beam_options` that Beam does not take."""
+        _terms(processes.begun(), _asked(options))
+
+    @contextmanager
+    def engine(self) -> Iterator[_Beam]:
+        with processes as children:
+            asked = _asked(self._options)
+            engine = _Beam(children, asked, _terms(children, asked))
+            try:
+                yield engine
+            finally:
+                engine.close()
+
+
+class _Processes:
+    """Child processes that have imported Beam, as long as somebody uses them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._children: Children[Any, Any] | None = None
+
+    def __enter__(self) -> Children[Any, Any]:
+        with self._lock:
+            self._users += 1
+        return self.begun()
+
+    def begun(self) -> Children[Any, Any]:
+        """For a moment; who does nothing within a minute ends."""
+        with self._lock:
+            if self._children is None:
+                self._children = Children(_new_runs, _LONGEST_START)
+            return self._children
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self._users -= 1
+            children = self._children
+            if self._users or children is None:
+                return
+            self._children = None
+        children.close()
+
+
+processes = _Processes()
+"""To be held by whoever calls `map` several times and does not want to wait for imports each time."""
+
+
+def _new_runs() -> Callable[[Any], Any]:
+    """In the child, where nothing but our own log reaches the terminal: Beam, Dask and gRPC each log in ways of their
+    own, and from the import on."""
+    _process.log_to_parent(logging.WARNING)
+    if quieting.is_wanted():
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+    try:
+        from any2ds.distributors._beam import Runs
+    except Exception as error:  # whatever is wrong with an installation
+        refusal = UsageError(f"Beam cannot be imported: {words_of(error)}")
+        return lambda _: refusal
+    return Runs()
+
+
+def _asked(options: RunOptions) -> Asked:
+    return Asked(options.beam_options or (), options.processes_count, logging.getLogger("any2ds").getEffectiveLevel())
+
+
+def _terms(children: Children[Any, Any], asked: Asked) -> Terms:
+    try:
+        terms: Terms | Exception = children.answer(asked, _LONGEST_START)
+    except (ChildEnded, NotStarted) as error:
+        raise RunError(f"the process that runs Beam {str(error).removeprefix('it ')}") from error
+    if isinstance(terms, Exception):
+        raise terms
+    return terms
+
+
+class _Beam:
+    """A runner."""
+
+    def __init__(self, children: Children[Any, Any], asked: Asked, terms: Terms) -> None:
+        self._children, self._asked, self._terms = children, asked, terms
+        self.slots, self.patience = terms.slots, terms.patience
+        self._begun: list[_Pipeline] = []
+
+    def begin(self, tasks: Sequence[Task]) -> _Pipeline:
+        pipeline = _Pipeline(self._children, self._asked, self._terms, tasks)
+        self._begun = [*(other for other in self._begun if not other.has_ended()), pipeline]
+        return pipeline
+
+    def close(self) -> None:
+        for pipeline in self._begun:
+            pipeline.cancel()
+        until = time.monotonic() + (_FAREWELL if self._terms.is_local else _REMOTE_FAREWELL)
+        for pipeline in self._begun:
+            pipeline.wait(until)
+            if not pipeline.has_ended() and not self._terms.is_local:
+                log.warning("Beam has not cancelled a pipeline within %.0f s: see to it there", _REMOTE_FAREWELL)
+
+
+class _Pipeline:
+    """A pipeline, begun and watched by a thread of its own."""
+
+    def __init__(self, children: Children[Any, Any], asked: Asked, terms: Terms, tasks: Sequence[Task]) -> None:
+        self._children, self._asked, self._terms, self._tasks = children, asked, terms, tasks
+        self._words = ""
+        self._child: Answering[Any, Any] | None = None
+        self._lock = threading.Lock()
+        self._cancelled = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="any2ds-beam", daemon=True)
+        self._thread.start()
+
+    def has_ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def error(self) -> str:
+        return self._words
+
+    def cancel(self) -> None:
+        """Local runners cannot do that: their processes are ended."""
+        self._cancelled.set()
+        if self._terms.is_local:
+            with self._lock:
+                if self._child is not None:
+                    _end_group(self._child)
+
+    def wait(self, until: float) -> None:
+        self._thread.join(max(0.0, until - time.monotonic()))
+
+    def _run(self) -> None:
+        first = self._tasks[0]
+        try:
+            for task in self._tasks:
+                task.leave()
+            numbers = tuple(task.number for task in self._tasks)
+            errand = Errand(first.worker, first.office, first.options)
+            if self._cancelled.is_set():
+                return
+            self._child, _ = self._children.ask(Pipeline(self._asked, numbers, errand), 0)
+        except (ChildEnded, NotStarted) as error:
+            self._words = f"the process that runs Beam {str(error).removeprefix('it ')}"
+            return
+        except Exception as error:  # of any file system
+            self._words = words_of(error)
+            return
+        state = State(False)
+        try:
+            state = self._watched(self._child)
+            self._words = state.words
+        except ChildEnded as error:
+            self._words = f"the process that runs Beam {str(error).removeprefix('it ')}"
+        finally:
+            with self._lock:
+                child, self._child = self._child, None
+            if state.words or not state.has_ended:
+                _end_group(child)
+                child.end()
+            self._children.give_back(child)
+
+    def _watched(self, child: Answering[Any, Any]) -> State:
+        """How it has come to its end."""
+        is_told = False
+        while True:
+            state: State = child.ask(STATE)
+            if state.has_ended or (self._cancelled.is_set() and self._terms.is_local):
+                return state
+            if self._cancelled.wait(_NEAR if self._terms.is_local else _FAR) and not is_told:
+                is_told = True
+                child.ask(CANCEL)
+            elif is_told:
+                time.sleep(_NEAR)
+
+
+def _end_group(child: Answering[Any, Any]) -> None:
+    """With all that it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(child.pid, signal.SIGKILL)
+    child.kill()
+
+
+PART = BeamDistributor

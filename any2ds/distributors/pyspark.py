@@ -1,0 +1,229 @@
+"""Runs workers as the tasks of a Spark cluster: that of the active session, or a local one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+from pyspark import InheritableThread, SparkConf, SparkContext, java_gateway
+from pyspark.errors import PySparkException
+
+from any2ds import quieting
+from any2ds.config import RunOptions
+from any2ds.cores import cores
+from any2ds.distributors._engine import EngineDistributor
+from any2ds.distributors._task import Task, perform
+from any2ds.errors import UsageError, words_of
+
+log = logging.getLogger(__name__)
+
+_FAILURES = 4  # that Spark allows a task on this machine, as it does on clusters
+_UNSET = "local[*]"  # the master where nobody has said which
+_SETTLED = 1.0  # seconds without a further executor, after which those that are there are all
+_LATE = 60.0  # seconds after which the first is not waited for any more: the cluster may be busy for hours
+_CONNECT = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"}  # variables that say that there is no JVM of ours
+_LOOK = 0.1  # seconds between two looks
+_JAVA = "Spark needs a Java, 17 or later, in PATH or JAVA_HOME: apt-get install openjdk-17-jre-headless"
+_BARE = (
+    "the Python of the executors has no any2ds: send yours along (spark.archives), or have PYSPARK_PYTHON name one that"
+    " has; examples/distributed_any2ds_tutorial.md shows how"
+)
+_LOST = re.compile(r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\) \((\S+) executor \S+\): ")
+
+
+class PysparkDistributor(EngineDistributor):
+    """`processes_count` is the number of tasks at a time; where it is not given, as many as there are slots."""
+
+    @staticmethod
+    def check(options: RunOptions) -> None:
+        """Raises UsageError if there can be no session here."""
+        if not _CONNECT.isdisjoint(os.environ):
+            raise UsageError(
+                "distributor=pyspark needs a session of its own JVM: Spark Connect cannot run what it runs"
+            )
+        with tempfile.TemporaryFile() as said:
+            _start_java(said)
+
+    @contextmanager
+    def engine(self) -> Iterator[_Spark]:
+        if (context := SparkContext._active_spark_context) is not None:
+            with _this_python(context):
+                yield self._ready(context)
+            return
+        with _new_context(self._options.processes_count) as context:
+            yield self._ready(context)
+
+    def _ready(self, context: SparkContext) -> _Spark:
+        """Executors come one after the other, and shards are shared out among those that are there."""
+        spark = _Spark(context, self._options.processes_count)
+        begun = changed = time.monotonic()
+        present = 0
+        while not (spark.grows or self._is_stopping()):
+            now = time.monotonic()
+            if (found := spark.present) != present:
+                present, changed = found, now
+            if spark.is_local or (present and now - changed > _SETTLED) or now - begun > _LATE:
+                break
+            self._news.wait(_LOOK)
+        if not (present or spark.grows or self._is_stopping()):
+            log.warning(
+                "the cluster has given no executor in %.0f s: it may be busy, or have no machine as asked", _LATE
+            )
+        return spark
+
+
+@contextmanager
+def _this_python(context: SparkContext) -> Iterator[None]:
+    """On this machine workers have the Python that is running, where nobody has said which; Spark takes PATH's."""
+    before = context.pythonExec
+    if str(context.master).startswith("local") and before == "python3":
+        context.pythonExec = sys.executable
+    try:
+        yield
+    finally:
+        context.pythonExec = before
+
+
+@contextmanager
+def _new_context(slots: int | None) -> Iterator[SparkContext]:
+    """What spark-defaults.conf, spark-submit and the like say, and this machine where they say nothing.
+
+    It is no SparkSession: that loads all of SQL as well, in seconds of a core.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    with tempfile.TemporaryFile() as said:
+        _start_java(said)
+        conf = SparkConf()
+        if conf.get("spark.master", _UNSET) == _UNSET:
+            conf.set("spark.master", f"local[{slots or cores()},{_FAILURES}]")
+        conf.setIfMissing("spark.app.name", "any2ds")
+        conf.setIfMissing("spark.ui.showConsoleProgress", "false")
+        if str(conf.get("spark.master")).startswith("local"):
+            conf.setIfMissing("spark.ui.enabled", "false")
+            conf.setIfMissing("spark.driver.host", "127.0.0.1")
+            conf.setIfMissing("spark.driver.bindAddress", "127.0.0.1")
+        os.environ.setdefault("PYSPARK_PYTHON", str(conf.get("spark.pyspark.python", sys.executable)))
+        try:
+            context = SparkContext(conf=conf)
+        except Exception as error:
+            raise UsageError(f"there is no Spark session to be had: {_words(error)}") from error
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, handler)  # Spark's own cancels all jobs instead of stopping
+        try:
+            yield context
+        finally:
+            context.stop()
+
+
+def _start_java(said: IO[bytes]) -> None:
+    """Have a JVM. On the command line, where the terminal is ours, all that it logs goes into `said`."""
+    quiet = quieting.stderr() is not None
+    try:
+        if SparkContext._gateway is None:
+            launch: Any = java_gateway.launch_gateway
+            to: Any = {"stdout": said, "stderr": said} if quiet else None
+            SparkContext._ensure_initialized(gateway=launch(popen_kwargs=to))
+    except (PySparkException, OSError) as error:
+        said.seek(0)
+        last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+        raise UsageError(f"{_JAVA} ({last or words_of(error)})") from error
+
+
+class _Spark:
+    def __init__(self, context: SparkContext, wanted: int | None) -> None:
+        self._context, self._wanted = context, wanted
+        self.patience = 0.0  # its scheduler notices lost machines
+        conf = context.getConf()
+        self.is_local = str(context.master).startswith("local")
+        self.grows = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+        self._known = 0  # slots that were there when that was last told
+        self._bound = 0  # slots that it may grow to; 0 if that is not known
+        if self.grows and (most := conf.get("spark.dynamicAllocation.maxExecutors")):
+            each = int(conf.get("spark.executor.cores", "1")) // int(conf.get("spark.task.cpus", "1"))
+            self._bound = int(most) * max(1, each)
+        if self.grows and not (wanted or self._bound):
+            log.warning("how many executors there may be is not known: processes_count says how many tasks to have")
+
+    @property
+    def slots(self) -> int:
+        return self._wanted or max(1, self._bound, self.present)
+
+    @property
+    def present(self) -> int:
+        """Tasks that the executors which are there can run at a time; 0 if there is none yet."""
+        try:
+            spark: Any = self._context._jsc.sc()
+            self._known = int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
+        except Exception as error:  # it is none of Spark's documented interfaces; or the session has been stopped
+            log.debug("slots are not told: %s", words_of(error))
+            with contextlib.suppress(Exception):
+                self._known = int(self._context.defaultParallelism)
+        return self._known
+
+    def begin(self, tasks: Sequence[Task]) -> _Job:
+        return _Job(self._context, tasks)
+
+
+class _Job:
+    """A Spark job, which is waited for in a thread of its own."""
+
+    def __init__(self, context: SparkContext, tasks: Sequence[Task]) -> None:
+        self._context = context
+        self._group = f"any2ds-{uuid.uuid4().hex}"
+        self._words = ""
+        # An InheritableThread also ends the thread that goes with it in the JVM.
+        self._thread = InheritableThread(target=self._run, args=(tasks,), name="any2ds-spark", daemon=True)
+        self._thread.start()
+
+    def has_ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def error(self) -> str:
+        return self._words
+
+    def cancel(self) -> None:
+        try:
+            self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)  # it may be just beginning
+        except Exception as error:  # the session has ended, and its jobs with it
+            log.debug("not cancelled: %s", words_of(error))
+
+    def _run(self, tasks: Sequence[Task]) -> None:
+        try:
+            first, last = tasks[0].number, tasks[-1].number
+            self._context.setJobGroup(self._group, f"any2ds: tasks {first} to {last}", interruptOnCancel=True)
+            self._context.parallelize(tasks, len(tasks)).foreachPartition(perform)
+        except Exception as error:
+            self._words = _words(error)
+
+
+def _words(error: Exception) -> str:
+    """What it was, out of the traces of two languages."""
+    cause: Any = getattr(error, "java_exception", None)
+    return _in_words(words_of(error) if cause is None else str(cause.getMessage()))
+
+
+def _in_words(said: str) -> str:
+    _, raised, trace = said.rpartition("Traceback (most recent call last):")
+    if raised:
+        lines = [line for line in trace.splitlines() if line.strip() and not line[0].isspace()]
+        words = re.sub(r"^any2ds\.[\w.]+: ", "", lines[0]) if lines else said
+        return f"{words}: {_BARE}" if "No module named 'any2ds'" in words else words
+    where = _LOST.search(said)
+    words = said[where.end() if where else 0 :].strip().partition("\n")[0].partition(" Consider setting")[0]
+    words = re.sub(r"^(?:[\w$]+\.)+[\w$]+: ", "", words)
+    return f"{words} (on {where[1]})" if where else words
+
+
+PART = PysparkDistributor

@@ -1,0 +1,398 @@
+"""`ReadShards` in real pipelines, over datasets that were really made."""
+
+import io
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tracemalloc
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from any2ds import download
+from any2ds.beam import ReadShards
+from any2ds.errors import IncompleteRun, OptionError
+from any2ds.samples import ShardReader, Wanted, finished_shards
+from any2ds.testing.server import Server, serve
+
+FORMATS = ["webdataset", "files", "parquet", "tfrecord", "arrayrecord"]
+OF_FILES = ("webdataset", "files")
+IN_MEMORY = ("--runner=DirectRunner", "--direct_running_mode=in_memory")
+
+STEP = '''
+import any2ds
+
+@any2ds.transform(columns={"place": int}, members=("note.txt",))
+def cut(sample):
+    """Three samples of one file."""
+    if not sample.data.startswith(b"cut"):
+        return sample
+    return [
+        sample.with_data(b"piece %d" % n, "dat").with_fields(place=n).with_member("note.txt", b"note %d" % n)
+        for n in range(3)
+    ]
+'''
+ROWS = 12
+CUT, LOST, SAME = 3, 6, 8  # rows: that becomes three samples; that fails; that is the same as the first one
+KEYS = ["000000", "000001", "000002", "000003_0000", "000003_0001", "000003_0002", "000004", "000010"]
+KEYS += ["000012", "000014", "000020", "000021"]  # rows 6 and 8 are 000011 and 000013
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("media")
+    for number in range(ROWS):
+        (folder / f"{number}.bin").write_bytes(b"cut" if number == CUT else b"\x80\x81file %d" % number)
+    (folder / "big.bin").write_bytes(os.urandom(1 << 20))
+    with serve(folder, {f"{LOST}.bin": ["404"] * 1000}) as server:
+        yield server
+
+
+def rows(server: Server) -> pa.Table:
+    numbers = [0 if number == SAME else number for number in range(ROWS)]
+    captions = [f"größe {number}" for number in numbers]
+    return pa.table({"url": [server.url(f"{n}.bin") for n in numbers], "text": captions, "number": numbers})
+
+
+def make(server: Server, folder: str | Path, output_format: str, step: Path, **options: Any) -> None:
+    how = {
+        "caption_col": "text",
+        "save_additional_columns": "number",
+        "number_sample_per_shard": 5,
+        "dedupe": "run",
+        "transform": f"{step}:cut",
+        "distributor": "inline",
+        "quiet": True,
+    }
+    download(rows(server), output_folder=str(folder), output_format=output_format, **{**how, **options})
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("steps") / "step.py"
+    path.write_text(STEP)
+    return path
+
+
+@pytest.fixture(scope="module")
+def datasets(server: Server, step: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One of each format, all of the same list."""
+    folder = tmp_path_factory.mktemp("datasets")
+    for output_format in FORMATS:
+        make(server, folder / output_format, output_format, step)
+    return {output_format: folder / output_format for output_format in FORMATS}
+
+
+@pytest.fixture
+def copied(datasets: dict[str, Path], tmp_path: Path) -> Any:
+    """A dataset to be spoilt."""
+
+    def copy(output_format: str) -> Path:
+        return Path(shutil.copytree(datasets[output_format], tmp_path / output_format))
+
+    return copy
+
+
+def keep(sample: dict[str, Any], folder: str) -> None:
+    Path(folder, uuid.uuid4().hex).write_bytes(pickle.dumps(sample))
+
+
+def read(transform: ReadShards) -> list[dict[str, Any]]:
+    """What a pipeline gets, by key."""
+    with tempfile.TemporaryDirectory() as folder:
+        with beam.Pipeline(options=PipelineOptions(IN_MEMORY)) as pipeline:
+            _ = pipeline | transform | beam.Map(keep, folder)
+        found = [pickle.loads(path.read_bytes()) for path in Path(folder).iterdir()]
+    return sorted(found, key=lambda sample: sample["key"])
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_all_samples_come_with_their_files_and_metadata(output_format: str, datasets: dict[str, Path]) -> None:
+    folder = datasets[output_format]
+    found = read(ReadShards(folder))
+    assert [sample["key"] for sample in found] == KEYS
+    tables = pa.concat_tables([pq.read_table(path) for path in sorted(folder.glob("0*.parquet"))])
+    told = {row["key"]: row for row in tables.to_pylist()}
+    for sample in found:
+        expected = {name: value for name, value in told[sample["key"]].items() if name != "data"}
+        assert {name: value for name, value in sample.items() if name not in ("data", "members")} == expected
+        piece = sample["place"]
+        data = b"\x80\x81file %d" % sample["number"] if piece is None else b"piece %d" % piece
+        assert sample["data"] == data
+        assert (sample["ext"] == "dat") == (piece is not None)
+        note = None if piece is None else f"note {piece}"
+        if output_format in OF_FILES:
+            assert sample["members"] == ({} if note is None else {"note.txt": note.encode()})
+        else:
+            assert (sample["members"], sample["note_txt"]) == ({}, note)
+    assert sum(sample["place"] is not None for sample in found) == 3
+    assert {sample["caption"] for sample in found} >= {"größe 0", "größe 11"}
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet"])
+def test_columns_are_chosen(output_format: str, datasets: dict[str, Path]) -> None:
+    some = read(ReadShards(datasets[output_format], columns=["number", "url"]))
+    assert {tuple(sorted(sample)) for sample in some} == {
+        ("data", "ext", "key", "members", "number", "status", "url"),
+    }
+    assert [sample["number"] for sample in some] == [0, 1, 2, 3, 3, 3, 4, 5, 7, 9, 10, 11]
+    none = read(ReadShards(datasets[output_format], columns=[]))
+    assert {tuple(sorted(sample)) for sample in none} == {("data", "ext", "key", "members", "status")}
+    assert [sample["data"] for sample in none] == [sample["data"] for sample in some]
+
+
+def test_a_column_that_is_not_there_is_named(datasets: dict[str, Path]) -> None:
+    with pytest.raises(Exception, match=r"no column 'nubmer'; columns that exist: .*number"):
+        read(ReadShards(datasets["webdataset"], columns="nubmer"))
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_metadata_alone_need_no_data(output_format: str, copied: Any) -> None:
+    folder = copied(output_format)
+    if output_format != "parquet":
+        for path in folder.glob("0000?" if output_format == "files" else f"0*.{suffix(output_format)}"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    found = read(ReadShards(folder, with_data=False))
+    assert [sample["key"] for sample in found] == KEYS
+    assert all("data" not in sample and "members" not in sample for sample in found)
+    assert found[0]["caption"] == "größe 0"
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_what_failed_comes_when_it_is_asked_for(output_format: str, datasets: dict[str, Path]) -> None:
+    found = read(ReadShards(datasets[output_format], status=None))
+    assert [sample["key"] for sample in found] == sorted([*KEYS, "000011", "000013"])
+    lost, same = found[8], found[10]
+    assert (lost["key"], lost["status"], lost["error_code"]) == ("000011", "failed_to_download", "http_404")
+    assert (lost["ext"], lost["data"], lost["members"], lost["number"]) == (None, None, {}, LOST)
+    assert (same["key"], same["status"], same["duplicate_of"], same["data"]) == ("000013", "duplicate", "000000", None)
+    assert all(sample["data"] for sample in found if sample["status"] == "success")
+    only = read(ReadShards(datasets[output_format], status=["failed_to_download"], columns=["error_code"]))
+    assert [sample["key"] for sample in only] == ["000011"]
+
+
+def suffix(output_format: str) -> str:
+    return {"webdataset": "tar"}.get(output_format, output_format)
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_broken_shard_is_named(output_format: str, copied: Any) -> None:
+    folder = copied(output_format)
+    if output_format == "files":
+        for path in (folder / "00001").glob("000012.*"):
+            path.unlink()
+        name = "00001"
+    else:
+        name = f"00001.{suffix(output_format)}"
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(Exception, match=rf"shard {name} of '{folder}' cannot be read: "):
+        read(ReadShards(folder))
+
+
+def test_a_shard_without_its_files_is_named(copied: Any) -> None:
+    folder = copied("webdataset")
+    (folder / "00002.parquet").unlink()
+    with pytest.raises(Exception, match=r"shard 00002.tar of .* cannot be read: .*00002\.parquet"):
+        read(ReadShards(folder))
+    folder = copied("tfrecord")
+    (folder / "00000.tfrecord").unlink()
+    with pytest.raises(Exception, match=r"shard 00000.tfrecord of .* cannot be read: .*00000\.tfrecord"):
+        read(ReadShards(folder))
+
+
+@pytest.mark.parametrize("output_format", [*FORMATS, "dummy"])
+def test_a_dataset_without_samples(output_format: str, server: Server, step: Path, tmp_path: Path) -> None:
+    lost = pa.table({"url": [server.url(f"{LOST}.bin")] * 3})
+    options = {"number_sample_per_shard": 2, "distributor": "inline", "quiet": True}
+    download(lost, output_folder=str(tmp_path / "out"), output_format=output_format, **options)
+    assert read(ReadShards(tmp_path / "out")) == []
+    assert [sample["data"] for sample in read(ReadShards(tmp_path / "out", status=None))] == [None] * 3
+
+
+def test_a_folder_that_holds_none(tmp_path: Path) -> None:
+    for folder, words in ((tmp_path, "holds no dataset"), (tmp_path / "nowhere", "no such folder")):
+        transform = ReadShards(folder)  # nobody looks before the pipeline runs
+        with pytest.raises(Exception, match=words):
+            read(transform)
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet"])
+def test_one_that_is_not_finished_is_refused_unless_it_may_be(output_format: str, copied: Any) -> None:
+    folder = copied(output_format)
+    (folder / "_shards.json").unlink()  # as a run leaves it that was killed before shard 1 was finished
+    (folder / "00001_stats.json").unlink()
+    with pytest.raises(Exception, match=r"is not finished: shards are missing \(1\); partial=True reads what is there"):
+        read(ReadShards(folder))
+    found = read(ReadShards(folder, partial=True))
+    assert [sample["key"] for sample in found] == [key for key in KEYS if key[4] != "1"]
+
+
+def test_one_whose_list_broke_off_is_not_finished(server: Server, tmp_path: Path) -> None:
+    broken = tmp_path / "list.jsonl"
+    lines = [json.dumps({"url": server.url(f"{number}.bin")}) for number in range(4)]
+    broken.write_text("\n".join([*lines, '{"url": ']))
+    with pytest.raises(IncompleteRun):
+        download(
+            str(broken),
+            output_folder=str(tmp_path / "out"),
+            output_format="webdataset",
+            number_sample_per_shard=2,
+            distributor="inline",
+            quiet=True,
+        )
+    with pytest.raises(Exception, match="is not finished: no run has come to the end of its list"):
+        read(ReadShards(tmp_path / "out"))
+    assert len(read(ReadShards(tmp_path / "out", partial=True))) == 4
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_from_s3(output_format: str, server: Server, step: Path, s3_server: None, tmp_path: Path) -> None:
+    from s3fs import S3FileSystem
+
+    bucket = f"bucket-{output_format}"
+    S3FileSystem().mkdir(bucket)
+    make(server, f"s3://{bucket}/data/set", output_format, step)
+    before = set(os.listdir(tempfile.gettempdir()))
+    found = read(ReadShards(f"s3://{bucket}/data/set", columns=["number"]))
+    assert [sample["key"] for sample in found] == KEYS
+    assert found[-1]["data"] == b"\x80\x81file 11"
+    assert {name for name in set(os.listdir(tempfile.gettempdir())) - before if "any2ds" in name} == set()
+
+
+def test_storage_options_reach_whoever_reads(
+    server: Server, step: Path, s3_server: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from s3fs import S3FileSystem
+
+    S3FileSystem().mkdir("private")
+    make(server, "s3://private/set", "webdataset", step)
+    given = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": os.environ["AWS_ENDPOINT_URL"]}}
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    S3FileSystem.clear_instance_cache()
+    found = read(ReadShards("s3://private/set", with_data=False, status=None, storage_options={"s3": given}))
+    assert len(found) == len(KEYS) + 2
+
+
+def test_shards_of_img2dataset_in_whatever_order(tmp_path: Path) -> None:
+    keys = [f"00000{number}" for number in range(4)]
+    table = pa.table({"url": [f"http://x/{key}" for key in keys], "caption": keys, "key": keys, "width": [1] * 4})
+    table = table.append_column("status", pa.array(["success", "success", "failed_to_download", "success"]))
+    pq.write_table(table, tmp_path / "00000.parquet")
+    with tarfile.open(tmp_path / "00000.tar", "w") as tar:
+        for key in (keys[3], keys[0], keys[1]):
+            for ext, content in (("jpg", b"picture " + key.encode()), ("txt", key.encode()), ("json", b"{}")):
+                member = tarfile.TarInfo(f"{key}.{ext}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    stats = {"count": 4, "successes": 3, "failed_to_download": 1, "failed_to_resize": 0, "status_dict": {}}
+    (tmp_path / "00000_stats.json").write_text(json.dumps({**stats, "start_time": 1.0, "end_time": 2.0}))
+    found = read(ReadShards(tmp_path))
+    assert [(s["key"], s["data"], s["ext"], s["members"], s["width"]) for s in found] == [
+        (key, b"picture " + key.encode(), "jpg", {}, 1) for key in (keys[0], keys[1], keys[3])
+    ]
+
+
+SCRIPT = """
+import pickle, sys, uuid
+from pathlib import Path
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from any2ds.beam import ReadShards
+
+
+def keep(sample, folder):
+    Path(folder, uuid.uuid4().hex).write_bytes(pickle.dumps((os.getpid(), sample)))
+
+
+if __name__ == "__main__":
+    import os
+
+    options = ["--runner=DirectRunner", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+    with beam.Pipeline(options=PipelineOptions(options)) as pipeline:
+        pipeline | ReadShards(sys.argv[1]) | beam.Map(keep, sys.argv[2])
+    counters = pipeline.result.metrics().query()["counters"]
+    print({each.key.metric.name: each.committed for each in counters if each.key.metric.namespace == "any2ds"})
+    print(os.getpid())
+"""
+
+
+def test_in_processes_of_their_own(datasets: dict[str, Path], tmp_path: Path) -> None:
+    script, found = tmp_path / "pipeline.py", tmp_path / "found"
+    script.write_text(SCRIPT)
+    found.mkdir()
+    # A relative path is one of who launches the pipeline, wherever its workers are.
+    folder = datasets["webdataset"]
+    command = [sys.executable, str(script), folder.name, str(found)]
+    paths = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = {**os.environ, "PATH": os.pathsep.join(paths), "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    kept = [pickle.loads(path.read_bytes()) for path in found.iterdir()]
+    assert sorted(sample["key"] for _, sample in kept) == KEYS
+    counters, launcher = done.stdout.splitlines()[-2:]
+    assert int(launcher) not in {pid for pid, _ in kept}
+    size = sum(len(sample["data"]) for _, sample in kept)
+    assert eval(counters) == {"shards": 3, "samples": len(KEYS), "bytes": size}
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_shard_is_read_as_a_stream(output_format: str, server: Server, tmp_path: Path) -> None:
+    """Of 40 files of a megabyte in one shard, memory holds a few."""
+    urls = pa.table({"url": [f"{server.url('big.bin')}?{number}" for number in range(40)]})
+    options = {"output_format": output_format, "distributor": "inline", "quiet": True}
+    download(urls, output_folder=str(tmp_path / "out"), **options)
+    (shard,) = finished_shards(str(tmp_path / "out"))
+    reader = ShardReader(str(tmp_path / "out"), None, Wanted())
+    allocated = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        count, most = 0, 0
+        for sample in reader(shard):
+            assert len(sample["data"]) == 1 << 20
+            count += 1
+            most = max(most, pa.total_allocated_bytes() - allocated)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == 40
+    assert peak + most < 20 << 20
+
+
+def test_options_that_make_no_sense_are_refused_at_once() -> None:
+    with pytest.raises(OptionError, match="storage_options"):
+        ReadShards("s3://bucket/dataset", storage_options={"s3": 3})  # type: ignore[dict-item]
+
+
+def test_without_beam_the_extra_is_named() -> None:
+    program = (
+        "import sys; sys.modules['apache_beam'] = None\n"
+        "import any2ds, any2ds.beam\n"
+        "from any2ds.errors import MissingExtra\n"
+        "try:\n    any2ds.beam.ReadShards('folder')\n"
+        "except MissingExtra as error:\n    print(error, error.extra)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said == "any2ds.beam.ReadShards needs a library that is not installed: pip install 'any2ds[beam]' beam\n"
+
+
+def test_any2ds_alone_does_not_import_beam() -> None:
+    program = (
+        "import sys, any2ds, any2ds.api; print([n for n in sys.modules if 'apache_beam' in n or n == 'any2ds.beam'])"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,166 @@
+"""What runs on clusters, on the smallest one there can be: each task in a thread of this process."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from any2ds.config import Config, RunOptions
+from any2ds.distributors._engine import EngineDistributor
+from any2ds.distributors._post import Office
+from any2ds.distributors._task import Errand, PackedJob, Task, UnseenFolder
+from any2ds.errors import RunError, words_of
+from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
+from any2ds.types import ShardError, ShardJob, ShardReport
+
+
+def running(**options: object) -> RunOptions:
+    return Config.from_options({"url_list": "-", "subjob_size": 8, **options}).run
+
+
+class Calls:
+    """A batch whose tasks are called, each in a thread, by `call`."""
+
+    def __init__(self, tasks: Sequence[Task], call: Callable[[Task], None]) -> None:
+        self._words = ""
+        self._call = call
+        self._threads = [threading.Thread(target=self._run, args=(task,), daemon=True) for task in tasks]
+        for thread in self._threads:
+            thread.start()
+
+    def has_ended(self) -> bool:
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def error(self) -> str:
+        return self._words
+
+    def cancel(self) -> None:
+        """A thread cannot be ended; its task finds out by itself that nobody listens any more."""
+
+    def _run(self, task: Task) -> None:
+        try:
+            self._call(task)
+        except Exception as error:
+            self._words = words_of(error)
+
+
+class Threads:
+    slots, patience = 2, 0.0
+
+    def __init__(self, call: Callable[[Task], None]) -> None:
+        self._call = call
+
+    def begin(self, tasks: Sequence[Task]) -> Calls:
+        return Calls(tasks, self._call)
+
+
+class ThreadsDistributor(EngineDistributor):
+    def __init__(self, options: RunOptions, call: Callable[[Task], None] = Task.__call__) -> None:
+        super().__init__(options)
+        self._call = call
+
+    @contextmanager
+    def engine(self) -> Iterator[Threads]:
+        yield Threads(self._call)
+
+
+class TestEngine(ProcessDistributorContract):
+    def make_distributor(self) -> ThreadsDistributor:
+        return ThreadsDistributor(running())
+
+
+def run(
+    distributor: ThreadsDistributor, worker: ScriptedWorker, jobs: Iterator[ShardJob]
+) -> tuple[list[int], list[int]]:
+    """The shards that were made, and those that were told as failed."""
+    made, failed = [], []
+    for event in distributor.map(worker, jobs):
+        if isinstance(event, ShardReport):
+            made.append(event.shard_id)
+        elif isinstance(event, ShardError):
+            failed.append(event.shard_id)
+    return sorted(made), sorted(failed)
+
+
+def test_tasks_that_a_cluster_loses_are_given_out_again(tmp_path: Path) -> None:
+    lost = iter([True])
+
+    def call(task: Task) -> None:
+        if task.number == 1 and next(lost, False):
+            raise OSError("the machine is gone")
+        task()
+
+    worker = ScriptedWorker(output=str(tmp_path))
+    assert run(ThreadsDistributor(running(), call), worker, jobs_of(12)) == (list(range(12)), [])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_task_that_is_called_twice_reports_once(tmp_path: Path) -> None:
+    def call(task: Task) -> None:
+        twin = threading.Thread(target=task)
+        twin.start()
+        task()
+        twin.join()
+
+    worker = ScriptedWorker(output=str(tmp_path), seconds=0.05)
+    assert run(ThreadsDistributor(running(), call), worker, jobs_of(6)) == (list(range(6)), [])
+
+
+def test_a_cluster_that_can_do_nothing_ends_the_run(tmp_path: Path) -> None:
+    def call(task: Task) -> None:
+        raise OSError("no such image")
+
+    with pytest.raises(RunError, match="the cluster could not do it: no such image"):
+        run(ThreadsDistributor(running(), call), ScriptedWorker(output=str(tmp_path)), jobs_of(4))
+
+
+def test_a_machine_that_sees_another_folder_is_told(tmp_path: Path) -> None:
+    office = Office("run", b"key")
+    packed = [PackedJob.of(job) for job in jobs_of(1)]
+    with pytest.raises(UnseenFolder, match="is not the folder of the run, seen from here"):
+        Task.of(0, ScriptedWorker(output=str(tmp_path)), packed, office, running())()
+
+
+def test_a_task_that_was_given_up_does_nothing(tmp_path: Path) -> None:
+    worker, office = ScriptedWorker(output=str(tmp_path)), Office("run", b"key")
+    office.open(worker.folder)
+    task = Task.of(0, worker, [PackedJob.of(job) for job in jobs_of(1)], office, running())
+    office.give_up(worker.folder, 0)
+    task()
+    assert worker.folder.names(office.letters) == []
+
+
+def test_what_is_left_for_an_errand_has_no_secrets(tmp_path: Path) -> None:
+    worker, office = ScriptedWorker(output=str(tmp_path)), Office("run", b"the key of all letters")
+    office.open(worker.folder)
+    task = Task.of(0, worker, [PackedJob.of(job) for job in jobs_of(1)], office, running())
+    task.leave()
+    content = (tmp_path / office.task_file(0)).read_bytes()
+    assert office.key not in content
+    assert str(tmp_path).encode() not in content
+    Errand(worker, office, running())(0)
+    assert worker.folder.names(office.letters)
+    assert not (tmp_path / office.task_file(0)).exists()
+
+
+def test_stopping_is_heard_while_the_list_gives_nothing(tmp_path: Path) -> None:
+    asked, end = threading.Event(), threading.Event()
+
+    def jobs() -> Iterator[ShardJob]:
+        asked.set()
+        end.wait()
+        yield from ()
+
+    distributor = ThreadsDistributor(running())
+    found: list[object] = []
+    thread = threading.Thread(
+        target=lambda: found.extend(distributor.map(ScriptedWorker(output=str(tmp_path)), jobs())), daemon=True
+    )
+    thread.start()
+    asked.wait()
+    distributor.stop(0.0)
+    thread.join(60.0)
+    assert not thread.is_alive()
+    end.set()

@@ -41,7 +41,7 @@ from any2ds.storage.disk import is_full
 from any2ds.storage.staging import staging
 from any2ds.storage.stores import Stores, absolute
 from any2ds.transforming import Transforming
-from any2ds.transforms import Pipeline
+from any2ds.transforms import Pipeline, carried
 from any2ds.types import (
     Event,
     Failure,
@@ -60,7 +60,7 @@ _HOPELESS = "not tried: the processes that made its shard were stuck"
 
 
 class ShardWorker:
-    """The `protocols.Worker` of a run; carries nothing but its options, so that it can be sent anywhere."""
+    """The `protocols.Worker` of a run; can be sent anywhere: it carries options, and the files of the user's steps."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class ShardWorker:
         self._options = replace(options, output_folder=absolute(options.output_folder))
         self._storage = storage or StorageOptions()
         self._fetch = fetch
-        self._media, self._limits = media or MediaOptions(), limits or TransformLimits()
+        self._media, self._limits = carried(media or MediaOptions()), limits or TransformLimits()
         self._new_fetcher = new_fetcher or partial(UrlFetcher, stores=Stores(self._storage.storage_options))
         self._shards: OpenShards | None = None  # while it works
         self._stopping = False

@@ -7,7 +7,7 @@ with two worker processes, over the same list from nginx on loopback, in turns. 
 as many tell what a sample costs (the slope) from what starting takes (the rest). `scaling` is a standalone Spark
 cluster with two workers of one core against one, where the server takes 0.1 s for each answer and 32 transfers are in
 flight for each.
-Needs pyspark and a Java, ray, apache-beam. Linux only.
+Needs pyspark and a Java, ray, apache-beam, and the rights that whole.py wants. Linux only.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> int:
         www = scratch / "www"
         www.mkdir()
         for n in range(FILES):
-            (www / str(n)).write_bytes(os.urandom(SIZE))
+            (www / f"{n}.jpg").write_bytes(os.urandom(SIZE))
         with servers.start(www, scratch) as server:
             for name, (options, wanted) in ENGINES.items():
                 if not arguments.parts or name in arguments.parts:
@@ -104,7 +104,7 @@ QUIET = {"no_proxy": "*", "SPARK_LOCAL_IP": "127.0.0.1"}
 def listed(base: str, scratch: Path, rows: int) -> Iterator[tuple[Path, Path]]:
     """A list of so many rows, and a folder for what becomes of it."""
     urls, output = scratch / "urls.txt", scratch / "output"
-    urls.write_text("".join(f"{base}/{n % FILES}?{n}\n" for n in range(rows)), encoding="utf-8")
+    urls.write_text("".join(f"{base}/{n % FILES}.jpg?{n}\n" for n in range(rows)), encoding="utf-8")
     try:
         yield urls, output
     finally:
@@ -112,8 +112,9 @@ def listed(base: str, scratch: Path, rows: int) -> Iterator[tuple[Path, Path]]:
 
 
 def any2ds(urls: Path, output: Path, options: Sequence[str]) -> list[str]:
-    own = ["--processes_count=2", "--output_format=webdataset", "--number_sample_per_shard=1000", "--report=false"]
     command = [sys.executable, "-m", "any2ds", f"--url_list={urls}", f"--output_folder={output}", "--fsync=false"]
+    own = ["--processes_count=2", "--output_format=webdataset", "--number_sample_per_shard=1000", "--report=false"]
+    own += ["--disable_all_reencoding=true"]  # of what is called a JPEG and is none
     return [*command, *own, *options]
 
 

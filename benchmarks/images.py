@@ -42,6 +42,7 @@ from any2ds.types import Row, Sample
 BYTES = 100_000  # of an image, about
 DIFFERENT = 40  # images of each shape; more would only measure how they are made
 SIZE = 256  # pixels of the shorter side
+SHARDS = 50  # of a list, so that the end, when one process is left with work, is short
 # Shape -> at least so many times the loop's images per CPU second. By 2 or more they are decoded smaller.
 SHAPES: dict[tuple[int, int], float] = {
     (480, 360): 0.95,
@@ -110,7 +111,7 @@ class Runner:
             file_size=SIZE,
             encode_format="jpg",
             encode_quality=95,
-            number_sample_per_shard=max(1, images // 10),
+            number_sample_per_shard=max(1, images // SHARDS),
             timeout=120,
         )
 

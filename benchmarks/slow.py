@@ -30,7 +30,7 @@ class Connection(asyncio.Protocol):
         self._received += data
         while (end := self._received.find(b"\r\n\r\n")) >= 0:
             request, self._received = self._received[:end], self._received[end + 4 :]
-            answer = self._answers.get(request.split(b" ", 2)[1])
+            answer = self._answers.get(request.split(b" ", 2)[1].partition(b"?")[0])
             if answer is not None:
                 asyncio.get_running_loop().call_later(self._delay, self._answer, answer)
 

@@ -62,6 +62,10 @@ def do(sample):
         ctypes.string_at(0)
     elif word == b"exit":
         os._exit(3)
+    elif word == b"vanish":
+        if os.path.exists(__file__):
+            os.remove(__file__)
+        os._exit(3)
     elif word == b"abort":
         os.abort()
     elif word == b"memory":  # what the kernel does to who has taken the last of it
@@ -145,6 +149,11 @@ def test_rows_that_end_their_process_are_the_only_ones_that_are_lost(run: Run) -
 def test_a_row_that_hangs_with_the_interpreters_lock_is_given_up(run: Run) -> None:
     lost = run("upper", {77: "hang"}, watchdog_timeout=2, transform_timeout=4)
     assert lost.codes == {"success": ROWS - 1, "transform_timeout": 1}
+
+
+def test_processes_have_a_step_as_it_was_when_the_run_began(run: Run, steps: Path) -> None:
+    assert run("upper", {77: "vanish"}).codes == {"success": ROWS - 1, "transform_crash": 1}
+    assert not steps.exists()
 
 
 def test_in_a_batch_the_one_to_blame_is_found(run: Run) -> None:

@@ -34,7 +34,7 @@ from any2ds.watchdog import Watch
 
 log = logging.getLogger(__name__)
 
-_MOST_BYTES = 64 << 20  # of a sub-job; some are here at a time, and Spark takes no more than 128 MB for a task
+_MOST_BYTES = 64 << 20  # of a sub-job; some are here at a time
 # Batches that failed with no shard finished in between, before the run gives up: of shards that have not been tried,
 # and of one that was lost in company, which may be what is wrong.
 _ERRORS_IN_A_ROW = 3

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _INTERVALS = Intervals(beat=5.0, stale=30.0)
 _WAIT = 5.0  # seconds between two looks whether the attempt that is at the task still is
+_HEAVY = 16 << 20  # bytes of rows; schedulers are made for less, and Spark's takes no more than 128 MB
 _CODEC = "zstd"  # takes rows to a quarter of their size, at 2 ms for 10 000 of them
 
 
@@ -67,6 +69,13 @@ class Task:
             except LockLost as error:
                 log.info("task %d goes on elsewhere: %s", self.number, error)
                 return
+
+    def light(self) -> Callable[[], None]:
+        """For a scheduler that carries what it is given: an errand if its rows are heavy. Raises as `leave`."""
+        if sum(len(job.rows) for job in self.jobs) < _HEAVY:
+            return self
+        self.leave()
+        return partial(Errand(self.worker, self.office, self.options), self.number)
 
     def leave(self) -> None:
         """Its rows, in the output folder, for an `Errand`; whoever may read there must not find keys or secrets.
@@ -109,7 +118,7 @@ class Task:
             yield replace(job, rows=rows, attempt=max(job.attempt, 1) if is_again else job.attempt)
 
 
-def perform(tasks: Iterable[Task]) -> None:
+def perform(tasks: Iterable[Callable[[], None]]) -> None:
     """For clusters that send a function: a machine has to import nothing but this module for it."""
     for task in tasks:
         task()

@@ -203,7 +203,7 @@ class _Job:
         try:
             first, last = tasks[0].number, tasks[-1].number
             self._context.setJobGroup(self._group, f"any2ds: tasks {first} to {last}", interruptOnCancel=True)
-            self._context.parallelize(tasks, len(tasks)).foreachPartition(perform)
+            self._context.parallelize([task.light() for task in tasks], len(tasks)).foreachPartition(perform)
         except Exception as error:
             self._words = _words(error)
 

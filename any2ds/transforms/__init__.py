@@ -136,6 +136,15 @@ def last_line(error: BaseException) -> str:
     return redacted(" ".join(said)[:_LONGEST_WORDS]) or type(error).__name__
 
 
+def carried(media: MediaOptions) -> MediaOptions:
+    """With the files that steps of the user's own are in, as they are now, for workers anywhere."""
+    if not media.files.transform:
+        return media
+    from any2ds.transforms import user
+
+    return replace(media, files=replace(media.files, transform=tuple(map(user.carried, media.files.transform))))
+
+
 class Pipeline:
     """The steps for one run; false if there are none. It is made anew in each process, from options alone."""
 

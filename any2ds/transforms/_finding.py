@@ -10,6 +10,8 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.abc import SourceLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,14 +23,35 @@ _WAY_OUT = (
     "put it into a file and name that, transform='my_step.py:clean', import it from a module, or use"
     " distributor='inline'"
 )
-_files: dict[tuple[str, int, int], ModuleType] = {}  # by path, time and size: what has changed is loaded anew
+_files: dict[tuple[str, bytes], ModuleType] = {}  # by path and content: what has changed is loaded anew
 _loading: set[str] = set()  # names of modules
+
+
+@dataclass(frozen=True, slots=True)
+class StepOfFile:
+    """A step in a file, with all that stands in that file: a machine that does not have the file can call the step."""
+
+    given: str  # my_step.py:clean
+    path: str  # absolute, where the run was begun
+    content: bytes
+
+    def __str__(self) -> str:
+        return self.given
+
+
+def carried(step: Any) -> Any:
+    """What a worker is sent in the place of `step`, wherever it is and however the file changes meanwhile."""
+    place, _, _ = name_of(step).rpartition(":") if isinstance(step, str) else ("", "", "")
+    if not place.endswith(".py"):
+        return step
+    path = _path_of(place)
+    return StepOfFile(step, str(path), path.read_bytes())
 
 
 def name_of(step: Any) -> str:
     """What `_run.json` calls a step, `module:function` or `file.py:function`, however it was given."""
-    if isinstance(step, str):
-        place, colon, name = step.strip().rpartition(":")
+    if isinstance(step, (str, StepOfFile)):
+        place, colon, name = str(step).strip().rpartition(":")
         place = os.path.normpath(place).replace("\\", "/") if place.endswith(".py") else place.strip()
         return f"{place}{colon}{name.strip()}"
     named = step if hasattr(step, "__qualname__") else type(step)
@@ -37,14 +60,15 @@ def name_of(step: Any) -> str:
 
 def find(step: Any) -> Callable[..., Any]:
     """The function or class that `step` names, or is. Raises OptionError if there is none."""
-    if not isinstance(step, str):
+    if not isinstance(step, (str, StepOfFile)):
         return _called(step, f"transform={name_of(step)}")
     place, _, name = name_of(step).rpartition(":")
     shown = f"transform={step}"
     if not place or not name:
         raise OptionError(f"{shown} cannot be: {_EXAMPLES}")
     try:
-        found: Any = _of_file(Path(place).expanduser()) if place.endswith(".py") else _of_name(place)
+        step = carried(step)
+        found: Any = _of_file(step) if isinstance(step, StepOfFile) else _of_name(place)
     except FileNotFoundError as error:
         raise OptionError(f"{shown}: there is no file {str(error.filename)!r}") from error
     except OptionError:
@@ -92,16 +116,35 @@ def _of_name(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def _of_file(path: Path) -> ModuleType:
-    path = path.resolve()
-    told = path.stat()
-    known = (str(path), told.st_mtime_ns, told.st_size)
+def _path_of(place: str) -> Path:
+    return Path(place).expanduser().resolve()
+
+
+class _Loader(SourceLoader):
+    """Of what was read, which the file may not say any more."""
+
+    def __init__(self, step: StepOfFile) -> None:
+        self._step = step
+
+    def get_filename(self, fullname: str) -> str:
+        return self._step.path
+
+    def get_data(self, path: str) -> bytes:
+        if path != self._step.path:
+            raise FileNotFoundError(path)  # there is no bytecode of it
+        return self._step.content
+
+
+def _of_file(step: StepOfFile) -> ModuleType:
+    known = (step.path, step.content)
     if known not in _files:
+        path = Path(step.path)
         _add_to_path(str(path.parent))
         # Not its own name alone: that may be one of a module, or of a file in another folder.
-        digest = hashlib.md5(str(path).encode(), usedforsecurity=False).hexdigest()
-        spec = importlib.util.spec_from_file_location(f"any2ds_step_{path.stem}_{digest[:8]}", path)
-        assert spec is not None  # it ends in .py
+        digest = hashlib.md5(step.path.encode(), usedforsecurity=False).hexdigest()
+        name = f"any2ds_step_{path.stem}_{digest[:8]}"
+        spec = importlib.util.spec_from_file_location(name, path, loader=_Loader(step))
+        assert spec is not None  # it has a loader
         _files[known] = _load(spec)
     return _files[known]
 

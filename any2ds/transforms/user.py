@@ -21,10 +21,10 @@ from any2ds.media import recognize
 from any2ds.metadata import RESERVED_COLUMNS
 from any2ds.stored import CAPTION, METADATA, StoredBody
 from any2ds.transforms import member_type
-from any2ds.transforms._finding import check_travels, find, name_of
+from any2ds.transforms._finding import carried, check_travels, find, name_of
 from any2ds.types import FAILURE_CODES, FILTERED, Sample, encodable, member_column
 
-__all__ = ["BatchStep", "SampleStep", "check_travels", "load", "name_of"]
+__all__ = ["BatchStep", "SampleStep", "carried", "check_travels", "load", "name_of"]
 
 _OF_PYTHON: Mapping[Any, pa.DataType] = {
     str: pa.string(),

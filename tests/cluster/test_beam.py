@@ -145,22 +145,6 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
-def test_a_dataset_is_the_same_on_each_runner(runner: str, media: Path, tmp_path: Path) -> None:
-    with serve(media) as server:
-        urls = [server.url(f"{number}.bin") for number in range(12)] + [server.url("missing")]
-        download(urls, output_folder=tmp_path / "here", distributor="inline", **OPTIONS)
-        out = tmp_path / "there"
-        report = download(
-            urls, output_folder=out, distributor="beam", beam_options=list(RUNNERS[runner]) or None, **OPTIONS
-        )
-    assert report.successes == 12
-    assert len(stored(out)) == 5
-    assert stored(out) == stored(tmp_path / "here")
-    assert verify(out, quiet=True).ok
-    assert not (out / "_work").exists()
-
-
 def descendants(pid: int) -> list[int]:
     return [found for child in children(pid) for found in (child, *descendants(child))]
 

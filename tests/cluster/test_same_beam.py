@@ -1,26 +1,27 @@
 """Beam makes the same dataset as one process, on each runner that can be had here."""
 
-from pathlib import Path
-
-import pytest
-
 from any2ds.testing.sameness import SamenessContract
 
-RUNNERS = (
-    "--direct_running_mode=in_memory",
-    "--direct_running_mode=multi_processing",
-    "--runner=PortableRunner,--job_endpoint=embed,--environment_type=LOOPBACK",
-    "--runner=DaskRunner",
-)
+OPTIONS = ("--distributor=beam", "--processes_count=2", "--subjob_size=4")
 
 
 class TestThreads(SamenessContract):
     """The default."""
 
-    options = ("--distributor=beam", "--processes_count=2", "--subjob_size=4")
+    options = OPTIONS
 
-    @pytest.mark.parametrize("runner", RUNNERS)
-    def test_so_it_is_on_others(self, runner: str, tmp_path: Path) -> None:
-        with self.world(tmp_path):
-            self.run(tmp_path, f"--beam_options={runner}")
-            self.expect_same(tmp_path)
+
+class TestInMemory(SamenessContract):
+    options = (*OPTIONS, "--beam_options=--direct_running_mode=in_memory")
+
+
+class TestProcesses(SamenessContract):
+    options = (*OPTIONS, "--beam_options=--direct_running_mode=multi_processing")
+
+
+class TestPortable(SamenessContract):
+    options = (*OPTIONS, "--beam_options=--runner=PortableRunner,--job_endpoint=embed,--environment_type=LOOPBACK")
+
+
+class TestDask(SamenessContract):
+    options = (*OPTIONS, "--beam_options=--runner=DaskRunner")

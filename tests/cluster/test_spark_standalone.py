@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
@@ -132,6 +134,17 @@ class TestDataset:
             report = download(output_folder=out, distributor="pyspark", **here.options)
         assert (report.shards, report.failed_shards) == (12, ())
         here.expect_whole(str(out))
+
+    def test_rows_of_a_shard_may_be_more_than_spark_sends(self, listed: Any, tmp_path: Path) -> None:
+        """Of one task it sends 128 MB at most."""
+        here, out = listed(), tmp_path / "out"
+        notes = [os.urandom(35 << 20) for _ in range(4)]
+        table = pa.table({"url": here.urls[:4], "note": pa.array(notes, pa.large_binary())})
+        pq.write_table(table, tmp_path / "urls.parquet")
+        options = {**here.options, "url_list": str(tmp_path / "urls.parquet"), "save_additional_columns": ["note"]}
+        report = download(output_folder=out, distributor="pyspark", **options)
+        assert (report.shards, report.successes) == (1, 4)
+        assert pq.read_table(out / "00000.parquet")["note"].to_pylist() == notes
 
 
 class TestTwice:

@@ -15,11 +15,11 @@ READING := .venv-reading $(patsubst tests/reading/with_%,.venv-%,$(wildcard test
 # Spark, Ray and Beam, of which the tests in tests/cluster start real ones on this machine.
 CLUSTER := .venv-cluster
 
-.PHONY: help install demo test test-failed test-reading test-cluster lint type format black bench crash fuzz clean
+.PHONY: help install demo test test-reading test-cluster lint type format black bench crash fuzz clean
 
 help:
 	@echo "make demo      a first run: a small dataset from a server on this machine, into demo_output/"
-	@echo "make test      every test; make test-failed: those that failed, if they are few, once more"
+	@echo "make test      every test"
 	@echo "make test-reading   datasets read with DuckDB, Spark, TensorFlow and others: 3 GB to install, Python 3.11 or later"
 	@echo "make test-cluster   Spark, Ray and Beam on this machine: 1 GB to install, Java 17"
 	@echo "make install   .venv with any2ds and what the tests need"
@@ -31,7 +31,7 @@ help:
 
 # All of them start clusters of two cores: no more than two at a time.
 test-cluster: $(CLUSTER)/.installed
-	$(CLUSTER)/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 -o faulthandler_timeout=900 tests/cluster
+	$(CLUSTER)/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 -o faulthandler_timeout=900 $(PYTEST_FLAGS) tests/cluster
 
 install: $(TEST)
 
@@ -39,12 +39,7 @@ demo: $(CORE)
 	$(RUN) examples/demo.py
 
 test: $(TEST)
-	$(RUN) -m pytest -n auto --dist loadfile --max-worker-restart=0
-
-# Up to three that have failed, one by one. Who passes only now leans on how quick a machine is, and has to be mended.
-test-failed: $(TEST)
-	@$(RUN) -c 'import json; raise SystemExit(len(json.load(open(".pytest_cache/v/cache/lastfailed"))) > 3)'
-	$(RUN) -m pytest --last-failed --last-failed-no-failures=none
+	$(RUN) -m pytest -n auto --dist loadfile --max-worker-restart=0 $(PYTEST_FLAGS)
 
 # Each file in a process of its own: what one library does to a process (threads, a JVM, fork) is not the next one's.
 test-reading: $(READING:=/.installed)

@@ -335,6 +335,9 @@ def _check_distributor(running: RunOptions) -> None:
     if running.distributor != "multiprocessing" and is_own_process() and quieting.is_wanted():
         quieting.be_quiet()  # its child processes are anyway; those of clusters have much to say
     part = registry.load("distributors", running.distributor)
+    for name, distributor in (("ray_address", "ray"), ("beam_options", "beam")):
+        if getattr(running, name) and running.distributor != distributor:
+            raise OptionError(f"{name} is for distributor={distributor}, and this is {running.distributor}")
     if hasattr(part, "check"):
         part.check(running)
 

@@ -9,6 +9,7 @@ out children whose end it ignores, as Spark's does. It has to be allowed to make
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -20,7 +21,10 @@ _LOOK = 0.05  # seconds between two looks whether anything is left
 
 def main() -> int:
     group = _own_group() / f"any2ds-bench-{os.getpid()}"
-    group.mkdir()
+    try:
+        group.mkdir()
+    except OSError as error:
+        raise SystemExit(f"no control group can be made ({error}): be root, or have one delegated") from error
     try:
         join = f"echo $$ > '{group}/cgroup.procs' && exec \"$@\""
         done = subprocess.run(["sh", "-c", join, "sh", *sys.argv[1:]], stdout=sys.stderr, check=False)
@@ -28,7 +32,8 @@ def main() -> int:
             time.sleep(_LOOK)
         usage = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
     finally:
-        group.rmdir()
+        with contextlib.suppress(OSError):  # something still runs in it
+            group.rmdir()
     print(int(usage["usage_usec"]) / 1e6)
     return abs(done.returncode)
 

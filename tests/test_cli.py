@@ -138,6 +138,8 @@ REFUSED = [
     (["--url_list=gs://bucket/urls.txt"], "pip install 'any2ds[gcs]'"),
     (["--url_list=urls.txt", "--output_folder=gs://bucket/out"], "pip install 'any2ds[gcs]'"),
     (["--url_list=urls.txt", "--distributor=pyspark"], "pip install 'any2ds[spark]'"),
+    (["--url_list=urls.txt", "--ray_address=head:6379"], "ray_address is for distributor=ray"),
+    (["--url_list=urls.txt", "--beam_options=--runner=DirectRunner"], "beam_options is for distributor=beam"),
     (["--url_list=urls.txt", "--output_folder=memory://out"], "--distributor=inline"),
     (["--config=absent.yaml"], "absent.yaml"),
     (["--config=bad.yaml"], "did you mean timeout?"),

@@ -70,6 +70,8 @@ class Engine(Protocol):
         """Tasks that run at a time; it may change."""
         ...
 
+    most: float  # tasks to be given at a time, where those beyond `slots` would not wait; else inf
+
     # Seconds without a sign of life after which the machine of a task is gone; 0 where the cluster notices by itself.
     patience: float
 
@@ -156,6 +158,7 @@ class _Course:
         self._numbers = count()
         self._tasks: dict[int, _Running] = {}  # those that are not over
         self._batches: list[_Given] = []
+        self._shares: deque[Sequence[PackedJob]] = deque()  # of a sub-job, each for a task that has no room yet
         self._returned: deque[PackedJob] = deque()  # whose task was lost
         self._errors = self._alone = 0  # batches that failed since a shard was finished
         self._broken = 0  # workers that could not go on since then
@@ -166,7 +169,7 @@ class _Course:
 
     @property
     def unfinished(self) -> bool:
-        return bool(self._batches or self._returned or not self._sub_jobs.ended)
+        return bool(self._batches or self._shares or self._returned or not self._sub_jobs.ended)
 
     @property
     def pause(self) -> float:
@@ -190,6 +193,7 @@ class _Course:
         """From now on only what is begun comes to its end."""
         if self._stop_at == math.inf:
             self._sub_jobs.stop()
+            self._shares.clear()
             self._returned.clear()
             with contextlib.suppress(Exception):  # they are cancelled in the end
                 self._office.ask_to_stop(self._output, max(0.0, stop_at - time.monotonic()))
@@ -220,9 +224,12 @@ class _Course:
             return
         while self._returned and len(self._tasks) < self._engine.slots:
             self._give([[self._returned.popleft()]])
-        if len(self._tasks) < self._engine.slots and (jobs := self._sub_jobs.next()):
+        if not self._shares and len(self._tasks) < self._engine.slots and (jobs := self._sub_jobs.next()):
             tasks = min(self._engine.slots, len(jobs))
-            self._give([jobs[n::tasks] for n in range(tasks)])
+            self._shares.extend(jobs[n::tasks] for n in range(tasks))
+        room = min(len(self._shares), self._engine.most - len(self._tasks))
+        if room > 0:
+            self._give([self._shares.popleft() for _ in range(int(room))])
 
     def _give(self, shares: Sequence[Sequence[PackedJob]]) -> None:
         patience = self._engine.patience

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,11 +34,20 @@ def environment() -> Iterator[None]:
 
 @contextmanager
 def signals() -> Iterator[None]:
-    """Around what sets its handlers: SIGTERM would end the process at once, where a run ends in good order."""
+    """Around what sets its handlers: SIGTERM would end the process at once, where a run ends in good order.
+
+    It would not even do that where Ray's own handler is called in a place that takes no exceptions.
+    """
     before = signal.getsignal(signal.SIGTERM)
+    utils: Any = sys.modules.get("ray._private.utils")
+    set_handler = getattr(utils, "set_sigterm_handler", None)
+    if set_handler is not None:
+        utils.set_sigterm_handler = lambda handler: None
     try:
         yield
     finally:
+        if set_handler is not None:
+            utils.set_sigterm_handler = set_handler
         if before is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import sys
@@ -120,6 +121,7 @@ class _Beam:
     def __init__(self, children: Children[Any, Any], asked: Asked, terms: Terms) -> None:
         self._children, self._asked, self._terms = children, asked, terms
         self.slots, self.patience = terms.slots, terms.patience
+        self.most = math.inf  # a pipeline for each task would cost more than tasks beyond the slots do
         self._begun: list[_Pipeline] = []
 
     def begin(self, tasks: Sequence[Task]) -> _Pipeline:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -30,10 +32,13 @@ log = logging.getLogger(__name__)
 
 _FAILURES = 4  # that Spark allows a task on this machine, as it does on clusters
 _UNSET = "local[*]"  # the master where nobody has said which
-_SETTLED = 1.0  # seconds without a further executor, after which those that are there are all
+_SETTLED = 3.0  # seconds without a further executor, after which those that are there are all
 _LATE = 60.0  # seconds after which the first is not waited for any more: the cluster may be busy for hours
 _CONNECT = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"}  # variables that say that there is no JVM of ours
 _LOOK = 0.1  # seconds between two looks
+_STANDALONE = "spark://"
+_ANSWERS_WITHIN = 10.0  # seconds that a master has to take a connection
+_RAISED = 'Exception in thread "main" '  # before what ended a Spark that was starting
 _JAVA = "Spark needs a Java, 17 or later, in PATH or JAVA_HOME: apt-get install openjdk-17-jre-headless"
 _BARE = (
     "the Python of the executors has no any2ds: send yours along (spark.archives), or have PYSPARK_PYTHON name one that"
@@ -54,6 +59,8 @@ class PysparkDistributor(EngineDistributor):
             )
         with tempfile.TemporaryFile() as said:
             _start_java(said)
+        if SparkContext._active_spark_context is None:
+            _check_master(SparkConf().get("spark.master", _UNSET))
 
     @contextmanager
     def engine(self) -> Iterator[_Spark]:
@@ -78,7 +85,7 @@ class PysparkDistributor(EngineDistributor):
             self._news.wait(_LOOK)
         if not (present or spark.grows or self._is_stopping()):
             log.warning(
-                "the cluster has given no executor in %.0f s: it may be busy, or have no machine as asked", _LATE
+                "%s has given no executor in %.0f s: it may be busy, or have no machine as asked", context.master, _LATE
             )
         return spark
 
@@ -137,13 +144,32 @@ def _start_java(said: IO[bytes]) -> None:
             SparkContext._ensure_initialized(gateway=launch(popen_kwargs=to))
     except (PySparkException, OSError) as error:
         said.seek(0)
-        last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
-        raise UsageError(f"{_JAVA} ({last or words_of(error)})") from error
+        lines = said.read().decode(errors="replace").strip().splitlines()
+        told = next((line for line in lines if line.startswith(_RAISED)), "")
+        if told and "UnsupportedClassVersionError" not in told:
+            raise UsageError(f"Spark does not start: {_in_words(told.removeprefix(_RAISED))}") from error
+        raise UsageError(f"{_JAVA} ({lines[-1] if lines else words_of(error)})") from error
+
+
+def _check_master(master: str | None) -> None:
+    """Raises UsageError if nobody listens there: Spark takes two minutes to find out, and does not say where."""
+    if master is None or not master.startswith(_STANDALONE):
+        return
+    for place in (places := master.removeprefix(_STANDALONE).split(",")):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWERS_WITHIN).close()
+            return
+        except (OSError, ValueError) as error:
+            if place == places[-1]:
+                words = f"no Spark master can be reached at {master} ({words_of(error)})"
+                raise UsageError(f"{words}: the URL stands on its page, port 8080") from error
 
 
 class _Spark:
     def __init__(self, context: SparkContext, wanted: int | None) -> None:
         self._context, self._wanted = context, wanted
+        self.most = wanted or math.inf
         self.patience = 0.0  # its scheduler notices lost machines
         conf = context.getConf()
         self.is_local = str(context.master).startswith("local")
@@ -206,6 +232,8 @@ class _Job:
             self._context.parallelize([task.light() for task in tasks], len(tasks)).foreachPartition(perform)
         except Exception as error:
             self._words = _words(error)
+            if "stopped SparkContext" in self._words:
+                self._words = f"the session with {self._context.master} has ended: the master may be out of reach"
 
 
 def _words(error: Exception) -> str:

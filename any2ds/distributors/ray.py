@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,11 +27,14 @@ from any2ds.version import __version__
 
 log = logging.getLogger(__name__)
 
+_HERE = ("", "local")  # addresses for which a Ray is started on this machine
 _ANSWERS_WITHIN = 10.0  # seconds that the port of a cluster has to take a connection
+_CONNECTS_WITHIN = 60.0  # and Ray to connect to it: something else may listen there
 _CLIENT_PORT = 10001  # of ray://host
 _PATIENCE = 30.0  # seconds that one call may wait on the node for something to be said
 _FAREWELL = 1.0  # seconds for calls to come back whose actors have been killed
 _NOTHING_STARTS = 20.0  # seconds after which it is said that the cluster gives us no room
+_LONGEST_FOLDER = 36  # characters of the temporary folder, where the path of a socket may have 107 with Ray's 70
 # A Ray that is ours keeps little in its object store: jobs on their way.
 _OBJECT_STORE_BYTES = 128 << 20
 # Threads of an actor, for `send`, `hear`, `kill` and one to spare. Ray keeps no order among them; we call the next
@@ -40,19 +44,21 @@ _THREADS = 4
 
 class RayDistributor(TeamDistributor):
     def __init__(self, options: RunOptions) -> None:
-        """Raises OptionError if nobody listens at `ray_address`."""
+        """Raises OptionError if there is no cluster at `ray_address`."""
         super().__init__(options)
         self._wanted = options.processes_count
         self._address = options.ray_address or os.environ.get("RAY_ADDRESS") or ""
         self._is_ours = False  # the connection to the cluster, and on this machine the cluster itself
-        if not ray.is_initialized():
+        if not (self._address in _HERE or ray.is_initialized()):
             _check(self._address)
+            _connect(self._address)
+            self._is_ours = True
 
     @contextmanager
     def _place(self) -> Iterator[Place]:
         if not ray.is_initialized():
             self._is_ours = True
-            _connect(self._address, self._wanted)
+            _start(self._wanted)
         actors = _Actors()
         slots = self._wanted or int(ray.cluster_resources().get("CPU", 0)) or 1
         try:
@@ -67,7 +73,7 @@ class RayDistributor(TeamDistributor):
 
 def _check(address: str) -> None:
     """Whether somebody listens there: Ray itself takes two minutes to find out that nobody does, and exits."""
-    if address in ("", "auto", "local"):
+    if address == "auto":
         return
     parts = urlsplit(address if "://" in address else f"//{address}")
     try:
@@ -99,18 +105,40 @@ def _missing(where: str) -> str:
     )
 
 
-def _connect(address: str, wanted: int | None) -> None:
-    """Raises OptionError if there is no cluster at `address`. Without one, start one on this machine."""
+def _connect(address: str) -> None:
+    """Raises OptionError if there is no cluster at `address`; Ray itself would wait for it for ever."""
+    said: list[str] = []
+
+    def connect() -> None:
+        try:
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        except (Exception, SystemExit) as error:
+            said.append(words_of(error))
+
+    with signals(), environment():
+        logging.getLogger("ray").setLevel(logging.ERROR)  # it has a word to say about threads
+        thread = threading.Thread(target=connect, name="any2ds-ray-connect", daemon=True)
+        thread.start()
+        thread.join(_CONNECTS_WITHIN)
+    if thread.is_alive():
+        said.append(f"what listens there does not answer as Ray does for {_CONNECTS_WITHIN:.0f} s")
+    if said:
+        raise _unreachable(address, said[0])
+
+
+def _start(wanted: int | None) -> None:
+    """Have a Ray on this machine. Raises OptionError if it does not start."""
     how: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address in ("", "local"):
-        how |= {"num_cpus": wanted or cores(), "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
-        if sys.platform == "linux":  # it takes 127.0.0.1 for another word for an address that others can reach
-            how["_node_ip_address"] = "127.0.0.2"
+    how |= {"num_cpus": wanted or cores(), "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+    if sys.platform == "linux":  # it takes 127.0.0.1 for another word for an address that others can reach
+        how["_node_ip_address"] = "127.0.0.2"
+        if "RAY_TMPDIR" not in os.environ and len(tempfile.gettempdir()) > _LONGEST_FOLDER:
+            how["_temp_dir"] = "/tmp/ray"
     with signals(), environment():
         try:
-            ray.init(address or "local", **how)
+            ray.init("local", **how)  # in this thread, with which the processes that it starts end
         except (OSError, RuntimeError, ValueError, SystemExit, ray.exceptions.RayError) as error:
-            raise _unreachable(address or "local", words_of(error)) from error
+            raise OptionError(f"no Ray can be started on this machine ({words_of(error)})") from error
 
 
 class _Actors:

@@ -225,7 +225,7 @@ def _beginning(run: RunInfo, finished_shards: int) -> str:
     if run.command == "retry":
         return f"any2ds tries again what failed ({_codes(run)}) in {shard_count(finished_shards)} of {folder}"
     already = f", where {shard_count(finished_shards, 'is', 'are')} finished already" if finished_shards else ""
-    who = f"any2ds, {_words(run.member)} that make it together," if run.member else "any2ds"
+    who = f"any2ds, {_words(run.member)}," if run.member else "any2ds"
     return f"{who} writes to {folder}{already}"
 
 

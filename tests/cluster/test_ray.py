@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 
-from any2ds import registry
+from any2ds import download, registry
 from any2ds.config import Config
 from any2ds.errors import LockLost, OptionError, RunError
+from any2ds.lockfile import Hold
 from any2ds.protocols import Distributor
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG, children, wait_until, wait_until_gone
@@ -97,8 +98,9 @@ class TestRay(ProcessDistributorContract):
     def test_a_folder_that_others_do_not_see_is_told_as_that(self, tmp_path: Path) -> None:
         elsewhere = tmp_path / "on the driver only"
         config = Config.from_options({"url_list": "-", "output_folder": elsewhere})
+        worker = ShardWorker(config.output, config.fetch, holds=(Hold("_lock.json", "a run"),))
         with pytest.raises(LockLost, match=r"does not see .*use a shared folder, or an object store"):
-            self.run(ShardWorker(config.output, config.fetch, run="a run"), jobs_of(1))  # type: ignore[arg-type]
+            list(self.make_distributor().map(worker, jobs_of(1)))
         assert not elsewhere.exists()
 
     def test_what_the_caller_has_connected_stays_so(self) -> None:
@@ -124,6 +126,18 @@ def test_nobody_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RAY_ADDRESS", address)
         with pytest.raises(OptionError, match=said):
             distributor()
+
+
+def test_what_is_no_cluster_is_told_before_anything_is_made(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("any2ds.distributors.ray._CONNECTS_WITHIN", 5.0)
+    address = server.url("").partition("//")[2].strip("/")
+    with pytest.raises(OptionError, match="no Ray cluster can be reached there"):
+        download(
+            [server.url("file")], output_folder=tmp_path / "out", distributor="ray", ray_address=address, quiet=True
+        )
+    assert not (tmp_path / "out").exists()
 
 
 # --- the command line ---

@@ -101,6 +101,23 @@ class TestCommandLine:
         assert "openjdk-17-jre-headless" in said
         assert (process.returncode, said.count("\n")) == (2, 1)
 
+    @pytest.mark.parametrize(
+        ("master", "words"),
+        [
+            ("nonsense", "Spark does not start: Could not parse Master URL: 'nonsense'"),
+            ("spark://127.0.0.1:1", "no Spark master can be reached at spark://127.0.0.1:1 (Connection refused)"),
+        ],
+    )
+    def test_a_master_that_cannot_be_is_told_before_anything_is_made(
+        self, listed: Callable[..., Any], tmp_path: Path, master: str, words: str
+    ) -> None:
+        (tmp_path / "spark-defaults.conf").write_text(f"spark.master {master}\n")
+        process = self.begin(listed(), tmp_path, SPARK_CONF_DIR=str(tmp_path))
+        said = self.said(process)
+        assert words in said
+        assert (process.returncode, said.count("\n")) == (2, 1)
+        assert not (tmp_path / "out").exists()
+
     def test_ctrl_c_ends_it_in_good_order_and_leaves_no_process(
         self, listed: Callable[..., Any], published: Any, tmp_path: Path
     ) -> None:

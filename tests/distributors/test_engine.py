@@ -1,5 +1,6 @@
 """What runs on clusters, on the smallest one there can be: each task in a thread of this process."""
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from any2ds.distributors._post import Office
 from any2ds.distributors._task import Errand, PackedJob, Task, UnseenFolder
 from any2ds.errors import RunError, words_of
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
+from any2ds.testing.processes import LONG
 from any2ds.types import ShardError, ShardJob, ShardReport
 
 
@@ -49,21 +51,23 @@ class Calls:
 class Threads:
     slots, patience = 2, 0.0
 
-    def __init__(self, call: Callable[[Task], None]) -> None:
-        self._call = call
+    def __init__(self, call: Callable[[Task], None], most: float = math.inf) -> None:
+        self._call, self.most = call, most
 
     def begin(self, tasks: Sequence[Task]) -> Calls:
         return Calls(tasks, self._call)
 
 
 class ThreadsDistributor(EngineDistributor):
-    def __init__(self, options: RunOptions, call: Callable[[Task], None] = Task.__call__) -> None:
+    def __init__(
+        self, options: RunOptions, call: Callable[[Task], None] = Task.__call__, most: float = math.inf
+    ) -> None:
         super().__init__(options)
-        self._call = call
+        self._call, self._most = call, most
 
     @contextmanager
     def engine(self) -> Iterator[Threads]:
-        yield Threads(self._call)
+        yield Threads(self._call, self._most)
 
 
 class TestEngine(ProcessDistributorContract):
@@ -95,6 +99,27 @@ def test_tasks_that_a_cluster_loses_are_given_out_again(tmp_path: Path) -> None:
     worker = ScriptedWorker(output=str(tmp_path))
     assert run(ThreadsDistributor(running(), call), worker, jobs_of(12)) == (list(range(12)), [])
     assert not list(tmp_path.iterdir())
+
+
+def test_no_more_tasks_run_than_there_may_be(tmp_path: Path) -> None:
+    """While one takes its time, the next sub-job is begun."""
+    running_now, most = set(), 0
+    is_over = threading.Event()
+
+    def call(task: Task) -> None:
+        nonlocal most
+        running_now.add(task.number)
+        most = max(most, len(running_now))
+        if task.number == 0:
+            is_over.wait(LONG)
+        elif task.number == 5:
+            is_over.set()
+        task()
+        running_now.discard(task.number)
+
+    worker = ScriptedWorker(output=str(tmp_path))
+    made = run(ThreadsDistributor(running(subjob_size=4), call, most=2), worker, jobs_of(12))
+    assert (made, most) == ((list(range(12)), []), 2)
 
 
 def test_a_task_that_is_called_twice_reports_once(tmp_path: Path) -> None:

@@ -210,7 +210,8 @@ class _Job:
         self._group = f"any2ds-{uuid.uuid4().hex}"
         self._words = ""
         # An InheritableThread also ends the thread that goes with it in the JVM.
-        self._thread = InheritableThread(target=self._run, args=(tasks,), name="any2ds-spark", daemon=True)
+        self._tasks = tasks
+        self._thread = InheritableThread(target=self._run, name="any2ds-spark", daemon=True)
         self._thread.start()
 
     def has_ended(self) -> bool:
@@ -225,11 +226,13 @@ class _Job:
         except Exception as error:  # the session has ended, and its jobs with it
             log.debug("not cancelled: %s", words_of(error))
 
-    def _run(self, tasks: Sequence[Task]) -> None:
+    def _run(self) -> None:
         try:
-            first, last = tasks[0].number, tasks[-1].number
+            first, last = self._tasks[0].number, self._tasks[-1].number
             self._context.setJobGroup(self._group, f"any2ds: tasks {first} to {last}", interruptOnCancel=True)
-            self._context.parallelize([task.light() for task in tasks], len(tasks)).foreachPartition(perform)
+            given = self._context.parallelize([task.light() for task in self._tasks], len(self._tasks))
+            self._tasks = ()  # Spark has them
+            given.foreachPartition(perform)
         except Exception as error:
             self._words = _words(error)
             if "stopped SparkContext" in self._words:

@@ -104,8 +104,8 @@ class TestCommandLine:
     @pytest.mark.parametrize(
         ("master", "words"),
         [
-            ("nonsense", "Spark does not start: Could not parse Master URL: 'nonsense'"),
-            ("spark://127.0.0.1:1", "no Spark master can be reached at spark://127.0.0.1:1 (Connection refused)"),
+            ("nonsense", "Spark does not start: Master must"),
+            ("spark://127.0.0.1:1", "no Spark master can be reached at spark://127.0.0.1:1 ("),
         ],
     )
     def test_a_master_that_cannot_be_is_told_before_anything_is_made(

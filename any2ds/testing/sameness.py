@@ -198,7 +198,7 @@ def content(folder: Path) -> dict[str, Any]:
     for path in sorted(folder.iterdir()):
         if path.suffix == ".parquet":
             table = pq.read_table(path)
-            found[path.name] = table.to_pylist()
+            found[path.name] = str(table.schema), table.to_pylist()
         elif path.name.endswith("_stats.json"):
             stats = json.loads(path.read_bytes())
             kept = ("count", "successes", "status_dict", "urls_sha256", "samples", "bytes", "exts")

@@ -240,7 +240,7 @@ def _failed(error: ShardError) -> str:
 
 def _stopping(open_shards: int, grace: float) -> str:
     if not open_shards:
-        return "stopping: no shard is open yet; again to stop at once"
+        return "stopping: no shard is open; again to stop at once"
     open_ones = (
         "the open shard may be finished if its"
         if open_shards == 1

@@ -39,7 +39,7 @@ _MOST_BYTES = 64 << 20  # of a sub-job; some are here at a time
 # and of one that was lost in company, which may be what is wrong.
 _ERRORS_IN_A_ROW = 3
 _ERRORS_ALONE = 30
-_FAREWELL = 5.0  # seconds that a cluster may take to end what is cancelled
+_FAREWELL = 15.0  # seconds that a cluster may take to end what is cancelled
 _NEAR, _FAR = 0.3, 2.0  # seconds between two letters of a task, on disks and on stores
 _LOOKS_PER_TASK = 0.01  # seconds more for each slot: a thousand of them must not be too much for a store
 _LISTENS = 0.2  # seconds between two looks whether to go on waiting

@@ -36,6 +36,8 @@ _SETTLED = 3.0  # seconds without a further executor, after which those that are
 _LATE = 60.0  # seconds after which the first is not waited for any more: the cluster may be busy for hours
 _CONNECT = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"}  # variables that say that there is no JVM of ours
 _LOOK = 0.1  # seconds between two looks
+_THREAD = "any2ds-spark"
+_FAREWELL = 5.0  # seconds that it may take to see that its session has ended
 _STANDALONE = "spark://"
 _ANSWERS_WITHIN = 10.0  # seconds that a master has to take a connection
 _RAISED = 'Exception in thread "main" '  # before what ended a Spark that was starting
@@ -131,7 +133,28 @@ def _new_context(slots: int | None) -> Iterator[SparkContext]:
         try:
             yield context
         finally:
-            context.stop()
+            with _hushed():
+                context.stop()
+                for thread in threading.enumerate():
+                    if thread.name == _THREAD:  # it waits for a job that ends with the session
+                        thread.join(_FAREWELL)
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Around the end of a JVM that somebody may be waiting for: py4j logs that as an error of the whole program."""
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        return record.module not in ("java_gateway", "clientserver")
+
+    loggers = [logging.root, *map(logging.getLogger, ("py4j.java_gateway", "py4j.clientserver"))]
+    for logger in loggers:
+        logger.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_wanted)
 
 
 def _start_java(said: IO[bytes]) -> None:
@@ -211,7 +234,7 @@ class _Job:
         self._words = ""
         # An InheritableThread also ends the thread that goes with it in the JVM.
         self._tasks = tasks
-        self._thread = InheritableThread(target=self._run, name="any2ds-spark", daemon=True)
+        self._thread = InheritableThread(target=self._run, name=_THREAD, daemon=True)
         self._thread.start()
 
     def has_ended(self) -> bool:

@@ -44,7 +44,7 @@ def carried(step: Any) -> Any:
     place, _, _ = name_of(step).rpartition(":") if isinstance(step, str) else ("", "", "")
     if not place.endswith(".py"):
         return step
-    path = _path_of(place)
+    path = Path(place).expanduser().resolve()
     return StepOfFile(step, str(path), path.read_bytes())
 
 
@@ -114,10 +114,6 @@ def _of_name(name: str) -> ModuleType:
             _add_to_path(folder)
             _load(spec)
     return importlib.import_module(name)
-
-
-def _path_of(place: str) -> Path:
-    return Path(place).expanduser().resolve()
 
 
 class _Loader(SourceLoader):

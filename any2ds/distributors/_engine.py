@@ -62,6 +62,33 @@ class Batch(Protocol):
         ...
 
 
+class ThreadBatch(ABC):
+    """A batch that a thread of its own begins and waits for."""
+
+    def __init__(self, name: str, thread: Callable[..., threading.Thread] = threading.Thread) -> None:
+        """To be called last: the thread begins."""
+        self._words = ""
+        self._thread = thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def has_ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def error(self) -> str:
+        return self._words
+
+    def wait(self, until: float) -> None:
+        """Until it has ended, or that time of the monotonic clock."""
+        self._thread.join(max(0.0, until - time.monotonic()))
+
+    @abstractmethod
+    def cancel(self) -> None: ...
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Returns when it has ended; `_words` say why, where that was early."""
+
+
 class Engine(Protocol):
     """A cluster that is there to be used."""
 

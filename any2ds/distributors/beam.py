@@ -21,7 +21,7 @@ from any2ds.children import Children, NotStarted
 from any2ds.config import RunOptions
 from any2ds.distributors import _process
 from any2ds.distributors._beamtalk import CANCEL, STATE, Asked, Pipeline, State, Terms
-from any2ds.distributors._engine import EngineDistributor
+from any2ds.distributors._engine import EngineDistributor, ThreadBatch
 from any2ds.distributors._task import Errand, Task
 from any2ds.errors import RunError, UsageError, words_of
 
@@ -139,23 +139,13 @@ class _Beam:
                 log.warning("Beam has not cancelled a pipeline within %.0f s: see to it there", _REMOTE_FAREWELL)
 
 
-class _Pipeline:
-    """A pipeline, begun and watched by a thread of its own."""
-
+class _Pipeline(ThreadBatch):
     def __init__(self, children: Children[Any, Any], asked: Asked, terms: Terms, tasks: Sequence[Task]) -> None:
         self._children, self._asked, self._terms, self._tasks = children, asked, terms, tasks
-        self._words = ""
         self._child: Answering[Any, Any] | None = None
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="any2ds-beam", daemon=True)
-        self._thread.start()
-
-    def has_ended(self) -> bool:
-        return not self._thread.is_alive()
-
-    def error(self) -> str:
-        return self._words
+        super().__init__("any2ds-beam")
 
     def cancel(self) -> None:
         """Local runners cannot do that: their processes are ended."""
@@ -164,9 +154,6 @@ class _Pipeline:
             with self._lock:
                 if self._child is not None:
                     _end_group(self._child)
-
-    def wait(self, until: float) -> None:
-        self._thread.join(max(0.0, until - time.monotonic()))
 
     def _run(self) -> None:
         first = self._tasks[0]

@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 from any2ds import quieting
 from any2ds.config import RunOptions
 from any2ds.cores import cores
-from any2ds.distributors._engine import EngineDistributor
+from any2ds.distributors._engine import EngineDistributor, ThreadBatch
 from any2ds.distributors._task import Task, perform
 from any2ds.errors import UsageError, words_of
 
@@ -36,7 +36,6 @@ _SETTLED = 3.0  # seconds without a further executor, after which those that are
 _LATE = 60.0  # seconds after which the first is not waited for any more: the cluster may be busy for hours
 _CONNECT = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"}  # variables that say that there is no JVM of ours
 _LOOK = 0.1  # seconds between two looks
-_THREAD = "any2ds-spark"
 _FAREWELL = 5.0  # seconds that it may take to see that its session has ended
 _STANDALONE = "spark://"
 _ANSWERS_WITHIN = 10.0  # seconds that a master has to take a connection
@@ -66,16 +65,22 @@ class PysparkDistributor(EngineDistributor):
 
     @contextmanager
     def engine(self) -> Iterator[_Spark]:
+        wanted = self._options.processes_count
         if (context := SparkContext._active_spark_context) is not None:
             with _this_python(context):
-                yield self._ready(context)
+                spark = _Spark(context, wanted)
+                self._await_executors(spark)
+                yield spark
             return
-        with _new_context(self._options.processes_count) as context:
-            yield self._ready(context)
+        spark = _Spark(_new_context(wanted), wanted)
+        try:
+            self._await_executors(spark)
+            yield spark
+        finally:
+            spark.close()
 
-    def _ready(self, context: SparkContext) -> _Spark:
-        """Executors come one after the other, and shards are shared out among those that are there."""
-        spark = _Spark(context, self._options.processes_count)
+    def _await_executors(self, spark: _Spark) -> None:
+        """They come one after the other, and shards are shared out among those that are there."""
         begun = changed = time.monotonic()
         present = 0
         while not (spark.grows or self._is_stopping()):
@@ -87,9 +92,8 @@ class PysparkDistributor(EngineDistributor):
             self._news.wait(_LOOK)
         if not (present or spark.grows or self._is_stopping()):
             log.warning(
-                "%s has given no executor in %.0f s: it may be busy, or have no machine as asked", context.master, _LATE
+                "%s has given no executor in %.0f s: it may be busy, or have no machine as asked", spark.master, _LATE
             )
-        return spark
 
 
 @contextmanager
@@ -104,8 +108,7 @@ def _this_python(context: SparkContext) -> Iterator[None]:
         context.pythonExec = before
 
 
-@contextmanager
-def _new_context(slots: int | None) -> Iterator[SparkContext]:
+def _new_context(slots: int | None) -> SparkContext:
     """What spark-defaults.conf, spark-submit and the like say, and this machine where they say nothing.
 
     It is no SparkSession: that loads all of SQL as well, in seconds of a core.
@@ -124,20 +127,12 @@ def _new_context(slots: int | None) -> Iterator[SparkContext]:
             conf.setIfMissing("spark.driver.bindAddress", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", str(conf.get("spark.pyspark.python", sys.executable)))
         try:
-            context = SparkContext(conf=conf)
+            return SparkContext(conf=conf)
         except Exception as error:
             raise UsageError(f"there is no Spark session to be had: {_words(error)}") from error
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGINT, handler)  # Spark's own cancels all jobs instead of stopping
-        try:
-            yield context
-        finally:
-            with _hushed():
-                context.stop()
-                for thread in threading.enumerate():
-                    if thread.name == _THREAD:  # it waits for a job that ends with the session
-                        thread.join(_FAREWELL)
 
 
 @contextmanager
@@ -194,8 +189,10 @@ class _Spark:
         self._context, self._wanted = context, wanted
         self.most = wanted or math.inf
         self.patience = 0.0  # its scheduler notices lost machines
+        self._begun: list[_Job] = []
+        self.master = str(context.master)
+        self.is_local = self.master.startswith("local")
         conf = context.getConf()
-        self.is_local = str(context.master).startswith("local")
         self.grows = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
         self._known = 0  # slots that were there when that was last told
         self._bound = 0  # slots that it may grow to; 0 if that is not known
@@ -222,26 +219,24 @@ class _Spark:
         return self._known
 
     def begin(self, tasks: Sequence[Task]) -> _Job:
-        return _Job(self._context, tasks)
+        job = _Job(self._context, tasks)
+        self._begun = [*(other for other in self._begun if not other.has_ended()), job]
+        return job
+
+    def close(self) -> None:
+        """Jobs end with the session."""
+        with _hushed():
+            self._context.stop()
+            until = time.monotonic() + _FAREWELL
+            for job in self._begun:
+                job.wait(until)
 
 
-class _Job:
-    """A Spark job, which is waited for in a thread of its own."""
-
+class _Job(ThreadBatch):
     def __init__(self, context: SparkContext, tasks: Sequence[Task]) -> None:
-        self._context = context
+        self._context, self._tasks = context, tasks
         self._group = f"any2ds-{uuid.uuid4().hex}"
-        self._words = ""
-        # An InheritableThread also ends the thread that goes with it in the JVM.
-        self._tasks = tasks
-        self._thread = InheritableThread(target=self._run, name=_THREAD, daemon=True)
-        self._thread.start()
-
-    def has_ended(self) -> bool:
-        return not self._thread.is_alive()
-
-    def error(self) -> str:
-        return self._words
+        super().__init__("any2ds-spark", InheritableThread)  # which also ends the thread that goes with it in the JVM
 
     def cancel(self) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
+import re
 from functools import lru_cache
 from pathlib import PurePosixPath
 
@@ -28,7 +29,28 @@ _PREFERRED = {
     "application/jsonl": "jsonl",
     "application/x-ndjson": "jsonl",
     "application/vnd.apache.parquet": "parquet",
+    "audio/ac3": "ac3",
+    "audio/eac3": "eac3",
+    "audio/ogg": "ogg",
+    "video/mp2t": "ts",
 }
+# Of a transport stream: ISO/IEC 13818-1, 2.4.3.2.
+_PACKET = rb"G[\x00-\x7f].[\x10-\x3f\x50-\x7f\x90-\xbf\xd0-\xff].{184}"
+# What `filetype` does not know: how it begins, and its media type and extension.
+_FURTHER = tuple(
+    (re.compile(start, re.DOTALL), media_type, ext)
+    for start, media_type, ext in (
+        (rb"(?:%b){5}" % _PACKET, "video/mp2t", "ts"),
+        (rb"(?:.{4}%b){5}" % _PACKET, "video/mp2t", "m2ts"),  # Blu-ray's: a time before each packet
+        (rb"RF64.{4}WAVE", "audio/x-wav", "wav"),  # with room for more than 4 GB
+        (rb"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1", "audio/x-w64", "w64"),
+        (rb"caff\x00\x01", "audio/x-caf", "caf"),
+        (rb"\.snd\x00", "audio/basic", "au"),
+        (rb"wvpk", "audio/x-wavpack", "wv"),
+        (rb"TTA1", "audio/x-tta", "tta"),
+        (rb"\x00\x00\x00\x0cJXL \r\n\x87\n", "image/jxl", "jxl"),
+    )
+)
 _TYPES_BY_EXT = {ext: kind for kind, ext in reversed(_PREFERRED.items()) if ext != UNKNOWN_EXT}
 # `<key>.txt` is the caption and `<key>.json` the metadata. Readers of webdataset decode by the last part of the name.
 _TAKEN = {"txt": "data.txt", "json": "data.json"}
@@ -44,6 +66,9 @@ def recognize(head: bytes, media_type: str | None) -> tuple[str | None, str]:
     kind = filetype.guess(head)
     if kind is not None:
         return kind.mime, _TAKEN.get(kind.extension, kind.extension)
+    for start, told, ext in _FURTHER:
+        if start.match(head):
+            return told, ext
     return media_type, _ext_of(media_type)
 
 

@@ -27,7 +27,9 @@ class TransformOptions:
     """What becomes of the files"""
 
     file_size: int = option("pixels that images are made smaller to (see resize_mode); 0 keeps them", integer(0), 256)
-    disable_all_reencoding: bool = option("store every file byte for byte, and decode none", boolean, False)
+    disable_all_reencoding: bool = option(
+        "decode nothing: images, sound and video are stored byte for byte", boolean, False
+    )
     unpack: bool = option("files in archives (zip, tar, gz, tar.xz, tar.zst ...) become samples", boolean, False)
     unpack_max_files: int = option("an archive with more files fails as unpacks_too_large", integer(1), 10_000)
     unpack_max_bytes: int = option("and so does one that unpacks to more than this", byte_count, 2**30, "1GiB")
@@ -73,7 +75,7 @@ class ImageOptions:
         "column of boxes to blur, [[left, top, right, bottom], ...] as parts of width and height", optional(text), None
     )
     animated: str = option(
-        "of animated GIF and WebP: first, a still image; keep, the file", one_of("first", "keep"), "first"
+        "of animated GIF, PNG, WebP and AVIF: first, a still image; keep, the file", one_of("first", "keep"), "first"
     )
 
 

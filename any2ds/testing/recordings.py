@@ -30,10 +30,11 @@ def tone(
     channels: int = 1,
     hertz: float = 440,
     cover: bytes | None = None,
+    options: dict[str, str] | None = None,
 ) -> bytes:
-    """A sound file; `cover` is a JPEG that it carries as the cover of an album."""
+    """A sound file; `cover` is a JPEG that it carries as the cover of an album, `options` are the muxer's."""
     result = io.BytesIO()
-    with av.open(result, "w", format=muxer) as output:
+    with av.open(result, "w", format=muxer, options=options or {}) as output:
         stream = _sound_stream(output, encoder, rate, channels)
         if cover is not None:
             picture: Any = output.add_stream("mjpeg")

@@ -65,6 +65,31 @@ def clean(sound: Any, rate: int, hertz: float) -> tuple[float, float]:
     return float(np.hypot(*found)), 10 * math.log10(float(np.hypot(*found)) ** 2 / 2 / power)
 
 
+@pytest.mark.parametrize(
+    ("ext", "muxer", "encoder", "options"),
+    [
+        ("caf", "caf", "pcm_s16be", {}),
+        ("au", "au", "pcm_s16be", {}),
+        ("w64", "w64", "pcm_s16le", {}),
+        ("wav", "wav", "pcm_s16le", {"rf64": "always"}),
+        ("wv", "wv", "wavpack", {}),
+        ("tta", "tta", "tta", {}),
+        ("ts", "mpegts", "mp2", {}),
+        ("m2ts", "mpegts", "mp2", {"mpegts_m2ts_mode": "1"}),
+    ],
+)
+@pytest.mark.parametrize("served_as", [None, "text/vnd.trolltech.linguist"])
+def test_it_is_known_by_its_bytes_whatever_the_server_says(
+    ext: str, muxer: str, encoder: str, options: dict[str, str], served_as: str | None
+) -> None:
+    wanted = MediaOptions(audio=AudioOptions(audio_format="flac"))
+    given = sample(tone(muxer, encoder, 1.0, 48_000, options=options), served_as)
+    assert given.ext == ext
+    (found,) = Stretch((AudioTransform.of(wanted), VideoTransform.of(wanted)))(given)
+    assert (found.ext, found.fields["sample_rate"]) == ("flac", 48_000)
+    assert found.fields["duration"] == pytest.approx(1.0, abs=0.05)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_its_header_says_is_told_and_its_bytes_stay(kind: str) -> None:
     muxer, name, rate, codec = KINDS[kind]

@@ -138,7 +138,7 @@ def kind_of_ext(ext: str) -> str:
 _FURTHER = {
     **dict.fromkeys(("avif", "webp", "heic", "heif", "jp2", "jxl"), "image"),
     **dict.fromkeys(("flac", "m4a", "opus", "ogg", "oga", "aac", "amr"), "audio"),
-    **dict.fromkeys(("mkv", "webm", "avi", "flv", "m4v", "wmv", "3gp"), "video"),
+    **dict.fromkeys(("mkv", "webm", "avi", "flv", "m4v", "wmv", "3gp", "ts", "m2ts"), "video"),
 }
 
 

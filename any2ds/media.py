@@ -31,8 +31,6 @@ _PREFERRED = {
     "application/vnd.apache.parquet": "parquet",
     "audio/ac3": "ac3",
     "audio/eac3": "eac3",
-    "audio/ogg": "ogg",
-    "video/mp2t": "ts",
 }
 # Of a transport stream: ISO/IEC 13818-1, 2.4.3.2.
 _PACKET = rb"G[\x00-\x7f].[\x10-\x3f\x50-\x7f\x90-\xbf\xd0-\xff].{184}"

@@ -15,7 +15,7 @@ READING := .venv-reading $(patsubst tests/reading/with_%,.venv-%,$(wildcard test
 # Spark, Ray and Beam, of which the tests in tests/cluster start real ones on this machine.
 CLUSTER := .venv-cluster
 
-.PHONY: help install demo test test-reading test-cluster lint type format black bench crash fuzz clean
+.PHONY: help install demo test test-reading test-cluster lint type format black bench bench-quick crash fuzz clean
 
 help:
 	@echo "make demo      a first run: a small dataset from a server on this machine, into demo_output/"
@@ -24,7 +24,7 @@ help:
 	@echo "make test-cluster   Spark, Ray and Beam on this machine: 1 GB to install, Java 17"
 	@echo "make install   .venv with any2ds and what the tests need"
 	@echo "make lint      style; make type: types; make format (or black): put the style right"
-	@echo "make bench     benchmarks"
+	@echo "make bench     benchmarks; make bench-quick only tries whether they run"
 	@echo "make crash     runs that are killed, into full disks and failing stores too; half an hour"
 	@echo "make fuzz      20 000 damaged files of every kind through the steps; a quarter of an hour"
 	@echo "make clean     remove .venv and whatever else was made"
@@ -64,6 +64,10 @@ format black: $(TEST)
 
 bench: $(TEST)
 	$(RUN) benchmarks/run.py
+
+# Not for its figures: whether the benchmarks still run; without the bad servers, which take as long as all the others.
+bench-quick: $(TEST)
+	$(RUN) benchmarks/run.py keepalive crash-safety https processes hanging memory --quick --json $(VENV)/bench-quick.json
 
 crash: $(TEST)
 	$(RUN) -m any2ds.testing.crash --seeds=100

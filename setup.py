@@ -38,7 +38,7 @@ EXTRAS = {
     "hdfs": [],  # pyarrow has it; a Hadoop client with its libhdfs must be on the machine
     "hf": ["huggingface_hub"],
     "prometheus": ["prometheus_client>=0.20"],  # the first whose server can be stopped
-    "requests": ["requests[socks]>=2.32", "urllib3>=2.6"],  # urllib3: the first that unpacks bodies in bounded memory
+    "requests": ["requests[socks]>=2.32", "urllib3>=2.6"],
     "s3": ["s3fs"],
     "sftp": ["paramiko>=3.2"],  # the first with channel_timeout
     "smb": ["smbprotocol"],

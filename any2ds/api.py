@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import MISSING, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,13 +23,15 @@ from any2ds.config import (
     OutputOptions,
     RunOptions,
     StorageOptions,
+    check_effects,
     flat,
     parse_groups,
     public,
 )
 from any2ds.dedupe import mark_duplicates
-from any2ds.errors import IncompleteRun, OptionError, ReadError, UsageError, shard_count
-from any2ds.failed import Failed, options_of
+from any2ds.describe import hash_columns
+from any2ds.errors import IncompleteRun, MissingExtra, OptionError, ReadError, UsageError, shard_count
+from any2ds.failed import Failed, options_of, record_versions
 from any2ds.fetch.routes import check
 from any2ds.layout import Layout
 from any2ds.lock import Guard, RunLock, locked
@@ -47,8 +49,9 @@ from any2ds.sources import Source
 from any2ds.stopping import is_own_process
 from any2ds.storage import OutputFolder
 from any2ds.storage.stores import Stores
-from any2ds.transforms import Pipeline
-from any2ds.transforms.user import check_travels
+from any2ds.stored import METADATA, taken_extensions
+from any2ds.transforms import Pipeline, step_records
+from any2ds.transforms.user import check_made, check_travels
 from any2ds.types import RunReport, ShardError, ShardJob
 from any2ds.watchoptions import WatchOptions
 from any2ds.worker import ShardWorker
@@ -59,9 +62,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def download(url_list: Any = None, **options: Any) -> RunReport:
-    """Fetch every row of `url_list` and pack the files into shards."""
-    config = Config.from_options(options if url_list is None else {"url_list": url_list, **options})
+def download(url_list: Any = None, output_folder: Any = MISSING, **options: Any) -> RunReport:
+    """Fetch every row of `url_list` and pack the files into shards in `output_folder`.
+
+    `url_list` is
+        a Path or one text: files, which are a path, a folder, a glob, or the URL of a list
+        a list of texts: URLs, one row each; None, NaN and what is no URL are rows that fail
+        … which all exist here or end as lists do (.txt, .csv.gz …), none of them http(s): files
+        a list with a Path in it, or any list with input_format: files
+        a Series, or an Arrow or NumPy array of texts: URLs, as above
+        an Arrow table or stream, a DataFrame, a list of dicts: rows
+    """
+    given = options if url_list is None else {"url_list": url_list, **options}
+    config = Config.from_options(given if output_folder is MISSING else {"output_folder": output_folder, **given})
     member = rank_of(config.share)
     claiming = is_claiming(config.share, config.run)
     with _opened(config) as (source, output), _distributing(config.run) as distributor:
@@ -227,6 +240,7 @@ def retry(output_folder: Any = None, **options: Any) -> RunReport:
     """Fetch rows of the dataset in `output_folder` again that have failed, and put what arrives in its place there."""
     given = options if output_folder is None else {"output_folder": output_folder, **options}
     groups = parse_groups(given, RETRY_GROUPS)
+    check_effects(given, groups)
     asked, storage, fetch, running, watch = groups
     logging.getLogger("any2ds").setLevel(running.log_level.upper())
     check(fetch)
@@ -237,6 +251,7 @@ def retry(output_folder: Any = None, **options: Any) -> RunReport:
     columns = _pipeline_again(media).metadata(writer.has_members)
     check_reporters(watch)
     _check_distributor(running)
+    _check_made(media, running)
     told = _told("retry", output, flat(groups), storage, made_with)
     with (
         _distributing(running) as distributor,
@@ -245,9 +260,8 @@ def retry(output_folder: Any = None, **options: Any) -> RunReport:
         Catalogue(output, made_with) as catalogue,
         no_swap_left(output),
     ):
-        failed = Failed(
-            output, Layout(made_with.number_sample_per_shard, made_with.oom_shard_count), asked.codes, columns
-        )
+        names = Layout(made_with.number_sample_per_shard, made_with.oom_shard_count, made_with.preset is not None)
+        failed = Failed(output, names, asked.codes, columns, hash_columns(made_with))
         if failed.unfinished:
             count, first = len(failed.unfinished), min(failed.unfinished)
             log.warning(
@@ -256,6 +270,7 @@ def retry(output_folder: Any = None, **options: Any) -> RunReport:
         worker = ShardWorker(
             made_with, fetch, holds=lock.holds, storage=storage, media=media, limits=running.transform_limits
         )
+        record_versions(output, step_records(media))
         jobs = catalogue.begun(failed.jobs(), failed.shards)
         told = replace(told, finished=failed.shards)
         tell = [*reporters(watch, told, running.quiet), catalogue, page]
@@ -271,14 +286,18 @@ def _opened(config: Config) -> Iterator[tuple[Source, OutputFolder]]:
     check_reporters(config.watch)
     _check_distributor(config.run)
     pipeline = Pipeline(config.media, recipes.set_by(config.output.preset))
+    _check_file_ext(config, writer.has_members, pipeline)
     if config.run.distributor != "inline":
         check_travels(config.files.transform or ())
     check(config.fetch)
     output = OutputFolder.at(config.output.output_folder, config.storage)
     source = Source.of(config)
+    for hint in source.hints:
+        log.warning(hint)
     try:
         of_files = config.output.data_column if config.output.output_format == "parquet" else None
         pipeline.refuse_clashes(source.schema.names, writer.has_members, of_files)
+        _check_made(config.media, config.run)
         yield source, output
     finally:
         with contextlib.suppress(ValueError):  # it is being read at this moment, in a thread that ends with us
@@ -321,13 +340,34 @@ def _told(
 
 
 def _pipeline_again(media: MediaOptions) -> Pipeline:
-    """The steps that a dataset was made with. Raises OptionError if one of the user's own is not there any more."""
+    """The steps that a dataset was made with. Raises MissingExtra if a library of theirs is not installed, OptionError
+    if one of the user's own is not there any more."""
     try:
         return Pipeline(media)
+    except MissingExtra as error:
+        raise MissingExtra(f"the dataset was made with {error.wanted}, which", error.extra) from error
     except OptionError as error:
         raise OptionError(
             f"the dataset was made with steps that are needed again: {error} (the folder at hand is {os.getcwd()!r})"
         ) from error
+
+
+def _check_file_ext(config: Config, has_members: bool, pipeline: Pipeline) -> None:
+    """Raises OptionError if all files are to have an extension that other members of a sample have."""
+    ext, has_captions = config.output.file_ext, config.input.caption_col is not None
+    if ext.lower() not in taken_extensions(has_members, has_captions, pipeline.further):
+        return
+    whose = "metadata" if ext.lower() == METADATA else "caption" if has_captions else "text that a step adds"
+    raise OptionError(
+        f"file_ext={ext}: with output_format={config.output.output_format} .{ext.lower()} is the extension of the"
+        f" {whose}: choose another one"
+    )
+
+
+def _check_made(media: MediaOptions, running: RunOptions) -> None:
+    """Raises OptionError for a step that is a class that cannot be made. Only workers of a cluster can tell theirs."""
+    if running.is_on_this_machine:
+        check_made(media.files.transform or (), running.transform_timeout, running.distributor == "inline")
 
 
 def _check_distributor(running: RunOptions) -> None:
@@ -335,9 +375,6 @@ def _check_distributor(running: RunOptions) -> None:
     if running.distributor != "multiprocessing" and is_own_process() and quieting.is_wanted():
         quieting.be_quiet()  # its child processes are anyway; those of clusters have much to say
     part = registry.load("distributors", running.distributor)
-    for name, distributor in (("ray_address", "ray"), ("beam_options", "beam")):
-        if getattr(running, name) and running.distributor != distributor:
-            raise OptionError(f"{name} is for distributor={distributor}, and this is {running.distributor}")
     if hasattr(part, "check"):
         part.check(running)
 

@@ -1,4 +1,4 @@
-"""Keeps the files that tell of a dataset as a whole true to its shards while a run makes them: `_shards.json` first.
+"""Keeps the files that tell of a dataset as a whole true to its shards while a run makes them: `.any2ds/shards` first.
 
 A run marks the list as open before its first shard, and closes it at its end; a list that is closed is trusted by the
 next run, as far as its shards are there. After a crash it is open, and the figures are read from the stats again.

@@ -1,6 +1,6 @@
 """Any number of runs share out the shards of a dataset as they go: each takes the next one that none has taken.
 
-A claim is a small file `_claims/<shard>.<generation>`, created atomically, that names its maker; the highest
+A claim is a small file `.any2ds/claims/<shard>.<generation>`, created atomically, that names its maker; the highest
 generation counts. It holds for as long as its maker lives: that is, has its lock file and beats it. Whoever finds a
 maker dead first sees to it that it publishes nothing any more, then creates the next generation, as one of several
 does, and makes the shard if it is not finished by then. No claim is given back and made again under the same name, so
@@ -156,7 +156,7 @@ class Ledger:
             except FileExistsError:
                 return False
             except FileNotFoundError:  # the first one, or all were just removed
-                path.parent.mkdir(exist_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
         raise FileNotFoundError(f"{path.parent} is removed again and again")
 
     def _create_object(self, claim: Claim, content: bytes) -> bool:
@@ -227,7 +227,7 @@ class Ledger:
 
 def seat_of(member: str) -> str:
     """The file of a member that has not been fenced off."""
-    return _path(f"{member}.json")
+    return _path(f"{member}.seat")
 
 
 def _path(name: str) -> str:
@@ -341,7 +341,7 @@ class Claims:
     def _others(self) -> list[str]:
         """The others that have a lock file."""
         with contextlib.suppress(FileNotFoundError):
-            names = {f"{name.removesuffix('.json')}.json" for name in self._output.names_like(f"_lock_{_GROUP}-")}
+            names = self._output.names_like(layout.member_lock(f"{_GROUP}-"))
             return sorted({layout.member_of(name) for name in names} - {"", self._maker.member})
         return []
 

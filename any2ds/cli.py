@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, NoReturn, TextIO
 
 _EXAMPLES = """\
@@ -337,7 +338,7 @@ def _preset_in(given: Sequence[str]) -> str | None:
 
     found = [
         argument.partition("=")[2] or value
-        for argument, value in zip(given, [*given[1:], ""], strict=True)
+        for argument, value in zip_longest(given, given[1:], fillvalue="")
         if argument.partition("=")[0] == "--preset"
     ]
     return next((preset for preset in found if preset in names("recipes")), None)

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable
 
-from any2ds.types import FAILURE_CODES, NO_FAILURES, STATUS_OF_STAGE, failure_code
+from any2ds.types import BAD_ROW, FAILURE_CODES, NO_FAILURES, STATUS_OF_STAGE, failure_code
 
 TRANSIENT, ALL = "transient", "all"
 CLASSES = (TRANSIENT, ALL, "http_4xx", "http_5xx")
@@ -16,6 +16,8 @@ def checked(codes: Iterable[str]) -> tuple[str, ...]:
     """`codes`, each once. Raises ValueError, with the nearest that there is, for what is neither code nor class."""
     found = tuple(dict.fromkeys(codes))
     known = [*CLASSES, *FAILURE_CODES]
+    if BAD_ROW in found:
+        raise ValueError(f"failure codes of rows with a URL; there is none in a row that could not be read ({BAD_ROW})")
     for code in found:
         if code not in known and not re.fullmatch(r"http_[1-9]\d\d", code):
             near = difflib.get_close_matches(code, [*known, "http_404", "http_503"], n=1)
@@ -27,7 +29,8 @@ def checked(codes: Iterable[str]) -> tuple[str, ...]:
 
 
 class Meant:
-    """Whether a row with some `status` and `error_code` in the metadata is a failure that `codes` mean.
+    """Whether a row with some `status` and `error_code` in the metadata is a failure that `codes` mean; a bad row is
+    never meant.
 
     Where the code is not known, as in shards of other tools that keep words only, it was a failure to download that may
     have passed.
@@ -43,7 +46,7 @@ class Meant:
         return known
 
     def _decide(self, status: str | None, code: str | None) -> bool:
-        if status in NO_FAILURES:
+        if status in NO_FAILURES or code == BAD_ROW:  # of which there is no URL
             return False
         if ALL in self._codes:
             return True

@@ -27,7 +27,7 @@ class Completion:
 
     @classmethod
     def of(cls, output: OutputFolder) -> Completion:
-        """Raises OutputError if its `_run.json` cannot be read."""
+        """Raises OutputError if its `.any2ds/run` cannot be read."""
         there = layout.finished_shards(output.names())
         content = output.read(layout.RUN_FILE) or b""
         short: set[int] = set()

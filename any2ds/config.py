@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from any2ds.mediaoptions import (
     TransformOptions,
     VideoOptions,
 )
+from any2ds.needs import without_effect
 from any2ds.parsers import (
     HashCheck,
     boolean,
@@ -33,6 +35,7 @@ from any2ds.parsers import (
     byte_count_or_0,
     byte_count_up_to,
     column_name,
+    column_types,
     cookie_file,
     extension,
     failure_codes,
@@ -42,6 +45,7 @@ from any2ds.parsers import (
     header_value,
     headers,
     host_pattern,
+    input_format,
     integer,
     integer_or_auto,
     local_folder,
@@ -62,6 +66,8 @@ from any2ds.parsers import (
 )
 from any2ds.version import USER_AGENT
 from any2ds.watchoptions import WatchOptions
+
+log = logging.getLogger(__name__)
 
 _MOST_SHOWN = 100  # values of a list
 
@@ -126,8 +132,8 @@ class InputOptions:
         "file, folder, glob or list of them, local or remote; - is standard input", url_list, shown="urls.txt"
     )
     input_format: str | None = option(
-        "txt, csv, tsv, json, jsonl or parquet, each also compressed",
-        optional(part("readers")),
+        "txt, csv, tsv, json, jsonl or parquet, each also compressed: csv.gz",
+        optional(input_format),
         None,
         "from the file name, else txt",
     )
@@ -135,6 +141,24 @@ class InputOptions:
     caption_col: str | None = option("column that holds the captions", optional(text), None)
     save_additional_columns: tuple[str, ...] | None = option(
         "columns to carry into the metadata, separated by commas", optional(names), None
+    )
+    shuffle: int | None = option(
+        "a number, the seed: rows come in a random order, of parquet over the whole list, else within 100,000 rows",
+        optional(integer(0, 2**32 - 1)),
+        None,
+        "the order of the list",
+    )
+    column_types: Mapping[str, str] | None = option(
+        "types of these columns, by Arrow's names: id:string,score:float",
+        optional(column_types),
+        None,
+        "those of parquet; else told from the first rows",
+    )
+    on_bad_row: str = option(
+        "a malformed row of the list, or a value that does not have its column's type: fail_row, the row fails as"
+        " bad_row; stop, the list is read up to there",
+        one_of("stop", "fail_row"),
+        "fail_row",
     )
 
 
@@ -163,14 +187,23 @@ class OutputOptions:
         byte_count_up_to(2**30, "1GiB"),
         4 << 20,
         "4MiB",
+        needs="output_format=parquet",
     )
     parquet_data: str = option(
         "parquet: the column data is plain bytes (binary), or what Hugging Face's datasets decodes as image or audio",
         one_of("binary", "image", "audio"),
         "binary",
+        needs="output_format=parquet",
     )
-    data_column: str = option("parquet: the column that holds the files", column_name, "data")
-    tfrecord_compression: str = option("of tfrecord shards: none, or gzip", one_of("none", "gzip"), "none")
+    data_column: str = option(
+        "parquet: the column that holds the files",
+        column_name,
+        "data",
+        needs="output_format=parquet|tfrecord|arrayrecord",
+    )
+    tfrecord_compression: str = option(
+        "of tfrecord shards: none, or gzip", one_of("none", "gzip"), "none", needs="output_format=tfrecord"
+    )
     number_sample_per_shard: int = option("rows in a shard", integer(1), 10000)
     oom_shard_count: int = option("digits of the shard number", integer(1, 18), 5)
     file_ext: str = option("extension of the stored files; auto: by their content", extension, "auto")
@@ -187,6 +220,7 @@ class OutputOptions:
         "a file with another hash is: fail_row, a failed row; drop, not stored; flag, stored and marked",
         one_of("drop", "flag", "fail_row"),
         "fail_row",
+        needs="verify_hash",
     )
     dedupe: str = option(
         "a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each",
@@ -203,7 +237,7 @@ class StorageOptions:
         "folder on this machine where shards are made, and files wait, before they are published",
         optional(local_folder),
         None,
-        "_tmp in a local output folder, else the system's temp folder",
+        ".any2ds/tmp in a local output folder, else the system's temp folder",
     )
     fsync: bool = option(
         "wait until the disk has what is published, so that a power failure leaves no shard half", boolean, True
@@ -238,7 +272,17 @@ class FetchOptions:
         integer_or_auto(1, 100_000),
         256,
     )
-    timeout: float = option("seconds for one attempt, body included", seconds, 10.0)
+    timeout: float = option(
+        "seconds until the first byte of a body, connecting and redirects included, and between its bytes",
+        seconds,
+        10.0,
+    )
+    total_timeout: float | None = option(
+        "seconds for one attempt, body included; 0 for no limit",
+        optional(seconds),
+        None,
+        "grows with the size: timeout and a second for each 8 KiB received",
+    )
     outage_patience: float = option(
         "seconds to wait when nothing answers any more, before the run is given up", seconds, 600.0
     )
@@ -262,11 +306,22 @@ class FetchOptions:
     max_redirects: int = option("redirects followed", integer(0, 100), 10)
     max_header_bytes: int = option(
         "an answer whose headers are longer fails as headers_too_large; at most 300KiB, what libcurl takes",
-        byte_count,
+        byte_count_up_to(MOST_HEADER_BYTES, "300KiB"),
         MOST_HEADER_BYTES,
         "300KiB",
     )
-    max_file_bytes: int = option("bodies bigger than this fail as too_large", byte_count, 2**30, "1GiB")
+    max_file_bytes: int = option(
+        "bodies bigger than this, as they come over the network or decoded, fail as too_large",
+        byte_count,
+        2**30,
+        "1GiB",
+    )
+    max_content_ratio: int = option(
+        "a body with a Content-Encoding (gzip …) that decodes to more than so many times its bytes, and to more than"
+        " 16MiB, fails as too_large",
+        integer(1),
+        200,
+    )
     max_buffered_bytes: int = option(
         "memory for bodies, per process; beyond it they wait on disk", byte_count, 2**30, "1GiB"
     )
@@ -333,20 +388,23 @@ class RunOptions:
         "multiprocessing",
     )
     ray_address: str | None = option(
-        "distributor=ray: the cluster: host:port, ray://host:10001, or auto for the one that this machine is in",
+        "the cluster: host:port, ray://host:10001, or auto for the one that this machine is in",
         optional(text),
         None,
         "RAY_ADDRESS if that is set, else one on this machine that ends with the run",
+        needs="distributor=ray",
     )
     beam_options: tuple[str, ...] | None = option(
-        "distributor=beam: what its PipelineOptions take: --runner=DataflowRunner,--project=...; a list for values"
-        " with ,-- in them",
+        "what Beam's PipelineOptions take: --runner=DataflowRunner,--project=...; a list for values with ,-- in them",
         optional(flags),
         None,
         "this machine",
         is_secret=True,  # there are keys of stores among them
+        needs="distributor=beam",
     )
-    subjob_size: int = option("shards that a cluster is given in one job", integer(1), 1000)
+    subjob_size: int = option(
+        "shards that a cluster is given in one job", integer(1), 1000, needs="distributor=pyspark|beam"
+    )
     max_shard_retry: int = option(
         "further tries at a shard that failed as a whole, or whose worker process died", integer(0, 1000), 3
     )
@@ -372,9 +430,14 @@ class RunOptions:
     quiet: bool = option("no progress and no report on the terminal", boolean, False)
 
     @property
+    def is_on_this_machine(self) -> bool:
+        """Whether the workers run where the run does."""
+        return self.distributor in _ON_THIS_MACHINE
+
+    @property
     def transform_limits(self) -> TransformLimits:
         # The cores of this machine say nothing of those of a cluster, which gives a task one unless told otherwise.
-        is_here = self.distributor in _ON_THIS_MACHINE
+        is_here = self.is_on_this_machine
         threads = self.transform_threads or (-(-cores() // (self.processes_count or cores())) if is_here else 1)
         return TransformLimits(threads, self.transform_timeout, self.max_decoded_bytes)
 
@@ -437,7 +500,9 @@ class VerifyOptions:
         None,
         "all",
     )
-    seed: int | None = option("picks the same shards again", optional(integer(0)), None, "another one each time")
+    seed: int | None = option(
+        "picks the same shards again", optional(integer(0)), None, "another one each time", needs="sample"
+    )
     repair: bool = option("put broken shards back to be done: remove their files, the stats first", boolean, False)
     json: str | None = option("file for the whole report as JSON, - for standard output", optional(path), None)
     processes_count: int | None = option(
@@ -490,8 +555,8 @@ class ReportOptions:
         None,
         "report.html in the folder; of md and json, standard output",
     )
-    samples: int = option("samples that the page shows", integer(0, 1000), 64)
-    open: bool = option("show the page in a browser", boolean, False)
+    samples: int = option("samples that the page shows", integer(0, 1000), 64, needs="format=html")
+    open: bool = option("show the page in a browser", boolean, False, needs="format=html")
     storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
 
 
@@ -510,6 +575,7 @@ class Config:
     run: RunOptions
     share: ShareOptions
     watch: WatchOptions
+    given: frozenset[str] = frozenset()  # names of the options that were set explicitly
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Config:
@@ -517,7 +583,12 @@ class Config:
 
         Raises OptionError that names the option and what it takes.
         """
-        config = cls(*parse_groups(options, GROUPS))
+        options = with_config_file(options, GROUPS)
+        given = _given(options, GROUPS)
+        groups = [_parse_group(given, group) for group in GROUPS]
+        for ignored in check_effects(options, groups):
+            log.warning("%s", ignored)
+        config = dataclasses.replace(cls(*groups), given=frozenset(given))
         of_steps = (config.image.bbox_col, config.video.clips_col)
         _check_columns_of_steps(config)
         config = dataclasses.replace(config, input=_with_columns(config.input, of_steps))
@@ -526,11 +597,11 @@ class Config:
 
     def to_options(self) -> dict[str, Any]:
         """The flat options again."""
-        return flat([getattr(self, f.name) for f in dataclasses.fields(self)])
+        return flat([getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "given"])
 
     @property
     def media(self) -> MediaOptions:
-        return MediaOptions(self.files, self.image, self.audio, self.video)
+        return MediaOptions(self.files, self.image, self.audio, self.video, self.given)
 
 
 GROUPS: tuple[Any, ...] = (
@@ -554,12 +625,9 @@ def _check_data_column(config: Config) -> None:
     taken, output_format = config.output.data_column, config.output.output_format
     if taken in (config.input.save_additional_columns or ()):
         raise OptionError(f"save_additional_columns: {taken!r} is the column of the files (data_column)")
-    if taken != "data" and output_format in ("tfrecord", "arrayrecord"):
-        whose = f", and other ones than those of {config.output.preset}" if config.output.preset else ""
-        raise OptionError(
-            f"output_format={output_format}: its records are any2ds' own, with the file in 'data'{whose}: "
-            "--data_column=data makes them"
-        )
+    is_own = config.output.preset is not None and taken == config.output.file_ext  # which tells readers what it is
+    if taken != "data" and output_format in ("tfrecord", "arrayrecord") and not is_own:
+        raise OptionError(f"output_format={output_format}: the file is in 'data' of its records: --data_column=data")
 
 
 def _check_columns_of_steps(config: Config) -> None:
@@ -583,13 +651,58 @@ def parse_groups(options: Mapping[str, Any], groups: Sequence[Any]) -> list[Any]
 
     Raises OptionError that names the option and what it takes.
     """
-    given = dict(options)
-    if (file := given.pop("config", None)) is not None:
-        given = {**read_config_file(str(file), groups), **given}
+    given = _given(options, groups)
+    return [_parse_group(given, group) for group in groups]
+
+
+def _given(options: Mapping[str, Any], groups: Sequence[Any]) -> dict[str, Any]:
+    """All options that are set: by `options`, the file that `config` among them names, and a preset."""
+    given = with_config_file(options, groups)
     if makes_datasets(groups):
         given = recipes.applied(given)
     check_names(given, groups)
-    return [_parse_group(given, group) for group in groups]
+    return given
+
+
+def with_config_file(options: Mapping[str, Any], groups: Sequence[Any]) -> dict[str, Any]:
+    """`options` with those of the file that `config` among them names. Raises OptionError."""
+    given = dict(options)
+    if (file := given.pop("config", None)) is not None:
+        given = {**read_config_file(str(file), groups), **given}
+    return given
+
+
+def check_effects(options: Mapping[str, Any], groups: Sequence[Any]) -> list[str]:
+    """Raises OptionError for the first of the given `options` that has no effect beside the others.
+
+    `groups` are the options as parsed. Returns what the tool of a preset accepts without effect, as text.
+    """
+    given = {name: value for name, value in options.items() if name != "config"}
+    recipe = recipes.find(given.get("preset"))
+    renamed = recipe.renamed if recipe else {}
+    named = {renamed.get(name, name): name for name in given}  # our names -> as they were given
+    names = named.keys()
+    # A file that `config` still names was written for `download`, which judges it.
+    is_set = recipes.applied(given) if recipe else with_config_file(options, [type(group) for group in groups])
+    ignored = []
+    for name, reason in without_effect(names, groups, is_set.keys()):
+        if recipe is None or name not in recipe.tolerated:
+            raise OptionError(reason)
+        if name in is_set:
+            ignored.append(reason.replace(name, named[name], 1))
+    if left_out := sorted((names - is_set.keys()) & _all_names()):
+        ignored.append(f"no effect with disable_all_reencoding: {', '.join(named[name] for name in left_out)}")
+    _check_quality(names, groups)
+    return ignored
+
+
+def _check_quality(names: Collection[str], groups: Sequence[Any]) -> None:
+    """Raises OptionError for an `encode_quality` that png does not have. Its default is for the other formats."""
+    image = next((group for group in groups if isinstance(group, ImageOptions)), ImageOptions())
+    if "encode_quality" in names and image.encode_format == "png" and image.encode_quality > 9:
+        raise OptionError(
+            f"encode_quality={image.encode_quality}: for png it is how hard it is compressed, from 0 to 9"
+        )
 
 
 def flat(groups: Sequence[Any]) -> dict[str, Any]:
@@ -614,8 +727,8 @@ def _public(value: Any) -> Any:
         return {redacted(str(name)): _public(each) for name, each in value.items()}
     if isinstance(value, (tuple, list)) and len(value) > _MOST_SHOWN:  # URLs, most probably
         return f"{len(value):,} values"
-    if isinstance(value, (tuple, list)) and all(isinstance(each, (str, int, float, bool)) for each in value):
-        return [_public(each) for each in value]
+    if isinstance(value, (tuple, list)) and all(isinstance(each, (str, int, float, bool, Path)) for each in value):
+        return [_public(str(each) if isinstance(each, Path) else each) for each in value]
     return type(value).__name__
 
 
@@ -643,6 +756,7 @@ class OptionInfo:
     default: Any  # MISSING where it has none
     shown: str  # the default in words
     is_flag: bool  # True or False, so that `--name` and `--noname` work
+    needs: str  # without which it has no effect: see `needs.py`
 
 
 def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
@@ -650,9 +764,9 @@ def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
     for group in groups:
         for f in dataclasses.fields(group):
             shown = "required" if f.default is MISSING else f.metadata["shown"] or str(f.default)
-            yield OptionInfo(
-                f.name, group.__doc__, f.metadata["help"], f.default, shown, f.metadata["parse"] is boolean
-            )
+            needs = f.metadata["needs"]
+            help = f"{f.metadata['help']} (needs {needs})" if needs else f.metadata["help"]
+            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, f.metadata["parse"] is boolean, needs)
 
 
 _DECIDED = (InputOptions, OutputOptions, *MEDIA_GROUPS)  # what is in a dataset, for the commands that find one there

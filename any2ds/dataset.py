@@ -9,8 +9,8 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +27,7 @@ from any2ds.parsers import METADATA_FORMATS
 from any2ds.protocols import ShardWriter
 from any2ds.storage import OutputFolder
 from any2ds.storage.stores import Stores
+from any2ds.types import not_processed_in
 from any2ds.writers.parquet import THRIFTY, body_columns
 
 _READS_AT_ONCE = 32  # small files, most of the time of which is waiting for a store
@@ -35,7 +36,7 @@ _FILES_OF_SHARD = re.compile(r"(\d+)(_stats\.json|\.[A-Za-z0-9_.]+|)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What lies directly in the folder."""
+    """What lies directly in the folder, or in that for the state: `.any2ds/run`."""
 
     name: str
     size: int  # bytes; 0 for a folder
@@ -49,14 +50,16 @@ class ShardFiles:
 
     shard_id: int
     stats: str | None = None
-    metadata: str | None = None
+    metadata: str | None = None  # with all columns
     data: str | None = None  # the same as `metadata` where one file holds both; a folder for the format files
     beside: tuple[str, ...] = ()  # sidecars of the data, and metadata in further formats
+    shown: str | None = None  # the metadata in sight, if these are not `metadata`; maybe in one file with the data
 
     @property
     def present(self) -> tuple[str, ...]:
         """Each once: the stats, which say that the others count, first."""
-        return tuple(dict.fromkeys(name for name in (self.stats, self.metadata, self.data, *self.beside) if name))
+        names = (self.stats, self.metadata, self.shown, self.data, *self.beside)
+        return tuple(dict.fromkeys(name for name in names if name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class Stats:
     attempts: int = 0  # the next three are 0 and empty where an earlier version wrote it
     examples: Mapping[str, str] = field(default_factory=dict)  # failure code -> URL
     latencies: Mapping[int, int] = field(default_factory=dict)  # of a Histogram, in seconds
+    not_processed: Mapping[str, int] = field(default_factory=dict)  # reason -> files
     duration: float = 0.0  # seconds for which it was open, retries included; 0 where that is not told
 
     @property
@@ -112,6 +116,7 @@ class Stats:
                 attempts=int(found.get("attempts") or 0),
                 examples={str(code): str(url) for code, url in (found.get("examples") or {}).items()},
                 latencies=dict(Histogram.from_json(found.get("latencies") or {}).counts),
+                not_processed=not_processed_in(found),
                 duration=float(found.get("duration") or 0),
             )
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
@@ -140,11 +145,12 @@ class UrlList:
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """What `_run.json` says."""
+    """What `.any2ds/run` says."""
 
     options: Mapping[str, Any]
     lists: tuple[UrlList, ...]  # empty where an earlier version wrote it, which did not keep account
     version: str
+    asked: frozenset[str] = frozenset()  # the options that asked for a step, maybe with their default values
 
     @classmethod
     def parse(cls, content: bytes) -> RunFile:
@@ -154,7 +160,8 @@ class RunFile:
             options = dict(written["options"])
             lists = [_url_list(found) for found in written.get("lists") or ()]
             version = str(written.get("any2ds", "unknown"))
-            return cls(options, tuple(sorted(lists, key=lambda found: found.first_shard)), version)
+            asked = frozenset(str(name) for step in written.get("steps") or () for name in step["asked"])
+            return cls(options, tuple(sorted(lists, key=lambda found: found.first_shard)), version, asked)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             words = f"it lacks {error}" if isinstance(error, KeyError) else words_of(error)
             raise ValueError(words) from error
@@ -165,7 +172,7 @@ class RunFile:
             rows, digits = int(self.options["number_sample_per_shard"]), int(self.options["oom_shard_count"])
         except (KeyError, TypeError, ValueError):
             return None
-        return Layout(rows, digits) if rows > 0 and digits > 0 else None
+        return Layout(rows, digits, bool(self.options.get("preset"))) if rows > 0 and digits > 0 else None
 
 
 def _url_list(found: Mapping[str, Any]) -> UrlList:
@@ -214,9 +221,14 @@ class Dataset:
         return f"any2ds {self.run.version}" if self.run else "any2ds"
 
     @property
+    def hides(self) -> bool:
+        """Whether it is to look like one of another tool."""
+        return self.run is not None and bool(self.run.options.get("preset"))
+
+    @property
     def ends_beside(self) -> tuple[str, ...]:
         """Of the names of files that a shard has beside data, metadata and stats."""
-        sidecars = self.writer.sidecars if self.writer and self.run else ()
+        sidecars = self.writer.sidecars if self.writer and self.run and not self.hides else ()
         formats = self.run.options.get("metadata_format") or () if self.run else ()
         return (*sidecars, *(f".{name}" for name in formats if name in METADATA_FORMATS and name != "parquet"))
 
@@ -272,6 +284,12 @@ class Dataset:
         with self.folder.open(files.metadata or "") as stream, pq.ParquetFile(stream, **THRIFTY) as file:
             yield file
 
+    @contextmanager
+    def file_in_sight(self, files: ShardFiles) -> Iterator[pq.ParquetFile]:
+        """The same as others read it; in formats that hold both, it is the file of the data."""
+        with self.metadata_file(replace(files, metadata=files.shown or files.metadata)) as file:
+            yield file
+
     def metadata_columns(self, schema: pa.Schema) -> list[str]:
         """All of them but those of the files themselves."""
         if not (self.writer and self.writer.holds_metadata):
@@ -291,14 +309,21 @@ class Dataset:
     def _listed(self) -> Iterator[Entry]:
         folder = self.folder
         try:
-            found = folder.listed()
+            found = list(folder.listed())
+            if any(str(info["name"]).rstrip("/").endswith(f"/{layout.STATE_FOLDER}") for info in found):
+                with suppress(FileNotFoundError):  # a run that was refused has just removed it
+                    state = folder.listed(layout.STATE_FOLDER)
+                    found += state
+                    if any(str(info["name"]).rstrip("/").endswith(f"/{layout.METADATA_FOLDER}") for info in state):
+                        found += folder.listed(layout.METADATA_FOLDER)
         except FileNotFoundError as error:
             raise OutputError(f"{folder.url!r}: no such folder") from error
         except Exception as error:  # every file system has exceptions of its own
             raise OutputError(f"{folder.url!r} cannot be listed: {words_of(error)}") from error
+        root = folder.path.rstrip("/")
         for info in found:
             path = str(info["name"]).rstrip("/")
-            if path == folder.path.rstrip("/"):
+            if path == root:
                 if info["type"] == "file" and len(found) == 1:
                     raise OutputError(f"{folder.url!r} is a file, not the folder of a dataset")
                 continue  # the marker of a folder in an object store
@@ -306,10 +331,13 @@ class Dataset:
             size = 0 if is_folder else int(info.get("size") or 0)
             leads_nowhere = stat.S_ISLNK(int(info.get("mode") or 0))  # to open it fails at once
             is_odd = info["type"] == "other" and not is_folder and not leads_nowhere
-            yield Entry(path.rsplit("/", 1)[-1], size, is_folder, is_odd)
+            yield Entry(path.removeprefix(f"{root}/"), size, is_folder, is_odd)
 
     def _run_file(self) -> RunFile | None:
-        if layout.RUN_FILE not in self.entries or self.entries[layout.RUN_FILE].is_odd:
+        if layout.RUN_FILE not in self.entries:
+            layout.refuse_earlier(self.folder.url, self.entries)
+            return None
+        if self.entries[layout.RUN_FILE].is_odd:
             return None
         try:
             return RunFile.parse(self.read(layout.RUN_FILE))
@@ -331,7 +359,7 @@ class Dataset:
         """As the run file says, else by the files that there are most of; None for one that nobody here knows."""
         if self.run is not None:
             return str(self.run.options.get("output_format"))
-        beside = ("_stats.json", ".parquet", ".tar.idx")  # of whatever format
+        beside = ("_stats.json", ".parquet", ".tar.idx", layout.METADATA_END)  # of whatever format
         ends = Counter(end for found in by_number.values() for end in found if end not in beside)
         if ends:
             return {"": "files", ".tar": "webdataset"}.get(ends.most_common(1)[0][0])
@@ -356,7 +384,7 @@ def _by_number(entries: Mapping[str, Entry], names: Layout | None) -> tuple[dict
 
     Only names with as many digits as the others count; nothing else could have been written by the same run.
     """
-    matches = [(match[1], match[2], entries[name]) for name in entries if (match := _FILES_OF_SHARD.fullmatch(name))]
+    matches = list(_of_shards(entries))
     if names is not None:
         digits = names.shard_digits
     else:  # more digits are for numbers that need them
@@ -368,9 +396,20 @@ def _by_number(entries: Mapping[str, Entry], names: Layout | None) -> tuple[dict
     return found, digits
 
 
+def _of_shards(entries: Mapping[str, Entry]) -> Iterator[tuple[str, str, Entry]]:
+    """Number, what follows it in the name, and the file."""
+    folder = f"{layout.METADATA_FOLDER}/"
+    for name, entry in entries.items():
+        inside = name.removeprefix(folder)
+        match = _FILES_OF_SHARD.fullmatch(inside)
+        if match and (match[2] == layout.METADATA_END) == (inside != name):
+            yield match[1], match[2], entry
+
+
 def _files(number: int, found: Mapping[str, Entry], data: str | None, beside: Iterable[str]) -> ShardFiles:
     def name(end: str | None) -> str | None:
         return found[end].name if end is not None and end in found else None
 
     others = tuple(found[end].name for end in beside if end in found)
-    return ShardFiles(number, name("_stats.json"), name(".parquet"), name(data), others)
+    own, table = name(layout.METADATA_END), name(".parquet")
+    return ShardFiles(number, name("_stats.json"), own or table, name(data), others, table if own else None)

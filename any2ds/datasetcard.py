@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -239,7 +239,7 @@ def _state(dataset: Dataset, found: Overview) -> str:
 
 def _schema(dataset: Dataset) -> pa.Schema:
     """Of the last shard: those of other tools, which differ, are the first ones."""
-    with dataset.metadata_file(dataset.finished[-1]) as file:
+    with dataset.file_in_sight(dataset.finished[-1]) as file:
         return file.schema_arrow
 
 
@@ -307,6 +307,11 @@ def _body(dataset: Dataset, found: Overview, wanted: CardOptions, name: str, hea
     if found.outcomes:
         yield "## What became of the rows\n"
         yield from _table(("outcome", "rows", "share", ""), _outcomes(found), right=(1, 2))
+    if found.not_processed:
+        yield "## Not processed\n"
+        yield "Files that are stored as they came, although a step for their media was asked for.\n"
+        reasons = ((plain(reason), f"{files:,}") for reason, files in found.not_processed.items())
+        yield from _table(("reason", "files"), reasons, right=(1,))
     yield from _files(dataset)
     if found.columns:
         yield "## Columns\n"
@@ -319,7 +324,7 @@ def _body(dataset: Dataset, found: Overview, wanted: CardOptions, name: str, hea
     yield from _loading(dataset, head)
     yield "## How it was made\n"
     yield f"By {plain(found.made_by)}{_when(found)}, with what amounts to\n"
-    yield _fenced(_command(found), "sh") + "\n"
+    yield _fenced(_command(found, dataset.run.asked if dataset.run else ()), "sh") + "\n"
     yield "## Licence and provenance\n"
     yield from _provenance(found, head)
     yield "## Limits\n"
@@ -414,9 +419,9 @@ def _when(found: Overview) -> str:
     return f" on {first}" if first == last else f" from {first} to {last}"
 
 
-def _command(found: Overview) -> str:
-    """The options that decide what is in the dataset, as far as they are not the defaults; without secrets, and without
-    folders of the machine where it was made."""
+def _command(found: Overview, asked: Collection[str]) -> str:
+    """The options that decide what is in the dataset, those with default values only if they are `asked`; without
+    secrets, and without folders of the machine where it was made."""
     files = [name for each in found.lists for name in each["files"]]
     lists = [redacted(name) if "://" in name else _name(name) for name in files]
     more = "…" if len(lists) > 3 else ""
@@ -425,7 +430,8 @@ def _command(found: Overview) -> str:
     for option, value in public(found.options).items():
         default = defaults.get(option, MISSING)
         plain_default = list(default) if isinstance(default, tuple) else default
-        if value is None or value == plain_default or option == "url_list":
+        is_default = value == plain_default and option not in asked
+        if value is None or is_default or option == "url_list":
             continue
         shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         words.append(f"--{option}={redacted(shown)}")

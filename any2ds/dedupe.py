@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from any2ds.badrows import COLUMN as BAD_ROWS
 from any2ds.layout import Layout
 from any2ds.mediaoptions import MediaOptions
 from any2ds.metadata import DUPLICATE_OF, EXPECTED_HASH
@@ -42,7 +43,7 @@ def comparable(urls: Urls, expected: Urls | None = None, also: Urls | None = Non
 
 def also_the_same(rows: pa.Table | pa.RecordBatch, media: MediaOptions) -> Urls | None:
     """A text for each row that tells apart what steps may look at in it; None if they look at nothing but the file."""
-    own = {"url", EXPECTED_HASH.name, DUPLICATE_OF.name}
+    own = {"url", EXPECTED_HASH.name, DUPLICATE_OF.name, BAD_ROWS}
     columns = [name for name in rows.schema.names if name not in own and media.looks_at(name)]
     if not columns:
         return None
@@ -164,6 +165,10 @@ class SeenUrls:
         self._count += len(urls)
         return found
 
+    def fill_up(self, rows: int) -> None:
+        """What is looked at next counts from the next multiple of `rows` on."""
+        self._count += -self._count % rows
+
     def _grow(self) -> None:
         self._bits += 1
         self._slots = array("B")  # given back before twice as much is taken
@@ -189,20 +194,22 @@ def mark_duplicates(
     media: MediaOptions | None = None,
 ) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
     """The rows of a list, from its first on, with the column `DUPLICATE_OF`; and their schema. Its shards are numbered
-    from `first_shard` on; `media` says what steps look at."""
+    from `first_shard` on, and one ends where a batch without rows comes; `media` says what steps look at."""
     schema = schema.append(DUPLICATE_OF)
-    return _marked(batches, schema, layout, first_shard, media or MediaOptions()), schema
+    return _marked(batches, layout, first_shard, media or MediaOptions()), schema
 
 
 def _marked(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, layout: Layout, first_shard: int, media: MediaOptions
+    batches: Iterable[pa.RecordBatch], layout: Layout, first_shard: int, media: MediaOptions
 ) -> Iterator[pa.RecordBatch]:
     seen = SeenUrls()
     for batch in batches:
+        if not batch.num_rows:
+            seen.fill_up(layout.rows_per_shard)
         keys: list[str | None] = [None] * batch.num_rows
         for position, row in seen.look_up(
             batch.column("url"), expected_hashes(batch), also_the_same(batch, media)
         ).items():
             shard, place = divmod(row, layout.rows_per_shard)
             keys[position] = layout.key(first_shard + shard, place)
-        yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(keys, DUPLICATE_OF.type)], schema=schema)
+        yield batch.append_column(DUPLICATE_OF, pa.array(keys, DUPLICATE_OF.type))

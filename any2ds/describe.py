@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
-from any2ds.config import OutputOptions
+from any2ds.config import HashCheck, OutputOptions
 from any2ds.errors import redacted
 from any2ds.expectations import Expectations
-from any2ds.media import recognize
+from any2ds.media import recognize_file
 from any2ds.metadata import HASHES, OUTCOME_FIELDS, without_credentials
 from any2ds.types import SUCCESS, Failure, Fetched, Payload, Sample
 
@@ -48,7 +49,7 @@ class Describe:
 
     def _succeeded(self, fetched: Fetched, outcome: Payload) -> Sample:
         body = outcome.body
-        mime_type, ext = recognize(body.head(), outcome.media_type)
+        mime_type, ext = recognize_file(body, outcome.media_type)
         ext = self._ext or ext
         fields: dict[str, Any] = {
             "status": SUCCESS,
@@ -78,7 +79,21 @@ class Describe:
 
 def hash_columns(options: OutputOptions) -> tuple[str, ...]:
     """The hashes asked for, each once, in the order of `HASHES`."""
-    asked = {options.compute_hash, "md5" if options.compute_md5 else None}
-    if options.verify_hash:
-        asked.add(options.verify_hash.kind)
+    return _hashes(options.compute_md5, options.compute_hash, options.verify_hash)
+
+
+def recorded_hash_columns(options: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The same of a dataset by the options in its run file; all of them where no run file tells.
+
+    A column of another hash is one that the list had.
+    """
+    if options is None or "compute_md5" not in options:
+        return HASHES
+    return _hashes(options["compute_md5"], options.get("compute_hash"), options.get("verify_hash"))
+
+
+def _hashes(compute_md5: bool, compute_hash: str | None, verify_hash: HashCheck | str | None) -> tuple[str, ...]:
+    asked = {compute_hash, "md5" if compute_md5 else None}
+    if verify_hash:
+        asked.add(str(verify_hash).rpartition(":")[2])  # column:kind
     return tuple(name for name in HASHES if name in asked)

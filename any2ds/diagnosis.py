@@ -143,7 +143,7 @@ def _hosts(now: _Picture) -> str:
     if now.hosts:
         worst = now.hosts[0]
         found += f", most for {worst.name} ({worst.waiting} rows: {worst.why})"
-    return f"{found}; a list that is shuffled spreads them"
+    return f"{found}; a list that is shuffled (--shuffle) spreads them"
 
 
 def _dns(now: _Picture) -> str:

@@ -4,17 +4,20 @@
     ├── UsageError            what was asked for cannot be done; nothing was created (exit code 2)
     │   ├── OptionError       an unknown option, or a value that it cannot take
     │   ├── InputError        the url list is missing or empty
-    │   │   └── MissingColumns    it lacks a column
+    │   │   ├── MissingColumns    it lacks a column
+    │   │   └── WrongFormat       it is not in the format that it was read as
     │   ├── OutputError       the output folder cannot be used
     │   │   └── OutputInUse       another run is at work in it
     │   └── MissingExtra      a library is not installed that this choice needs
     └── RunError              the run ended, but not with everything that was asked for (exit code 1)
         ├── ReadError         the url list broke off: malformed line, broken gzip, truncated parquet
+        │   ├── NoGoodRow         none of its first rows can be read as its format
         │   └── ChangedList       it can be read only once, and has turned out to be another one than before
         ├── DamagedShard      a file of a finished shard cannot be read to its end
         ├── LockLost          another run has taken the output folder over
         ├── NetworkDown       nothing answers any more, for longer than --outage_patience
         ├── BrokenStep        a step of the user's own cannot do anything at all
+        ├── UnfitWorker       a machine lacks what the steps of the run need
         ├── DiskFull          a disk has no room for more, or less than --min_free_bytes
         └── IncompleteRun     shards are missing; carries the report of what was done
 
@@ -29,6 +32,7 @@ shard travels as a `types.ShardError`.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -149,6 +153,18 @@ class MissingColumns(InputError):
         )
 
 
+class WrongFormat(InputError):
+    """The url list `source` is not in the format that it was read as; `format` is the name of its own, if known."""
+
+    def __init__(self, reason: str, format: str | None = None, source: str = "url list") -> None:
+        super().__init__(reason, format, source)
+        self.reason, self.format, self.source = reason, format, source
+
+    def __str__(self) -> str:
+        hint = f": --input_format={self.format} reads it" if self.format else ""
+        return redacted(f"{self.source}: {self.reason}{hint}")
+
+
 class OutputError(UsageError):
     pass
 
@@ -164,7 +180,7 @@ class MissingExtra(UsageError):
 
     def __init__(self, wanted: str, extra: str) -> None:
         super().__init__(f"{wanted} needs a library that is not installed: pip install 'any2ds[{extra}]'")
-        self.extra = extra
+        self.wanted, self.extra = wanted, extra
 
 
 class RunError(Any2dsError):
@@ -181,6 +197,11 @@ class LockLost(RunError):
 
 class BrokenStep(RunError):
     """A step of the user's own can do nothing, whatever it is given. It ends the run: every row would fail."""
+
+
+class UnfitWorker(RunError):
+    """The machine of a worker cannot make the steps of the run. It ends the run: shards must not depend on where they
+    are made."""
 
 
 class DiskFull(RunError):
@@ -214,6 +235,10 @@ class DiskFull(RunError):
         )
 
 
+ENDS_THE_RUN = (BrokenStep, DiskFull, LockLost, NetworkDown, UnfitWorker)
+"""What a worker raises that is the fault of no shard: it ends the run on all machines."""
+
+
 class DamagedShard(RunError):
     pass
 
@@ -227,6 +252,25 @@ class ReadError(RunError):
 
     def __str__(self) -> str:
         return f"{redacted(self.path) or 'url list'}: could be read only up to {self.where}: {self.reason}"
+
+    def in_file(self, path: str, where: str = "") -> ReadError:
+        """The same error, which names the file, and the place if it names none."""
+        error = copy.copy(self)
+        error.path, error.where = path, self.where or where
+        error.__cause__ = self.__cause__
+        return error
+
+
+class NoGoodRow(ReadError):
+    """None of the first `rows` rows could be read; `where` and `reason` are those of the first."""
+
+    def __init__(self, where: str, reason: str, path: str = "", rows: int = 1) -> None:
+        super().__init__(where, reason, path)
+        self.rows = rows
+
+    def __str__(self) -> str:
+        which = "the first row could not" if self.rows == 1 else f"none of the first {self.rows} rows could"
+        return f"{redacted(self.path) or 'url list'}: {which} be read as this format: {self.where}: {self.reason}"
 
 
 class ChangedList(ReadError):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import orjson
 import pyarrow as pa
@@ -14,12 +16,16 @@ import pyarrow as pa
 from any2ds.codes import Meant
 from any2ds.config import OutputOptions, parse_groups
 from any2ds.errors import DamagedShard, OutputError, UsageError, shard_count, words_of
-from any2ds.layout import RUN_FILE, Layout, finished_shards
-from any2ds.mediaoptions import MEDIA_GROUPS, MediaOptions, as_made
+from any2ds.layout import RUN_FILE, Layout, finished_shards, refuse_earlier
+from any2ds.manifest import Manifest, StepRecord, with_versions
+from any2ds.mediaoptions import MEDIA_GROUPS, MediaOptions, as_made, given_before
+from any2ds.metadata import HASHES
 from any2ds.monitor import Outlook
 from any2ds.remake.former import by_row, column_names, list_columns, opened, outcomes_of, places, without_field_metadata
 from any2ds.storage import OutputFolder
 from any2ds.types import ShardJob, row_key
+
+log = logging.getLogger(__name__)
 
 _AT_ONCE = 8  # shards whose metadata are looked at ahead: each takes a few requests where they are remote
 
@@ -34,20 +40,40 @@ def options_of(output: OutputFolder) -> tuple[OutputOptions, MediaOptions]:
     except OSError as error:
         raise OutputError(f"{output.url!r}: its {RUN_FILE} cannot be read: {words_of(error)}") from error
     if content is None:
+        refuse_earlier(output.url, names)
         raise OutputError(
             f"{output.url!r} has no {RUN_FILE}: it is no dataset of any2ds"
             if names
             else f"{output.url!r} is empty, or there is no such folder"
         )
     try:
-        written = as_made(dict(orjson.loads(content)["options"]))
+        run = orjson.loads(content)
+        written = as_made(dict(run["options"]))
+        asked = given_before(written, run.get("steps"))
         groups = (OutputOptions, *MEDIA_GROUPS)
         known = {field.name for group in groups for field in dataclasses.fields(group)}
         given = {name: value for name, value in written.items() if name in known}
         options, *media = parse_groups({**given, "output_folder": output.url}, groups)
     except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
         raise OutputError(f"{output.url!r}: its {RUN_FILE} cannot be read: {error}") from error
-    return options, MediaOptions(*media)
+    return options, replace(MediaOptions(*media), given=asked)
+
+
+def record_versions(output: OutputFolder, now: Sequence[StepRecord]) -> None:
+    """Add the versions of the libraries of this run to the run's file, with a warning if they differ from before."""
+    try:
+        manifest = Manifest.parse(output.read(RUN_FILE) or b"")
+    except ValueError:  # an earlier version wrote it
+        return
+    steps, changes = with_versions(manifest.steps or (), now)
+    if changes:
+        warn_of_versions(output.url, changes)
+        output.write(RUN_FILE, replace(manifest, steps=steps).to_json())
+
+
+def warn_of_versions(url: str, changes: Sequence[str]) -> None:
+    """Files of several versions of a library may differ in detail."""
+    log.warning("%s was made with other versions of libraries (%s): new files may differ", url, "; ".join(changes))
 
 
 class Failed:
@@ -58,11 +84,16 @@ class Failed:
     """
 
     def __init__(
-        self, output: OutputFolder, layout: Layout, codes: tuple[str, ...], of_transforms: Collection[str] = ()
+        self,
+        output: OutputFolder,
+        layout: Layout,
+        codes: tuple[str, ...],
+        of_transforms: Collection[str] = (),
+        hashes: Collection[str] = HASHES,
     ) -> None:
-        """`of_transforms` are the columns of the metadata that transforms fill. Raises OutputError if no shard is
-        finished."""
-        self._of_transforms = of_transforms
+        """`of_transforms` are the columns of the metadata that transforms fill, `hashes` those of computed hashes.
+        Raises OutputError if no shard is finished."""
+        self._of_transforms, self._hashes = of_transforms, hashes
         self._output, self._layout, self._codes = output, layout, codes
         self._is_meant = Meant(codes)
         names = output.names()
@@ -119,7 +150,7 @@ class Failed:
         Raises DamagedShard.
         """
         name = self._layout.metadata_name(shard_id)
-        with opened(self._output, name) as file:
+        with opened(self._output, *self._layout.metadata_names(shard_id)) as file:
             names = column_names(file.schema_arrow)
             told = file.read([column for column in ("key", "status", "error_code") if column in names])
             keys, statuses = told["key"].to_pylist(), told["status"].to_pylist()
@@ -134,7 +165,7 @@ class Failed:
             meant = sum(self._is_meant(*outcome) for outcome in outcomes_of(told, rows_of).values())
             if not meant:
                 return None
-            wanted = list_columns(names, self._of_transforms)
+            wanted = list_columns(names, self._of_transforms, self._hashes)
             table = without_field_metadata(file.read(wanted).select(wanted))
         rows = table.take(pa.array([rows_of[position][0] for position in range(count)], pa.int64()))
         sink = pa.BufferOutputStream()

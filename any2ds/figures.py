@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from any2ds import layout
 from any2ds.dataset import Dataset, ShardFiles, Stats
 from any2ds.errors import redacted, words_of
 from any2ds.histogram import Histogram
@@ -27,7 +28,7 @@ from any2ds.metadata import STORED_BYTES
 from any2ds.painting import shown, shown_url
 from any2ds.survey import Survey
 from any2ds.timeline import Timeline, Work, timeline
-from any2ds.types import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, SUCCESS
+from any2ds.types import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, SUCCESS, most_frequent
 from any2ds.version import __version__
 
 _SHARDS_LOOKED_INTO = 64
@@ -112,6 +113,7 @@ class Figures:
     duplicates: int
     attempts: int  # 0 where they are not told
     outcomes: Mapping[str, int]  # the most frequent first; "other" stands for what is rare beyond some dozens
+    not_processed: Mapping[str, int]  # reason -> files that a step of their media has left as they came
     examples: Mapping[str, str]  # failure code -> URL of a row with it, without credentials
     started: float | None  # Unix seconds
     ended: float | None
@@ -151,7 +153,7 @@ def gather(survey: Survey, seconds: float = 60.0, run_options: Mapping[str, Any]
     rows = _Rows(dataset, order[:_SHARDS_LOOKED_INTO], chance, started + seconds)
     is_all = stats.shards == survey.shards
     totals = survey.totals
-    problems = [f"_run.json cannot be understood: {dataset.run_problem}"] if dataset.run_problem else []
+    problems = [f"{layout.RUN_FILE} cannot be understood: {dataset.run_problem}"] if dataset.run_problem else []
     return Figures(
         output_folder=redacted(dataset.folder.url),
         made_by=dataset.made_by,
@@ -171,6 +173,7 @@ def gather(survey: Survey, seconds: float = 60.0, run_options: Mapping[str, Any]
         duplicates=stats.counts[DUPLICATE],
         attempts=stats.attempts,
         outcomes=_most(stats.outcomes, _MOST_OUTCOMES),
+        not_processed={shown(reason, 300): files for reason, files in stats.not_processed.items()},
         examples={shown(code, 100): shown_url(url) for code, url in stats.examples.items()},
         started=min((work.start for work in stats.works), default=None),
         ended=stats.ended,
@@ -206,6 +209,7 @@ class _Stats:
         self.bytes: int | None = 0
         self.counts: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
+        self.not_processed: dict[str, int] = {}
         self.examples: dict[str, str] = {}
         self.latencies = Histogram()
         self.works: list[Work] = []
@@ -229,6 +233,7 @@ class _Stats:
         self.counts.update({SUCCESS: stats.successes, DROPPED: stats.dropped, FILTERED: stats.filtered})
         self.counts.update({DUPLICATE: stats.duplicates, "failed": sum(stats.failed.values())})
         self.outcomes.update(stats.status_dict)
+        self.not_processed = most_frequent(Counter(self.not_processed) + Counter(stats.not_processed))
         if len(self.outcomes) > 100 * _MOST_OUTCOMES:
             self.outcomes = Counter(_most(self.outcomes, 10 * _MOST_OUTCOMES))
         if len(self.examples) < 2 * _MOST_OUTCOMES:
@@ -389,7 +394,7 @@ def _quantiles(histogram: Histogram) -> dict[str, float]:
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """As they may be shown: `_run.json` may have been written by anybody."""
+    """As they may be shown: `.any2ds/run` may have been written by anybody."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, str):

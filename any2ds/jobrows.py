@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import count
-from typing import Any
 
 import pyarrow as pa
 
+from any2ds.badrows import COLUMN as BAD_ROWS
 from any2ds.dedupe import expected_hashes
 from any2ds.layout import Layout
 from any2ds.metadata import DUPLICATE_OF, EXPECTED_HASH
-from any2ds.tables import values
-from any2ds.types import Row, ShardJob
+from any2ds.tables import rows_of
+from any2ds.types import BAD_ROW, DUPLICATE, Failure, Row, Sample, ShardJob
 
 _ROWS_AT_ONCE = 1000  # turned into Python objects in one go
 _OWN = frozenset({"url", "caption", EXPECTED_HASH.name, DUPLICATE_OF.name})  # columns that are not additional ones
@@ -24,7 +24,14 @@ class JobRows:
     def __init__(
         self, job: ShardJob, layout: Layout, table: pa.Table | None = None, positions: list[int] | None = None
     ) -> None:
-        self.table = pa.ipc.open_stream(job.rows).read_all() if table is None else table
+        self.bad: dict[int, str] = {}  # position of a row that could not be read -> why
+        if table is None:
+            table = pa.ipc.open_stream(job.rows).read_all()
+            if BAD_ROWS in table.schema.names:
+                reasons = enumerate(table.column(BAD_ROWS).to_pylist())
+                self.bad = {position: reason for position, reason in reasons if reason is not None}
+                table = table.drop_columns(BAD_ROWS)
+        self.table = table
         self._index = None if positions is None else {position: row for row, position in enumerate(positions)}
         self._shard_id, self._layout = job.shard_id, layout
 
@@ -53,6 +60,19 @@ class JobRows:
         known = self.table.column(DUPLICATE_OF.name).is_valid().to_pylist()
         return frozenset(position for position, is_known in enumerate(known) if is_known)
 
+    def not_fetched(self) -> dict[int, str]:
+        """Position of each row that has its outcome without being fetched -> the code of this outcome."""
+        return {**dict.fromkeys(self.duplicates(), DUPLICATE), **dict.fromkeys(self.bad, BAD_ROW)}
+
+    def outcome(self, position: int) -> Sample:
+        """That of a row that is not fetched."""
+        row = self.bare(position)
+        if position not in self.bad:
+            return Sample(row, None, "", {"status": DUPLICATE, "attempts": 0})
+        failure = Failure("read", BAD_ROW, self.bad[position])
+        fields = {"status": failure.status, "error_code": BAD_ROW, "error_message": failure.detail, "attempts": 0}
+        return Sample(row, None, "", fields, failure)
+
     def _rows(self, table: pa.Table, numbers: Iterable[int]) -> Iterator[Row]:
         shard_id, layout = self._shard_id, self._layout
         extra = [name for name in table.schema.names if name not in _OWN]
@@ -61,18 +81,9 @@ class JobRows:
         for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
             urls = batch.column("url").to_pylist()
             captions = batch.column("caption").to_pylist() if has_captions else [None] * len(urls)
-            extras = _to_python(batch.select(extra)) if extra else [None] * len(urls)
+            extras = rows_of(batch.select(extra)) if extra else [None] * len(urls)
             hashes = expected_hashes(batch)
             expected = [None] * len(urls) if hashes is None else hashes.to_pylist()
             for url, caption, columns, digest in zip(urls, captions, extras, expected, strict=True):
                 position = next(positions)
                 yield Row(shard_id, position, layout.key(shard_id, position), url, caption, columns, digest)
-
-
-def _to_python(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows as Python values, and as text in columns that Python has none for (the year 10000, nanoseconds)."""
-    try:
-        return list(batch.to_pylist())
-    except (ValueError, OverflowError, ArithmeticError, pa.ArrowException):
-        columns = [values(batch.column(name)) for name in batch.schema.names]
-        return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]

@@ -27,7 +27,6 @@ from any2ds.writers.parquet import body_columns
 KINDS = ("image", "audio", "video", "text")
 DRAWN = frozenset({"svg", "svgz", "heic", "heif", "jxl"})  # images of which Pillow makes no pixels
 _LONGEST_PATTERN = 120  # characters; with many gaps the files are listed instead
-_MOST_EXTS = 12  # in one snippet
 _SHOWN = ("key", "url", "caption", "status", "ext", "bytes")
 _CATS = {"s3": "aws s3 cp {} -", "gs": "gcloud storage cat {}", "gcs": "gcloud storage cat {}"}  # stores from a shell
 _SPAWNED = 'In a script, macOS and Windows want the lines that begin with `samples` under `if __name__ == "__main__":`.'
@@ -145,7 +144,7 @@ _FURTHER = {
 def _columns(dataset: Dataset) -> tuple[tuple[str, ...], str, bool]:
     """Columns of the metadata, that of the files, and whether `datasets` knows what it holds."""
     for files in dataset.finished[:20]:
-        with contextlib.suppress(Exception), dataset.metadata_file(files) as file:  # it is broken, as others will tell
+        with contextlib.suppress(Exception), dataset.file_in_sight(files) as file:  # it is broken, as others will tell
             schema = file.schema_arrow
             if dataset.output_format != "parquet":
                 return tuple(schema.names), "data", False
@@ -249,31 +248,15 @@ def _expands(folder: str) -> bool:
     return any(mark in folder for mark in ("{", "}", "\\", "::", "$"))
 
 
-def _fields(found: Loadable) -> str | None:
-    """How the members of a sample are called in code: image, caption, metadata."""
-    exts = found.extensions_of_kind or found.exts
-    if not exts or len(found.exts) > _MOST_EXTS or set(exts) != set(found.exts):
-        return None
-    caption = ', caption="txt"' if "caption" in found.columns else ""
-    return f'{found.kind or "file"}={_text(";".join(exts))}{caption}, metadata="json"'
-
-
-def _tar_lines(found: Loadable, decoder: str, size: str) -> tuple[str, str]:
-    """What follows `WebDataset(...)`, and what is printed of a sample."""
-    decoding = f".decode({_text(decoder)})" if found.kind == "image" else ".decode()"
-    if (fields := _fields(found)) is None:
-        return decoding, 'sample["__key__"], sample["json"]["url"], list(sample)'
-    name = found.kind or "file"
-    measured = f'sample["{name}"].{size}' if found.kind == "image" else f'len(sample["{name}"])'
-    words = f'sample["__key__"], {measured}, sample["metadata"]["url"]'
-    return f"{decoding}.rename({fields})", words
+def _decoding(found: Loadable, decoder: str) -> str:
+    """What follows `WebDataset(...)`. Originals are stored unseen, so a damaged image may be among them."""
+    return f".decode({_text(decoder)}, handler=wds.warn_and_continue)" if found.kind == "image" else ".decode()"
 
 
 def _webdataset(found: Loadable) -> Snippet | None:
     if (where := _shards(found)) is None:
         return None
     imported, shards = where
-    chain, words = _tar_lines(found, "pil", "size")
     is_fsspec = found.is_remote and not found.folder.startswith(_HTTP)
     opener = f"wds.gopen_schemes[{_text(found.scheme)}] = lambda url, mode, buffer: fsspec.open(url, mode).open()\n"
     code = _lines(
@@ -283,9 +266,9 @@ def _webdataset(found: Loadable) -> Snippet | None:
         opener if is_fsspec else None,
         f"shards = {shards}",
         "samples = wds.WebDataset(shards, shardshuffle=False)",
-        f"samples = samples{chain}",
+        f"samples = samples{_decoding(found, 'pil')}",
         "for sample in samples:",
-        f"    print({words})",
+        '    print(sample["__key__"], sample["json"]["url"], list(sample))',
     )
     needs = " pillow" if found.kind == "image" else ""
     return Snippet("webdataset", f"webdataset{needs}{_store(found)}", code)
@@ -295,14 +278,13 @@ def _webdataset_pipe(found: Loadable) -> Snippet | None:
     shell = _CATS.get(found.scheme) if found.is_remote else None
     if shell is None or (where := _shards(found, shell)) is None:
         return None
-    chain, words = _tar_lines(found, "pil", "size")
     code = _lines(
         "import webdataset as wds\n",
         f"shards = {where[1]}",
         "samples = wds.WebDataset(shards, shardshuffle=False)",
-        f"samples = samples{chain}",
+        f"samples = samples{_decoding(found, 'pil')}",
         "for sample in samples:",
-        f"    print({words})",
+        '    print(sample["__key__"], sample["json"]["url"], list(sample))',
     )
     needs = " pillow" if found.kind == "image" else ""
     return Snippet("webdataset, through a pipe", f"webdataset{needs}", code, f"Needs the program {shell.split()[0]}.")
@@ -316,17 +298,15 @@ def _torch_webdataset(found: Loadable) -> Snippet | None:
     if (where := _shards(found, shell)) is None:
         return None
     imported, shards = where
-    chain, _ = _tar_lines(found, "torchrgb", "shape")
-    shown = f', batch[0]["{found.kind}"].shape' if found.kind == "image" and _fields(found) else ""
     code = _lines(
         f"{imported or ''}import webdataset as wds",
         "from torch.utils.data import DataLoader\n",
         f"shards = {shards}",
         "dataset = wds.WebDataset(shards, shardshuffle=100, empty_check=False)",
-        f"dataset = dataset.shuffle(1000){chain}",
+        f"dataset = dataset.shuffle(1000){_decoding(found, 'torchrgb')}",
         "samples = DataLoader(dataset, batch_size=None, num_workers=2)",
         "for sample in samples:",
-        '    print(sample["__key__"]' + shown.replace("batch[0]", "sample") + ")",
+        '    print(sample["__key__"], list(sample))',
     )
     return Snippet("PyTorch", "torch webdataset" + (" pillow" if found.kind == "image" else ""), code, _SPAWNED)
 

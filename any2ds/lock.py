@@ -1,7 +1,7 @@
 """One run at a time in an output folder: refuses a second one, takes over from a dead one, and stops one that lost it.
 
 Two things keep others out. A lock of the operating system (`filelock.py`), which tells at once and for sure, as far as
-the kernel reaches: containers of one machine included. And `_lock.json` in the folder itself, for other machines and
+the kernel reaches: containers of one machine included. And `.any2ds/lock` in the folder itself, for other machines and
 for stores and file systems without locks: its holder writes it anew every few seconds, and whoever wants the folder
 watches whether it does. No clock of another machine is believed.
 """
@@ -12,7 +12,6 @@ import contextlib
 import logging
 import math
 import os
-import re
 import socket
 import sys
 import tempfile
@@ -40,12 +39,11 @@ log = logging.getLogger(__name__)
 
 _WAY_OUT = "wait until it has ended, or choose another output_folder"
 _TELL = 2.0  # seconds of waiting that nobody has to be told of
-_PROBE = re.compile(r"_probe_[0-9a-f]{8}")  # see OutputFolder.create
 _TRIES = 100  # to lock a file in a folder that others remove
 _FAREWELL = 10.0  # seconds that the last sign of life may take when the run ends
 _READS = 4  # of the lock before something is published, where the store does not answer
 _PAUSE = 0.5  # seconds before the second of them, twice as many before each further one
-BRIEF = ("join", "finish")  # what members do under `_lock.json`, while others of them wait
+BRIEF = ("join", "finish")  # what members do under `.any2ds/lock`, while others of them wait
 JOINING = "joining as "  # with which the command of a member begins that is none yet, and has no workers
 
 
@@ -53,7 +51,7 @@ JOINING = "joining as "  # with which the command of a member begins that is non
 class Intervals:
     """How patient a lock is, all in seconds."""
 
-    beat: float = 10.0  # between two signs of life in `_lock.json`
+    beat: float = 10.0  # between two signs of life in `.any2ds/lock`
     stale: float = 40.0  # without one: its holder is dead
     look: float = 1.0  # between two looks of whoever waits
     # Until another one, who was writing at the same moment, must have been overwritten or seen, and until no worker
@@ -262,7 +260,7 @@ def keep_out_members(
 ) -> None:
     """Remove the lock files of members that are dead. Raises OutputInUse if one of those that are meant is at work.
 
-    By whoever holds `_lock.json`: members join under it, and those that have not are no concern.
+    By whoever holds `.any2ds/lock`: members join under it, and those that have not are no concern.
     """
     doubtful = {}
     for file in _lock_files(output, is_meant):
@@ -294,7 +292,7 @@ def keep_out_members(
 def bury_members(output: OutputFolder) -> None:
     """Remove what members have left that are known to be dead, without waiting for others: lock files, and probes.
 
-    By whoever holds `_lock.json`, under which folders are probed.
+    By whoever holds `.any2ds/lock`, under which folders are probed.
     """
     for file in _lock_files(output):
         content = file.read()
@@ -305,8 +303,8 @@ def bury_members(output: OutputFolder) -> None:
 
 def _lock_files(output: OutputFolder, is_meant: Callable[[str], bool] = lambda member: True) -> list[LockFile]:
     """Those of members; some may not be there, where the lock of the system alone was left."""
-    names = {f"{name.removesuffix('.json')}.json" for name in output.names_like(layout.MEMBER_LOCKS)}
-    return [LockFile(output, name) for name in sorted(names) if (who := layout.member_of(name)) and is_meant(who)]
+    members = {layout.member_of(name) for name in output.names_like(layout.MEMBER_LOCKS)} - {""}
+    return [LockFile(output, layout.member_lock(member)) for member in sorted(members) if is_meant(member)]
 
 
 def _has_joined(holder: Holder | None) -> bool:
@@ -548,8 +546,8 @@ def wait_for_orphans(output: OutputFolder, intervals: Intervals, is_meant: Calla
 
 def _remove_probes(output: OutputFolder) -> None:
     with contextlib.suppress(NotImplementedError):  # not all can look for a beginning, and it is not worth a run
-        for name in output.names_like("_probe_"):
-            if _PROBE.fullmatch(name) and output.read(name) == b"any2ds":
+        for name in output.names_like(layout.PROBES):
+            if layout.is_probe(name) and output.read(name) == b"any2ds":
                 output.remove(name)
 
 
@@ -570,7 +568,7 @@ def _remove_leftovers(output: OutputFolder) -> None:
 
 
 def _make(output: OutputFolder) -> list[str]:
-    """The folder is there; those that had to be made for it, the innermost first."""
+    """The folder for the state is there; what is to be removed in the end if it is empty, the innermost first."""
     if is_object_store(output.fs):  # there it would make the bucket of a mistyped name
         return []
     missing, path = [], output.path
@@ -580,8 +578,10 @@ def _make(output: OutputFolder) -> list[str]:
         if parent == path:
             break
         path = parent
-    output.fs.makedirs(output.path, exist_ok=True)
-    return missing
+    state = f"{output.path.rstrip('/')}/{layout.STATE_FOLDER}"
+    output.fs.makedirs(state, exist_ok=True)
+    # On a server with files an upload leaves the folder that it had its temporary name in.
+    return [f"{output.path.rstrip('/')}/{layout.TEMPORARY_FOLDER}", state, *missing]
 
 
 def _remove_if_empty(output: OutputFolder, folders: list[str]) -> None:
@@ -593,5 +593,7 @@ def _remove_if_empty(output: OutputFolder, folders: list[str]) -> None:
                 return
             else:
                 output.fs.rmdir(folder)
-        except Exception:  # something lies in it, or it is gone
+        except FileNotFoundError:
+            continue
+        except Exception:  # something lies in it
             return

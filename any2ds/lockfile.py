@@ -1,4 +1,4 @@
-"""`_lock.json` and its like in an output folder: what they say, and how they are written on each kind of store."""
+"""`.any2ds/lock` and its like in an output folder: what they say, and how they are written on each kind of store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PAUSE = 0.05  # seconds between two of them
 class Hold:
     """That a run has what a lock file stands for, as its workers are told it."""
 
-    file: str  # in the output folder: `_lock.json`, which stands for all of it, or another
+    file: str  # in the output folder: `.any2ds/lock`, which stands for all of it, or another
     run: str  # whom the file has to name
 
 

@@ -1,4 +1,4 @@
-"""What `_run.json` says: from which lists a dataset is made, and what decides which row has which key.
+"""What `.any2ds/run` says: from which lists a dataset is made, and what decides which row has which key.
 
 Pure: values, and their JSON. Whoever reads or writes the file is in `resume.py`.
 """
@@ -80,13 +80,44 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A step of any2ds that the files of a dataset go through."""
+
+    name: str
+    asked: tuple[str, ...]  # the options that asked for it
+    libraries: Mapping[str, tuple[str, ...]]  # those that decide bytes -> the versions that were used, in order
+
+    @classmethod
+    def parse(cls, found: Mapping[str, Any]) -> StepRecord:
+        versions = {str(name): tuple(map(str, used)) for name, used in found["libraries"].items()}
+        return cls(str(found["name"]), tuple(map(str, found["asked"])), versions)
+
+
+def with_versions(before: Sequence[StepRecord], now: Sequence[StepRecord]) -> tuple[tuple[StepRecord, ...], list[str]]:
+    """The steps `before` with the versions of `now` added, and the changes as text: `pillow 11.3.0, now 12.0.0`."""
+    current = {step.name: step.libraries for step in now}
+    merged: list[StepRecord] = []
+    changes: dict[str, None] = {}
+    for step in before:
+        libraries = dict(step.libraries)
+        for library, versions in current.get(step.name, {}).items():
+            used = libraries.get(library, ())
+            if new := tuple(version for version in versions if version not in used):
+                libraries[library] = (*used, *new)
+                changes[f"{library} {', '.join(used) or 'unknown'}, now {', '.join(new)}"] = None
+        merged.append(replace(step, libraries=libraries))
+    return tuple(merged), list(changes)
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
-    """What `_run.json` holds."""
+    """What `.any2ds/run` holds."""
 
     options: Mapping[str, Any]  # those that decide which row is in which shard, and what is stored of it
     key_format: str
     columns: Mapping[str, str]  # of the list, as they are called in the dataset -> Arrow type
     lists: tuple[Segment, ...]
+    steps: tuple[StepRecord, ...] | None = None  # None where an earlier version wrote it
 
     def to_json(self) -> bytes:
         return orjson.dumps(
@@ -95,6 +126,7 @@ class Manifest:
                 "options": dict(self.options),
                 "key_format": self.key_format,
                 "columns": dict(self.columns),
+                **({} if self.steps is None else {"steps": self.steps}),
                 "lists": self.lists,
             },
             option=orjson.OPT_INDENT_2,
@@ -107,7 +139,8 @@ class Manifest:
             found = orjson.loads(content)
             lists = tuple(_segment(segment) for segment in found["lists"])
             columns = {str(name): str(type) for name, type in found["columns"].items()}
-            manifest = cls(dict(found["options"]), str(found["key_format"]), columns, lists)
+            steps = tuple(map(StepRecord.parse, found["steps"])) if "steps" in found else None
+            manifest = cls(dict(found["options"]), str(found["key_format"]), columns, lists, steps)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
         if not lists or [segment.first_shard for segment in lists] != sorted({s.first_shard for s in lists}):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from any2ds.parsers import (
     boolean,
     byte_count,
     integer,
+    limit,
     number,
     one_of,
     option,
@@ -19,21 +20,67 @@ from any2ds.parsers import (
     words,
 )
 
+# Values that say "leave it": an option with one of these asks for no step, even if it is given. So does None.
+_OFF: Mapping[str, Any] = {
+    "file_size": 0,
+    "decode_check": False,
+    "unpack": False,
+    "extract_text": False,
+    "resize_mode": "no",
+    "extract_exif": False,
+    "min_image_size": 0,
+    "animated": "keep",
+    "min_duration": 0,
+    "max_duration": 0,
+    "audio_trim": 0,
+    "video_size": 0,
+    "clip_seconds": 0,
+    "frames": 0,
+    "frame_interval": 0,
+}
 _INTERPOLATIONS = ("nearest", "linear", "cubic", "area", "lanczos")
+
+
+# Options by which stored files are others than those that arrived, unless they have one of the values behind.
+_CHANGING = (
+    *("file_size", "unpack", "extract_text", "transform", "encode_format", "skip_reencode", "bbox_col", "animated"),
+    *("audio_rate", "audio_channels", "audio_format", "audio_trim", "video_audio"),
+    *("video_size", "video_fps", "video_format", "clip_seconds", "clips_col", "frames", "frame_interval"),
+)
+_LEFT_AS_THEY_ARRIVED = (None, 0, "keep", ())
 
 
 @dataclass(frozen=True, slots=True)
 class TransformOptions:
     """What becomes of the files"""
 
-    file_size: int = option("pixels that images are made smaller to (see resize_mode); 0 keeps them", integer(0), 256)
+    file_size: int | None = option(
+        "pixels that images are made smaller to (see resize_mode); 0 keeps them",
+        optional(integer(0)),
+        None,
+        "none: originals are kept",
+    )
+    decode_check: bool = option(
+        "decode images, sound and video: what is damaged fails as not_decodable; width, duration ... go into the"
+        " metadata; the bytes stay as they came",
+        boolean,
+        False,
+    )
     disable_all_reencoding: bool = option(
         "decode nothing: images, sound and video are stored byte for byte", boolean, False
     )
     unpack: bool = option("files in archives (zip, tar, gz, tar.xz, tar.zst ...) become samples", boolean, False)
-    unpack_max_files: int = option("an archive with more files fails as unpacks_too_large", integer(1), 10_000)
-    unpack_max_bytes: int = option("and so does one that unpacks to more than this", byte_count, 2**30, "1GiB")
-    unpack_max_ratio: int = option("or to more than so many times its own size", integer(1), 200)
+    unpack_max_files: int = option(
+        "an archive with more files fails as unpacks_too_large", integer(1), 10_000, needs="unpack"
+    )
+    unpack_max_bytes: int = option(
+        "and so does one that unpacks to more than this, or sound or video that becomes larger",
+        byte_count,
+        2**30,
+        "1GiB",
+        needs="unpack, audio_*, video_*, clip* or frame*",
+    )
+    unpack_max_ratio: int = option("or to more than so many times its own size", integer(1), 200, needs="unpack")
     extract_text: bool = option("the text of web pages and PDF files beside them, as .txt", boolean, False)
     transform: Any = option(
         "steps of your own, separated by commas: module:function, or my_step.py:clean", optional(words), None
@@ -49,15 +96,26 @@ class ImageOptions:
         " square; no",
         one_of("keep_ratio", "keep_ratio_largest", "center_crop", "border", "no"),
         "keep_ratio",
+        needs="file_size",
     )
-    resize_only_if_bigger: bool = option("never make an image larger", boolean, True)
-    upscale_interpolation: str = option("used to make images larger", one_of(*_INTERPOLATIONS), "lanczos")
-    downscale_interpolation: str = option("used to make them smaller", one_of(*_INTERPOLATIONS), "area")
+    resize_only_if_bigger: bool = option("never make an image larger", boolean, True, needs="file_size")
+    upscale_interpolation: str = option(
+        "used to make images larger",
+        one_of(*_INTERPOLATIONS),
+        "lanczos",
+        needs="file_size and resize_only_if_bigger=False",
+    )
+    downscale_interpolation: str = option(
+        "used to make them smaller", one_of(*_INTERPOLATIONS), "area", needs="file_size"
+    )
     encode_format: str = option(
         "jpg, png, webp, avif, or keep, that of the file", one_of("keep", "jpg", "png", "webp", "avif"), "keep"
     )
     encode_quality: int = option(
-        "1 to 100 (jpg, webp, avif), or 0 to 9, how hard png is compressed", integer(0, 100), 95
+        "1 to 100 (jpg, webp, avif), or 0 to 9, how hard png is compressed",
+        integer(0, 100),
+        95,
+        needs="file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval",
     )
     skip_reencode: bool = option("an image for which nothing has to be done keeps its bytes", boolean, True)
     min_image_size: int = option("an image with a shorter side below this fails as too_small", integer(0), 0)
@@ -74,8 +132,11 @@ class ImageOptions:
     bbox_col: str | None = option(
         "column of boxes to blur, [[left, top, right, bottom], ...] as parts of width and height", optional(text), None
     )
-    animated: str = option(
-        "of animated GIF, PNG, WebP and AVIF: first, a still image; keep, the file", one_of("first", "keep"), "first"
+    animated: str | None = option(
+        "of animated GIF, PNG, WebP and AVIF: first, a still image; keep, the file",
+        optional(one_of("first", "keep")),
+        None,
+        "first where images are resized or encoded, else keep",
     )
 
 
@@ -83,18 +144,27 @@ class ImageOptions:
 class AudioOptions:
     """What becomes of sound"""
 
-    audio_rate: int | None = option("samples per second", optional(integer(1000, 768_000)), None, "as it is")
-    audio_channels: int | None = option("1 for mono, 2 for stereo", optional(integer(1, 2)), None, "as it is")
+    audio_rate: int | None = option(
+        "samples per second, of sound files; of video only with video_audio=split",
+        optional(integer(1000, 768_000)),
+        None,
+        "as it is",
+    )
+    audio_channels: int | None = option(
+        "1 for mono, 2 for stereo, of the same", optional(integer(1, 2)), None, "as it is"
+    )
     audio_format: str = option(
-        "flac, ogg, opus, mp3, wav, or keep, that of the file",
+        "flac, ogg, opus, mp3, wav, or keep, that of the file; for the same",
         one_of("keep", "flac", "ogg", "opus", "mp3", "wav"),
         "keep",
     )
     min_duration: float = option("seconds; shorter sound or video fails as too_short", number(0), 0.0)
     max_duration: float | None = option(
-        "seconds; longer sound or video fails as too_long", optional(number(0)), None, "no limit"
+        "seconds; longer sound or video fails as too_long; 0 for no limit", limit(number(0)), None, "no limit"
     )
-    audio_trim: float = option("seconds of sound that are kept, from its beginning; 0 for all", number(0), 0.0)
+    audio_trim: float = option(
+        "seconds of a sound file that are kept, from its beginning, not of video; 0 for all", number(0), 0.0
+    )
 
     @property
     def limits_duration(self) -> bool:
@@ -132,15 +202,29 @@ class MediaOptions:
     image: ImageOptions = dataclasses.field(default_factory=ImageOptions)
     audio: AudioOptions = dataclasses.field(default_factory=AudioOptions)
     video: VideoOptions = dataclasses.field(default_factory=VideoOptions)
+    given: frozenset[str] = frozenset()  # options that were set explicitly, maybe to their defaults
 
-    def changed(self) -> dict[str, Any]:
-        """The options whose values are not their defaults, and what these are."""
-        return {
-            field.name: value
+    def asked(self) -> tuple[str, ...]:
+        """The options that ask for a step: given, or not the default; but for values that turn something off."""
+        return tuple(
+            field.name
             for group in self._groups()
             for field in dataclasses.fields(group)
-            if (value := getattr(group, field.name)) != field.default
-        }
+            if (value := getattr(group, field.name)) is not None
+            and (value != field.default or field.name in self.given)
+            and value != _OFF.get(field.name)
+        )
+
+    def changing(self) -> tuple[str, ...]:
+        """The options that make stored files others than those that arrived."""
+        return tuple(
+            field.name
+            for group in self._groups()
+            for field in dataclasses.fields(group)
+            if field.name in _CHANGING
+            and (value := getattr(group, field.name)) != field.default
+            and (value not in _LEFT_AS_THEY_ARRIVED or field.name == "skip_reencode")
+        )
 
     def looks_at(self, column: str) -> bool:
         """Whether a step may look at this column of the list; those of the user's own at any."""
@@ -164,13 +248,17 @@ MEDIA_GROUPS: tuple[Any, ...] = (TransformOptions, ImageOptions, AudioOptions, V
 
 
 def as_made(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in the `_run.json` of a dataset, completed where an earlier version wrote it, which stored every file
-    as it came."""
-    if "file_size" in options:
-        return dict(options)
+    """The options in the `.any2ds/run` of a dataset, completed where an earlier version wrote it. One without
+    `file_size` stored every file as it came."""
     defaults = {field.name: field.default for group in MEDIA_GROUPS for field in dataclasses.fields(group)}
-    return {**defaults, **options, "disable_all_reencoding": True}
+    return {**defaults, **options, **({} if "file_size" in options else {"disable_all_reencoding": True})}
 
 
-def _values(group: Any) -> Iterator[tuple[str, Any]]:
-    return ((field.name, getattr(group, field.name)) for field in dataclasses.fields(group))
+def given_before(options: Mapping[str, Any], steps: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:
+    """The options that asked for the `steps` of a dataset. An earlier version, which recorded none, had those for
+    images, sound and video in every run."""
+    if steps is not None:
+        return frozenset(name for step in steps for name in step["asked"])
+    if options["disable_all_reencoding"]:
+        return frozenset()
+    return frozenset(field.name for group in MEDIA_GROUPS[1:] for field in dataclasses.fields(group))

@@ -1,8 +1,8 @@
 """Several runs in one output folder at a time, each with shards of its own: the ranks of a job, or takers of claims.
 
-Each has a lock file of its own, `_lock_<member>.json`, which keeps out others of the same name and fences its workers.
-What concerns the folder as a whole, joining above all, happens under `_lock.json`, one after the other; so a run that
-wants the folder to itself and a member see each other, whoever comes first.
+Each has a lock file of its own, `.any2ds/lock-<member>`, which keeps out others of the same name and fences its
+workers. What concerns the folder as a whole, joining above all, happens under `.any2ds/lock`, one after the other; so a
+run that wants the folder to itself and a member see each other, whoever comes first.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def is_alone(output: OutputFolder, member: Member, intervals: Intervals = DEFAUL
 
 
 def _in_turn(output: OutputFolder, lock: RunLock, what: str, intervals: Intervals, stack: ExitStack) -> RunLock:
-    """`_lock.json`, once other members are through with it. Raises OutputInUse."""
+    """`.any2ds/lock`, once other members are through with it. Raises OutputInUse."""
     pause = intervals.look * (0.1 if output.is_local else 1.0)
     before, until = "", 0.0
     while True:

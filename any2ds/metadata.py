@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,13 @@ RESERVED_COLUMNS = frozenset(
         *HASHES,
     }
 )
-"""Names that an additional column cannot have, because any2ds writes them itself."""
+"""Names of columns that any2ds writes itself; those of hashes only if they are computed."""
+
+
+def reserved_columns(hashes: Collection[str]) -> frozenset[str]:
+    """Names that an additional column cannot have in a dataset with these hashes."""
+    return RESERVED_COLUMNS - (set(HASHES) - set(hashes))
+
 
 _LONGEST_EXAMPLE = 300  # characters of a URL that stands in figures
 
@@ -88,6 +94,8 @@ class MetadataTable:
     `columns` are those that transforms add. With `explains`, no failure is without an `error_message`. Without
     `has_members` further files of a sample are columns. What may be large waits in a file in `folder`.
 
+    `in_sight` says which columns are in sight, of those of the list and of its own: all, if it is None.
+
     A row that became several samples has one row here for each of them, under the key of the sample."""
 
     def __init__(
@@ -98,6 +106,7 @@ class MetadataTable:
         explains: bool = False,
         has_members: bool = True,
         folder: Path | None = None,
+        in_sight: Callable[[Sequence[str], Sequence[str]], Sequence[str]] | None = None,
     ) -> None:
         urls = rows.schema.get_field_index("url")
         shown = pc.replace_substring_regex(rows.column(urls), _CREDENTIALS.pattern, r"\1")
@@ -116,6 +125,8 @@ class MetadataTable:
         self._wide = WideColumns(wide, folder or Path(tempfile.gettempdir())) if wide else None
         self._columns: dict[str, list[Any]] = {name: [] for name in self._types if name not in wide}
         self._appends = [(name, column.append) for name, column in self._columns.items()]
+        self.hides = in_sight is not None
+        self._shown = list(in_sight(self._rows.schema.names, tuple(self._types))) if in_sight is not None else None
         self.added = 0  # bytes that the last row has in columns whose values may be large
 
     def __len__(self) -> int:
@@ -125,6 +136,11 @@ class MetadataTable:
     def schema(self) -> pa.Schema:
         own = [pa.field(name, type) for name, type in self._types.items()]
         return pa.schema([pa.field("key", pa.string()), *self._rows.schema.remove_metadata(), *own])
+
+    @property
+    def schema_in_sight(self) -> pa.Schema:
+        """Of what other tools read."""
+        return self.schema if self._shown is None else pa.schema([self.schema.field(name) for name in self._shown])
 
     @property
     def own_columns(self) -> tuple[str, ...]:
@@ -158,7 +174,7 @@ class MetadataTable:
         fields = sample.fields
         for name in self._types:
             known[name] = fields.get(name)
-        return to_json(known)
+        return to_json(known if self._shown is None else {name: known[name] for name in self._shown})
 
     def table(self, start: int = 0, stop: int | None = None) -> pa.Table:
         """The outcomes from `start` up to `stop`, as a table of `schema`."""
@@ -171,6 +187,16 @@ class MetadataTable:
         ]
         keys = pa.array(self._keys[start:stop], pa.string())
         return pa.Table.from_arrays([keys, *picked.columns, *own], schema=self.schema)
+
+    def table_in_sight(self, start: int = 0, stop: int | None = None) -> pa.Table:
+        """The same as a table of `schema_in_sight`."""
+        table = self.table(start, stop)
+        return table if self._shown is None else table.select(self._shown)
+
+    def pieces_in_sight(self) -> Iterator[pa.Table]:
+        """As `pieces`."""
+        for table in self.pieces():
+            yield table if self._shown is None else table.select(self._shown)
 
     def pieces(self) -> Iterator[pa.Table]:
         """All outcomes, in one table, or in several where they are too large for that."""

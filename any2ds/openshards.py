@@ -32,7 +32,6 @@ from any2ds.shard import WORTH_A_FLUSH, OpenShard
 from any2ds.storage import OutputFolder
 from any2ds.storage.disk import is_full
 from any2ds.types import (
-    DUPLICATE,
     Event,
     Progress,
     RobotsCost,
@@ -74,8 +73,9 @@ class OpenShards:
         most_staged: int,
         columns: Mapping[str, pa.DataType] | None = None,
         media: MediaOptions | None = None,
+        further: frozenset[str] = frozenset(),
     ) -> None:
-        """`columns` of the metadata are those that transforms fill.
+        """`columns` of the metadata are those that transforms fill, `further` extensions of files that they add.
 
         `most_staged`: bytes of shards on the staging disk, beyond which the next rows wait for the store.
         """
@@ -83,11 +83,18 @@ class OpenShards:
         self.taken = 0  # outcomes
         self.writing = False  # the worker's thread is at the mercy of the disk
         self.hopeless: deque[Shard] = deque()  # from the feeder's thread: not to be fetched
-        self._layout = Layout(options.number_sample_per_shard, options.oom_shard_count)
+        self._layout = Layout(options.number_sample_per_shard, options.oom_shard_count, options.preset is not None)
         self._fetch_once = options.dedupe == "shard"
         writer = registry.load("writers", options.output_format)
         self._workshop = Workshop(
-            self._layout, options, hash_columns(options), writer, folder, media or MediaOptions(), columns or {}
+            self._layout,
+            options,
+            hash_columns(options),
+            writer,
+            folder,
+            media or MediaOptions(),
+            columns or {},
+            further,
         )
         self._output, self._publisher = output, publisher
         self._most_staged = most_staged
@@ -103,7 +110,7 @@ class OpenShards:
         # From the feeder's thread:
         self._unreadable: deque[tuple[ShardJob, Exception]] = deque()
         self._found: deque[ShardReport] = deque()  # of shards that somebody had published
-        self._with_duplicates: deque[Shard] = deque()  # nobody else says so if no row is to be fetched
+        self._settled: deque[Shard] = deque()  # rows are not fetched: nobody else says so if none is
         ahead = max(4, min(most_open, _MOST_OPEN_SHARDS, _ROWS_AHEAD // options.number_sample_per_shard))
         self._room = threading.Semaphore(ahead)
         # Of those that are made again most rows are there; they hold little until they are complete.
@@ -149,8 +156,8 @@ class OpenShards:
                 self._open[job.shard_id] = shard
                 if job.attempt:
                     self._tried_before.add(job.shard_id)
-                if shard.duplicates or shard.complete:
-                    self._with_duplicates.append(shard)
+                if shard.settled or shard.complete:
+                    self._settled.append(shard)
                 if job.hopeless:
                     self.hopeless.append(shard)
                     continue
@@ -348,11 +355,10 @@ class OpenShards:
         """
         self._look_at_room()
         self._go_on()
-        while self._with_duplicates:
-            shard = self._with_duplicates.popleft()
-            if shard.duplicates:
-                self._outcomes[DUPLICATE] += shard.duplicates
-                shard.told[DUPLICATE] += shard.duplicates
+        while self._settled:
+            shard = self._settled.popleft()
+            self._outcomes.update(shard.settled)
+            shard.told.update(shard.settled)
             self._publish_if_complete(shard)
         if time.monotonic() - self._told >= _PROGRESS_SECONDS or wait:
             yield self._progress()

@@ -17,6 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from any2ds import layout
 from any2ds.config import InspectOptions, parse_groups
 from any2ds.dataset import Dataset, ShardFiles, Stats
 from any2ds.errors import printable, redacted, words_of
@@ -24,7 +25,7 @@ from any2ds.metadata import STORED_BYTES, without_credentials
 from any2ds.shardlist import pattern
 from any2ds.signature import document
 from any2ds.storage.stores import Stores
-from any2ds.types import NO_FAILURES, SUCCESS, in_order, meaning_of
+from any2ds.types import NO_FAILURES, SUCCESS, in_order, meaning_of, most_frequent
 from any2ds.verification.census import Census, in_words
 
 _SHARDS_LOOKED_INTO = 4
@@ -61,6 +62,7 @@ class Overview:
     started: float | None  # Unix seconds
     ended: float | None
     outcomes: Mapping[str, int]  # by rows, the most frequent first
+    not_processed: Mapping[str, int]  # reason -> files that a step of their media has left as they came
     columns: Mapping[str, str]  # of the metadata, with their types
     looked_into: tuple[int, ...]  # shards that mime types, sizes and samples are from
     mime_types: Mapping[str, int]
@@ -88,13 +90,15 @@ def inspect(output_folder: Any = None, **options: Any) -> Overview:
         else:
             problems.append(f"{files.stats} cannot be read: {words_of(stats)}")
     outcomes: Counter[str] = Counter()
+    not_processed: Counter[str] = Counter()
     for stats in known:
         outcomes.update(stats.status_dict)
+        not_processed.update(stats.not_processed)
     measured = [stats for stats in known if stats.size is not None]
     times = [stats for stats in known if stats.has_times]
     looked_into = _Look(dataset, _spread(finished, _SHARDS_LOOKED_INTO), wanted.samples, problems)
     if dataset.run_problem:
-        problems.append(f"_run.json cannot be understood: {dataset.run_problem}")
+        problems.append(f"{layout.RUN_FILE} cannot be understood: {dataset.run_problem}")
     return Overview(
         output_folder=redacted(wanted.output_folder),
         made_by=dataset.made_by,
@@ -121,6 +125,7 @@ def inspect(output_folder: Any = None, **options: Any) -> Overview:
         started=min((stats.start_time for stats in times), default=None),
         ended=max((stats.end_time for stats in times), default=None),
         outcomes=dict(outcomes.most_common()),
+        not_processed=most_frequent(not_processed),
         columns=looked_into.columns,
         looked_into=tuple(looked_into.shards),
         mime_types=dict(looked_into.mime_types.most_common()),
@@ -284,6 +289,8 @@ def _named_facts(found: Overview) -> Iterator[tuple[str, str]]:
         mean = f", {decimal(found.bytes_stored // measured)} on average" if measured else ""
         of = "" if measured == found.stored else f" (of {measured:,} files, of the others it is not known)"
         yield "files", f"{decimal(found.bytes_stored)}{mean}{of}"
+    for reason, count in found.not_processed.items():
+        yield "not processed", f"{count:,} {'file' if count == 1 else 'files'} ({reason})"
     if found.sizes:
         yield "sizes", " · ".join(f"{name.replace('_', ' ')} {decimal(size)}" for name, size in found.sizes.items())
     if found.mime_types:

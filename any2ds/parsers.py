@@ -26,24 +26,43 @@ Parser = Callable[[Any], Any]
 Raises ValueError with the words for what it would have taken."""
 
 
-def option(help: str, parse: Parser, default: Any = MISSING, shown: str | None = None, is_secret: bool = False) -> Any:
+def option(
+    help: str,
+    parse: Parser,
+    default: Any = MISSING,
+    shown: str | None = None,
+    is_secret: bool = False,
+    needs: str = "",
+) -> Any:
     """A dataclass field that is an option. `shown` replaces the default in the help where it is not a plain value; for
     one without a default it is an example.
 
-    The value of one that `is_secret` is never repeated in an error message.
+    The value of one that `is_secret` is never repeated in an error message. Without what it `needs` (see `needs.py`)
+    the option has no effect, and is refused.
     """
-    metadata = {"help": help, "parse": parse, "shown": shown, "is_secret": is_secret}
+    metadata = {"help": help, "parse": parse, "shown": shown, "is_secret": is_secret, "needs": needs}
     return field(default=default, repr=not is_secret, metadata=metadata)
 
 
 def text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value.strip():
         raise ValueError("a text that is not empty")
     return value
 
 
 def optional(parse: Parser) -> Parser:
-    return lambda value: None if value is None or value in ("", "None", "none", "null") else parse(value)
+    """Also takes None. An empty text is refused: it comes from a variable that is not set, and whoever wrote that
+    variable wanted something."""
+
+    def parse_or_none(value: Any) -> Any:
+        if isinstance(value, str):
+            if not value.strip():
+                raise ValueError("a value that is not empty, or None for none")
+            if value in ("None", "none", "null"):
+                return None
+        return None if value is None else parse(value)
+
+    return parse_or_none
 
 
 def boolean(value: Any) -> bool:
@@ -86,6 +105,11 @@ def seconds(value: Any) -> float:
     if not 0 <= number < 1e9:
         raise ValueError("a number of seconds, 0 for no limit")
     return number
+
+
+def limit(parse: Parser) -> Parser:
+    """An optional limit; 0 means no limit, and is None like a limit that is not given."""
+    return lambda value: optional(parse)(value) or None
 
 
 def share(value: Any) -> str:
@@ -157,7 +181,7 @@ def words(value: Any) -> tuple[Any, ...]:
     several = value if isinstance(value, Sequence) and not isinstance(value, str) else None
     if several is None:
         return names(value) if isinstance(value, str) else (_callable(value),)
-    return tuple(part if isinstance(part, str) and part else _callable(part) for part in several)
+    return tuple(part if isinstance(part, str) and part.strip() else _callable(part) for part in several)
 
 
 def _callable(value: Any) -> Any:
@@ -173,7 +197,7 @@ def names(value: Any) -> tuple[str, ...]:
         inner = value if outer is None else outer[1] if outer[1] is not None else outer[2]
         value = [part.strip().strip("\"'") for part in inner.split(",")]
     found = tuple(value)
-    if not all(isinstance(part, str) and part for part in found):
+    if not all(isinstance(part, str) and part.strip() for part in found):
         raise ValueError("names separated by commas")
     return found
 
@@ -225,18 +249,28 @@ def hash_check(value: Any) -> HashCheck:
 
 
 def url_list(value: Any) -> Any:
-    """A path, or several; Arrow tables and Python lists of URLs or rows pass as they are."""
+    """A path, or several; Arrow tables, arrays and Python lists pass as they are, since `sources` decides what they
+    mean."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, str):
-        if value.startswith("[") and value.endswith("]"):
-            return list(names(value))
-        return text(value)
+        return _written_list(value) if value.startswith("[") and value.endswith("]") else text(value)
     if isinstance(value, Mapping) or value is None or isinstance(value, (bool, int, float, bytes)):
         raise ValueError("a path, a list of paths, a list of URLs or an Arrow table")
     if isinstance(value, Sequence):
-        return [str(part) if isinstance(part, Path) else part for part in value]
+        return list(value)
     return value
+
+
+def _written_list(written: str) -> list[Any]:
+    """`[a.txt, b.txt]`, or JSON. Without a URL in it, it is a list of files: a misspelt name must not become a row."""
+    try:
+        parts = list(json.loads(written))
+    except ValueError:
+        parts = list(names(written))
+    if all(isinstance(part, str) and part and "://" not in part for part in parts):
+        return [Path(part) for part in parts]
+    return parts
 
 
 def column_name(value: Any) -> str:
@@ -259,6 +293,61 @@ def one_of(*allowed: str) -> Parser:
 def part(kind: str) -> Parser:
     """The name of a part that the registry knows."""
     return _among(lambda: registry.names(kind))
+
+
+COMPRESSIONS = ("gz", "bz2", "xz", "zst", "lz4", "br")
+"""The suffixes of lists that can be decompressed."""
+
+
+def split_format(name: str | None) -> tuple[str | None, str | None]:
+    """Format and compression of what `input_format` takes: `csv.gz` is csv and gz."""
+    format, _, compression = (name or "").partition(".")
+    return format or None, compression or None
+
+
+def input_format(value: Any) -> str:
+    """The name of a reader, also with the suffix of a compression: `csv`, `csv.gz`."""
+    reader, suffix = split_format(str(value))
+    format = part("readers")(reader)
+    if suffix is not None and suffix not in COMPRESSIONS:
+        raise ValueError(f"{format}, or {format} with one of {', '.join(f'.{name}' for name in COMPRESSIONS)}")
+    return f"{format}.{suffix}" if suffix else format
+
+
+_TYPES = {"int": "int64", "float": "float64", "double": "float64", "timestamp": "timestamp[us]", "text": "string"}
+
+
+def arrow_type(name: str) -> Any:
+    """The Arrow type called so. Raises ValueError for another name."""
+    import pyarrow as pa
+
+    return pa.type_for_alias(_TYPES.get(name, name))
+
+
+def column_types(value: Any) -> dict[str, str]:
+    """Column -> name of its Arrow type: `id:string,score:float`, JSON, or a mapping."""
+    wanted = (
+        "columns and their types, such as id:string,score:float: string, int, float, bool, date32, timestamp, or "
+        "another name that Arrow has for a type without parts"
+    )
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = dict(part.rpartition(":")[::2] for part in names(value))
+    if not isinstance(value, Mapping):
+        raise ValueError(wanted)
+    found = {}
+    for column, given in value.items():
+        name = str(given).strip()
+        try:
+            arrow_type(name)
+        except ValueError:
+            raise ValueError(f"{wanted}; {name!r} is none") from None
+        if not column or not isinstance(column, str):
+            raise ValueError(wanted)
+        found[column.strip()] = _TYPES.get(name, name)
+    return found
 
 
 def parts(kind: str) -> Parser:
@@ -303,8 +392,6 @@ def extension(value: Any) -> str:
     """A file extension without its dot; no dot in it, since webdataset cuts a member's name at the first one."""
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,16}", value):
         raise ValueError("auto, or an extension of letters and digits such as flat")
-    if value.lower() in ("txt", "json"):
-        raise ValueError("another extension: txt is the caption's and json the metadata's")
     return value
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from any2ds.badrows import COLUMN as BAD_ROWS
 from any2ds.manifest import urls_sha256
 from any2ds.types import ShardJob
 
@@ -112,8 +113,18 @@ def _cut(
 
 
 def _serialize(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
+    """The columns of `schema`, and `BAD_ROWS` if one of the batches has it."""
+    rows = list(batches)
+    if any(BAD_ROWS in batch.schema.names for batch in rows):
+        schema = schema.append(pa.field(BAD_ROWS, pa.string()))
+        rows = [
+            batch
+            if BAD_ROWS in batch.schema.names
+            else batch.append_column(BAD_ROWS, pa.nulls(batch.num_rows, pa.string()))
+            for batch in rows
+        ]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as stream:
-        for batch in batches:
-            stream.write_batch(batch)
+        for batch in rows:
+            stream.write_batch(batch.select(schema.names))
     return bytes(sink.getvalue().to_pybytes())

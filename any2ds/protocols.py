@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, Protocol
 
@@ -30,6 +30,7 @@ class Columns:
     caption: str | None = None
     others: tuple[str, ...] = ()
     expected_hash: str | None = None
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)  # that are declared for some of the others
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -45,7 +46,8 @@ class Columns:
 class Reader(Protocol):
     """Reads one url list. `seekable` says that `stream` must be able to seek (a footer at the end).
 
-    If it knows how many rows there are, it says so as `rows` with the first of them.
+    If it knows how many rows there are, it says so as `rows` with the first of them. A reader of files with row groups
+    may have `row_groups(stream, columns)`, as parquet has, so that a list is shuffled over all of them.
     """
 
     seekable: ClassVar[bool]
@@ -55,10 +57,14 @@ class Reader(Protocol):
 
         `stream` is already decompressed; its `read` may return less than was asked for. A format without named
         columns (txt) has one, called `columns.url`. `schema` gives the types that an earlier file of the same list
-        had: a format without types of its own yields these; what has types keeps them, and the caller casts.
+        had: a format without types of its own yields these, else those of `columns.types`; what has types keeps them,
+        and the caller casts.
 
-        Raises MissingColumns if a column is absent, and ReadError where the input is malformed, after having yielded
-        what stands before; so with a ReadError that `stream.read` raises.
+        A malformed row, or one with a value that does not have the type of its column, is a row of nulls with a reason
+        (`badrows`) where the next row can be found.
+
+        Raises MissingColumns if a column is absent, WrongFormat if the input is in another format, and ReadError where
+        it breaks off, after having yielded what stands before; so with a ReadError that `stream.read` raises.
         """
         ...
 
@@ -108,14 +114,22 @@ class Transform(Protocol):
     """
 
     extra: ClassVar[str]  # that brings them
-    options: ClassVar[frozenset[str]]  # those that make no sense without it: they refuse a run if it is not there
-    # Of the metadata that it may fill. The class has those for the default options: shards have the same columns where
-    # its libraries are absent.
-    columns: Mapping[str, pa.DataType]
+    options: ClassVar[frozenset[str]]  # those that ask for it: without one of them it is no step of the run
+    columns: Mapping[str, pa.DataType]  # of the metadata that it may fill
 
     @classmethod
-    def of(cls, media: MediaOptions) -> Transform | None:
-        """None if nothing is asked of it. Raises ImportError if a library is missing, OptionError."""
+    def of(cls, media: MediaOptions) -> Transform:
+        """Raises ImportError if a library is missing, OptionError."""
+        ...
+
+    @classmethod
+    def libraries(cls, media: MediaOptions) -> Sequence[str]:
+        """Those that decide the bytes and the metadata that it makes, by the names of their packages."""
+        ...
+
+    @staticmethod
+    def unsupported(sample: Sample) -> str:
+        """For a file that it does not take: why, if it is one of its media, for the report; else ""."""
         ...
 
     @staticmethod

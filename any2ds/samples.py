@@ -64,7 +64,7 @@ class FinishedShard:
 
 
 def finished_shards(url: str, stores: Stores | None = None, partial: bool = False) -> Iterator[FinishedShard]:
-    """Those of a dataset, in order. By `_shards.json`, where that is true; a folder is listed for want of it only.
+    """Those of a dataset, in order. By `.any2ds/shards`, where that is true; a folder is listed for want of it only.
 
     Raises OutputError for a folder that holds no dataset, and, unless it may be `partial`, for one that is not
     finished: shards are missing, or no run has come to the end of its list.
@@ -157,7 +157,7 @@ class _Shard:
         return {"members": members, **row, "ext": ext, "data": data}  # a column of that name is in the place of members
 
     def _metadata(self) -> pq.ParquetFile:
-        if self._path is not None and self._writer.holds_metadata:
+        if self._path is not None and self._files.metadata == self._files.data:
             return self._stack.enter_context(pq.ParquetFile(self._path, **THRIFTY))
         if self._files.metadata is None:
             raise DamagedShard("its metadata are missing")

@@ -27,10 +27,11 @@ from any2ds.types import (
     ShardJob,
     ShardReport,
     code_of,
+    most_frequent,
     outcome_of,
     release,
 )
-from any2ds.workshop import StagedFiles, Workshop, stats_json
+from any2ds.workshop import StagedFiles, Workshop, named, stats_json
 
 WORTH_A_FLUSH = 1 << 20  # bytes held by a writer; less would make tiny row groups
 _TURN = 64 << 20  # bytes written in one go of what was waiting; sockets wait meanwhile
@@ -39,8 +40,8 @@ _TURN = 64 << 20  # bytes written in one go of what was waiting; sockets wait me
 class OpenShard:
     """Takes the outcomes of the rows of `job` in any order; complete when there is one for each row.
 
-    Not all rows are fetched: duplicates have their outcome already, and with `fetch_once` rows with the URL of an
-    earlier one get the outcome of that.
+    Not all rows are fetched: duplicates and bad rows have their outcome already, and with `fetch_once` rows with the
+    URL of an earlier one get the outcome of that.
     """
 
     def __init__(self, job: ShardJob, workshop: Workshop, buffer: Buffer, fetch_once: bool) -> None:
@@ -58,7 +59,7 @@ class OpenShard:
         self._counts: Counter[str] = Counter()
         self._statuses: Counter[str] = Counter()
         self._exts: Counter[str] = Counter()
-        self._lacking: Counter[str] = Counter()
+        self._not_processed: Counter[str] = Counter()
         self._attempts = 0
         self._seconds = array("d")  # of transfers that succeeded
         self._examples: dict[str, str] = {}
@@ -70,8 +71,9 @@ class OpenShard:
         self._start_time = time.time()
         self.handed = 0  # position up to which a fetcher has taken the rows
         self.closed = False  # no more of its rows are to be fetched
-        self._duplicates = self._rows.duplicates()
+        self._not_fetched = self._rows.not_fetched()
         rows = self._rows.table
+        self._taken = workshop.taken(rows)
         self._first_of = (
             repeated(rows.column("url"), expected_hashes(rows), also_the_same(rows, workshop.media))
             if fetch_once
@@ -81,15 +83,15 @@ class OpenShard:
         self.go_on()
 
     @property
-    def duplicates(self) -> int:
-        """Rows that are not fetched, because their URL stands in an earlier row of the run."""
-        return len(self._duplicates)
+    def settled(self) -> Counter[str]:
+        """The outcomes of rows that are not fetched: bad ones, and duplicates of an earlier row of the run."""
+        return Counter(self._not_fetched.values())
 
     @property
     def all_handed(self) -> bool:
         """Whether a fetcher has taken all the rows to fetch."""
-        first_of, duplicates = self._first_of, self._duplicates
-        return all(position in first_of or position in duplicates for position in range(self.handed, self.job.count))
+        first_of, not_fetched = self._first_of, self._not_fetched
+        return all(position in first_of or position in not_fetched for position in range(self.handed, self.job.count))
 
     @property
     def complete(self) -> bool:
@@ -97,9 +99,9 @@ class OpenShard:
 
     def rows(self) -> Iterator[Row]:
         """The rows to fetch."""
-        if not (self._first_of or self._duplicates):
+        if not (self._first_of or self._not_fetched):
             return iter(self._rows)
-        known = self._first_of.keys() | self._duplicates
+        known = self._first_of.keys() | self._not_fetched.keys()
         return self._rows.at([position for position in range(self.job.count) if position not in known])
 
     def rows_without_outcome(self, among: int | None = None) -> list[Row]:
@@ -108,7 +110,7 @@ class OpenShard:
         There are no others to be fetched in the latter case: whoever asks is going to record these as failed.
         """
         self.closed = self.closed or among is None
-        known = self._waiting.keys() | self._first_of.keys() | self._duplicates
+        known = self._waiting.keys() | self._first_of.keys() | self._not_fetched.keys()
         positions = range(self._next, self.job.count if among is None else among)
         return [self._rows.bare(position) for position in positions if position not in known]
 
@@ -118,6 +120,7 @@ class OpenShard:
         False if more can be written by `go_on`, which is for the next turn because this one took long enough. Raises
         OSError and whatever else the writer raises; the shard is to be discarded then.
         """
+        samples = named(samples, self._taken)
         position = samples[0].row.position
         if position != self._next:
             self._waiting[position] = samples
@@ -147,8 +150,8 @@ class OpenShard:
         position = self._next
         if self._copies is not None and (copies := self._copies.at(position)):
             return copies
-        if position in self._duplicates:
-            return (Sample(self._rows.bare(position), None, "", {"status": DUPLICATE, "attempts": 0}),)
+        if position in self._not_fetched:
+            return (self._rows.outcome(position),)
         return self._waiting.pop(position, None) if self._waiting else None
 
     @property
@@ -196,7 +199,7 @@ class OpenShard:
             urls_sha256=self.job.fingerprint,
             exts=dict(self._exts),
             data_bytes=data_bytes,
-            lacking=dict(self._lacking),
+            not_processed=most_frequent(self._not_processed),
             attempts=self._attempts,
             examples=self._examples,
             latencies=dict(Histogram.of(self._seconds).counts),
@@ -257,8 +260,8 @@ class OpenShard:
             self._bytes += body.size
             self._beside += self.metadata.added or sum(further.size for further in sample.beside.values())
             self._exts[sample.ext] += 1
-            if sample.lacking:
-                self._lacking[sample.lacking] += 1
+            if sample.not_processed:
+                self._not_processed[sample.not_processed] += 1
 
     def _make_room(self, sample: Sample) -> None:
         """It is going to wait, which it does in the spool unless there is plenty of memory."""

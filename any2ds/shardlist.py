@@ -1,11 +1,12 @@
-"""The list of a dataset's published shards, `_shards.json`: what it says, as a function of the shards.
+"""The list of a dataset's published shards, `.any2ds/shards`: what it says, as a function of the shards.
 
     {"__kind__": "wids-shard-index-v1", "wids_version": 1, "any2ds": "…", "open": false,
      "pattern": "{00000..00041}.tar", "gaps": [], "shards": 42, "count": …, "nsamples": …, "bytes": …, "shardlist": [
-    {"url": "00000.tar", "nsamples": 9871, "filesize": …, "shard_id": 0, "count": 10000, "bytes": …, "exts": {…}},
+    {"url": "../00000.tar", "nsamples": 9871, "filesize": …, "shard_id": 0, "count": 10000, "bytes": …, "exts": {…}},
     …]}
 
-The keys `url`, `nsamples` and `filesize` are those of webdataset's `wids`, the others are any2ds's own.
+The keys `url`, `nsamples` and `filesize` are those of webdataset's `wids`, the others are any2ds's own. Each `url` is
+relative to the list, as `wids` takes it; the `pattern` is of names in the folder of the dataset.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def entry_of(shard_id: int, stats: bytes | None, size: int = 0) -> ShardEntry:
 
 @dataclass(frozen=True, slots=True)
 class ShardList:
-    """`_shards.json` as it was read."""
+    """`.any2ds/shards` as it was read."""
 
     entries: Mapping[int, ShardEntry]
     is_open: bool  # a run is at work, or was killed: shards may have changed since
@@ -114,7 +115,7 @@ def to_json(entries: Sequence[ShardEntry], options: OutputOptions, is_open: bool
     for number, entry in enumerate(entries):
         line = orjson.dumps(
             {
-                "url": names.data_name(entry.shard_id, extension) or names.metadata_name(entry.shard_id),
+                "url": f"../{names.data_name(entry.shard_id, extension) or names.metadata_name(entry.shard_id)}",
                 "nsamples": entry.samples,
                 "filesize": entry.data_bytes,
                 "shard_id": entry.shard_id,

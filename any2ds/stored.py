@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,6 +13,22 @@ _PIECE = 1 << 20  # bytes read at once
 
 # Members that stand beside the file of a sample, by their extension.
 CAPTION, METADATA = "txt", "json"
+
+
+def taken_extensions(has_members: bool, has_captions: bool, further: Collection[str] = ()) -> frozenset[str]:
+    """Extensions that the file of a sample cannot have in a dataset, because other members have them.
+
+    `further` are the extensions of files that steps add. It depends on options alone: all samples are named alike.
+    """
+    if not has_members:
+        return frozenset()
+    has_text = has_captions or any(ext.lower() == CAPTION for ext in further)
+    return frozenset({METADATA, CAPTION} if has_text else {METADATA})
+
+
+def free_extension(ext: str, taken: Collection[str]) -> str:
+    """`ext`, or with `data.` before it if it is taken: readers of webdataset decode by the last part of a name."""
+    return f"data.{ext}" if ext.lower() in taken else ext
 
 
 class StoredBody:

@@ -71,7 +71,7 @@ class Survey:
 
 
 def _listed(url: str, stores: Stores | None, folder: OutputFolder, most: int, chance: random.Random) -> Survey | None:
-    """By `_shards.json`; None if it does not tell all, because a run is at work. Raises whatever is wrong with it."""
+    """By `.any2ds/shards`; None if it does not tell all, because a run is at work. Raises whatever is wrong with it."""
     run = RunFile.parse(folder.read(layout.RUN_FILE) or b"")
     names = run.layout
     writer = registry.load("writers", str(run.options.get("output_format")))
@@ -97,6 +97,9 @@ def _listed(url: str, stores: Stores | None, folder: OutputFolder, most: int, ch
     if shards != head["shards"]:
         raise OutputError(f"{layout.SHARDS_FILE} breaks off")
     entries = [Entry(layout.RUN_FILE, 0, False)]
+    fuller = set(folder.names(layout.METADATA_FOLDER)) if names.hides else set[str]()
+    own = (names.own_metadata_name(number) for number, _ in kept)
+    entries += [Entry(name, 0, False) for name in own if name.rpartition("/")[2] in fuller]
     for number, _ in kept:
         entries += [Entry(names.stats_name(number), 0, False), Entry(names.metadata_name(number), 0, False)]
         if (data := names.data_name(number, writer.extension)) and data != entries[-1].name:

@@ -33,18 +33,50 @@ _NOT_OF_PYTHON = (ValueError, OverflowError, ArithmeticError, pa.ArrowException)
 def values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """Those of a column as Python has them, and as text those that it has none for (the year 10000, nanoseconds)."""
     try:
-        return list(column.to_pylist())
+        return list(column.cast(_exact(column.type, "us")).to_pylist())
     except _NOT_OF_PYTHON:
         return [_value(value) for value in column]
 
 
+def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Its rows, with values as `values` has them."""
+    names = batch.schema.names
+    if all(_exact(type, "us") == type for type in batch.schema.types):
+        with contextlib.suppress(*_NOT_OF_PYTHON):
+            return list(batch.to_pylist())
+    return [dict(zip(names, row, strict=True)) for row in zip(*map(values, batch.columns), strict=True)]
+
+
 def _value(value: pa.Scalar) -> Any:
     try:
-        return value.as_py()
+        return value.cast(_exact(value.type, "us")).as_py()
     except _NOT_OF_PYTHON:
-        with contextlib.suppress(pa.ArrowException):
-            return value.cast(pa.string()).as_py()
+        for text in (_exact(value.type, None), pa.string()):
+            with contextlib.suppress(*_NOT_OF_PYTHON):
+                return value.cast(text).as_py()
         return None
+
+
+def _exact(type: pa.DataType, unit: str | None) -> pa.DataType:
+    """With times in `unit`, or as text, instead of in nanoseconds: of these pyarrow makes values of pandas if that is
+    installed, whose text differs."""
+    if pa.types.is_timestamp(type) and type.unit == "ns":
+        return pa.timestamp(unit, type.tz) if unit else pa.string()
+    if pa.types.is_duration(type) and type.unit == "ns":
+        return pa.duration(unit) if unit else pa.string()
+    if pa.types.is_struct(type):
+        return pa.struct([field.with_type(_exact(field.type, unit)) for field in type])
+    if pa.types.is_map(type):
+        return pa.map_(_exact(type.key_type, unit), _exact(type.item_type, unit))
+    if pa.types.is_fixed_size_list(type):
+        return pa.list_(type.value_field.with_type(_exact(type.value_type, unit)), type.list_size)
+    if pa.types.is_large_list(type):
+        return pa.large_list(type.value_field.with_type(_exact(type.value_type, unit)))
+    if pa.types.is_list(type):
+        return pa.list_(type.value_field.with_type(_exact(type.value_type, unit)))
+    if pa.types.is_dictionary(type) and _exact(type.value_type, unit) != type.value_type:
+        return _exact(type.value_type, unit)
+    return type
 
 
 def _parquet(schema: pa.Schema, pieces: Iterable[pa.Table], path: Path) -> None:
@@ -60,7 +92,7 @@ def _csv(schema: pa.Schema, pieces: Iterable[pa.Table], path: Path) -> None:
         for table in pieces:
             for index, field in enumerate(table.schema):
                 if field.type != told.field(index).type:
-                    texts = [None if value is None else _text(value) for value in table.column(index).to_pylist()]
+                    texts = [None if value is None else _text(value) for value in values(table.column(index))]
                     table = table.set_column(index, field.name, pa.array(texts, pa.string()))
             file.write_table(table)
 
@@ -79,7 +111,7 @@ def _jsonl(schema: pa.Schema, pieces: Iterable[pa.Table], path: Path) -> None:
     with path.open("wb") as file:
         for table in pieces:
             for rows in table.to_batches(_ROWS_AT_ONCE):
-                file.writelines(to_json(row) + b"\n" for row in rows.to_pylist())
+                file.writelines(to_json(row) + b"\n" for row in rows_of(rows))
 
 
 WRITERS: Mapping[str, Callable[[pa.Schema, Iterable[pa.Table], Path], None]] = {

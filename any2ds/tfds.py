@@ -22,13 +22,13 @@ from any2ds.writers._example import DATA, feature_kind
 
 SPLIT = "train"
 VERSION = "1.0.0"
-"""TFDS wants one of three numbers. What a dataset was made of and when is in `_run.json` and in the stats."""
+"""TFDS wants one of three numbers. What a dataset was made of and when is in `.any2ds/run` and in the stats."""
 
 IMAGES = frozenset({"bmp", "jpg", "png"})
 """Extensions of what TFDS's Image decodes to height, width and 3; gif and webp come out with a fourth dimension."""
 
 _FORMATS = {"tfrecord": "tfrecord", "arrayrecord": "array_record"}  # what TFDS calls them
-_DECIDING = ("output_format", "tfrecord_compression")
+_DECIDING = ("output_format", "tfrecord_compression", "preset")
 _TOO_LONG = (
     "It has no split here, because numbers of different lengths in the names of shards are beyond TensorFlow Datasets: "
     "make it anew with a larger oom_shard_count, or read the shards without TensorFlow Datasets."
@@ -38,11 +38,13 @@ _CLASSES = "tensorflow_datasets.core.features"
 
 
 def names_of(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The files for TFDS in a dataset with these options, as `_run.json` has them.
+    """The files for TFDS in a dataset with these options, as `.any2ds/run` has them.
 
     There are none where TFDS does not read what is written: compressed tfrecord, and other formats, parquet too. What
-    it calls parquet is a single column of `tf.train.Example`.
+    it calls parquet is a single column of `tf.train.Example`. Nor with a preset, whose tool does not write any.
     """
+    if options.get("preset"):
+        return ()
     is_plain = options.get("tfrecord_compression", "none") == "none" or options.get("output_format") != "tfrecord"
     return (TFDS_FEATURES, TFDS_INFO) if options.get("output_format") in _FORMATS and is_plain else ()
 

@@ -145,10 +145,11 @@ class _Look:
     def _drawn(self, files: ShardFiles, count: int, chance: random.Random) -> Iterator[tuple[Facts, bytes | None, str]]:
         """What the metadata say of a sample, its file (None if that is too large), and the text beside it."""
         dataset = self._dataset
-        with dataset.metadata_file(files) as file:
-            if dataset.writer is not None and dataset.writer.holds_metadata:
+        if dataset.writer is not None and dataset.writer.holds_metadata:
+            with dataset.file_in_sight(files) as file:
                 yield from _in_groups(file, count, chance)
-                return
+            return
+        with dataset.metadata_file(files) as file:
             stored = _stored(file)
             extension = dataset.writer.extension if dataset.writer else None
             index = self._index(files) if extension == _TARS else None
@@ -189,7 +190,8 @@ class _Look:
                 key, _, ext = member.name.partition(".")
                 if key == facts.get("key") and (file := tar.extractfile(member)):
                     members[ext] = file.read()
-        return facts, members.get(str(facts.get("ext"))), members.get(CAPTION, b"").decode("utf-8", "replace")
+        data = members.pop(str(facts.get("ext")), None)
+        return facts, data, members.get(CAPTION, b"").decode("utf-8", "replace")
 
     def _in_folder(self, files: ShardFiles, facts: Facts) -> bytes | None:
         with self._dataset.folder.open(f"{files.data}/{facts['key']}.{facts.get('ext') or 'jpg'}") as stream:
@@ -219,9 +221,10 @@ class _Look:
 
 
 def _whole(sample: StoredSample, facts: Facts) -> tuple[Facts, bytes | None, str]:
-    body, caption = sample.body, sample.members.get(CAPTION)
+    ext = str(facts.get("ext") or sample.ext)
+    body, caption = sample.members.get(ext), sample.members.get(CAPTION) if ext != CAPTION else None
     is_small = body is not None and body.size <= _MOST_BYTES
-    facts = {**facts, "ext": facts.get("ext") or sample.ext}
+    facts = {**facts, "ext": ext}
     text = caption.read().decode("utf-8", "replace") if caption is not None and caption.size <= _MOST_BYTES else ""
     return facts, body.read() if body is not None and is_small else None, text
 

@@ -18,7 +18,7 @@ from any2ds.crew import Budget, Crew, Made, Seat, Task
 from any2ds.errors import WrongResult
 from any2ds.metadata import STORED_BYTES, STORED_CRC32
 from any2ds.protocols import BatchTransform
-from any2ds.stored import StoredBody
+from any2ds.stored import StoredBody, free_extension, taken_extensions
 from any2ds.transforms import OF_THE_RUN, Pipeline, Stretch, failed
 from any2ds.types import Sample, Samples, in_parts, release
 
@@ -251,7 +251,8 @@ class Transforming:
         return [sample if sample.body is None else self._stored(way, sample) for sample in samples]
 
     def _stored(self, way: _Way, sample: Sample) -> Sample:
-        ext = sample.ext if self._ext is None else self._ext
+        # As it may be called in the end. A further file .txt or .json is never called as the file of the sample.
+        ext = free_extension(sample.ext, taken_extensions(True, True)) if self._ext is None else self._ext
         # Readers take `a.PNG` and `a.png` for one, and so do some file systems.
         if self._has_members and any(further.lower() == ext.lower() for further in sample.members):
             release((sample,))

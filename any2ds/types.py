@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal
 
 from any2ds.stored import StoredBody, StoredSample
@@ -15,13 +16,15 @@ from any2ds.vitals import Vitals
 if TYPE_CHECKING:
     from any2ds.buffer import Body
 
-Stage = Literal["fetch", "transform", "write"]
+Stage = Literal["read", "fetch", "transform", "write"]
 SUCCESS = "success"
 DUPLICATE = "duplicate"  # not fetched: its URL stands in an earlier row of the run
 DROPPED = "dropped"  # fetched and not stored, as was asked for: its hash is another than the list expects
 FILTERED = "filtered"  # fetched and not stored: a step of the user's own did not want it
+BAD_ROW = "bad_row"  # the code of a row that could not be read
 # The words that the ancestors' users know, by the stage in which a row failed.
 STATUS_OF_STAGE: Mapping[str, str] = {
+    "read": "failed_to_download",
     "fetch": "failed_to_download",
     "transform": "failed_to_subsample",
     "write": "failed_to_subsample",
@@ -46,7 +49,8 @@ class ShardJob:
     """What a worker needs to make one shard; small enough to send to any cluster."""
 
     shard_id: int
-    # Arrow IPC stream: `url`, `caption` if there is one, the additional columns, and with dedupe=run `duplicate_of`
+    # Arrow IPC stream: `url`, `caption` if there is one, the additional columns, with dedupe=run `duplicate_of`, and
+    # if some rows could not be read `badrows.COLUMN`
     rows: bytes
     count: int  # rows in it
     attempt: int = 0  # how often it was tried before, in this run
@@ -65,6 +69,11 @@ class FailureCode:
 
 
 FAILURE_CODES: Mapping[str, FailureCode] = {
+    BAD_ROW: FailureCode(
+        False,
+        "a malformed row of the list, or a value that does not have its column's type (--on_bad_row)",
+        "Put the corrected rows into a list of their own; --column_types declares the type of a column.",
+    ),
     "bad_url": FailureCode(
         False,
         "not a URL: empty, without a scheme or without a host",
@@ -127,7 +136,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     ),
     "timeout_total": FailureCode(
         True,
-        "not finished within --timeout seconds",
+        "no byte for --timeout seconds, or too few in all (--total_timeout)",
         "Retry with a longer --timeout; if there are many, the line is full: lower --thread_count.",
     ),
     "host_down": FailureCode(
@@ -147,7 +156,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     ),
     "truncated": FailureCode(
         True,
-        "fewer bytes arrived than were announced",
+        "fewer bytes arrived than were announced, or a compressed body ends early",
         "Retry.",
     ),
     "protocol": FailureCode(
@@ -167,8 +176,8 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     ),
     "too_large": FailureCode(
         False,
-        "bigger than --max_file_bytes",
-        "Raise --max_file_bytes if you want files of this size.",
+        "bigger than --max_file_bytes, or compressed more than --max_content_ratio allows",
+        "Raise --max_file_bytes if you want files of this size; error_message tells which limit it was.",
     ),
     "too_many_redirects": FailureCode(
         False,
@@ -204,6 +213,21 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
         False,
         "an image that the format asked for cannot hold, such as webp beyond 16,383 pixels",
         "Choose another --encode_format, or make images smaller with --file_size.",
+    ),
+    "bad_boxes": FailureCode(
+        False,
+        "the column of --bbox_col holds something else than boxes, so that the image is not stored unblurred",
+        "Correct these rows of the list; null means that there is nothing to blur.",
+    ),
+    "not_blurrable": FailureCode(
+        False,
+        "an image with boxes to blur (--bbox_col) that cannot be blurred, such as SVG or HEIC",
+        "Convert the image, or empty its boxes if it may be stored unblurred.",
+    ),
+    "bad_clips": FailureCode(
+        False,
+        "the column of --clips_col holds something else than pairs of times",
+        "Correct these rows of the list; null means that the video stays whole.",
     ),
     "too_small": FailureCode(
         False,
@@ -340,6 +364,15 @@ class Failure:
         return STATUS_OF_STAGE[self.stage]
 
 
+def http_failure(status: int, final_url: str | None = None, retry_after: float | None = None) -> Failure:
+    """What a status other than success means for a row; the text is ours, since servers choose theirs freely."""
+    try:
+        message = f"HTTP {status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        message = f"HTTP {status}"
+    return Failure("fetch", f"http_{status}", message, status, final_url, retry_after)
+
+
 @dataclass(frozen=True, slots=True)
 class Payload:
     """What a server answered with success."""
@@ -379,7 +412,7 @@ class Sample:
     parts: int = 1  # how many samples its row has, where it has a part
     members: Mapping[str, bytes] = field(default_factory=dict)  # further files, by extension: {"txt": b"..."}
     beside: Mapping[str, Body | StoredBody] = field(default_factory=dict)  # the same when it is through all steps
-    lacking: str = ""  # the extra without which its file was left as it came
+    not_processed: str = ""  # why a step of its media has left its file as it came
     seconds: float = 0.0  # that the transfer of its row took, if it succeeded
 
     @property
@@ -440,6 +473,10 @@ class Sample:
         """The same as one of the several samples of its row, of which there are `parts`."""
         return replace(self, part=part, parts=parts)
 
+    def left_as_is(self, reason: str) -> Sample:
+        """The same, with the reason why a step that was asked for does not process its file; the first one counts."""
+        return replace(self, not_processed=self.not_processed or encodable(reason)[:_LONGEST_REASON])
+
     def failed(self, code: str, detail: str = "") -> Sample:
         """The failure of this file, with a code of the closed list, in its stead. Metadata that are known stay."""
         detail = encodable(detail)
@@ -452,6 +489,10 @@ class Sample:
         """It is not wanted, which is no failure."""
         told = {"status": FILTERED, "error_message": encodable(reason) if reason else None, "ext": None}
         return replace(self, body=None, ext="", fields={**self.fields, **told}, members={})
+
+
+OTHER_REASONS = "other kinds of files"
+_LONGEST_REASON = 200  # characters
 
 
 def encodable(text: str) -> str:
@@ -561,8 +602,7 @@ class ShardReport:
     urls_sha256: str = ""  # the fingerprint of its rows, which tells when the list has changed
     exts: Mapping[str, int] = field(default_factory=dict)  # extension -> files stored with it
     data_bytes: int = 0  # of the data file; 0 where it is a folder, or there is none
-    # Extra -> files that were stored as they came, because it is not installed
-    lacking: Mapping[str, int] = field(default_factory=dict)
+    not_processed: Mapping[str, int] = field(default_factory=dict)  # reason -> files that a step left as they came
     attempts: int = 0  # transfers that were made for its rows
     examples: Mapping[str, str] = field(default_factory=dict)  # failure code -> URL of a row with it, no credentials
     latencies: Mapping[int, int] = field(default_factory=dict)  # of a Histogram: seconds of transfers that succeeded
@@ -581,7 +621,7 @@ class ShardReport:
             urls_sha256=str(stats["urls_sha256"]),
             exts=dict(stats["exts"]),
             data_bytes=int(stats["data_bytes"]),
-            lacking=dict(stats["lacking"]),
+            not_processed=not_processed_in(stats),
             attempts=int(stats.get("attempts", 0)),  # the next three are younger than the rest
             examples=dict(stats.get("examples", {})),
             latencies={int(bucket): int(count) for bucket, count in stats.get("latencies", {}).items()},
@@ -614,11 +654,26 @@ class ShardReport:
             "urls_sha256": self.urls_sha256,
             "exts": dict(self.exts),
             "data_bytes": self.data_bytes,
-            "lacking": dict(self.lacking),
+            "not_processed": dict(self.not_processed),
             "attempts": self.attempts,
             "examples": dict(self.examples),
             "latencies": {str(bucket): count for bucket, count in sorted(self.latencies.items())},
         }
+
+
+def not_processed_in(stats: Mapping[str, Any]) -> dict[str, int]:
+    """Reason -> files, as the stats of a shard have it; an earlier version counted by the extra that was missing."""
+    before = {f"any2ds[{extra}] was not installed": count for extra, count in (stats.get("lacking") or {}).items()}
+    told = {**before, **(stats.get("not_processed") or {})}
+    return {str(reason)[:_LONGEST_REASON]: int(count) for reason, count in told.items()}
+
+
+def most_frequent(reasons: Mapping[str, int], most: int = 20) -> dict[str, int]:
+    """Those, and the others in one: servers may call files whatever they like."""
+    ordered = sorted(reasons.items(), key=lambda item: (item[0] == OTHER_REASONS, -item[1], item[0]))
+    if len(ordered) <= most:
+        return dict(ordered)
+    return {**dict(ordered[:most]), OTHER_REASONS: sum(count for _, count in ordered[most:])}
 
 
 _COUNTS = (
@@ -680,7 +735,7 @@ class RunReport:
     failed_shards: tuple[ShardError, ...] = ()
     left_shards: int = 0  # open when the run was stopped or broken off, and left to another one
     robots: RobotsCost = RobotsCost()
-    lacking: Mapping[str, int] = field(default_factory=dict)
+    not_processed: Mapping[str, int] = field(default_factory=dict)  # reason -> files
     attempts: int = 0
     examples: Mapping[str, str] = field(default_factory=dict)  # failure code -> URL of a row with it
 
@@ -699,7 +754,7 @@ class RunReport:
             bytes=self.bytes + shard.bytes,
             status_dict=dict(Counter(self.status_dict) + Counter(shard.status_dict)),
             robots=self.robots + shard.robots,
-            lacking=dict(Counter(self.lacking) + Counter(shard.lacking)),
+            not_processed=most_frequent(Counter(self.not_processed) + Counter(shard.not_processed)),
             attempts=self.attempts + shard.attempts,
             examples={**shard.examples, **self.examples},
         )

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from any2ds.parsers import boolean, integer, local_folder, number, one_of, option, optional, parts, text
 
+_WANDB = "enable_wandb or reporters=wandb"
+
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
@@ -27,7 +29,8 @@ class WatchOptions:
         "folder on this machine for what the reporter tensorboard writes",
         optional(local_folder),
         None,
-        "_tensorboard in a local output folder, else tensorboard/ and its name",
+        ".any2ds/tensorboard in a local output folder, else tensorboard/ and its name",
+        needs="reporters=tensorboard",
     )
     metrics_port: int | None = option(
         "port on which Prometheus asks, which turns that reporter on; 0 for any that is free",
@@ -35,10 +38,14 @@ class WatchOptions:
         None,
     )
     enable_wandb: bool = option("report to Weights & Biases, as wandb among the reporters does", boolean, False)
-    wandb_project: str = option("project there", text, "any2ds")
-    wandb_entity: str | None = option("user or team there", optional(text), None, "your own")
-    wandb_run_name: str | None = option("name of the run there", optional(text), None, "that of the output folder")
-    wandb_samples: int = option("samples in a table there, with small pictures; 0 for none", integer(0, 10_000), 64)
+    wandb_project: str = option("project there", text, "any2ds", needs=_WANDB)
+    wandb_entity: str | None = option("user or team there", optional(text), None, "your own", needs=_WANDB)
+    wandb_run_name: str | None = option(
+        "name of the run there", optional(text), None, "that of the output folder", needs=_WANDB
+    )
+    wandb_samples: int = option(
+        "samples in a table there, with small pictures; 0 for none", integer(0, 10_000), 64, needs=_WANDB
+    )
 
     @property
     def chosen(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import platform
 import sys
 import threading
 import time
@@ -25,12 +26,13 @@ from any2ds import layout, registry
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions, OutputOptions, StorageOptions
 from any2ds.describe import Describe
-from any2ds.errors import BrokenStep
+from any2ds.errors import BrokenStep, UnfitWorker, UsageError
 from any2ds.fetch import UrlFetcher
 from any2ds.fetch.limits import process_limit, watchdog_limit
 from any2ds.isolation import Isolation
 from any2ds.lock import Guard
 from any2ds.lockfile import Hold
+from any2ds.manifest import with_versions
 from any2ds.mediaoptions import MediaOptions, TransformLimits
 from any2ds.openshards import OpenShards
 from any2ds.protocols import Fetcher
@@ -41,7 +43,7 @@ from any2ds.storage.disk import is_full
 from any2ds.storage.staging import staging
 from any2ds.storage.stores import Stores, absolute
 from any2ds.transforming import Transforming
-from any2ds.transforms import Pipeline, carried
+from any2ds.transforms import Pipeline, carried, step_records
 from any2ds.types import (
     Event,
     Failure,
@@ -79,6 +81,7 @@ class ShardWorker:
         self._storage = storage or StorageOptions()
         self._fetch = fetch
         self._media, self._limits = carried(media or MediaOptions()), limits or TransformLimits()
+        self._steps = step_records(self._media)
         self._new_fetcher = new_fetcher or partial(UrlFetcher, stores=Stores(self._storage.storage_options))
         self._shards: OpenShards | None = None  # while it works
         self._stopping = False
@@ -107,7 +110,7 @@ class ShardWorker:
         transfers = min(fetch.most_transfers, _sockets(files))
         if transfers < fetch.most_transfers and fetch.thread_count != "auto":
             log.warning("%d transfers in flight, because only %d files may be open", transfers, files)
-        pipeline = Pipeline(self._media)
+        pipeline = self._pipeline()
         has_members = registry.load("writers", self._options.output_format).has_members
         pa.array([])  # its first call imports pandas, if that is installed: 0.2 s, better now than between two turns
         with ExitStack() as stack:
@@ -135,6 +138,7 @@ class ShardWorker:
                         self._storage.max_staging_bytes,
                         pipeline.metadata(has_members),
                         self._media,
+                        pipeline.further,
                     )
                 )
             )
@@ -157,6 +161,22 @@ class ShardWorker:
                     raise
                 yield from shards.lose(error)
                 raise
+
+    def _pipeline(self) -> Pipeline:
+        """Raises UnfitWorker if this machine cannot make the steps that the run began with."""
+        where = platform.node() or "a worker"
+        try:
+            pipeline = Pipeline(self._media)
+            _, changes = with_versions(self._steps, step_records(self._media))
+        except UsageError as error:
+            raise UnfitWorker(f"the machine {where} cannot work on this dataset: {error}") from error
+        if changes:
+            log.warning(
+                "%s has other versions of libraries than the run began with (%s): files may differ",
+                where,
+                "; ".join(changes),
+            )
+        return pipeline
 
     def _transforming(self, pipeline: Pipeline, has_members: bool, stack: ExitStack) -> Transforming | None:
         if not pipeline:

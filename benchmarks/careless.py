@@ -1,8 +1,8 @@
 """any2ds without crash safety, to see what that costs: fetching and writing are any2ds's own.
 
-Shards are written straight under their final names: no staging folder, no rename, no fsync; there is no `_run.json`, no
-lock, no fingerprint, no look at what is there already, and no clean-up. What a kill leaves cannot be told from what is
-whole.
+Shards are written straight under their final names: no staging folder, no rename, no fsync; there is no `.any2ds/run`,
+no lock, no fingerprint, no look at what is there already, and no clean-up. What a kill leaves cannot be told from what
+is whole.
 
     python benchmarks/careless.py --url_list=urls.txt --output_folder=out --output_format=webdataset ...
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -443,6 +444,7 @@ def memory(stage: Stage) -> Iterator[Figure]:
         path = _long_list(stage, input_format)
         stage.tell(f"memory, {input_format}: {effort.memory_seconds:g} s, then Ctrl-C")
         server.forget()
+        shutil.rmtree(bench.output, ignore_errors=True)  # of the run before
         command = bench.any2ds_command(path, output_format="dummy", compute_md5=False)
         seen = interrupt(bench, command, effort.memory_seconds, server.first_request)
         if seen.first_request is None:

@@ -17,7 +17,7 @@ from PIL import Image
 
 from any2ds.buffer import Buffer
 from any2ds.isolation import Isolation
-from any2ds.mediaoptions import MediaOptions
+from any2ds.mediaoptions import MediaOptions, TransformOptions
 from any2ds.transforming import Transforming
 from any2ds.transforms import Pipeline
 from any2ds.types import Row, Sample
@@ -59,7 +59,7 @@ def cpu_per_file(files: list[bytes], count: int, is_apart: bool) -> float:
 
 def cpu_of(files: list[bytes], count: int, is_apart: bool) -> float:
     """Seconds of CPU, with those of child processes."""
-    media = MediaOptions()
+    media = MediaOptions(TransformOptions(file_size=256))
     pipeline = Pipeline(media)
     began = _cpu()
     with (

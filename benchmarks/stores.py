@@ -126,9 +126,9 @@ def _pretend(bucket: Bucket, folder: Path | None, shards: int, options: OutputOp
                 (folder / name).unlink(missing_ok=True)
     listed = to_json(entries, options, is_open=False)
     if folder is None:
-        bucket.objects["resume/_shards.json"] = listed
+        bucket.objects["resume/.any2ds/shards"] = listed
     else:
-        (folder / "_shards.json").write_bytes(listed)
+        (folder / ".any2ds/shards").write_bytes(listed)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`_shards.json`, which tells of the finished shards."""
+"""`.any2ds/shards`, which tells of the finished shards."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def go(server: Server, tmp_path: Path) -> Go:
 
 
 def listed(out: Path) -> Any:
-    return json.loads((out / "_shards.json").read_bytes())
+    return json.loads((out / ".any2ds/shards").read_bytes())
 
 
 def expect_true(out: Path) -> None:
@@ -63,7 +63,7 @@ def expect_true(out: Path) -> None:
     assert said["nsamples"] == sum(each["successes"] for each in stats)
     assert [entry["nsamples"] for entry in said["shardlist"]] == [each["successes"] for each in stats]
     for entry, own in zip(said["shardlist"], stats, strict=True):
-        assert entry["filesize"] == (out / entry["url"]).stat().st_size
+        assert entry["filesize"] == (out / ".any2ds" / entry["url"]).stat().st_size
         assert (entry["shard_id"], entry["count"], entry["bytes"]) == (own["shard_id"], own["count"], own["bytes"])
         assert entry["exts"] == own["exts"]
 
@@ -124,16 +124,16 @@ class TestRun:
 
     def test_where_no_job_was_begun_it_is_not_written_again(self, go: Go, tmp_path: Path) -> None:
         go(*range(5))
-        before = (tmp_path / "out" / "_shards.json").stat().st_ino
+        before = (tmp_path / "out" / ".any2ds/shards").stat().st_ino
         go(*range(5))
-        assert (tmp_path / "out" / "_shards.json").stat().st_ino == before
+        assert (tmp_path / "out" / ".any2ds/shards").stat().st_ino == before
 
     @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"open": false, "shardlist": [{}]}', b"\xff", None])
     def test_where_it_is_garbage_or_absent_it_is_made_of_the_stats(
         self, go: Go, tmp_path: Path, content: bytes | None
     ) -> None:
         go(*range(5))
-        path = tmp_path / "out" / "_shards.json"
+        path = tmp_path / "out" / ".any2ds/shards"
         before = path.read_bytes()
         path.unlink() if content is None else path.write_bytes(content)
         go(*range(5))
@@ -156,10 +156,10 @@ class TestRun:
         go(*range(4))
         false = listed(out)
         false["shardlist"][0]["bytes"] = 7
-        (out / "_shards.json").write_text(json.dumps(false, separators=(",", ":")))
+        (out / ".any2ds/shards").write_text(json.dumps(false, separators=(",", ":")))
         go(*range(6))
         assert listed(out)["shardlist"][0]["bytes"] == 7
-        (out / "_shards.json").write_text(json.dumps({**listed(out), "open": True}))
+        (out / ".any2ds/shards").write_text(json.dumps({**listed(out), "open": True}))
         go(*range(6))
         expect_true(out)
 
@@ -168,9 +168,9 @@ class TestRun:
         go(*range(4))
         false = listed(out)
         false["shardlist"][0]["nsamples"] = 1
-        (out / "_shards.json").write_text(json.dumps(false, separators=(",", ":")))
-        (out / "_swap" / "00000").mkdir(parents=True)
-        (out / "_swap" / "00000" / "_commit").write_text("[]")  # all is moved, and the process died
+        (out / ".any2ds/shards").write_text(json.dumps(false, separators=(",", ":")))
+        (out / ".any2ds/swap" / "00000").mkdir(parents=True)
+        (out / ".any2ds/swap" / "00000" / "_commit").write_text("[]")  # all is moved, and the process died
         go(*range(4))
         expect_true(out)
 
@@ -185,7 +185,7 @@ class TestRun:
 
     def test_a_folder_is_listed_by_its_name(self, go: Go, tmp_path: Path) -> None:
         go(*range(4), output_format="files")
-        assert [entry["url"] for entry in listed(tmp_path / "out")["shardlist"]] == ["00000", "00001"]
+        assert [entry["url"] for entry in listed(tmp_path / "out")["shardlist"]] == ["../00000", "../00001"]
         assert listed(tmp_path / "out")["pattern"] == "{00000..00001}"
 
     def test_overwriting_removes_it(self, go: Go, tmp_path: Path) -> None:
@@ -197,11 +197,11 @@ class TestRun:
     def test_that_it_cannot_be_written_is_told_once_and_fails_nothing(
         self, go: Go, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        (tmp_path / "out" / "_shards.json" / "in the way").mkdir(parents=True)
+        (tmp_path / "out" / ".any2ds/shards" / "in the way").mkdir(parents=True)
         assert go(*range(12)).shards == 6
-        told = [record.getMessage() for record in caplog.records if "_shards.json" in record.getMessage()]
+        told = [record.getMessage() for record in caplog.records if ".any2ds/shards" in record.getMessage()]
         assert len(told) == 1
-        assert told[0].startswith("_shards.json cannot be kept up to date")
+        assert told[0].startswith(".any2ds/shards cannot be kept up to date")
 
     def test_while_a_run_goes_on_it_is_open_and_lists_what_is_finished(self, tmp_path: Path) -> None:
         out, urls = tmp_path / "out", [f"{number}.bin" for number in range(6)]
@@ -213,7 +213,7 @@ class TestRun:
             options |= {"distributor": "inline", "output_folder": out}
             running = pool.submit(lambda: download([server.url(name) for name in urls], **options))
             try:
-                wait_until(lambda: (out / "_shards.json").exists() and listed(out)["shards"] == 2)
+                wait_until(lambda: (out / ".any2ds/shards").exists() and listed(out)["shards"] == 2)
                 assert listed(out)["open"] is True
             finally:
                 server.release()
@@ -230,7 +230,7 @@ class TestRun:
             command = [sys.executable, "-m", "any2ds", f"--url_list={tmp_path / 'urls.txt'}", f"--output_folder={out}"]
             command += ["--output_format=webdataset", "--number_sample_per_shard=2", "--quiet", "--timeout=0"]
             with subprocess.Popen(command) as running:
-                wait_until(lambda: (out / "_shards.json").exists() and listed(out)["shards"] == 2)
+                wait_until(lambda: (out / ".any2ds/shards").exists() and listed(out)["shards"] == 2)
                 running.kill()
             assert listed(out)["open"] is True
             server.release()
@@ -247,7 +247,7 @@ class TestRun:
         download(urls, output_folder=out.url, **options)
         (tmp_path / "media" / "99.bin").write_bytes(b"late" * 1000)
         retry(out.url, codes="all", distributor="inline", quiet=True)
-        said = json.loads(out.read("_shards.json") or b"")
+        said = json.loads(out.read(".any2ds/shards") or b"")
         assert (said["open"], said["pattern"]) == (False, "{00000..00001}.tar")
         assert [entry["nsamples"] for entry in said["shardlist"]] == [2, 2]
         sizes = out.sizes()
@@ -260,7 +260,7 @@ class TestRun:
         go(*range(4))
         theirs = {"count": 2, "successes": 2, "failed_to_download": 0, "failed_to_resize": 0, "status_dict": {}}
         (out / "00000_stats.json").write_text(json.dumps(theirs))
-        (out / "_shards.json").unlink()
+        (out / ".any2ds/shards").unlink()
         go(*range(8))
         first = listed(out)["shardlist"][0]
         assert (first["nsamples"], first["filesize"]) == (2, (out / "00000.tar").stat().st_size)

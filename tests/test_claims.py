@@ -27,6 +27,7 @@ from any2ds.cli import run
 from any2ds.errors import OptionError, OutputError, OutputInUse
 from any2ds.lock import locked
 from any2ds.storage import OutputFolder
+from any2ds.testing.folder import names_in
 from any2ds.testing.ftp import Ftp
 from any2ds.testing.processes import LONG, children, is_running, wait_until, wait_until_gone
 from any2ds.testing.s3 import Wsgi, served
@@ -301,7 +302,9 @@ def test_one_that_is_suspended_and_wakes_up_when_others_have_its_shards_publishe
     folder = OutputFolder(output if remote else str(tmp_path / "out"))
 
     def there() -> dict[str, bytes | None]:
-        return dict(folder.read_many([name for name in folder.names() if not name.startswith(("_lock", "_tmp"))]))
+        return dict(
+            folder.read_many([n for n in names_in(folder) if not n.startswith((".any2ds/lock", ".any2ds/tmp"))])
+        )
 
     with serving(media, tmp_path, {"0": ["hold", "ok"], "3": ["hold", "ok"]}) as server:
         asleep = nursery.begin(tmp_path, output=output, intervals=SHORT)
@@ -313,7 +316,7 @@ def test_one_that_is_suspended_and_wakes_up_when_others_have_its_shards_publishe
         server.release()
         asleep.signal(signal.SIGCONT)
         assert asleep.end() == 1
-        assert "its _lock_claim-" in asleep.said
+        assert "its .any2ds/lock-claim-" in asleep.said
         assert "was removed" in asleep.said
         assert there() == before
         assert (server.counts["0"], server.counts["3"]) == (2, 2)
@@ -503,7 +506,7 @@ def test_a_run_that_has_the_folder_alone_removes_the_claims_of_dead_ones(
         os.kill(dead.pid, signal.SIGKILL)
         dead.end()
         wait_until_gone(processes)
-        assert list((tmp_path / "out" / "_claims").iterdir())
+        assert list((tmp_path / "out" / ".any2ds/claims").iterdir())
         download(
             str(tmp_path / "urls.txt"),
             output_folder=tmp_path / "out",

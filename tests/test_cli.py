@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from any2ds.config import declared
+from any2ds.testing.folder import names_in
 from any2ds.testing.processes import LONG, children, is_running
 from any2ds.testing.server import serve
 from any2ds.version import __version__
@@ -61,7 +62,6 @@ def test_every_option_of_the_table_works_from_the_command_line(media: Path, tmp_
             "--retries=1",
             "--compute_md5=False",
             "--compute_hash=sha512",
-            "--subjob_size=10",
             "--distributor=multiprocessing",
             "--disable_all_reencoding",
             "--file_ext=bin",
@@ -78,9 +78,9 @@ def test_every_option_of_the_table_works_from_the_command_line(media: Path, tmp_
         assert server.max_concurrent <= 3
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
     assert agents == {"tester/1 (+https://example.org)"}
-    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    names = names_in(tmp_path / "out")
     of_shards = [f"{n}{end}" for n in ("000", "001") for end in (".parquet", ".tar", ".tar.idx", "_stats.json")]
-    assert names == [*of_shards, "_run.json", "_shards.json", "report.html"]
+    assert names == {*of_shards, ".any2ds/run", ".any2ds/shards", "report.html"}
     tar = subprocess.run(["tar", "tf", "out/000.tar"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert tar.stdout.split()[:3] == ["0000.bin", "0000.txt", "0000.json"]
     described = subprocess.run(
@@ -121,8 +121,11 @@ REFUSED = [
     (["--url_list=urls.txt", "--timeout=soon"], "a number of seconds"),
     (["--url_list=urls.txt", "--thread_count=0"], "at least 1"),
     (["--url_list=urls.txt", "--thread_count"], "needs a value"),
-    (["--url_list=urls.txt", "--file_ext=json"], "json the metadata's"),
-    (["--url_list=urls.txt", "--file_ext=TXT"], "json the metadata's"),
+    (
+        ["--url_list=urls.txt", "--file_ext=json"],
+        ".json is the extension of the metadata",
+    ),
+    (["--url_list=table.csv", "--file_ext=TXT", "--caption_col=text"], ".txt is the extension of the caption"),
     (["--url_list=urls.txt", "--user_agent=é"], "ASCII"),
     (["--url_list=urls.txt", "--compute_hash=crc"], "one of md5, sha256, sha512"),
     (["--url_list=urls.txt", "--distributor=cloud"], "inline, multiprocessing"),
@@ -131,15 +134,23 @@ REFUSED = [
     (["--output_format=webdataset"], "url_list is missing"),
     (["--url_list=absent.txt"], "absent.txt"),
     (["--url_list=empty.txt"], "empty"),
-    (["--url_list=urls.txt", "--caption_col=text"], "columns that exist: url"),
+    (["--url_list=urls.txt", "--caption_col=text"], "holds nothing but URLs, and has no column 'text'"),
+    (["--url_list="], "url_list='' "),
     (["--url_list=table.csv", "--url_col=URL"], "columns that exist: url, text"),
     (["--url_list=table.csv", "--save_additional_columns=text,size"], "columns that exist: url, text"),
     (["--url_list=urls.txt", "--output_folder=urls.txt/out"], "cannot be written"),
     (["--url_list=gs://bucket/urls.txt"], "pip install 'any2ds[gcs]'"),
     (["--url_list=urls.txt", "--output_folder=gs://bucket/out"], "pip install 'any2ds[gcs]'"),
     (["--url_list=urls.txt", "--distributor=pyspark"], "pip install 'any2ds[spark]'"),
-    (["--url_list=urls.txt", "--ray_address=head:6379"], "ray_address is for distributor=ray"),
-    (["--url_list=urls.txt", "--beam_options=--runner=DirectRunner"], "beam_options is for distributor=beam"),
+    (["--url_list=urls.txt", "--ray_address=head:6379"], "ray_address has no effect without distributor=ray"),
+    (
+        ["--url_list=urls.txt", "--beam_options=--runner=DirectRunner"],
+        "beam_options has no effect without distributor=beam",
+    ),
+    (["--url_list=urls.txt", "--on_hash_mismatch=drop"], "add --verify_hash=... or leave it out"),
+    (["--url_list=urls.txt", "--bbox_col="], "a value that is not empty, or None for none"),
+    (["--url_list=urls.txt", "--transform="], "a value that is not empty, or None for none"),
+    (["retry", "out", "--tensorboard_dir=logs"], "add --reporters=tensorboard or leave it out"),
     (["--url_list=urls.txt", "--output_folder=memory://out"], "--distributor=inline"),
     (["--config=absent.yaml"], "absent.yaml"),
     (["--config=bad.yaml"], "did you mean timeout?"),
@@ -196,7 +207,7 @@ def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_created(
 def test_a_list_that_breaks_off_is_used_up_to_there_and_the_place_is_told(media: Path, tmp_path: Path) -> None:
     with serve(media) as server:
         (tmp_path / "urls.csv").write_text(f"url,n\n{server.url('0')},0\n{server.url('1')},1\nbroken,2,3,4\nx,5\n")
-        ran = any2ds("--url_list=urls.csv", "--quiet", cwd=tmp_path)
+        ran = any2ds("--url_list=urls.csv", "--on_bad_row=stop", "--quiet", cwd=tmp_path)
     assert ran.returncode == 1
     assert ran.stderr.startswith("any2ds: ")
     assert ran.stderr.count("\n") == 1
@@ -246,6 +257,13 @@ def test_a_file_in_the_folder_at_hand_is_not_run(media: Path, tmp_path: Path) ->
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+def test_without_arguments_help_is_shown(tmp_path: Path) -> None:
+    alone, asked = any2ds(cwd=tmp_path), any2ds("--help", cwd=tmp_path)
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert alone.stdout == asked.stdout
+    assert "--url_list" in alone.stdout
+
+
 def test_help_and_version(tmp_path: Path) -> None:
     shown = any2ds("--help", cwd=tmp_path)
     assert shown.returncode == 0
@@ -277,8 +295,8 @@ def test_stopping_without_grace_ends_at_once_and_leaves_nothing_behind(
         assert not any(map(is_running, workers))
         out = tmp_path / "files"
         assert not (out / "00002").exists()
-        assert not [path.name for path in out.iterdir() if path.name.startswith(("_tmp", "_lock"))]
+        assert not [name for name in names_in(out) if name.startswith((".any2ds/tmp", ".any2ds/lock"))]
         server.release()
         again = any2ds("--url_list=urls.txt", "--number_sample_per_shard=2", "--quiet", cwd=tmp_path)
     assert again.returncode == 0
-    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["00000", "00001", "00002"]
+    assert sorted(path.name for path in out.glob("[!.]*") if path.is_dir()) == ["00000", "00001", "00002"]

@@ -67,7 +67,7 @@ def test_the_batch_script_makes_a_dataset_with_its_tasks(server: Server, tmp_pat
     assert done.returncode == 0, done.stderr
     for rank in range(2):
         assert f"SLURM_PROCID says that this is rank {rank} of 2" in " ".join(done.stderr.split())
-    listed = json.loads((tmp_path / "dataset" / "_shards.json").read_bytes())
+    listed = json.loads((tmp_path / "dataset" / ".any2ds/shards").read_bytes())
     assert (listed["shards"], listed["open"]) == (6, False)
     assert (tmp_path / "dataset" / "report.html").exists()
     assert set(server.counts.values()) == {1}  # robots.txt is asked for by each
@@ -117,5 +117,5 @@ def test_the_job_makes_a_dataset_with_its_pods(server: Server, tmp_path: Path, s
             assert one.ended() == 0, one.said
         said = [json.loads(line) for line in pods[3].said.splitlines()]
     assert [each["member"] for each in said if each["event"] == "start"] == [f"rank-3-of-{count}"]
-    listed = json.loads(fs.cat_file("my-bucket/dataset/_shards.json"))
+    listed = json.loads(fs.cat_file("my-bucket/dataset/.any2ds/shards"))
     assert (listed["shards"], listed["open"]) == (ROWS, False)

@@ -8,7 +8,17 @@ from any2ds.types import FAILURE_CODES, failure_code
 FAILED = "failed_to_download"
 
 
-@pytest.mark.parametrize("code", [*FAILURE_CODES, "http_403", "http_404", "http_429", "http_500", "http_503"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        *(code for code in FAILURE_CODES if code != "bad_row"),
+        "http_403",
+        "http_404",
+        "http_429",
+        "http_500",
+        "http_503",
+    ],
+)
 def test_a_failure_is_meant_by_its_code_and_by_its_classes(code: str) -> None:
     own_class = f"{code[:6]}xx" if code[:6] in ("http_4", "http_5") else None
     for word in ("all", "transient", "http_4xx", "http_5xx", *FAILURE_CODES, "http_403", "http_404", "http_429"):
@@ -29,6 +39,12 @@ def test_a_failure_without_a_known_code_may_have_passed() -> None:
     assert not Meant(["transient"])("failed_to_resize", None)
     assert Meant(["all"])("failed_to_resize", None)
     assert not Meant([])(FAILED, None)
+
+
+def test_a_row_that_could_not_be_read_is_never_meant() -> None:
+    assert not Meant(["all", "transient"])(FAILED, "bad_row")
+    with pytest.raises(ValueError, match="there is none in a row that could not be read"):
+        checked(["bad_row"])
 
 
 def test_words_are_checked() -> None:

@@ -17,6 +17,7 @@ import any2ds
 from any2ds import UsageError, card, download, inspect, report, retry, verify
 from any2ds.datasetcard import code, plain
 from any2ds.hub import features_of_columns, features_of_members, header, size_category, split
+from any2ds.testing.folder import names_in
 from any2ds.testing.server import Server, serve
 
 EVIL = "<img src=x onerror=alert(1)> [a](http://evil) | `x` **b** \n---\nlicense: stolen\n<!-- any2ds card: end -->"
@@ -158,7 +159,7 @@ def test_other_commands_do_not_mind_it(form: str, make: Callable[..., Any], tmp_
     assert head(after)["configs"][0]["description"] != head(before)["configs"][0]["description"]
     make(tmp_path, form, rows=7, incremental_mode="overwrite")
     assert (tmp_path / "README.md").exists()
-    assert not list(tmp_path.glob("_*")) or {path.name for path in tmp_path.glob("_*")} == {"_run.json", "_shards.json"}
+    assert {name for name in names_in(tmp_path) if name.startswith(".")} <= {".any2ds/run", ".any2ds/shards"}
 
 
 def test_a_store(s3_server: None, make: Callable[..., Any], tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from any2ds.fetch.urls import normalize
 from any2ds.layout import Layout
 from any2ds.plan import plan
 from any2ds.shard import OpenShard
+from any2ds.testing.folder import files_in
 from any2ds.testing.server import serve
 from any2ds.types import DUPLICATE, Progress, Sample, ShardReport, release
 from any2ds.worker import ShardWorker
@@ -453,14 +454,14 @@ def test_going_on_gives_what_a_run_without_a_break_gives(media: Path, tmp_path: 
         urls = [server.url(str(n * n % 7)) for n in range(20)]
         fetched(urls, **options)
         out = tmp_path / "out"
-        before = {path.name: path.read_bytes() for path in out.iterdir() if "stats" not in path.name}
+        before = {name: data for name, data in files_in(out).items() if "stats" not in name}
         for name in ("00000_stats.json", "00003_stats.json"):
             (out / name).unlink()
         server.counts.clear()
         report = fetched(urls, **options)
     assert (report.shards, report.skipped_shards) == (2, 5)
     assert server.counts == {str(n): 1 for n in {0, 1, 4}}  # the first three rows; in shard 3 all are duplicates
-    assert {path.name: path.read_bytes() for path in out.iterdir() if "stats" not in path.name} == before
+    assert {name: data for name, data in files_in(out).items() if "stats" not in name} == before
 
 
 def test_a_list_that_grew_points_at_its_finished_shards(media: Path, tmp_path: Path, fetched: Download) -> None:

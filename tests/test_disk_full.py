@@ -17,6 +17,7 @@ from any2ds.cli import run
 from any2ds.errors import DiskFull
 from any2ds.registry import load
 from any2ds.storage.disk import Room, is_full
+from any2ds.testing.folder import names_in
 from any2ds.testing.server import Server, serve
 from any2ds.testing.smalldisk import SmallDisk, small_disk
 
@@ -49,9 +50,9 @@ def fetch(server: Server, output: Path, disk: SmallDisk, **options: Any) -> Any:
 def stored(output: Path, output_format: str) -> dict[int, list[str]]:
     """The keys of each finished shard, as they are read back. Nothing else is in the folder."""
     writer = load("writers", output_format)
-    found, expected = {}, {"_run.json"}
-    of_all = {"_shards.json", "features.json", "dataset_info.json", "report.html"}  # for which there may be no room
-    expected |= of_all.intersection(os.listdir(output))
+    found, expected = {}, {".any2ds/run"}
+    of_all = {".any2ds/shards", "features.json", "dataset_info.json", "report.html"}  # for which there may be no room
+    expected |= of_all.intersection(names_in(output))
     for stats in output.glob("*_stats.json"):
         name = stats.name.removesuffix("_stats.json")
         data = output / f"{name}.{writer.extension}".rstrip(".")
@@ -60,7 +61,7 @@ def stored(output: Path, output_format: str) -> dict[int, list[str]]:
         assert pq.read_metadata(output / f"{name}.parquet").num_rows == len(samples)
         found[int(name)] = [sample.key for sample in samples]
         expected |= {stats.name, data.name, f"{name}.parquet", *(f"{name}{end}" for end in writer.sidecars)}
-    assert set(os.listdir(output)) == expected
+    assert names_in(output) == expected
     return found
 
 
@@ -81,10 +82,10 @@ def test_a_full_disk_ends_the_run_without_a_half_shard_and_more_room_lets_it_go_
     assert str(output) in str(caught.value)
     assert "run the same command again" in str(caught.value)
     # A data file may be there whose turn to be published was when the room ended: no stats say that it is a shard.
-    unfinished = [path for path in output.iterdir() if not (output / f"{path.name[:5]}_stats.json").exists()]
-    of_all = {"_run.", "_shar", "featu", "datas"}
+    unfinished = [path for path in output.glob("[!.]*") if not (output / f"{path.name[:5]}_stats.json").exists()]
+    of_all = {"featu", "datas"}
     assert {path.name[:5] for path in unfinished} <= of_all | {f"{shard:05d}" for shard in range(10)}
-    assert not (output / "_tmp").exists()
+    assert not (output / ".any2ds/tmp").exists()
     assert len(list(output.glob("*_stats.json"))) < _ROWS // 4
     disk.grow()
     report = fetch(server, output, disk, output_format=output_format)
@@ -105,7 +106,7 @@ def test_processes_hand_on_that_the_disk_is_full(
     assert "the disk of" in said
     assert "Make room there" in said
     assert "shards could not be written" not in said
-    assert not (output / "_tmp").exists()
+    assert not (output / ".any2ds/tmp").exists()
     disk.grow()
     assert run([*command, f"--min_free_bytes={disk.min_free_bytes}"]) == 0
     expect_all(output)
@@ -119,7 +120,7 @@ def test_a_staging_folder_that_fills_is_named_and_another_one_goes_on(
         fetch(server, output, disk, staging_dir=staging, number_sample_per_shard=40)
     assert str(staging) in str(caught.value)
     assert not any(staging.glob("*"))
-    assert {path.name for path in output.glob("*")} <= {"_run.json"}
+    assert names_in(output) <= {".any2ds/run"}
     disk.grow()
     fetch(server, output, disk, staging_dir=tmp_path, number_sample_per_shard=40)
     assert len(stored(output, "webdataset")[0]) == _ROWS
@@ -139,7 +140,7 @@ def test_a_spool_that_fills_ends_the_run(tmp_path: Path, disk: SmallDisk) -> Non
             fetch(server, output, disk, **options)
         server.release()
         assert str(staging) in str(caught.value)
-        assert {path.name for path in output.glob("*")} <= {"_run.json"}
+        assert names_in(output) <= {".any2ds/run"}
         disk.grow()
         fetch(server, output, disk, **options)
     assert len(stored(output, "webdataset")[0]) == _ROWS

@@ -21,6 +21,7 @@ from PIL import Image
 
 from any2ds import download
 from any2ds.errors import OutputError
+from any2ds.testing.folder import files_in, names_in
 from any2ds.testing.records import examples
 from any2ds.testing.server import Server, serve
 
@@ -142,7 +143,7 @@ def test_every_input_into_every_output(
         assert metadata["number"].dtype == "int64"
     counts = [json.loads(path.read_text())["count"] for path in sorted(out.glob("*_stats.json"))]
     assert counts == [5, 5, 2]
-    assert sorted(path.name for path in out.iterdir() if path.name.startswith("_")) == ["_run.json", "_shards.json"]
+    assert {name for name in names_in(out) if name.startswith(".")} == {".any2ds/run", ".any2ds/shards"}
 
 
 def test_captions_and_metadata_lie_beside_the_file(rows: pa.Table, tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_a_second_run_makes_what_is_missing_and_nothing_else(server: Server, row
         "quiet": True,
     }
     download(**options)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    before = files_in(out)
     for name in ("00001_stats.json", "00001.parquet"):
         (out / name).unlink()
     (out / "00001.tar").write_bytes(b"half a sh")
@@ -193,7 +194,7 @@ def test_a_second_run_makes_what_is_missing_and_nothing_else(server: Server, row
     report = download(**options)
     assert (report.shards, report.skipped_shards) == (1, 2)
     assert len(server.requests) - asked == 5
-    after = {path.name: path.read_bytes() for path in out.iterdir()}
+    after = files_in(out)
     assert {name for name in after if after[name] != before[name]} == {"00001_stats.json"}
     assert set(after) == set(before)
 
@@ -217,9 +218,14 @@ def test_another_list_is_not_mixed_into_a_dataset(server: Server, rows: pa.Table
         download(url_list=rows, **{**options, "number_sample_per_shard": 6})
 
 
-def test_items_may_be_given_as_a_python_list(server: Server, media: Path, tmp_path: Path) -> None:
-    report = download([server.url("0.png"), server.url("1.png")], output_folder=tmp_path / "out", quiet=True)
-    assert report.successes == 2
+def test_items_and_folder_may_be_given_by_position_and_what_is_no_url_is_a_failed_row(
+    server: Server, media: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "urls.txt").write_text(server.url("2.png"))
+    monkeypatch.chdir(tmp_path)
+    given = [server.url("0.png"), server.url("1.png"), "", None, float("nan"), "urls.txt", str(tmp_path)]
+    report = download(given, "out", quiet=True)
+    assert dict(report.status_dict) == {"success": 2, "bad_url": 5}
     assert read_files(tmp_path / "out") == [(f"00000000{n}", (media / f"{n}.png").read_bytes()) for n in (0, 1)]
 
 

@@ -29,6 +29,7 @@ from any2ds.stopping import stoppable
 from any2ds.storage.patience import Patience
 from any2ds.storage.staging import sweep
 from any2ds.testing.distributing import ScriptedWorker, jobs_of
+from any2ds.testing.folder import names_in
 from any2ds.testing.processes import LONG, children, is_running, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
 from any2ds.testing.stuck import StuckFetchers
@@ -82,7 +83,7 @@ def expect_whole(out: Path, shards: int, rows: int) -> None:
         keys += table["key"].to_pylist()
     assert len(keys) == len(set(keys)) == rows
     assert len(list(out.glob("*_stats.json"))) == shards
-    assert not (out / "_tmp").exists()
+    assert not (out / ".any2ds/tmp").exists()
 
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -217,7 +218,7 @@ def test_a_shard_whose_report_went_down_with_its_process_is_not_made_twice(
     assert made(events) == [0, 1, 2]
     targets = Counter(request.target for request in server.requests)
     assert [targets[f"/ok?{n}"] for n in range(5, 10)] == [1] * 5
-    sweep(out / "_tmp")
+    sweep(out / ".any2ds/tmp")
     expect_whole(out, 3, 15)
 
 
@@ -372,7 +373,7 @@ def test_what_is_not_finished_in_time_is_given_up(
     wait_until_gone(workers)
     out = tmp_path / "out"
     assert not list(out.glob("00001*"))
-    assert not (out / "_tmp").exists()
+    assert not (out / ".any2ds/tmp").exists()
 
 
 @pytest.mark.parametrize("signals", [1, 2])
@@ -407,7 +408,7 @@ def test_shards_that_cannot_be_finished_are_not_waited_for(tmp_path: Path, serve
     assert time.monotonic() - started < WAIT / 2
     assert running.returncode == 143
     wait_until_gone(workers)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["_run.json"]
+    assert names_in(tmp_path / "out") == {".any2ds/run"}
 
 
 def test_what_nohup_has_ignored_stays_ignored() -> None:

@@ -169,7 +169,7 @@ def test_files_of_a_list_are_cut_each_by_itself(go: Go, out: Path, tmp_path: Pat
     report = go(tmp_path / "lists")
     assert (report.shards, report.skipped_shards, report.count) == (2, 2, 5)
     assert urls_by_key(out) == a + b
-    (segment,) = json.loads((out / "_run.json").read_text())["lists"]
+    (segment,) = json.loads((out / ".any2ds/run").read_text())["lists"]
     assert (segment["cut"], segment["rows"], segment["shards"]) == ("file", 9, 4)
     put(tmp_path / "lists" / "c.txt", urls("c"))
     (out / "00000_stats.json").unlink()
@@ -189,8 +189,14 @@ def test_a_list_that_was_one_file_then(go: Go, out: Path, tmp_path: Path) -> Non
     put(tmp_path / "lists" / "a.txt", rows[:4])
     put(tmp_path / "lists" / "b.txt", rows[4:])
     assert go(tmp_path / "lists").count == 5
-    assert json.loads((out / "_run.json").read_text())["lists"][0]["cut"] == "list"
+    assert json.loads((out / ".any2ds/run").read_text())["lists"][0]["cut"] == "list"
     assert urls_by_key(out) == rows
+
+
+def test_it_is_not_completed_in_another_order(go: Go, out: Path, tmp_path: Path) -> None:
+    Theirs(out).shard(0, urls(0, 1, 2))
+    words = refused(go, out, put(tmp_path / "urls.txt", urls(*range(9))), shuffle=7)
+    assert "in the order of the list: complete it without shuffle" in words
 
 
 def test_rows_that_they_lost_count_as_theirs(go: Go, out: Path) -> None:
@@ -217,6 +223,16 @@ def test_stats_that_they_have_not_written_to_the_end(go: Go, out: Path) -> None:
         ({}, {"output_format": "parquet"}, "its shards are webdataset: --output_format=webdataset"),
         ({"format": "tfrecord"}, {}, "holds tfrecord shards of img2dataset, whose records are others"),
         ({"format": "dummy"}, {}, "holds shards of img2dataset without metadata"),
+        (
+            {"tool": "any2dataset"},
+            {"encode_format": "webp"},
+            "its files are stored as they arrived: leave out encode_format",
+        ),
+        (
+            {"tool": "any2dataset"},
+            {"preset": "img2dataset", "oom_shard_count": 5},
+            "(--preset=img2dataset)",
+        ),
         ({}, {"dedupe": "run"}, "its duplicates were fetched: --dedupe=shard"),
         (
             {},
@@ -226,7 +242,7 @@ def test_stats_that_they_have_not_written_to_the_end(go: Go, out: Path) -> None:
         ({}, {"number_sample_per_shard": 100}, "rows: it may want --number_sample_per_shard=3"),
         ({}, {"number_sample_per_shard": 9}, "shard 00000 has 3 rows, and would have 9; it was made by img2dataset"),
         ({}, {"incremental_mode": "extend"}, "was begun by img2dataset: complete it first"),
-        ({}, {"incremental_mode": "overwrite"}, "no _run.json that says they are any2ds's own"),
+        ({}, {"incremental_mode": "overwrite"}, "no .any2ds/run that says they are any2ds's own"),
     ],
 )
 def test_other_options_than_theirs(

@@ -10,6 +10,7 @@ LAYERS = [
     {"version", "errors", "types", "stored", "vitals", "histogram"},
     {
         "parsers",
+        "needs",
         "mediaoptions",
         "watchoptions",
         "config",
@@ -37,6 +38,7 @@ LAYERS = [
         "membership",
         "buffer",
         "metadata",
+        "badrows",
         "tables",
         "media",
         "shardlist",
@@ -44,7 +46,7 @@ LAYERS = [
         "footprint",
     },
     {"readers", "fetch", "transforms", "writers", "distributors", "reporters"},
-    {"sources", "plan", "dedupe", "resume", "failed", "claims"}
+    {"sources", "shuffle", "plan", "dedupe", "resume", "failed", "claims"}
     | {
         "jobrows",
         "workshop",

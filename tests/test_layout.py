@@ -53,5 +53,12 @@ def test_names_of_stats_tell_which_shards_are_finished_and_no_other_file_does(
 
 
 def test_only_stats_files_mark_a_shard_as_finished() -> None:
-    names = ["00000_stats.json", "00001.tar", "00001.parquet", "_run.json", "x_stats.json", "00007_stats.json", "_tmp"]
+    names = [
+        "00000_stats.json",
+        "00001.tar",
+        "00001.parquet",
+        ".any2ds/run",
+        "x_stats.json",
+        "00007_stats.json",
+    ]
     assert finished_shards(names) == {0, 7}

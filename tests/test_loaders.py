@@ -61,7 +61,7 @@ def run(code: str, folder: Path) -> int:
 @pytest.mark.parametrize("form", ["webdataset", "parquet", "files"])
 def test_snippets_run_as_they_stand(form: str, made: Callable[..., Any], tmp_path: Path) -> None:
     folder = tmp_path / ("odd" if sys.platform == "win32" else ODD)
-    made(folder, form, data_column="a file" if form == "parquet" else "data")
+    made(folder, form, **({"data_column": "a file"} if form == "parquet" else {}))
     here = {"webdataset", "plain files", "pandas", "pyarrow", "DuckDB"}  # the others in tests/reading
     found = {each.loader: each.code for each in snippets(str(folder))}
     for loader in here.intersection(found):

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 import s3fs
 
-from any2ds import download
+from any2ds import download, layout
 from any2ds.config import Config
 from any2ds.errors import LockLost, OutputError, OutputInUse
 from any2ds.lock import Guard, Intervals, locked
@@ -29,6 +29,7 @@ from any2ds.remake.swap import swap
 from any2ds.storage import OutputFolder
 from any2ds.storage.owner import Owner
 from any2ds.storage.staging import staging
+from any2ds.testing.folder import names_in
 from any2ds.testing.server import serve
 from any2ds.types import Event, ShardError
 from any2ds.worker import ShardWorker
@@ -42,7 +43,18 @@ def record_of(owner: Owner, beat: int = 0) -> bytes:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(names_in(folder))
+
+
+def lock_file(out: OutputFolder) -> Path:
+    """Its path, in a folder that is there."""
+    path = Path(out.path) / layout.LOCK_FILE
+    path.parent.mkdir(exist_ok=True)
+    return path
+
+
+def put(out: OutputFolder, content: bytes) -> None:
+    lock_file(out).write_bytes(content)
 
 
 @pytest.fixture
@@ -85,13 +97,13 @@ def beating(write: Any, owner: Owner = ELSEWHERE) -> Iterator[None]:
 def test_a_folder_is_had_once_and_nothing_of_it_stays(out: OutputFolder) -> None:
     path = Path(out.path)
     with locked(out, "download", QUICK):
-        assert names(path) == ["_lock", "_lock.json"]
+        assert names(path) == [".any2ds/lock", ".any2ds/lock.flock"]
         with (
             pytest.raises(OutputInUse, match=r"in use by another run \(download, process \d+ on "),
             locked(OutputFolder(out.path + "/."), "retry", QUICK),
         ):
             raise AssertionError
-        assert names(path) == ["_lock", "_lock.json"]
+        assert names(path) == [".any2ds/lock", ".any2ds/lock.flock"]
     assert names(path) == []
     with pytest.raises(ZeroDivisionError), locked(out, "download", QUICK):
         raise ZeroDivisionError
@@ -106,8 +118,8 @@ def test_a_folder_that_was_made_for_nothing_is_removed_again(tmp_path: Path) -> 
     assert names(tmp_path) == ["a"]
     assert names(tmp_path / "a") == []
     with locked(output, "download", QUICK):
-        output.write("_run.json", b"{}")
-    assert names(tmp_path / "a" / "b" / "c") == ["_run.json"]
+        output.write(".any2ds/run", b"{}")
+    assert names(tmp_path / "a" / "b" / "c") == [".any2ds/run"]
 
 
 def test_a_run_that_is_refused_for_its_options_changes_nothing(tmp_path: Path) -> None:
@@ -125,20 +137,20 @@ def test_a_run_that_is_refused_for_its_options_changes_nothing(tmp_path: Path) -
 def test_who_is_interrupted_on_the_way_to_it_leaves_nothing(
     out: OutputFolder, no_flock: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = Path(out.path) / "_lock.json"
+    path = lock_file(out)
     path.touch()  # whoever takes over a blank one has to wait whether others do, too
     seen = []
 
     def interrupted(seconds: float) -> None:
         if seconds == QUICK.settle:
-            seen.append(names(path.parent))
+            seen.append(names(Path(out.path)))
             raise KeyboardInterrupt
 
     monkeypatch.setattr("any2ds.lock.time.sleep", interrupted)
     with pytest.raises(KeyboardInterrupt), locked(out, "download", QUICK):
         raise AssertionError
-    assert seen == [["_lock.json"]]
-    assert names(path.parent) == []
+    assert seen == [[".any2ds/lock"]]
+    assert names(Path(out.path)) == []
 
 
 def test_of_many_at_the_same_moment_one_gets_it(out: OutputFolder) -> None:
@@ -245,18 +257,18 @@ def test_of_many_machines_one_gets_a_store_that_cannot_create_exclusively(
     ids=["pid reused", "other container"],
 )
 def test_a_dead_run_of_this_machine_is_succeeded_at_once(owner: Owner, out: OutputFolder) -> None:
-    (Path(out.path) / "_lock.json").write_bytes(record_of(owner))
-    (Path(out.path) / "_lock").write_bytes(record_of(owner))
+    put(out, record_of(owner))
+    (Path(out.path) / ".any2ds/lock.flock").write_bytes(record_of(owner))
     never = replace(QUICK, stale=1000, settle=1000)
     with locked(out, "download", never) as lock:
         (hold,) = lock.holds
-        assert hold.run in (Path(out.path) / "_lock.json").read_text()
+        assert hold.run in (Path(out.path) / ".any2ds/lock").read_text()
 
 
 def test_a_silent_run_of_another_machine_is_watched_and_succeeded(
     out: OutputFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (Path(out.path) / "_lock.json").write_bytes(record_of(ELSEWHERE))
+    put(out, record_of(ELSEWHERE))
     with caplog.at_level(logging.WARNING, "any2ds"), locked(out, "download", replace(QUICK, stale=0.2)):
         pass
     assert "process 12 on elsewhere" in caplog.text
@@ -264,7 +276,7 @@ def test_a_silent_run_of_another_machine_is_watched_and_succeeded(
 
 
 def test_a_run_of_another_machine_that_shows_signs_of_life_is_left_alone(out: OutputFolder) -> None:
-    path = Path(out.path) / "_lock.json"
+    path = lock_file(out)
     with (
         beating(path.write_bytes),
         pytest.raises(OutputInUse, match="process 12 on elsewhere"),
@@ -275,22 +287,22 @@ def test_a_run_of_another_machine_that_shows_signs_of_life_is_left_alone(out: Ou
 
 
 def test_a_lock_that_was_never_written_is_taken_and_a_foreign_file_of_its_name_is_not(out: OutputFolder) -> None:
-    path = Path(out.path) / "_lock.json"
+    path = lock_file(out)
     for blank in (b"", bytes(1024)):
-        path.write_bytes(blank)
+        put(out, blank)
         with locked(out, "download", QUICK):
             assert Holder.parse(path.read_bytes()) is not None
-    path.write_text('{"lockfileVersion": 3}')
+    put(out, b'{"lockfileVersion": 3}')
     with pytest.raises(OutputError, match="any2ds did not write"), locked(out, "download", QUICK):
         raise AssertionError
     assert path.read_text() == '{"lockfileVersion": 3}'
-    assert names(Path(out.path)) == ["_lock.json"]
+    assert names(Path(out.path)) == [".any2ds/lock"]
 
 
 @pytest.mark.usefixtures("no_flock")
 def test_of_many_that_wait_for_the_same_run_to_be_dead_one_succeeds_it(out: OutputFolder) -> None:
     count = 4
-    (Path(out.path) / "_lock.json").write_bytes(record_of(ELSEWHERE))
+    put(out, record_of(ELSEWHERE))
     everybody = threading.Barrier(count)
     said: list[str] = []
 
@@ -316,11 +328,11 @@ def test_of_many_that_wait_for_the_same_run_to_be_dead_one_succeeds_it(out: Outp
 def test_without_locks_of_the_system_signs_of_life_decide(out: OutputFolder) -> None:
     path = Path(out.path)
     with locked(out, "download", QUICK):
-        assert names(path) == ["_lock.json"]
+        assert names(path) == [".any2ds/lock"]
         with pytest.raises(OutputInUse, match="in use by another run"), locked(out, "download", QUICK):
             raise AssertionError
     assert names(path) == []
-    (path / "_lock.json").write_bytes(record_of(replace(Owner.here(), born="12")))
+    put(out, record_of(replace(Owner.here(), born="12")))
     with locked(out, "download", replace(QUICK, stale=1000)):
         pass
     with staging(out.staging_root) as mine:  # of a process that lives: it could publish
@@ -331,7 +343,7 @@ def test_without_locks_of_the_system_signs_of_life_decide(out: OutputFolder) -> 
 
 
 def test_a_run_that_lost_the_folder_ends_and_leaves_it_to_the_other(out: OutputFolder) -> None:
-    path = Path(out.path) / "_lock.json"
+    path = lock_file(out)
 
     class Endless:
         def map(self, worker: Any, jobs: Any) -> Iterator[Event]:
@@ -346,22 +358,22 @@ def test_a_run_that_lost_the_folder_ends_and_leaves_it_to_the_other(out: OutputF
         with pytest.raises(LockLost, match="taken over by another run"):
             guard()
         with pytest.raises(LockLost, match="taken over by another run"):
-            out.write("_run.json", b"{}")
+            out.write(".any2ds/run", b"{}")
         with pytest.raises(LockLost, match="process 12 on elsewhere"):
             list(lock.watched(Endless()).map(None, iter(())))  # type: ignore[arg-type]
     assert Holder.parse(path.read_bytes()).owner == ELSEWHERE  # type: ignore[union-attr]
     path.unlink()
-    with pytest.raises(LockLost, match=r"_lock.json was removed"):
+    with pytest.raises(LockLost, match=r".any2ds/lock was removed"):
         guard()
-    out.write("_run.json", b"{}")  # which has no lock to lose any more
+    out.write(".any2ds/run", b"{}")  # which has no lock to lose any more
 
 
 def test_a_run_that_lost_the_folder_removes_nothing_of_the_other(out: OutputFolder, tmp_path: Path) -> None:
-    of_other = Path(out.path) / "_swap" / "00000" / "00000.tar"
+    of_other = Path(out.path) / ".any2ds/swap" / "00000" / "00000.tar"
     mine = tmp_path / "mine"
     mine.write_bytes(b"mine")
     with locked(out, "download", QUICK):
-        (Path(out.path) / "_lock.json").write_bytes(record_of(ELSEWHERE))
+        put(out, record_of(ELSEWHERE))
         of_other.parent.mkdir(parents=True)
         of_other.write_bytes(b"of the other")  # which is about to write its commit
         with pytest.raises(LockLost):
@@ -369,7 +381,7 @@ def test_a_run_that_lost_the_folder_removes_nothing_of_the_other(out: OutputFold
         assert of_other.read_bytes() == b"of the other"
         for remove in (out.remove, out.remove_tree, lambda name: out.remove_many([name])):
             with pytest.raises(LockLost):
-                remove("_swap/00000/00000.tar")
+                remove(".any2ds/swap/00000/00000.tar")
         assert of_other.exists()
 
 
@@ -395,17 +407,17 @@ def test_a_worker_publishes_nothing_once_its_run_has_lost_the_folder(
             thread = threading.Thread(target=lambda: found.extend(worker(jobs_of(server.url("a")))))
             thread.start()
             server.wait_for("a")
-            output.fs.pipe_file(f"{output.path}/_lock.json", record_of(ELSEWHERE))
+            output.fs.pipe_file(f"{output.path}/.any2ds/lock", record_of(ELSEWHERE))
             server.release()
             thread.join(100)
             errors = [event for event in found if isinstance(event, ShardError)]
             assert len(errors) == 1
             assert "taken over by another run" in errors[0].reason
-            assert sorted(set(output.names()) - {"_lock", "_tmp"}) == ["_lock.json"]
+            assert sorted(names_in(output) - {".any2ds/lock.flock", ".any2ds/tmp"}) == [".any2ds/lock"]
             late = ShardWorker(config.output, config.fetch, holds=lock.holds)
             with pytest.raises(LockLost):
                 list(late(jobs_of(server.url("a"))))
-        assert sorted(output.names()) == (["_lock.json"] if remote else ["_lock", "_lock.json"])
+        assert sorted(names_in(output)) == ([".any2ds/lock"] if remote else [".any2ds/lock", ".any2ds/lock.flock"])
 
 
 def test_a_process_that_does_not_end_is_named_and_its_files_are_left(out: OutputFolder) -> None:
@@ -420,34 +432,40 @@ def test_a_process_that_does_not_end_is_named_and_its_files_are_left(out: Output
         with pytest.raises(OutputInUse, match=f"end process {other.pid} on "), locked(out, "download", QUICK):
             raise AssertionError
         assert folder.is_dir()
-        assert names(Path(out.path)) == ["_tmp"]
+        assert names(Path(out.path)) == [".any2ds/tmp"]
         other.kill()
         other.wait(100)
         with locked(out, "download", QUICK):
-            assert names(Path(out.path)) == ["_lock", "_lock.json"]
+            assert names(Path(out.path)) == [".any2ds/lock", ".any2ds/lock.flock"]
 
 
 def test_leftovers_of_dead_runs_go_and_whatever_else_there_is_stays(out: OutputFolder) -> None:
     path = Path(out.path)
-    foreign = ["_tmp/0.feather", "_tmp/host-1-zzzzzzzz/a", "_tmp/notes.lock", "_probe_zzzzzzzz", "_probe_00000001"]
-    foreign += ["_tmp/host-1-00000000.lock", "_lock.txt", "00000.tar", "_tmp/host-2-0123456789/a"]
+    foreign = [
+        ".any2ds/tmp/0.feather",
+        ".any2ds/tmp/host-1-zzzzzzzz/a",
+        ".any2ds/tmp/notes.lock",
+        ".any2ds/probe-zzzzzzzz",
+        ".any2ds/probe-00000001",
+    ]
+    foreign += [".any2ds/tmp/host-1-00000000.lock", ".any2ds/lock.txt", "00000.tar", ".any2ds/tmp/host-2-0123456789/a"]
     for name in foreign:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text("mine")
     dead = replace(Owner.here(), born="12")
     for name, owner in {"a-1-00000001": dead, "b-2-00000002": ELSEWHERE}.items():
-        (path / "_tmp" / name).mkdir()
-        (path / "_tmp" / name / "00000.tar").write_bytes(b"half")
+        (path / ".any2ds/tmp" / name).mkdir()
+        (path / ".any2ds/tmp" / name / "00000.tar").write_bytes(b"half")
         said = {"any2ds_staging": {"owner": {n: getattr(owner, n) for n in Owner.__slots__}, "serves": ""}}
-        (path / "_tmp" / f"{name}.lock").write_text(json.dumps(said))
-    (path / "_tmp" / "c-3-00000003").mkdir()  # its lock file was never there
-    (path / "_tmp" / "d-4-00000004.lock").write_bytes(b"")
-    (path / "_probe_0123abcd").write_bytes(b"any2ds")
+        (path / ".any2ds/tmp" / f"{name}.lock").write_text(json.dumps(said))
+    (path / ".any2ds/tmp" / "c-3-00000003").mkdir()  # its lock file was never there
+    (path / ".any2ds/tmp" / "d-4-00000004.lock").write_bytes(b"")
+    (path / ".any2ds/probe-0123abcd").write_bytes(b"any2ds")
     with locked(out, "download", QUICK):
         pass
     left = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
     assert left == sorted(foreign)
-    assert not (path / "_tmp" / "c-3-00000003").exists()
+    assert not (path / ".any2ds/tmp" / "c-3-00000003").exists()
 
 
 class Fleeting(type(Path())):  # type: ignore[misc]
@@ -464,7 +482,7 @@ class Fleeting(type(Path())):  # type: ignore[misc]
 
 
 def test_a_folder_for_staging_that_another_process_just_removes_is_made_again(tmp_path: Path) -> None:
-    with staging(Fleeting(tmp_path / "_tmp")) as folder:
+    with staging(Fleeting(tmp_path / "tmp")) as folder:
         assert folder.is_dir()
     assert Fleeting.looks == 3
     (tmp_path / "file").write_text("")
@@ -489,7 +507,7 @@ def test_staging_for_another_output_is_left_to_its_process(
 def test_two_runs_of_this_machine_on_an_object_store(bucket: str) -> None:
     output = OutputFolder(f"{bucket}/both")
     with locked(output, "download", QUICK):
-        assert output.names() == ["_lock.json"]
+        assert names_in(output) == {".any2ds/lock"}
         with pytest.raises(OutputInUse, match=r"in use by another run \(download, process"), locked(output, "retry"):
             raise AssertionError
     assert output.names() == []
@@ -499,14 +517,14 @@ def test_runs_of_other_machines_on_an_object_store(bucket: str) -> None:
     output = OutputFolder(f"{bucket}/others")
 
     def write(content: bytes) -> None:
-        output.fs.pipe_file(f"{output.path}/_lock.json", content)
+        output.fs.pipe_file(f"{output.path}/.any2ds/lock", content)
 
     with beating(write), pytest.raises(OutputInUse, match="on elsewhere"), locked(output, "download", QUICK):
         raise AssertionError
     with locked(output, "download", replace(QUICK, stale=0.2)) as lock:  # it has fallen silent
         Guard(output, lock.holds)()
     write(record_of(replace(Owner.here(), born="12")))  # one of this machine, killed
-    output.write("_probe_0123abcd", b"any2ds")
+    output.write(".any2ds/probe-0123abcd", b"any2ds")
     with locked(output, "download", replace(QUICK, stale=1000)):
         pass
     assert output.names() == []
@@ -518,13 +536,13 @@ def test_a_run_on_an_object_store_leaves_nothing_but_its_dataset(bucket: str, tm
     with serve(tmp_path) as server:
         report = download([server.url("a")], processes_count=1, **options)
     assert report.successes == 1
-    assert sorted(OutputFolder(f"{bucket}/run").names()) == [
+    assert names_in(OutputFolder(f"{bucket}/run")) == {
         "00000.parquet",
         "00000.tar",
         "00000.tar.idx",
         "00000_stats.json",
-        "_run.json",
-        "_shards.json",
-    ]
+        ".any2ds/run",
+        ".any2ds/shards",
+    }
     with pytest.raises(OutputError, match="cannot be written"):
         download(["http://127.0.0.1:9/a"], output_folder="s3://absent/run", quiet=True)

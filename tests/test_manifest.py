@@ -1,4 +1,4 @@
-"""What `_run.json` keeps, and the fingerprint of rows."""
+"""What `.any2ds/run` keeps, and the fingerprint of rows."""
 
 import hashlib
 import struct

@@ -19,6 +19,7 @@ from any2ds.membership import Member, from_environment, is_alone, joined, rank_o
 from any2ds.storage import OutputFolder
 from any2ds.storage.owner import Owner
 from any2ds.storage.staging import staging
+from any2ds.testing.folder import names_in
 
 QUICK = Intervals(beat=0.1, stale=20.0, look=0.05, settle=1.0, orphans=0.3, trust=0.0)
 HASTY = replace(QUICK, stale=0.3)
@@ -128,8 +129,8 @@ def test_an_index_that_says_nothing_of_how_many_there_are_is_told() -> None:
 
 def test_members_are_at_work_together_and_leave_nothing(out: OutputFolder) -> None:
     with at_work(out, rank(0)), at_work(out, rank(1)):
-        assert set(out.names_like("_lock")) >= {member_lock("rank-0-of-2"), member_lock("rank-1-of-2")}
-        assert "_lock.json" not in out.names()
+        assert set(out.names_like(".any2ds/lock")) >= {member_lock("rank-0-of-2"), member_lock("rank-1-of-2")}
+        assert ".any2ds/lock" not in names_in(out)
     assert out.names() == []
 
 
@@ -174,15 +175,15 @@ def test_those_that_share_it_out_in_another_way_are_refused_until_the_others_hav
         raise AssertionError
     put(out, rank(1), DEAD)
     with at_work(out, rank(0, 3)):
-        assert member_lock("rank-1-of-2") not in out.names()
+        assert member_lock("rank-1-of-2") not in names_in(out)
 
 
 def test_members_of_machines_that_are_gone_are_watched_and_removed(out: OutputFolder) -> None:
     put(out, rank(1), ELSEWHERE)
     put(out, rank(0), ELSEWHERE, f"{JOINING}rank 0 of 2")
     with locked(out, "download", HASTY):
-        assert member_lock("rank-1-of-2") not in out.names()
-        assert member_lock("rank-0-of-2") in out.names()  # it may still want to, and will be refused
+        assert member_lock("rank-1-of-2") not in names_in(out)
+        assert member_lock("rank-0-of-2") in names_in(out)  # it may still want to, and will be refused
     put(out, rank(1), ELSEWHERE)
     stop = threading.Event()
 
@@ -205,7 +206,7 @@ def test_members_of_machines_that_are_gone_are_watched_and_removed(out: OutputFo
 def test_a_dead_rank_is_succeeded_at_once_and_so_is_one_that_died_while_joining(out: OutputFolder) -> None:
     never = replace(QUICK, stale=1000.0)
     put(out, rank(0), DEAD)
-    out.write("_lock.json", record(DEAD, "join"))
+    out.write(".any2ds/lock", record(DEAD, "join"))
     with at_work(out, rank(0), never):
         pass
     assert out.names() == []
@@ -236,20 +237,20 @@ def test_who_lost_the_folder_while_joining_is_told(out: OutputFolder) -> None:
         joined(out, rank(0), QUICK) as lock,
         whole(out, lock, "join", rank(0), QUICK),
     ):
-        out.fs.pipe_file(f"{out.path}/_lock.json", record(ELSEWHERE, "download"))
-    assert out.names_like("_lock_rank") == []
+        out.fs.pipe_file(f"{out.path}/.any2ds/lock", record(ELSEWHERE, "download"))
+    assert out.names_like(".any2ds/lock-rank") == []
 
 
 def test_what_a_dead_member_leaves_is_removed_by_the_last_one_and_by_who_has_the_folder(out: OutputFolder) -> None:
     for step in ("finish", "alone"):
         put(out, rank(1), DEAD)
-        out.write("_probe_0123abcd", b"any2ds")
+        out.write(".any2ds/probe-0123abcd", b"any2ds")
         if out.is_local:
-            (Path(out.path) / "_lock_rank-1-of-2").touch()
-            (Path(out.path) / "_lock_rank-2-of-4").touch()  # killed before it had written the other one
+            (Path(out.path) / ".any2ds/lock-rank-1-of-2.flock").touch()
+            (Path(out.path) / ".any2ds/lock-rank-2-of-4.flock").touch()  # killed before it had written the other one
         if step == "alone":
             with locked(out, "finish", QUICK):
-                assert out.names_like("_lock_rank") == []
+                assert out.names_like(".any2ds/lock-rank") == []
         else:
             with at_work(out, rank(0)) as lock, whole(out, lock, "finish", rank(0), QUICK):
                 pass
@@ -278,10 +279,10 @@ def test_a_member_whose_lock_file_is_removed_publishes_nothing(out: OutputFolder
 
 
 def test_what_a_member_says_does_not_give_away_its_lock(out: OutputFolder) -> None:
-    with held(out, "_lock_a.json", "one", intervals=QUICK) as lock:
+    with held(out, ".any2ds/lock-a", "one", intervals=QUICK) as lock:
         for number in range(20):  # while its heart beats
             lock.say(f"{number}")
-            found = Holder.parse(out.read("_lock_a.json") or b"")
+            found = Holder.parse(out.read(".any2ds/lock-a") or b"")
             assert found is not None
             assert found.command == f"{number}"
             Guard(out, lock.holds, QUICK)()

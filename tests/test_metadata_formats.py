@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ def test_a_retry_writes_them_again_and_an_overwrite_removes_them(made: Any) -> N
     lines = (out / "00000.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(line)["status"] for line in lines] == ["success"] * 2
     made("out", output_format="webdataset", incremental_mode="overwrite")
-    assert sorted({os.path.splitext(name)[1] for name in os.listdir(out)}) == [".idx", ".json", ".parquet", ".tar"]
+    assert sorted({path.suffix for path in out.glob("[!.]*")}) == [".idx", ".json", ".parquet", ".tar"]
     assert verify(str(out)).findings == ()
 
 

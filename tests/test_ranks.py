@@ -18,6 +18,7 @@ from any2ds.errors import OutputError
 from any2ds.lockfile import Holder
 from any2ds.storage.owner import Owner
 from any2ds.testing.crash.processes import freeze, send, thaw
+from any2ds.testing.folder import names_in
 from any2ds.testing.forked import Run, commands
 from any2ds.testing.processes import wait_until, wait_until_gone
 from any2ds.testing.server import Script, Server, serve
@@ -75,7 +76,7 @@ def holding(media: Path, folder: Path, *held: str, rows: int = ROWS) -> Iterator
 
 
 def names(out: Path) -> set[str]:
-    return {path.name for path in out.iterdir()} if out.is_dir() else set()
+    return names_in(out)
 
 
 def finished(out: Path) -> frozenset[int]:
@@ -88,7 +89,7 @@ def content(path: Path) -> Any:
         return {each.name: each.read_bytes() for each in path.iterdir()}
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
-    if path.suffix != ".json":
+    if path.suffix != ".json" and path.name not in ("run", "shards"):
         return path.read_bytes() if path.name != layout.REPORT_FILE else None
     found = json.loads(path.read_bytes())
     for segment in found.get("lists", ()):
@@ -97,7 +98,7 @@ def content(path: Path) -> Any:
 
 
 def contents(out: Path) -> dict[str, Any]:
-    return {path.name: content(path) for path in out.iterdir()}
+    return {name: content(out / name) for name in names_in(out)}
 
 
 def alone(start: Start, tmp_path: Path, *more: str) -> dict[str, Any]:
@@ -252,7 +253,7 @@ def test_ranks_with_processes_of_their_own_are_killed(
         send(frozen if whole_tree else frozen[:1], signal.SIGKILL)
         thaw(frozen)
         runs[0].kill()
-        assert {"_tmp", lock_of(0, 2)} <= names(out)
+        assert {".any2ds/tmp", lock_of(0, 2)} <= names(out)
         runs[0] = start(0, *options, size=2)
         server.release()
         all_end(runs)
@@ -268,13 +269,13 @@ def test_without_one_of_them_the_others_end_well_and_finish_says_what_is_missing
     runs = [start(rank) for rank in range(SIZE) if rank != 3]
     all_end(runs)
     assert any("3 shards are left to others" in run.said for run in runs)
-    assert "_shards.json" not in names(out)
+    assert ".any2ds/shards" not in names(out)
     finish = start.command("finish", "out")  # type: ignore[attr-defined]
     assert finish.ended() == 1
     assert (
         finish.said.strip() == "21 shards are finished, 3 missing (3, 11, 19): the command that began them makes them"
     )
-    assert json.loads((out / "_shards.json").read_bytes())["gaps"]
+    assert json.loads((out / ".any2ds/shards").read_bytes())["gaps"]
     late = start(3)
     assert late.ended() == 0, late.said
     assert "the dataset is whole" in late.said
@@ -306,7 +307,7 @@ def test_while_a_rank_is_at_work_others_that_do_not_fit_are_refused(
         first = start(1, size=2)
         held.wait_for("2")
         assert not finished(out)
-        before = (out / "_run.json").read_bytes()
+        before = (out / ".any2ds/run").read_bytes()
         rank_0 = {**here, "rank": 0, "world_size": 2}
         for options, words in (
             ({**here, "rank": 1, "world_size": 2}, r"in use by another run \(.*rank 1 of 2, process"),
@@ -320,7 +321,7 @@ def test_while_a_rank_is_at_work_others_that_do_not_fit_are_refused(
         for command in (any2ds.retry, any2ds.finish):
             with pytest.raises(OutputError, match=r"in use by another run \(rank 1 of 2"):
                 command("out")
-        assert (out / "_run.json").read_bytes() == before
+        assert (out / ".any2ds/run").read_bytes() == before
         assert not any2ds.verify("out", processes_count=1).ok  # it is not whole; and nothing of it is broken
         held.release()
         assert first.ended() == 0, first.said
@@ -369,7 +370,7 @@ def test_a_rank_that_is_stopped_leaves_its_shards_to_the_next_start(
         runs[0].send(number)
         assert runs[0].ended() == code, runs[0].said
         assert "run the same command again" in runs[0].said
-        assert not [name for name in names(out) if name.startswith(("_lock", "_tmp"))]
+        assert not [name for name in names(out) if name.startswith((".any2ds/lock", ".any2ds/tmp"))]
         held.release()
         all_end([start(0, size=2)])
         assert contents(out) == alone(start, tmp_path)
@@ -383,7 +384,7 @@ def test_of_two_that_end_at_the_same_moment_the_dataset_is_finished(media: Path,
         held.wait_for("7")
         held.release()
         all_end(runs)
-        assert {"report.html", "_shards.json"} <= names(out)
+        assert {"report.html", ".any2ds/shards"} <= names(out)
         assert contents(out) == alone(start, tmp_path, "--report=true")
 
 
@@ -431,11 +432,11 @@ def test_finish_says_what_is_wrong_and_finishes_what_a_killed_run_left(
         run.kill()
         completion = any2ds.finish("out")
         assert (completion.finished, completion.missing, completion.is_whole) == (3, (3,), False)
-        assert not [name for name in names(tmp_path / "out") if name.startswith(("_lock", "_tmp"))]
+        assert not [name for name in names(tmp_path / "out") if name.startswith((".any2ds/lock", ".any2ds/tmp"))]
         held.release()
         all_end([start(None)])
     assert any2ds.finish("out", report=False).is_whole
-    run_file = tmp_path / "out" / "_run.json"
+    run_file = tmp_path / "out" / ".any2ds/run"
     written = json.loads(run_file.read_bytes())
     run_file.write_text(json.dumps({name: value for name, value in written.items() if name != "lists"}))
     completion = any2ds.finish("out", report=False)
@@ -453,11 +454,11 @@ def test_each_rank_has_records_of_its_own(server: Server, start: Start, tmp_path
     offline = {"WANDB_MODE": "offline", "HOME": str(tmp_path), "WANDB_ERROR_REPORTING": "false"}
     all_end([start(rank, *more, size=2, env=offline) for rank in range(2)])
     for who in ("rank-0-of-2", "rank-1-of-2"):
-        assert len(list(out.glob(f"_tensorboard/{who}/events*"))) == 1
-        (progress,) = out.glob(f"_progress/*-{who}.jsonl")
+        assert len(list(out.glob(f".any2ds/tensorboard/{who}/events*"))) == 1
+        (progress,) = out.glob(f".any2ds/progress/*-{who}.log")
         assert json.loads(progress.read_text().splitlines()[0])["member"] == who
-        assert (out / f"_wandb_{who}.json").exists()
-    kept = [json.loads(path.read_bytes())["id"] for path in out.glob("_wandb_*.json")]
+        assert (out / f".any2ds/wandb-{who}").exists()
+    kept = [json.loads(path.read_bytes())["id"] for path in out.glob(".any2ds/wandb-*")]
     assert len(set(kept)) == 2
     all_end([start(None, "--incremental_mode=overwrite")])
     assert contents(out) == alone(start, tmp_path)

@@ -66,7 +66,7 @@ def dataset(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
         output_format="webdataset",
         caption_col="caption",
         number_sample_per_shard=13,
-        file_size=0,
+        decode_check=True,
         distributor="inline",
         quiet=True,
         report=False,
@@ -304,13 +304,14 @@ def test_datasets_in_any_state(chromium: Browser, tmp_path: Path, state: str) ->
     rows = [{"url": f"javascript:{n}"} for n in range(9)]
     download(rows, output_folder=out, number_sample_per_shard=3, distributor="inline", quiet=True)
     if state == "nothing finished":
+        (out / ".any2ds/shards").unlink()
         for path in out.iterdir():
-            if path.is_file() and path.name != "_run.json":
+            if path.is_file():
                 path.unlink()
     elif state.startswith("broken"):
         (out / "00001_stats.json").write_text("{}")
         (out / "00002.parquet").write_text("none")
-        (out / "_shards.json").write_text("[")
+        (out / ".any2ds/shards").write_text("[")
     figures = report(out)
     chromium.show(out / "report.html", 390)
     assert (chromium.complaints, chromium.value(WIDE_OR_NOT)) == ([], False)
@@ -341,7 +342,7 @@ def test_of_ten_thousands_of_shards_some_are_looked_at(chromium: Browser, tmp_pa
     out = tmp_path / "out"
     download([{"url": "javascript:"}], output_folder=out, number_sample_per_shard=10, distributor="inline", quiet=True)
     stats = json.loads((out / "00000_stats.json").read_text())
-    listed = (out / "_shards.json").read_bytes().splitlines()
+    listed = (out / ".any2ds/shards").read_bytes().splitlines()
     entry = json.loads(listed[1])
     count = 10_500
     for n in range(1, count):
@@ -350,7 +351,7 @@ def test_of_ten_thousands_of_shards_some_are_looked_at(chromium: Browser, tmp_pa
     head = {**json.loads(listed[0] + b"0]}"), "shards": count, "count": 10 * count}
     del head["shardlist"]
     entries = ",\n".join(json.dumps({**entry, "shard_id": n, "count": 10}) for n in range(count))
-    (out / "_shards.json").write_text(f'{json.dumps(head)[:-1]},"shardlist":[\n{entries}\n]}}\n')
+    (out / ".any2ds/shards").write_text(f'{json.dumps(head)[:-1]},"shardlist":[\n{entries}\n]}}\n')
     figures = report(out)
     assert (figures.shards, figures.rows, figures.looked.shards_of_stats) == (count, 10 * count, 10_000)
     assert not figures.is_whole
@@ -396,7 +397,7 @@ def test_pauses_between_runs_are_left_out() -> None:
 
 def test_magnitudes_that_cannot_be_are_left_out(server: Server, tmp_path: Path) -> None:
     rows = [f"{server.url('photo0.jpg')}?n={n}" for n in range(5)]
-    download(rows, output_folder=tmp_path / "out", distributor="inline", quiet=True, report=False)
+    download(rows, output_folder=tmp_path / "out", distributor="inline", quiet=True, report=False, decode_check=True)
     metadata = tmp_path / "out" / "00000.parquet"
     table = pq.read_table(metadata)
     for name in ("duration", "width"):

@@ -237,7 +237,7 @@ def test_other_packages_bring_reporters_of_their_own(tmp_path: Path) -> None:
         done = ran("telling,jsonl")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["made download 7.0", "start 0", "shard 0 1", "finish 1"]
-    assert list((tmp_path / "telling,jsonl" / "_progress").iterdir())
+    assert list((tmp_path / "telling,jsonl" / ".any2ds/progress").iterdir())
     refused = ran("refusing")
     assert (refused.returncode, refused.stderr) == (2, "any2ds: nobody listens\n")
     unknown = ran("teling")

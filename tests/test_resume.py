@@ -76,7 +76,7 @@ def keys_of(folder: Path) -> list[str]:
 
 
 def lists_of(folder: Path) -> list[dict[str, Any]]:
-    lists: list[dict[str, Any]] = json.loads((folder / "_run.json").read_text())["lists"]
+    lists: list[dict[str, Any]] = json.loads((folder / ".any2ds/run").read_text())["lists"]
     return lists
 
 
@@ -106,7 +106,7 @@ class TestSameList:
     def test_what_is_recorded(self, go: Go, out: Path, tmp_path: Path) -> None:
         path = put(tmp_path / "urls.txt", urls(*range(7)), mtime=1000)
         go(path)
-        run = json.loads((out / "_run.json").read_text())
+        run = json.loads((out / ".any2ds/run").read_text())
         assert run["columns"] == {"url": "string"}
         assert run["key_format"].format(shard=2, position=0) == "000020"
         (segment,) = run["lists"]
@@ -152,13 +152,16 @@ class TestSameList:
         path = tmp_path / "urls.csv"
         path.write_text("url\n" + "\n".join(urls(*range(4))) + "\nx,y\n")
         with pytest.raises(IncompleteRun):
-            go(path)
+            go(path, on_bad_row="stop")
         assert (lists_of(out)[0]["rows"], lists_of(out)[0]["shards"]) == (None, None)
         os.utime(path, (1, 1))
         with pytest.raises(IncompleteRun):  # what it has is compared, and that is all
-            go(path)
+            go(path, on_bad_row="stop")
         path.write_text("url\n" + "\n".join(urls(*range(8))) + "\n")
-        assert [(job.shard_id, job.count, job.redo) for job in planned(out, path)] == [(1, 3, ()), (2, 2, None)]
+        assert [(job.shard_id, job.count, job.redo) for job in planned(out, path, on_bad_row="stop")] == [
+            (1, 3, ()),
+            (2, 2, None),
+        ]
         assert lists_of(out)[0]["rows"] == 8
 
     def test_a_list_that_breaks_off_once_before_finished_shards_loses_no_row(
@@ -168,16 +171,16 @@ class TestSameList:
         whole = "url\n" + "".join(f"{row}\n" for row in urls(*range(12)))
         path.write_text(whole)
         os.utime(path, (1000, 1000))
-        go(path)
+        go(path, on_bad_row="stop")
         for name in ("00001.parquet", "00001_stats.json"):  # of a run that was killed over this shard
             (out / name).unlink()
         path.write_text(whole.replace(url(4), url(4).replace("/", ",")))  # as by a network drive: it stays the same
         os.utime(path, (1000, 1000))
         with pytest.raises(IncompleteRun):
-            go(path)
+            go(path, on_bad_row="stop")
         path.write_text(whole)
         os.utime(path, (1000, 1000))
-        go(path)
+        go(path, on_bad_row="stop")
         assert rows_of(out) == urls(*range(12))
 
     def test_stats_that_cannot_be_read_mean_that_the_shard_is_made_again(
@@ -197,7 +200,7 @@ class TestSameList:
         fs.pipe(f"{s3}/lists/urls.txt", "\n".join(urls(*range(7))).encode())
         options = {"url_list": f"s3://{s3}/lists/urls.txt", "output_folder": f"s3://{s3}/out"}
         go(**options)
-        run = json.loads(fs.cat(f"{s3}/out/_run.json"))
+        run = json.loads(fs.cat(f"{s3}/out/.any2ds/run"))
         assert run["lists"][0]["files"][0]["version"] == fs.info(f"{s3}/lists/urls.txt")["ETag"]
         assert go(**options).skipped_shards == 3
         fs.pipe(f"{s3}/lists/urls.txt", "\n".join(urls(*range(5), "x", "y", *range(8, 12))).encode())
@@ -207,7 +210,7 @@ class TestSameList:
         assert go(**options).count == 5  # what was missing in the short shard, and one more
         assert go(**options).skipped_shards == 4
         (report, names) = go(**options, incremental_mode="overwrite"), fs.ls(f"{s3}/out", refresh=True)
-        assert (report.shards, len(names)) == (4, 10)
+        assert (report.shards, len(names)) == (4, 9)
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +271,7 @@ class TestChangedList:
         assert "was nope://host/1, and is now nope://host/x" in words
         words = refused(go, out, ["nope://me:hidden@host/1", url(2)])
         assert "shard 00000 (rows 1 to 2 of the list) was made from other URLs" in words
-        assert "secret" not in words + (out / "_run.json").read_text()
+        assert "secret" not in words + (out / ".any2ds/run").read_text()
 
     def test_all_options_that_differ_are_told_at_once(self, go: Go, out: Path, tmp_path: Path) -> None:
         path = put(tmp_path / "urls.txt", urls(*range(4)))
@@ -287,9 +290,9 @@ class TestChangedList:
     def test_a_run_file_that_cannot_be_read(self, written: str, go: Go, out: Path, tmp_path: Path) -> None:
         path = put(tmp_path / "urls.txt", urls(*range(4)))
         go(path)
-        (out / "_run.json").write_text(written)
+        (out / ".any2ds/run").write_text(written)
         for mode in ("incremental", "extend", "overwrite"):
-            assert "_run.json cannot be read" in refused(go, out, path, incremental_mode=mode)
+            assert ".any2ds/run cannot be read" in refused(go, out, path, incremental_mode=mode)
 
 
 class TestGrownList:
@@ -300,7 +303,7 @@ class TestGrownList:
         before = content(out)
         jobs = planned(out, path)
         assert [(job.shard_id, job.count, job.redo) for job in jobs] == [(2, 3, ()), (3, 1, None)]
-        assert {name for name, data in content(out).items() if data != before[name]} == {"_run.json"}
+        assert {name for name, data in content(out).items() if data != before[name]} == {".any2ds/run"}
 
     def test_a_short_shard_is_found_again_when_others_behind_it_are_finished(
         self, go: Go, out: Path, tmp_path: Path
@@ -315,9 +318,9 @@ class TestGrownList:
         go(path)
         for name in ("00002.parquet", "00002_stats.json"):  # … or before it has come to that shard
             (out / name).write_bytes(short[name])
-        run = json.loads((out / "_run.json").read_text())
+        run = json.loads((out / ".any2ds/run").read_text())
         run["lists"][0]["short"] = [2]
-        (out / "_run.json").write_text(json.dumps(run))
+        (out / ".any2ds/run").write_text(json.dumps(run))
         assert [(job.shard_id, job.redo) for job in planned(out, path)] == [(2, ())]
 
 
@@ -427,9 +430,9 @@ class TestExtend:
         (out / "00001_stats.json").unlink()
         words = refused(go, out, two, incremental_mode="extend")
         assert f"1 shard is missing (00001) of its list ({one})" in words
-        run = json.loads((out / "_run.json").read_text())
+        run = json.loads((out / ".any2ds/run").read_text())
         run["lists"][0].update(rows=None, shards=None)
-        (out / "_run.json").write_text(json.dumps(run))
+        (out / ".any2ds/run").write_text(json.dumps(run))
         words = refused(go, out, two, incremental_mode="extend")
         assert f"no run has come to the end of its list ({one})" in words
 
@@ -453,7 +456,7 @@ class TestOverwrite:
             put(out / name, ["mine"])
         (out / "00009.parquet").write_text("left by a run that died")
         go(urls("x"), incremental_mode="overwrite", number_sample_per_shard=5)
-        assert content(out).keys() == {*strangers, "00000.parquet", "00000_stats.json", "_run.json", "_shards.json"}
+        assert content(out).keys() == {*strangers, "00000.parquet", "00000_stats.json", ".any2ds/run", ".any2ds/shards"}
         assert pq.read_table(out / "00000.parquet")["url"].to_pylist() == urls("x")
 
     def test_folders_are_removed_if_they_hold_nothing_else(self, go: Go, out: Path, tmp_path: Path) -> None:
@@ -464,14 +467,14 @@ class TestOverwrite:
         assert "its folder 00001 holds what any2ds did not write (notes.txt)" in words
         (out / "00001" / "notes.txt").unlink()
         go(urls(1), incremental_mode="overwrite", output_format="parquet")
-        assert content(out).keys() == {"00000.parquet", "00000_stats.json", "_run.json", "_shards.json"}
+        assert content(out).keys() == {"00000.parquet", "00000_stats.json", ".any2ds/run", ".any2ds/shards"}
         assert not (out / "00001").exists()
 
     def test_without_a_run_file_nothing_is_removed(self, go: Go, out: Path) -> None:
         go(urls(1))
-        (out / "_run.json").unlink()
-        assert "no _run.json" in refused(go, out, urls(1), incremental_mode="overwrite")
-        assert "its _run.json is missing" in refused(go, out, urls(1))
+        (out / ".any2ds/run").unlink()
+        assert "no .any2ds/run" in refused(go, out, urls(1), incremental_mode="overwrite")
+        assert "its .any2ds/run is missing" in refused(go, out, urls(1))
 
     def test_shards_of_another_naming_are_in_the_way(self, go: Go, out: Path) -> None:
         go(urls(1))
@@ -485,7 +488,7 @@ class TestOverwrite:
         for name in ("00000_stats.json", "00001_stats.json", "00002_stats.json", "00000.parquet"):
             (out / name).unlink()
         go(urls(1), incremental_mode="overwrite")
-        assert content(out).keys() == {"00000.parquet", "00000_stats.json", "_run.json", "_shards.json"}
+        assert content(out).keys() == {"00000.parquet", "00000_stats.json", ".any2ds/run", ".any2ds/shards"}
 
     def test_the_list_itself_is_not_removed(self, go: Go, out: Path) -> None:
         go(urls(*range(4)))

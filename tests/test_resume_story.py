@@ -90,7 +90,7 @@ class Story:
         found = self.check()
         if stop_after is None:
             assert found == list(range(len(self.rows)))
-            assert not list((self.folder / "out").glob("_tmp/*"))
+            assert not list((self.folder / "out").glob(".any2ds/tmp/*"))
 
     def whole_shards(self) -> list[int]:
         """Those that are finished and hold as many rows as a shard can."""

@@ -20,6 +20,7 @@ import webdataset
 from any2ds import IncompleteRun, RunReport, download, retry
 from any2ds.cli import help_text
 from any2ds.errors import OptionError, OutputError
+from any2ds.testing.folder import names_in
 from any2ds.testing.pixel import png
 from any2ds.testing.records import examples
 from any2ds.testing.server import Server, serve
@@ -133,7 +134,7 @@ def expect_whole(out: Path, failed: Mapping[int, str]) -> None:
         assert (stats["count"], stats["successes"]) == (len(own), len(successes))
         assert stats["failed_to_download"] == len(own) - len(successes)
         assert stats["bytes"] == sum(row["bytes"] for row in successes)
-    assert sorted(path.name for path in out.iterdir() if path.name.startswith("_")) == ["_run.json", "_shards.json"]
+    assert {name for name in names_in(out) if name.startswith(".")} == {".any2ds/run", ".any2ds/shards"}
 
 
 @pytest.mark.parametrize("output_format", FORMATS)
@@ -253,7 +254,7 @@ def test_broken_shards_stay_as_they_are_and_the_others_are_retried(media: Path, 
         assert [error.shard_id for error in report.failed_shards] == [0]
         assert (report.shards, report.successes) == (1, 1)
         after = files_of(out)
-        changed = {name for name in after if after[name] != before[name]} - {"_shards.json"}
+        changed = {name for name in after if after[name] != before[name]} - {".any2ds/shards"}
         assert {name.split(".")[0].split("_")[0] for name in changed} == {"00002"}
         assert set(after) == set(before)
 
@@ -342,7 +343,7 @@ def test_in_a_store_that_only_this_process_sees(media: Path) -> None:
             again("memory://retried", distributor="multiprocessing")
     fs = fsspec.filesystem("memory")
     assert json.loads(fs.cat_file("/retried/00000_stats.json"))["successes"] == 5
-    assert not [name for name in fs.find("/retried") if "_swap" in name]
+    assert not [name for name in fs.find("/retried") if ".any2ds/swap" in name]
 
 
 @pytest.mark.parametrize("output_format", FORMATS)
@@ -384,7 +385,7 @@ for step, folder in enumerate(sys.argv[1:], 1):
 """
 
 
-@pytest.mark.parametrize(("output_format", "steps"), [("webdataset", 46), ("parquet", 42), ("files", 47)])
+@pytest.mark.parametrize(("output_format", "steps"), [("webdataset", 51), ("parquet", 45), ("files", 53)])
 def test_killed_at_any_step_it_loses_nothing_and_goes_on(
     output_format: str, steps: int, media: Path, tmp_path: Path
 ) -> None:

@@ -3,9 +3,6 @@
 import csv
 import hashlib
 import json
-import os
-import subprocess
-import sys
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -17,13 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset
 
-from any2ds import RunReport, download, inspect, registry, retry, verify
+from any2ds import RunReport, download, inspect, retry, verify
 from any2ds.errors import OptionError, OutputError
-from any2ds.mediaoptions import MediaOptions
-from any2ds.testing.pixel import png
 from any2ds.testing.records import examples
 from any2ds.testing.server import Server, serve
-from any2ds.transforms import ORDER
 
 # webdataset leaves the shards that it reads open.
 pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed file .*\.tar:ResourceWarning")
@@ -142,7 +136,7 @@ class Kitchen:
         report = verify(self.out, quiet=True)
         assert [str(found) for found in report.findings] == []
         assert (report.rows, report.samples) == (len({row["number"] for row in rows}), len(stored))
-        listed = json.loads((self.out / "_shards.json").read_bytes())
+        listed = json.loads((self.out / ".any2ds/shards").read_bytes())
         assert (listed["count"], listed["nsamples"]) == (report.rows, report.samples)
         assert sum(stats["bytes"] for stats in self.stats()) == listed["bytes"] == sum(map(len, files.values()))
 
@@ -495,15 +489,17 @@ def test_what_verify_puts_back_is_made_again(kitchen: Kitchen) -> None:
 
 def make_old(out: Path) -> None:
     """The dataset as an earlier version left it, which had no options for this."""
-    run = json.loads((out / "_run.json").read_bytes())
+    run = json.loads((out / ".any2ds/run").read_bytes())
     kept = ("output_format", "number_sample_per_shard", "oom_shard_count", "caption_col", "compute_md5", "dedupe")
     kept += ("save_additional_columns", "metadata_format", "file_ext", "url_col", "disable_all_reencoding")
     run["options"] = {name: run["options"][name] for name in kept if name in run["options"]}
     run["options"]["disable_all_reencoding"] = False  # which changed nothing then
-    (out / "_run.json").write_text(json.dumps(run))
+    (out / ".any2ds/run").write_text(json.dumps(run))
     for path in out.glob("*_stats.json"):
         stats = json.loads(path.read_bytes())
-        path.write_text(json.dumps({name: stats[name] for name in stats.keys() - {"samples", "filtered", "lacking"}}))
+        path.write_text(
+            json.dumps({name: stats[name] for name in stats.keys() - {"samples", "filtered", "not_processed"}})
+        )
 
 
 def test_a_dataset_from_before_there_were_steps_is_gone_on_with_without_any(kitchen: Kitchen) -> None:
@@ -518,40 +514,6 @@ def test_a_dataset_from_before_there_were_steps_is_gone_on_with_without_any(kitc
     assert kitchen.download(**options).shards == 0
     with pytest.raises(OutputError, match="disable_all_reencoding was True, now False"):
         kitchen.download(transform=None)
-
-
-def test_shards_have_the_same_columns_whatever_is_installed(kitchen: Kitchen) -> None:
-    """The first run finds no library for images, the next ones do."""
-    for n in range(4):
-        (kitchen.folder / "media" / f"{n}.bin").write_bytes(png(b"%d" % n))
-    (kitchen.folder / "absent").mkdir()
-    (kitchen.folder / "absent" / "cv2.py").write_text("raise ImportError('no cv2')\n")
-    path = os.pathsep.join(filter(None, [str(kitchen.folder / "absent"), os.environ.get("PYTHONPATH")]))
-    urls = kitchen.folder / "urls.txt"
-    urls.write_text("".join(f"{kitchen.server.url(f'{n}.bin')}\n" for n in (0, 1, 10, 2)))
-    options = {"output_format": "webdataset", "number_sample_per_shard": 3, "distributor": "inline", "quiet": True}
-    command = [sys.executable, "-m", "any2ds", f"--url_list={urls}", f"--output_folder={kitchen.out}"]
-    command += [f"--{name}={value}" for name, value in options.items()]
-    subprocess.run(command, check=True, timeout=100, env={**os.environ, "PYTHONPATH": path})
-    before = kitchen.metadata()
-    assert [row["width"] for row in before] == [None] * 4
-    assert kitchen.stats()[0]["lacking"] == {"image": 2}
-    (kitchen.folder / "media" / "10.bin").write_bytes(png(b"late"))
-    assert kitchen.retry().successes == 1
-    assert kitchen.stats()[0]["lacking"] == {"image": 2}
-    (kitchen.out / "00001_stats.json").unlink()
-    assert download(str(urls), output_folder=kitchen.out, **options).successes == 1
-    after = kitchen.metadata()
-    assert [row["width"] for row in after] == [None, None, 1, 1]
-    assert after[0].keys() == before[0].keys()
-    assert verify(kitchen.out, quiet=True).findings == ()
-
-
-@pytest.mark.parametrize("name", ORDER)
-def test_the_class_of_a_step_has_the_columns_that_it_fills_by_default(name: str) -> None:
-    step = registry.load("transforms", name)
-    made = step.of(MediaOptions())
-    assert made is None or dict(made.columns) == dict(step.columns)
 
 
 def test_a_column_of_the_list_cannot_be_called_as_one_of_a_step(kitchen: Kitchen) -> None:

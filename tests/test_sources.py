@@ -5,11 +5,13 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import itertools
 import json
 import lzma
 import os
 import re
 import select
+import shutil
 import subprocess
 import sys
 import zlib
@@ -21,15 +23,26 @@ from threading import Thread
 from typing import Any
 
 import fsspec
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from any2ds.config import InputOptions
-from any2ds.errors import InputError, MissingColumns, MissingExtra, OptionError, ReadError
+from any2ds.badrows import split
+from any2ds.config import Config, InputOptions
+from any2ds.errors import (
+    InputError,
+    MissingColumns,
+    MissingExtra,
+    OptionError,
+    ReadError,
+    UsageError,
+    WrongFormat,
+)
 from any2ds.manifest import ListFile
+from any2ds.readers._compressed import CODECS
 from any2ds.sources import Source, list_format
 
 FORMATS = ("txt", "csv", "tsv", "json", "jsonl", "parquet")
@@ -73,6 +86,11 @@ def put(path: Path, data: bytes | str = "http://a/1\n") -> str:
     return str(path)
 
 
+def _write(descriptor: int, data: bytes) -> None:
+    with open(descriptor, "wb") as end:
+        end.write(data)
+
+
 def open_files(folder: Path) -> list[str]:
     """What this process holds open in `folder`."""
     links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
@@ -87,6 +105,13 @@ def rows(url_list: Any, **options: Any) -> list[dict[str, Any]]:
     return [row for batch in batches for row in batch.to_pylist()]
 
 
+def rows_and_reasons(url_list: Any, **options: Any) -> list[tuple[dict[str, Any], str]]:
+    """The rows, each with why it could not be read; empty for those that could."""
+    with Source(InputOptions(url_list=url_list, **options)) as source:
+        parts = [split(batch) for batch in source.batches()]
+    return [(row, str(bad.get(n, ""))) for batch, bad in parts for n, row in enumerate(batch.to_pylist())]
+
+
 def urls(url_list: Any, **options: Any) -> list[str]:
     return [row["url"] for row in rows(url_list, **options)]
 
@@ -98,7 +123,9 @@ def _batches(url_list: Any, options: dict[str, Any]) -> Iterator[pa.RecordBatch]
 def until_broken(url_list: Any, **options: Any) -> tuple[list[str], ReadError]:
     found: list[str] = []
     with pytest.raises(ReadError) as caught:
-        found.extend(url for batch in _batches(url_list, options) for url in batch["url"].to_pylist())
+        found.extend(
+            url for batch in _batches(url_list, {"on_bad_row": "stop", **options}) for url in batch["url"].to_pylist()
+        )
     return found, caught.value
 
 
@@ -137,6 +164,26 @@ class TestFormats:
         assert urls(path, input_format="csv") == URLS
 
     @pytest.mark.parametrize("suffix", COMPRESS)
+    @pytest.mark.parametrize("format", ["csv", "parquet"])
+    def test_the_name_of_a_format_with_its_compression(self, tmp_path: Path, format: str, suffix: str) -> None:
+        data = content(format)
+        for name, written in (
+            ("list", COMPRESS[suffix](data)),
+            ("list.txt", COMPRESS[suffix](data)),
+            (f"list.{format}", data),  # which is not compressed
+            (f"other.{format}", gzip.compress(data)),
+        ):
+            assert urls(put(tmp_path / name, written), input_format=f"{format}.{suffix}") == URLS
+
+    def test_all_names_of_formats(self) -> None:
+        for format, suffix in itertools.product(FORMATS, ["", *CODECS]):
+            given = f"{format}.{suffix}" if suffix else format
+            assert Config.from_options({"url_list": "x", "input_format": given}).input.input_format == given
+        for wrong in ("csv.rar", "cvs.gz", ".gz", "csv.gz.gz"):
+            with pytest.raises(OptionError, match="input_format"):
+                Config.from_options({"url_list": "x", "input_format": wrong})
+
+    @pytest.mark.parametrize("suffix", COMPRESS)
     def test_several_compressed_members_and_padding(self, tmp_path: Path, suffix: str) -> None:
         compress = COMPRESS[suffix]
         padding = b"\0" * 8 if suffix in ("gz", "xz") else b""
@@ -151,7 +198,7 @@ class TestFiles:
             "a.txt",
             "b/1.txt",
             "c.txt",
-            "_tmp/x.txt",
+            ".any2ds/tmp/x.txt",
             ".git/x.txt",
             "_SUCCESS",
             ".x.txt",
@@ -170,6 +217,9 @@ class TestFiles:
         put(tmp_path / "b.txt", "http://b\n")
         assert urls(str(tmp_path), input_format="csv") == URLS
         assert urls(str(tmp_path), input_format="txt") == ["http://b"]
+        put(tmp_path / "c.csv", "url\nc\n")
+        assert urls(str(tmp_path), input_format="csv.gz") == URLS
+        assert urls(str(tmp_path), input_format="csv.xz") == [*URLS, "c"]
 
     def test_input_format_takes_all_of_a_folder_if_none_has_its_name(self, tmp_path: Path) -> None:
         put(tmp_path / "a", "url\nu\n")
@@ -271,15 +321,38 @@ class TestFiles:
             finally:
                 server.shutdown()
 
-    @pytest.mark.parametrize("format", ["txt", "parquet"])
-    def test_standard_input(self, tmp_path: Path, format: str) -> None:
+    @pytest.mark.parametrize(
+        ("name", "format"), [("-", "txt"), ("-", "parquet"), ("-", "csv.gz"), ("/dev/stdin", "parquet")]
+    )
+    def test_standard_input(self, tmp_path: Path, name: str, format: str) -> None:
         program = (
             "from any2ds.config import InputOptions; from any2ds.sources import Source\n"
-            f"source = Source(InputOptions(url_list='-', input_format={format!r}))\n"
+            f"source = Source(InputOptions(url_list={name!r}, input_format={format!r}))\n"
             "print(source.files, *(url for batch in source.batches() for url in batch['url'].to_pylist()))"
         )
-        run = subprocess.run([sys.executable, "-c", program], input=content(format), capture_output=True, check=True)
+        data = gzip.compress(content("csv")) if format == "csv.gz" else content(format)
+        run = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, check=True)
         assert run.stdout.decode().split() == ["['-']", *URLS]
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_pipes_are_read_once_as_standard_input_is(self, tmp_path: Path, format: str) -> None:
+        data = gzip.compress(content(format))
+        named = tmp_path / f"list.{format}.gz"
+        os.mkfifo(named)
+        ends = os.pipe()  # as a shell makes it for <(...)
+        writers = [
+            Thread(target=named.write_bytes, args=(data,)),
+            Thread(target=_write, args=(ends[1], content(format))),
+        ]
+        for writer in writers:
+            writer.start()
+        for path, options in ((str(named), {}), (f"/dev/fd/{ends[0]}", {"input_format": format})):
+            with Source(InputOptions(url_list=path, **options)) as source:
+                assert (source.files, source.list_files, source.can_be_read_again) == ([path], (), False)
+                assert [url for batch in source.batches() for url in batch["url"].to_pylist()] == URLS
+        for writer in writers:
+            writer.join()
+        os.close(ends[0])
 
     @pytest.mark.parametrize(
         ("format", "line", "options"),
@@ -336,13 +409,87 @@ class TestFromPython:
         given = ["http://a/1.jpg", None, "s3://b/list.txt", " http://\ud800/"]
         assert urls(given) == ["http://a/1.jpg", None, "s3://b/list.txt", " http://?/"]
 
-    def test_a_list_of_urls_that_all_end_as_lists_do_are_files(self, tmp_path: Path) -> None:
-        path = "file://" + put(tmp_path / "a.txt.gz", gzip.compress(b"http://a/1\n"))
-        assert urls([path]) == ["http://a/1"]
-        assert urls([path, "http://a/2"]) == [path, "http://a/2"]
+    @pytest.mark.parametrize("missing", ["", None, float("nan"), pd.NA, "  ", "example.org/a.jpg"])
+    def test_what_is_no_url_is_a_row_and_never_a_file_or_a_folder(
+        self, missing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(tmp_path / "a.txt")
+        monkeypatch.chdir(tmp_path)
+        row = missing if isinstance(missing, str) else None
+        assert urls([missing]) == [row]
+        for first in ("http://a/1.jpg", "a.txt"):
+            assert urls([first, missing]) == [first, row]
+            assert urls((first, missing)) == [first, row]
+
+    def test_web_urls_that_end_as_lists_do_are_urls(self, tmp_path: Path) -> None:
+        given = ["http://a/1.txt", "HTTPS://a/2.json"]
+        assert urls(given) == given
+        assert urls([put(tmp_path / "a.txt"), given[0]]) == [f"{tmp_path}/a.txt", given[0]]
+
+    def test_a_list_of_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        packed = "file://" + put(tmp_path / "a.txt.gz", gzip.compress(b"http://a/1\n"))
+        plain = put(tmp_path / "b", "http://a/2\n")
+        monkeypatch.chdir(tmp_path)
+        both = ["http://a/1", "http://a/2"]
+        for given in ([packed, plain], [packed, "./b*"], [Path("a.txt.gz"), Path("b")], [Path("a.txt.gz"), "b"]):
+            assert urls(given) == both
+        assert urls(Path("b")) == ["http://a/2"]
+        with pytest.raises(InputError, match=r"absent\.txt: no such file"):
+            urls([plain, "absent.txt"])
 
     def test_with_a_format_a_list_of_strings_is_files(self, tmp_path: Path) -> None:
         assert urls(["file://" + put(tmp_path / "a")], input_format="txt") == ["http://a/1"]
+        with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path))) as server:
+            put(tmp_path / "b.csv", content("csv"))
+            Thread(target=server.serve_forever).start()
+            try:
+                assert urls([f"http://127.0.0.1:{server.server_port}/b.csv"], input_format="csv") == URLS
+            finally:
+                server.shutdown()
+
+    @pytest.mark.parametrize("given", [["a.txt", ""], ["a.txt", None], ["http://a/1.jpg"]])
+    def test_what_cannot_be_files_is_refused_where_files_are_asked_for(self, given: list[Any]) -> None:
+        for options in ({"url_list": given, "input_format": "txt"}, {"url_list": [Path("a.txt"), *given]}):
+            with pytest.raises(OptionError, match="url_list"):
+                Source(InputOptions(**options))
+
+    def test_hints_at_lists_that_look_like_files(self) -> None:
+        for given, words in (
+            (["absent", None], "none of the 2 texts has a scheme"),
+            (["http://a/1.txt"], "http://a/1.txt"),
+        ):
+            with Source(InputOptions(url_list=given)) as source:
+                assert words in "".join(source.hints)
+        with Source(InputOptions(url_list=["http://a/1.txt", "http://a/1.jpg", "x", None])) as source:
+            assert source.hints == ()
+
+    @pytest.mark.parametrize(
+        ("written", "expected"),
+        [
+            ("a.txt,b.csv", ["http://a/1", *URLS]),
+            ("a.txt, b.csv", ["http://a/1", *URLS]),
+            ("[a.txt,b.csv]", ["http://a/1", *URLS]),
+            ('["a.txt", "b.csv"]', ["http://a/1", *URLS]),
+            ("c,d.txt", ["http://c"]),
+            ('["http://a/1,2.jpg", null, ""]', ["http://a/1,2.jpg", None, ""]),
+            ('[{"url": "http://a/1"}]', ["http://a/1"]),
+        ],
+    )
+    def test_as_the_command_line_has_it(
+        self, written: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(tmp_path / "a.txt")
+        put(tmp_path / "b.csv", content("csv"))
+        put(tmp_path / "c,d.txt", "http://c\n")
+        monkeypatch.chdir(tmp_path)
+        assert urls(Config.from_options({"url_list": written}).input.url_list) == expected
+
+    @pytest.mark.parametrize("written", ["", "[absent]", "[absent,b.txt]", "absent.txt,b.txt"])
+    def test_a_name_that_is_none_ends_the_command(self, written: str, tmp_path: Path, monkeypatch: Any) -> None:
+        put(tmp_path / "b.txt")
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(UsageError, match=r"absent.*: no such file|url_list='' "):
+            Source(Config.from_options({"url_list": written}).input)
 
     def test_a_list_of_dicts(self) -> None:
         given = [{"link": "http://a/1", "n": 1, "tags": ["a"]}, {"link": None, "n": 2.5}]
@@ -360,8 +507,12 @@ class TestFromPython:
 
     def test_arrays_and_series_of_strings_are_urls(self) -> None:
         series = pd.Series(URLS)
-        for given in (series, series.astype("category"), pa.array(URLS), pa.chunked_array([URLS[:2], URLS[2:]])):
+        arrays = (series, series.astype("category"), pa.array(URLS), pa.chunked_array([URLS[:2], URLS[2:]]))
+        for given in (*arrays, series.to_numpy(), np.array(URLS)):
             assert rows(given, url_col="link") == [{"url": url} for url in URLS]
+        for given in (pd.Series(["a.txt", None, np.nan]), np.array(["a.txt", None, np.nan], object)):
+            assert urls(given) == ["a.txt", None, None]
+        assert urls(pd.Series([np.nan])) == [None]
         assert urls(pa.array([{"url": "u"}])) == ["u"]
 
     @pytest.mark.parametrize(
@@ -370,7 +521,8 @@ class TestFromPython:
             (pd.Series([1]), "a Series of int64"),
             (pa.array([1.5]), "a DoubleArray of double"),
             (pa.chunked_array([[["u"]]]), "a ChunkedArray of list<"),
-            (pd.Series(["u"]).to_numpy(), "ndarray"),
+            (np.array([1.5]), "a ndarray of this"),
+            (np.array([["u"]]), "a ndarray"),
         ],
     )
     def test_arrays_of_something_else(self, given: Any, words: str) -> None:
@@ -560,9 +712,31 @@ class TestCannotStart:
             Source(InputOptions(url_list=path, caption_col="text"))
         assert str(caught.value) == f"{path} (read as {format}): no column 'text'; columns that exist: url, n"
 
-    def test_columns_of_a_txt_list(self, tmp_path: Path) -> None:
-        with pytest.raises(MissingColumns, match=r"\(read as txt\): no column 'caption'; columns that exist: url"):
-            Source(InputOptions(url_list=put(tmp_path / "a.lst"), caption_col="caption"))
+    @pytest.mark.parametrize(
+        "options", [{"caption_col": "c"}, {"save_additional_columns": "c"}, {"verify_hash": "c:md5"}, {"bbox_col": "c"}]
+    )
+    @pytest.mark.parametrize("list_of_urls", [False, True])
+    def test_columns_of_a_list_that_has_none(self, tmp_path: Path, options: Any, list_of_urls: bool) -> None:
+        given = ["http://a/1"] if list_of_urls else put(tmp_path / "a.lst")
+        with pytest.raises(InputError, match="holds nothing but URLs, and has no column 'c': ") as caught:
+            Source.of(Config.from_options({"url_list": given, **options}))
+        assert "\n" not in str(caught.value)
+
+    def test_img2dataset_ignores_columns_of_a_list_that_has_none(self, tmp_path: Path) -> None:
+        given = {
+            "preset": "img2dataset",
+            "url_list": put(tmp_path / "a.txt"),
+            "caption_col": "caption",
+            "save_additional_columns": '["id"]',
+            "verify_hash": '["digest", "sha256"]',
+        }
+        with Source.of(Config.from_options(given)) as source:
+            assert source.schema.names == ["url"]
+            assert source.hints == (
+                "the url list holds nothing but URLs, so these columns are ignored: caption, digest, id",
+            )
+        with pytest.raises(InputError, match="no column 'boxes'"):
+            Source.of(Config.from_options({**given, "bbox_col": "boxes"}))
 
     def test_names_of_columns_do_not_reach_the_terminal_as_they_are(self, tmp_path: Path) -> None:
         path = put(tmp_path / "a.csv", ",".join(['"a\nb"', "\x1b[2Jé", "x" * 1000, *map(str, range(4997))]) + "\n1\n")
@@ -587,6 +761,103 @@ class TestCannotStart:
         monkeypatch.setitem(sys.modules, "gcsfs", None)
         with pytest.raises(MissingExtra, match=r"any2ds\[gcs\]"):
             Source(InputOptions(url_list="gs://bucket/a.txt"))
+
+
+PARQUET = content("parquet")
+TEXT = content("txt")
+
+
+class TestNoText:
+    @pytest.mark.parametrize("name", ["list", "list.txt", "list.csv", "list.tsv", "list.json", "list.jsonl"])
+    @pytest.mark.parametrize(
+        ("data", "words"),
+        [
+            (PARQUET, "this is a Parquet file, not text: --input_format=parquet reads it"),
+            (b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01" + bytes(range(256)), "this is image/jpeg"),
+            (TEXT.decode().encode("utf-16-le"), "UTF-16 without a byte order mark"),
+            (TEXT.decode().encode("utf-16-be"), "UTF-16 without a byte order mark"),
+            (bytes(range(1, 256)) * 9, "this is binary data"),
+            (b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n", "this is application/pdf"),
+            (gzip.compress(PARQUET), r"compressed \(gzip\): --input_format=\w+.gz reads it"),
+            (bz2.compress(TEXT), r"compressed \(bzip2\): --input_format=\w+.bz2 reads it"),
+        ],
+    )
+    def test_it_is_refused_before_the_start(self, tmp_path: Path, name: str, data: bytes, words: str) -> None:
+        with pytest.raises(WrongFormat, match=words) as caught:
+            Source(InputOptions(url_list=put(tmp_path / name, data)))
+        assert name in str(caught.value)
+
+    def test_archives(self, tmp_path: Path) -> None:
+        put(tmp_path / "urls.txt", TEXT)
+        for format, mime in (("zip", "application/zip"), ("tar", "application/x-tar")):
+            path = shutil.make_archive(str(tmp_path / "list"), format, tmp_path, "urls.txt")
+            with pytest.raises(WrongFormat, match=f"this is {mime}, not text"):
+                Source(InputOptions(url_list=path, input_format="txt"))
+
+    def test_the_format_of_what_is_compressed(self, tmp_path: Path) -> None:
+        for name, options in (("a.txt.gz", {}), ("a", {"input_format": "txt.gz"})):
+            with pytest.raises(WrongFormat, match=r"--input_format=parquet\.gz reads it"):
+                Source(InputOptions(url_list=put(tmp_path / name, gzip.compress(PARQUET)), **options))
+            assert urls(f"{tmp_path}/{name}", input_format="parquet.gz") == URLS
+
+    def test_a_later_file_ends_the_list_there(self, tmp_path: Path) -> None:
+        found, error = until_broken([put(tmp_path / "a.txt", "u\n"), put(tmp_path / "b.txt", PARQUET)])
+        assert (found, error.path, error.where) == (["u"], f"{tmp_path}/b.txt", "row 0")
+        assert error.reason == "this is a Parquet file, not text: --input_format=parquet reads it"
+
+    def test_odd_bytes_in_a_text_are_no_reason(self, tmp_path: Path) -> None:
+        odd = b"http://a/caf\xe9\n\xe9\xe8 \x01\x00\n" + TEXT
+        assert urls(put(tmp_path / "list.txt", odd))[2:] == URLS
+
+    def test_standard_input_is_refused_with_its_first_bytes(self) -> None:
+        program = (
+            "from any2ds.config import InputOptions; from any2ds.sources import Source\n"
+            "Source(InputOptions(url_list='-'))"
+        )
+        command = [sys.executable, "-c", program]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            process.stdin.write(PARQUET[:20])
+            process.stdin.flush()  # and is left open
+            assert b"standard input (read as txt): this is a Parquet file" in process.stderr.read()
+
+
+class TestDeclaredTypes:
+    def test_of_lists_that_have_types(self, tmp_path: Path) -> None:
+        table = pa.table({"url": ["u", "v"], "id": [1, 2], "day": ["2024-01-02", "soon"]})
+        pq.write_table(table, tmp_path / "a.parquet")
+        options: dict[str, Any] = {
+            "save_additional_columns": ("id", "day"),
+            "column_types": {"id": "string", "day": "timestamp[us]"},
+        }
+        for given in (table, str(tmp_path / "a.parquet"), table.to_pylist()):
+            found = rows_and_reasons(given, **options)
+            assert [row["id"] for row, _ in found] == ["1", None]
+            assert [row["url"] for row, _ in found] == ["u", None]
+            assert found[1][1].startswith("row 2: column 'day': ")
+
+    @pytest.mark.parametrize(
+        ("given", "types"),
+        [
+            ("id:string,score:float", {"id": "string", "score": "float64"}),
+            ('{"a:b": "int"}', {"a:b": "int64"}),
+            ("a:b:timestamp[ms]", {"a:b": "timestamp[ms]"}),
+            ({"a": "float32", "b": "timestamp"}, {"a": "float32", "b": "timestamp[us]"}),
+        ],
+    )
+    def test_as_they_are_given(self, given: Any, types: dict[str, str]) -> None:
+        assert Config.from_options({"url_list": "x", "column_types": given}).input.column_types == types
+
+    @pytest.mark.parametrize("given", ["id", "id:", ":string", "id:number", ["id"], {"id": 3}, 5])
+    def test_what_is_none(self, given: Any) -> None:
+        with pytest.raises(OptionError, match=r"column_types.*such as id:string,score:float"):
+            Config.from_options({"url_list": "x", "column_types": given})
+
+    @pytest.mark.parametrize("types", [{"other": "string"}, {"url": "int64"}, {"text": "int64"}])
+    def test_columns_that_cannot_have_one(self, types: dict[str, str]) -> None:
+        with pytest.raises(OptionError, match="column_types: "):
+            Source(InputOptions(url_list=[{"url": "u", "text": "t"}], caption_col="text", column_types=types))
 
 
 class TestBreaksOff:

@@ -82,34 +82,34 @@ def test_files_and_folders_get_their_names_and_replace_what_is_there(output: Out
     output.publish(staged(output, {"b": b"3", "c": b"4"}), "00001")
     assert output.read("00000.tar") == b"other"
     assert folder(output, "00001") == {"b": b"3", "c": b"4"}
-    assert set(output.names()) - {"_tmp"} == {"00000.tar", "00001"}
+    assert set(output.names()) - {".any2ds"} == {"00000.tar", "00001"}
 
 
 def test_names_may_be_in_subfolders_and_be_moved_and_removed(output: OutputFolder) -> None:
-    output.publish(staged(output, b"new"), "_swap/00012/00012.tar")
-    output.publish(staged(output, {"a": b"1", "b": b"2"}), "_swap/00013/00013")
-    output.write("_swap/00012/00012_stats.json", b"{}")
+    output.publish(staged(output, b"new"), ".any2ds/swap/00012/00012.tar")
+    output.publish(staged(output, {"a": b"1", "b": b"2"}), ".any2ds/swap/00013/00013")
+    output.write(".any2ds/swap/00012/00012_stats.json", b"{}")
     output.publish(staged(output, b"old"), "00012.tar")
     output.publish(staged(output, {"b": b"old", "c": b"old"}), "00013")
-    assert sorted(output.names("_swap/00012")) == ["00012.tar", "00012_stats.json"]
-    output.move("_swap/00012/00012.tar", "00012.tar")
-    output.move("_swap/00013/00013", "00013")
+    assert sorted(output.names(".any2ds/swap/00012")) == ["00012.tar", "00012_stats.json"]
+    output.move(".any2ds/swap/00012/00012.tar", "00012.tar")
+    output.move(".any2ds/swap/00013/00013", "00013")
     assert output.read("00012.tar") == b"new"
     assert folder(output, "00013") == {"a": b"1", "b": b"2"}
-    assert output.read("_swap/00012/00012.tar") is None
-    output.remove_tree("_swap")
-    output.remove_tree("_swap")
+    assert output.read(".any2ds/swap/00012/00012.tar") is None
+    output.remove_tree(".any2ds/swap")
+    output.remove_tree(".any2ds/swap")
     output.remove("00012.tar")
     output.remove("00012.tar")
-    assert set(output.names()) - {"_tmp"} == {"00013"}
-    assert output.names("_swap") == []
+    assert set(output.names()) - {".any2ds"} == {"00013"}
+    assert output.names(".any2ds/swap") == []
 
 
 def test_what_is_absent_is_none_and_small_files_are_written_over(output: OutputFolder) -> None:
-    assert output.read("_run.json") is None
-    output.write("_run.json", b"1")
-    output.write("_run.json", b"22")
-    assert output.read("_run.json") == b"22"
+    assert output.read(".any2ds/run") is None
+    output.write(".any2ds/run", b"1")
+    output.write(".any2ds/run", b"22")
+    assert output.read(".any2ds/run") == b"22"
     with pytest.raises(FileNotFoundError):
         output.move("absent", "elsewhere")
 
@@ -164,13 +164,13 @@ def test_a_new_version_can_be_found_after_a_power_failure_before_it_is_committed
     tmp_path: Path, journal: list[str]
 ) -> None:
     output = OutputFolder(str(tmp_path / "out"))
+    journal.clear()
     output.create()
     staged = tmp_path / "new"
     staged.write_bytes(b"new")
-    journal.clear()
     swap(output, "00000", {"00000_stats.json": staged})
     commit = journal.index("rename _commit")
-    assert {"out/", "_swap/"} <= set(journal[:commit])
+    assert {"out/", ".any2ds/", "swap/"} <= set(journal[:commit])
     assert journal.index("00000/", commit) < journal.index("rename 00000_stats.json", commit)
 
 
@@ -184,8 +184,8 @@ def test_over_ftp_files_grow_under_temporary_names_and_a_broken_transfer_is_made
     assert output.read("00000.tar") == content
     assert folder(output, "00001") == {"a": content, "b": b"2"}
     assert len(ftp.stored) > max(ftp.cuts)
-    assert all(name.startswith("deep/data/_tmp/") for name in ftp.stored)
-    assert not [path for path in (ftp.root / "deep/data/_tmp").rglob("*") if path.is_file()]
+    assert all(name.startswith("deep/data/.any2ds/tmp/") for name in ftp.stored)
+    assert not [path for path in (ftp.root / "deep/data/.any2ds/tmp").rglob("*") if path.is_file()]
 
 
 def test_over_ftp_half_a_file_that_the_server_takes_for_the_whole_is_sent_again(ftp: Ftp) -> None:

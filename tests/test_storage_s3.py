@@ -76,9 +76,9 @@ def test_with_a_quarter_of_the_requests_failing_every_file_of_a_folder_arrives(
     output.publish(tmp_path / "00000", "00000")
     output.write("00000_stats.json", b"{}")
     assert {name: output.read(f"00000/{name}") for name in output.names("00000")} == contents
-    output.move("00000", "_swap/00000")
-    assert set(output.names("_swap/00000")) == set(contents)
-    output.remove_tree("_swap")
+    output.move("00000", ".any2ds/swap/00000")
+    assert set(output.names(".any2ds/swap/00000")) == set(contents)
+    output.remove_tree(".any2ds/swap")
     assert set(s3.failed) == {"500", "503", "cut"}
     s3.fails = lambda method, target: ""
     assert keys() == {"data/00000_stats.json"}
@@ -167,7 +167,7 @@ def test_a_run_with_a_tenth_of_the_requests_failing_makes_every_shard(s3: Door, 
     names = [
         f"data/{shard:05d}{rest}" for shard in range(10) for rest in (".tar", ".tar.idx", ".parquet", "_stats.json")
     ]
-    assert keys() == {"data/_run.json", "data/_shards.json", *names}
+    assert keys() == {"data/.any2ds/run", "data/.any2ds/shards", *names}
 
 
 def test_a_resumed_run_asks_as_little_of_a_big_dataset_as_of_a_small_one(s3: Door, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_resumed_run_asks_as_little_of_a_big_dataset_as_of_a_small_one(s3: Doo
         assert f"PUT /bucket/{shards}/{shards - 2:05}_stats.json?" in resumed[shards]
         whole = [asked for asked in resumed[shards] if f"prefix={shards}%2F&" in asked]
         assert len(whole) == 1
-    times = {n: sum("_lock.json" not in asked for asked in resumed[n]) for n in resumed}  # it gives signs of life
+    times = {n: sum(".any2ds/lock" not in asked for asked in resumed[n]) for n in resumed}  # it gives signs of life
     assert times[10] == times[40]
 
 

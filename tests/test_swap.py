@@ -13,10 +13,10 @@ from any2ds.storage import OutputFolder
 
 def begin(folder: Path, shard: str, committed: bool) -> None:
     """As a worker leaves it that is killed."""
-    (folder / "_swap" / shard).mkdir(parents=True)
-    (folder / "_swap" / shard / f"{shard}.tar").write_bytes(b"new")
+    (folder / ".any2ds/swap" / shard).mkdir(parents=True)
+    (folder / ".any2ds/swap" / shard / f"{shard}.tar").write_bytes(b"new")
     if committed:
-        (folder / "_swap" / shard / "_commit").write_bytes(orjson.dumps([f"{shard}.tar"]))
+        (folder / ".any2ds/swap" / shard / "_commit").write_bytes(orjson.dumps([f"{shard}.tar"]))
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_no_run_leaves_half_a_swap(when: str, end: type[BaseException] | None, f
         with pytest.raises(end):
             run()
     assert versions(folder) == [b"new", b"former"]
-    assert not (folder / "_swap").exists()
+    assert not (folder / ".any2ds/swap").exists()
 
 
 def test_what_is_others_by_now_stays(folder: Path) -> None:
@@ -62,7 +62,7 @@ def test_what_is_others_by_now_stays(folder: Path) -> None:
     with no_swap_left(output):
         begin(folder, "00001", committed=False)
         output.guard = lost
-    assert (folder / "_swap" / "00001" / "00001.tar").exists()
+    assert (folder / ".any2ds/swap" / "00001" / "00001.tar").exists()
 
 
 def test_a_swap_that_outlives_its_run_is_not_cut_in_two(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -71,7 +71,7 @@ def test_a_swap_that_outlives_its_run_is_not_cut_in_two(folder: Path, tmp_path_f
     slow, begun, go_on = OutputFolder(str(folder)), threading.Event(), threading.Event()
 
     def wait() -> None:
-        if (folder / "_swap" / "00001" / "00001.tar").exists():
+        if (folder / ".any2ds/swap" / "00001" / "00001.tar").exists():
             begun.set()
             assert go_on.wait(100)
 
@@ -80,11 +80,11 @@ def test_a_swap_that_outlives_its_run_is_not_cut_in_two(folder: Path, tmp_path_f
     with no_swap_left(OutputFolder(str(folder))):
         thread.start()
         assert begun.wait(100)
-    assert (folder / "_swap" / "00001" / "00001.tar").exists()
+    assert (folder / ".any2ds/swap" / "00001" / "00001.tar").exists()
     go_on.set()
     thread.join(100)
     assert versions(folder) == [b"former", b"new"]
-    assert not (folder / "_swap").exists()
+    assert not (folder / ".any2ds/swap").exists()
 
 
 FILES = ("00012.tar", "00012.parquet", "00012_stats.json")
@@ -104,16 +104,16 @@ def files(folder: Path) -> dict[str, str]:
 def test_what_was_committed_is_finished_wherever_it_was_killed(moved: int, tmp_path: Path) -> None:
     lay(tmp_path, "new", *FILES[:moved])
     lay(tmp_path, "former", *FILES[moved:])
-    lay(tmp_path / "_swap" / "00012", "new", *FILES[moved:])
-    (tmp_path / "_swap" / "00012" / "_commit").write_text('["00012.tar", "00012.parquet", "00012_stats.json"]')
+    lay(tmp_path / ".any2ds/swap" / "00012", "new", *FILES[moved:])
+    (tmp_path / ".any2ds/swap" / "00012" / "_commit").write_text('["00012.tar", "00012.parquet", "00012_stats.json"]')
     finish_swaps(OutputFolder(str(tmp_path)))
     assert files(tmp_path) == dict.fromkeys(FILES, "new")
-    assert not (tmp_path / "_swap").exists()
+    assert not (tmp_path / ".any2ds/swap").exists()
 
 
 def test_what_was_not_committed_goes_and_what_is_of_somebody_else_stays(tmp_path: Path) -> None:
     lay(tmp_path, "former", *FILES)
-    lay(tmp_path / "_swap" / "00012", "new", *FILES[:2])
-    lay(tmp_path / "_swap" / "2024", "of a person", "diary.txt")
+    lay(tmp_path / ".any2ds/swap" / "00012", "new", *FILES[:2])
+    lay(tmp_path / ".any2ds/swap" / "2024", "of a person", "diary.txt")
     finish_swaps(OutputFolder(str(tmp_path)))
-    assert files(tmp_path) == {**dict.fromkeys(FILES, "former"), "_swap/2024/diary.txt": "of a person"}
+    assert files(tmp_path) == {**dict.fromkeys(FILES, "former"), ".any2ds/swap/2024/diary.txt": "of a person"}

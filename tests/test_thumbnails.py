@@ -34,7 +34,7 @@ TEXTS = ["note.txt", "page.html", "facts.json", "numbers.bin"] * 5
 
 def made(server: Server, folder: Any, names: Iterable[str] = tuple(assortment()), **options: Any) -> Any:
     rows = [{"url": server.url(name), "caption": f"{name} {EVIL}"} for name in names]
-    defaults = {"output_format": "webdataset", "distributor": "inline", "file_size": 0, "caption_col": "caption"}
+    defaults = {"output_format": "webdataset", "distributor": "inline", "decode_check": True, "caption_col": "caption"}
     download(rows, output_folder=folder, quiet=True, report=False, **{**defaults, **options})
     return folder
 
@@ -154,7 +154,7 @@ def test_a_survey_of_many_shards_is_a_choice_of_them(server: Server, tmp_path: P
     assert some.totals is not None
     assert (some.totals.rows, some.totals.samples) == (20, 20)
     assert some == dataclasses.replace(Survey.of(str(out), most=4), dataset=some.dataset)
-    (out / "_shards.json").unlink()
+    (out / ".any2ds/shards").unlink()
     listed = Survey.of(str(out), most=4)
     assert (listed.shards, len(listed.dataset.finished), listed.totals) == (10, 4, None)
     assert len({one.key[:5] for one in thumbnails(listed)}) == 4

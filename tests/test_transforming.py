@@ -698,5 +698,5 @@ def test_a_run_ends_by_a_signal_though_its_steps_never_do(
         run.kill()
         run.wait()
     wait_until_gone(processes)
-    assert not list((tmp_path / "out").glob("_tmp/*"))
-    assert not (tmp_path / "out" / "_lock.json").exists()
+    assert not list((tmp_path / "out").glob(".any2ds/tmp/*"))
+    assert not (tmp_path / "out" / ".any2ds/lock").exists()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from any2ds.testing.folder import names_in
 from any2ds.testing.processes import LONG, wait_until
 from any2ds.testing.server import Server, serve
 
@@ -44,14 +45,14 @@ def begin(tmp_path: Path, *more: str) -> "subprocess.Popen[str]":
 
 
 def names(out: Path) -> list[str]:
-    return sorted(path.name for path in out.iterdir())
+    return sorted(names_in(out))
 
 
 def expect_whole(out: Path) -> None:
     """Each row has one outcome, data and metadata are of the same making, and nothing else lies there."""
     shards = range(COUNT // 2)
     ends = (".parquet", ".tar", ".tar.idx", "_stats.json")
-    assert names(out) == [f"{n:05d}{end}" for n in shards for end in ends] + ["_run.json", "_shards.json"]
+    assert names(out) == [".any2ds/run", ".any2ds/shards"] + [f"{n:05d}{end}" for n in shards for end in ends]
     for n in shards:
         rows = pq.read_table(out / f"{n:05d}.parquet").to_pylist()
         assert [row["key"] for row in rows] == [f"{n:05d}{position}" for position in range(2)]
@@ -69,7 +70,7 @@ def test_a_second_run_is_refused_by_the_name_of_the_first_which_goes_on_unharmed
     with held(media, tmp_path) as server:
         first = begin(tmp_path)
         server.wait_for("7")
-        wait_until(lambda: {"00002_stats.json", "_shards.json"} <= set(names(out)))
+        wait_until(lambda: {"00002_stats.json", ".any2ds/shards"} <= set(names(out)))
         before = names(out)
         second = begin(tmp_path)
         _, said = second.communicate(timeout=LONG)
@@ -78,7 +79,7 @@ def test_a_second_run_is_refused_by_the_name_of_the_first_which_goes_on_unharmed
         assert f"process {first.pid} on " in said
         assert said.count("\n") == 1
         assert names(out) == before
-        assert json.loads((out / "_lock.json").read_text())["any2ds_lock"]["owner"]["pid"] == first.pid
+        assert json.loads((out / ".any2ds/lock").read_text())["any2ds_lock"]["owner"]["pid"] == first.pid
         server.release()
         _, said = first.communicate(timeout=LONG)
     assert (first.returncode, said) == (0, "")
@@ -92,7 +93,7 @@ def test_what_a_killed_run_left_is_taken_over_at_once(media: Path, tmp_path: Pat
         server.wait_for("7")
         first.kill()
         first.communicate(timeout=LONG)
-        assert {"_lock", "_lock.json", "_tmp"} <= set(names(out))
+        assert {".any2ds/lock.flock", ".any2ds/lock", ".any2ds/tmp"} <= set(names(out))
         server.release()
         second = begin(tmp_path)
         _, said = second.communicate(timeout=LONG)
@@ -105,7 +106,7 @@ import sys
 from pathlib import Path
 from any2ds.storage.staging import staging
 
-with staging(Path(sys.argv[1]) / "_tmp"):
+with staging(Path(sys.argv[1]) / ".any2ds/tmp"):
     print(flush=True)
     sys.stdin.read()
 """
@@ -122,12 +123,12 @@ def test_a_worker_that_outlives_its_killed_run_is_waited_for(media: Path, tmp_pa
         assert worker.stdout is not None
         worker.stdout.readline()
         try:
-            run = json.loads((out / "_lock.json").read_text())["any2ds_lock"]["run"]
+            run = json.loads((out / ".any2ds/lock").read_text())["any2ds_lock"]["run"]
             first.kill()
             first.wait(LONG)
             server.release()
             second = begin(tmp_path)
-            wait_until(lambda: (content := (out / "_lock.json").read_text().strip()) and run not in content)
+            wait_until(lambda: (content := (out / ".any2ds/lock").read_text().strip()) and run not in content)
             before = names(out)
             assert second.stderr is not None
             assert "waiting for processes of a dead run" in second.stderr.readline()

@@ -65,9 +65,9 @@ def make(server: Server, out: Path, shards: int, **options: Any) -> None:
 
 def say_length(out: Path, rows: int | None, shards: int | None) -> None:
     """As a run does that has read its list to the end."""
-    run = json.loads((out / "_run.json").read_text())
+    run = json.loads((out / ".any2ds/run").read_text())
     run["lists"][0] |= {"rows": rows, "shards": shards, "files": [{"name": "urls.txt", "size": 1, "version": None}]}
-    (out / "_run.json").write_text(json.dumps(run))
+    (out / ".any2ds/run").write_text(json.dumps(run))
 
 
 def kinds(report: VerifyReport) -> dict[int | None, set[str]]:
@@ -332,7 +332,7 @@ def test_each_damage_is_found_and_repaired_by_the_same_download(
     make(server, out, shards, output_format=output_format)
     say_length(out, shards * ROWS, shards)
     assert verify(out).ok
-    run_file = (out / "_run.json").read_bytes()
+    run_file = (out / ".any2ds/run").read_bytes()
     alone = {2 * n + 1: case for n, case in enumerate(cases)}  # the shards between are left alone
     for number, (_, damage, _, _) in alone.items():
         damage(out, f"{number:05d}")
@@ -371,7 +371,7 @@ def test_each_damage_is_found_and_repaired_by_the_same_download(
         if output_format == "files" and path.is_file() and path.name.isdecimal():
             path.unlink()
     make(server, out, shards, output_format=output_format)
-    (out / "_run.json").write_bytes(run_file)
+    (out / ".any2ds/run").write_bytes(run_file)
     last = verify(out)
     assert (last.ok, last.findings) == (True, ())
 
@@ -423,7 +423,7 @@ def test_numbers_in_words() -> None:
 
 def test_gaps_and_lists_that_were_not_read_to_their_end(server: Server, tmp_path: Path) -> None:
     make(server, tmp_path, 5)
-    gone("{}_stats.json", "{}.parquet", "{}.tar", "{}.tar.idx", "_shards.json")(tmp_path, "00002")
+    gone("{}_stats.json", "{}.parquet", "{}.tar", "{}.tar.idx", ".any2ds/shards")(tmp_path, "00002")
     for rows, shards, said in (
         (None, None, {"shard 2 is missing", "was not read to its end"}),
         (17, 5, {"shard 2 is missing", "count is 4, but the list has 1 rows"}),
@@ -442,11 +442,11 @@ def test_without_or_with_a_broken_run_file_shards_tell_themselves(server: Server
     make(server, tmp_path, 3)
     edit("{}.tar", flipped(b"some words"))(tmp_path, "00001")
     for content in (b"{", b"[]", b'{"options": 3}', b'{"options": {}, "lists": [7]}', None):
-        (tmp_path / "_run.json").write_bytes(content or b"")
+        (tmp_path / ".any2ds/run").write_bytes(content or b"")
         if content is None:
-            (tmp_path / "_run.json").unlink()
+            (tmp_path / ".any2ds/run").unlink()
         assert kinds(verify(tmp_path)) == {1: {"hash"}, None: {"run_file"}}
-        with pytest.raises(UsageError, match=r"_run\.json"):
+        with pytest.raises(UsageError, match=r"\.any2ds/run"):
             verify(tmp_path, repair=True)
 
 
@@ -457,17 +457,17 @@ def test_leftovers_and_strays(server: Server, tmp_path: Path) -> None:
     gone_process.wait()
     from any2ds.storage.staging import Owner
 
-    staged = tmp_path / "_tmp" / f"{Owner.here().host}-{gone_process.pid}-01234567"
+    staged = tmp_path / ".any2ds/tmp" / f"{Owner.here().host}-{gone_process.pid}-01234567"
     staged.mkdir(parents=True)
-    (tmp_path / "_probe_01234567").write_bytes(b"any2ds")
-    (tmp_path / "_lock.json").touch()
+    (tmp_path / ".any2ds/probe-01234567").write_bytes(b"any2ds")
+    (tmp_path / ".any2ds/lock").touch()
     (tmp_path / ".DS_Store").touch()
     assert {finding.kind for finding in verify(tmp_path).findings} == {"leftover"}
     repaired = verify(tmp_path, repair=True)
     assert repaired.ok
-    assert not (tmp_path / "_tmp").exists()
-    assert not (tmp_path / "_probe_01234567").exists()
-    assert not (tmp_path / "_lock.json").exists()
+    assert not (tmp_path / ".any2ds/tmp").exists()
+    assert not (tmp_path / ".any2ds/probe-01234567").exists()
+    assert not (tmp_path / ".any2ds/lock").exists()
     (tmp_path / "README.md").touch()
     (tmp_path / "0001_stats.json").touch()
     (tmp_path / "old.tar").touch()
@@ -487,9 +487,9 @@ def test_repair_is_refused_while_a_run_is_at_work(server: Server, tmp_path: Path
     make(server, tmp_path, 1)
     from any2ds.storage.staging import staging
 
-    with staging(tmp_path / "_tmp"), pytest.raises(UsageError, match=f"process {os.getpid()}"):
+    with staging(tmp_path / ".any2ds/tmp"), pytest.raises(UsageError, match=f"process {os.getpid()}"):
         verify(tmp_path, repair=True)
-    with staging(tmp_path / "_tmp"):
+    with staging(tmp_path / ".any2ds/tmp"):
         assert verify(tmp_path).ok
 
 
@@ -502,7 +502,7 @@ def test_what_was_taken_over_meanwhile_is_not_repaired(
 
     def slow_check(*arguments: Any) -> Any:
         owner = Owner("elsewhere", 12, "another kernel")
-        (tmp_path / "_lock.json").write_bytes(Holder("0" * 32, "download", 0.0, owner).to_bytes())
+        (tmp_path / ".any2ds/lock").write_bytes(Holder("0" * 32, "download", 0.0, owner).to_bytes())
         return check(*arguments)
 
     monkeypatch.setattr(verification, "_check", slow_check)
@@ -643,8 +643,7 @@ def test_remote_datasets_are_read_through_copies_that_do_not_stay(
         assert verify(out, repair=True).repaired == (1, 2)
         left = {path.rsplit("/", 1)[-1] for path in s3.ls(f"bucket/{output_format}", refresh=True)}
         assert left == {
-            "_run.json",
-            "_shards.json",
+            ".any2ds",
             "00000.parquet",
             "00000_stats.json",
             *({"00000.tar", "00000.tar.idx"} if "w" in output_format else {"00000"}),

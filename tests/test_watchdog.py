@@ -92,8 +92,10 @@ def fetch_options(**given: Any) -> Any:
 
 
 def test_the_bound_is_longer_than_everything_that_may_pass_in_silence() -> None:
-    assert watchdog_limit(fetch_options()) == 10 + 60 + 120 + 60 + 30
-    assert watchdog_limit(fetch_options(timeout=1000, host_delay=500, max_retry_after=0)) == 1000 + 60 + 500 + 30
+    assert watchdog_limit(fetch_options()) == 10.5 + 60 + 120 + 60 + 30  # an attempt is looked at every 0.5 s
+    assert watchdog_limit(fetch_options(timeout=1000, host_delay=500, max_retry_after=0)) == 1050 + 60 + 500 + 30
+    assert watchdog_limit(fetch_options(timeout=0, total_timeout=500)) == 500 + 60 + 120 + 60 + 30
+    assert watchdog_limit(fetch_options(timeout=10, total_timeout=0)) == watchdog_limit(fetch_options())
     without_total = watchdog_limit(fetch_options(timeout=0, connect_timeout=7, stall_timeout=20, max_redirects=1))
     assert without_total == 2 * (7 + 20) + 60 + 120 + 60 + 30
     assert watchdog_limit(fetch_options(timeout=0, stall_timeout=0)) < float("inf")
@@ -226,7 +228,7 @@ def test_a_fetcher_that_raises_costs_the_open_shards_and_each_is_told(tmp_path: 
     errors = [(event.shard_id, event.reason) for event in events if isinstance(event, ShardError)]
     assert errors == [(1, "the fetcher has had enough")]
     assert codes(tmp_path / "out") == [[None] * 5]
-    assert not (tmp_path / "out" / "_tmp").exists()
+    assert not (tmp_path / "out" / ".any2ds/tmp").exists()
 
 
 def test_the_job_that_a_lost_fetcher_was_waiting_for_is_done_by_the_next(tmp_path: Path, server: Server) -> None:

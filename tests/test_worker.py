@@ -19,6 +19,7 @@ from PIL import Image
 
 from any2ds.config import Config
 from any2ds.plan import plan
+from any2ds.testing.folder import names_in
 from any2ds.testing.server import serve
 from any2ds.types import Event, Progress, ShardError, ShardJob, ShardReport
 from any2ds.worker import ShardWorker
@@ -216,7 +217,7 @@ def test_a_shard_that_cannot_be_published_is_an_error_and_the_others_are_made(tm
     assert [e.shard_id for e in happened if isinstance(e, ShardError)] == [1]
     assert sorted(e.shard_id for e in happened if isinstance(e, ShardReport)) == [0, 2, 3, 4]
     assert not (out / "00001_stats.json").exists()
-    assert not (out / "_tmp").exists()
+    assert not (out / ".any2ds/tmp").exists()
 
 
 def test_progress_counts_every_row_once(tmp_path: Path, media: Path) -> None:
@@ -254,10 +255,10 @@ def test_abandoning_a_run_in_the_middle_leaves_no_half_shard(tmp_path: Path, med
         running = events(table, tmp_path / "out", number_sample_per_shard=4)
         first = next(event for event in running if isinstance(event, ShardReport))
         running.close()  # type: ignore[attr-defined]
-    finished = sorted(path.name for path in (tmp_path / "out").iterdir())
+    finished = sorted(names_in(tmp_path / "out"))
     assert first.shard_id in (0, 2)
     assert "00001.tar" not in finished
-    assert "_tmp" not in finished
+    assert ".any2ds/tmp" not in finished
     for name in finished:
         if name.endswith("_stats.json"):
             assert members(tmp_path / "out" / name.replace("_stats.json", ".tar"))

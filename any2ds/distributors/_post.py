@@ -51,7 +51,7 @@ class Office:
 
     def lock_file(self, task: int) -> str:
         """The lock file that each attempt at a task has to hold."""
-        return f"{self.folder}/{task:06d}.json"
+        return f"{self.folder}/{task:06d}.lock"
 
     def task_file(self, task: int) -> str:
         """Where a task lies that is too large for what brings it to its machine."""

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import IO, Any
 
 from any2ds.childprocess import answer_parent
-from any2ds.errors import BrokenStep, DiskFull, LockLost, NetworkDown, harmless
+from any2ds.errors import ENDS_THE_RUN, harmless
 from any2ds.types import ShardJob
 
 WANT_JOB = "want_job"  # child to parent: one more, please
@@ -79,7 +79,7 @@ def main(inlet: IO[bytes]) -> None:
             send((EVENT, event))
     except BrokenPipeError:
         code = 1
-    except (BrokenStep, DiskFull, LockLost, NetworkDown) as error:
+    except ENDS_THE_RUN as error:
         code = 1
         send((FATAL, error))
     except BaseException:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from any2ds.config import RunOptions
 from any2ds.distributors._post import Office, Outbox
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
-from any2ds.errors import BrokenStep, DiskFull, LockLost, NetworkDown, OutputError, OutputInUse, RunError
+from any2ds.errors import ENDS_THE_RUN, LockLost, OutputError, OutputInUse, RunError
 from any2ds.lock import Guard, Intervals, RunLock, held
 from any2ds.protocols import Worker
 from any2ds.storage import OutputFolder
@@ -98,7 +98,7 @@ class Task:
                 with closing(events):
                     for event in events:
                         outbox.say("event", event)
-            except (BrokenStep, DiskFull, LockLost, NetworkDown) as error:
+            except ENDS_THE_RUN as error:
                 if isinstance(error, LockLost):
                     Guard(output, lock.holds, replace(_INTERVALS, trust=0.0))()  # else it is the run that was lost
                 if outbox.lost is None:

@@ -42,6 +42,7 @@ class UrlFetcher:
             robots=self._robots,
             spare=spare_places(options),
             host_of=profiles.host_of if profiles.differ else None,
+            total_timeout=options.total_timeout,
         )
         self._buffer.share_among(most + schedule.spare)
         with Feeder(rows, schedule, most, self._transport.wake) as feeder:

@@ -28,6 +28,7 @@ from any2ds.cookies import CookieJar
 from any2ds.errors import redacted
 from any2ds.fetch.certificates import certificate_bundle
 from any2ds.fetch.dns import Addresses, Resolver, asks_dns
+from any2ds.fetch.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable
 from any2ds.fetch.profiles import Profile, Profiles
 from any2ds.fetch.robots import LONGEST, REDIRECTS, Robots
 from any2ds.fetch.rules import PROXIED, address_of, opted_out, product_of, refuses
@@ -35,7 +36,7 @@ from any2ds.fetch.schedule import Attempt, spare_places
 from any2ds.fetch.stall import Flow, StallRule
 from any2ds.fetch.transport import Phases
 from any2ds.fetch.urls import normalize, parts
-from any2ds.types import Failure, Payload
+from any2ds.types import Failure, Payload, http_failure
 
 # Sockets looked at per turn: enough to spread the cost of a turn over many transfers, few enough that a body is
 # still in the processor's cache when it is hashed and written (measured: 16 to 64 beat 1 and 256 by 10 to 30 %).
@@ -46,10 +47,10 @@ _BODY_ERRORS = frozenset({pycurl.E_WRITE_ERROR, 61})  # 61: bad encoding; of a r
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
 
 # The headers that are read, by their names; their initials in both cases, and H of HTTP/, let most others pass quickly.
-_HEADERS = {name.encode(): name for name in ("etag", "last-modified", "location", "x-robots-tag")}
+_HEADERS = {name.encode(): name for name in ("content-encoding", "etag", "last-modified", "location", "x-robots-tag")}
 _SECRET = ("authorization:", "cookie:")  # headers that are not for the hosts to which others redirect
 _NO_ROUTE = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
-_INITIALS = frozenset(b"eElLxXH")
+_INITIALS = frozenset(b"cCeElLxXH")
 # In the words for a handshake that failed: it was cut, not refused.
 _BROKE_OFF = re.compile("Recv failure|Send failure|unexpected eof|SSL_ERROR_SYSCALL")
 
@@ -72,7 +73,7 @@ _CODES = {
     58: "tls",  # CURLE_SSL_CERTPROBLEM
     59: "tls",  # CURLE_SSL_CIPHER
     60: "tls",  # CURLE_PEER_FAILED_VERIFICATION
-    61: "bad_encoding",  # CURLE_BAD_CONTENT_ENCODING
+    61: "bad_encoding",  # CURLE_BAD_CONTENT_ENCODING: of a Transfer-Encoding
     63: "too_large",  # CURLE_FILESIZE_EXCEEDED
     66: "tls",  # CURLE_SSL_ENGINE_INITFAILED
     67: "access_denied",  # CURLE_LOGIN_DENIED
@@ -205,6 +206,9 @@ class CurlTransport:
         self._unsent.clear()
         return ended
 
+    def received(self, attempt: Attempt) -> int:
+        return self._by_attempt[attempt].received
+
     def cancel(self, attempt: Attempt) -> Failure:
         """Give an attempt up because its time is over, and say how far it came."""
         transfer = self._by_attempt[attempt]
@@ -294,7 +298,7 @@ class CurlTransport:
 
     def _give_up_stalled(self) -> None:
         for attempt, transfer in self._by_attempt.items():
-            if transfer.sent and self._stall_rule.stalled(transfer.flow, transfer.receiving.size):
+            if transfer.sent and self._stall_rule.stalled(transfer.flow, transfer.received):
                 self._unsent.append((attempt, replace(transfer.timed_out(), code="timeout_stalled")))
 
     def _add(self, transfer: _Transfer) -> None:
@@ -429,6 +433,7 @@ class _Transfer:
         "_bounds_headers",
         "_changed",
         "_cut",
+        "_decoder",
         "_error",
         "_header_size",
         "_headers",
@@ -481,6 +486,7 @@ class _Transfer:
         self.discarding = False
         self._refusal: tuple[str, str] | None = None  # code and words, where we end the transfer ourselves
         self._error: OSError | None = None
+        self._decoder: Decoder | None = None  # of a body with a Content-Encoding
         self.lines.clear()
         self._headers.clear()
         self._addresses.clear()
@@ -514,7 +520,7 @@ class _Transfer:
         """Go on in the place of `other`, which has been redirected; `ask` says where."""
         self.attempt, self.url, self.at = other.attempt, other.url, other.at
         self._redirects = other._redirects
-        self._refusal = self._error = None
+        self._refusal = self._error = self._decoder = None
         self._addresses[:] = other._addresses
         self.started = other.started
         self._longest, self._cut = other._longest, False
@@ -525,6 +531,7 @@ class _Transfer:
     def ask(self, url: str) -> None:
         """Make ready to follow a redirect to `url`."""
         self.discarding = False
+        self._decoder = None
         self._header_size = 0
         self._headers.clear()
         self.receiving.discard()
@@ -575,6 +582,11 @@ class _Transfer:
         if reason is None:
             return None
         return Failure("fetch", "blocked_address", f"{address} {reason}", None, self._end_of_redirects)
+
+    @property
+    def received(self) -> int:
+        """Bytes of the body that have come over the network."""
+        return self.receiving.size if self._decoder is None else self._decoder.received
 
     @property
     def _end_of_redirects(self) -> str | None:
@@ -682,13 +694,39 @@ class _Transfer:
     def _write(self, chunk: bytes) -> int | None:
         if self.lines:
             self.read_headers()
+            if self._refusal is None and "content-encoding" in self._headers and not self.discarding:
+                self._start_decoding(self._headers["content-encoding"])
             if self._refusal is not None:
                 return -1
+        if self.discarding:
+            self.receiving.size += len(chunk)
+            return None if self.receiving.size <= _ERROR_BODY else -1
+        return self._keep(chunk) if self._decoder is None else self._decode(self._decoder, chunk)
+
+    def _start_decoding(self, content_encoding: str) -> None:
+        try:
+            self._decoder = Decoder(content_encoding, self._options.max_content_ratio)
+        except Undecodable as error:
+            self._refusal = (error.code, str(error))
+
+    def _decode(self, decoder: Decoder, chunk: bytes) -> int | None:
+        try:
+            for piece in decoder.decode(chunk):
+                if self._keep(piece) is not None:
+                    return -1
+        except Undecodable as error:
+            self._refusal = (error.code, str(error))
+            return -1
+        if decoder.received > self._longest:  # a lot of nothing; of it libcurl only knows in newer versions
+            self._cut = bool(self.attempt.asks)
+            self._refusal = None if self._cut else ("too_large", f"more than {self._longest} bytes")
+            return -1
+        return None
+
+    def _keep(self, chunk: bytes) -> int | None:
+        """Take a piece of the file; not None if no more is wanted."""
         receiving = self.receiving
         size = receiving.size + len(chunk)
-        if self.discarding:
-            receiving.size = size
-            return None if size <= _ERROR_BODY else -1
         if size > self._longest:
             if not self.attempt.asks:
                 self._refusal = ("too_large", f"more than {self._longest} bytes")
@@ -710,6 +748,8 @@ class _Transfer:
             return self._refused(status, url)
         if self._refusal is not None:
             return Failure("fetch", *self._refusal, status, url)
+        if self._decoder is not None and not (self._decoder.finished or self._cut):
+            return Failure("fetch", "truncated", BROKEN_STREAM, status, url)
         if not self.receiving.size:
             return Failure("fetch", "empty_body", "", status, url)
         # Raw, because servers put into their headers what they like.
@@ -768,7 +808,7 @@ class _Transfer:
             detail = f"after {seconds:.1f} s, while resolving the host name"
             return Failure("fetch", "timeout_total", detail, None, self._end_of_redirects)
         if handle.getinfo(pycurl.STARTTRANSFER_TIME):
-            where = f"receiving the body ({self.receiving.size} bytes so far)"
+            where = f"receiving the body ({self.received} bytes so far)"
         elif handle.getinfo(pycurl.PRETRANSFER_TIME):
             where = "waiting for the answer"
         elif self.pool.resolver is not None or handle.getinfo(pycurl.NAMELOOKUP_TIME):
@@ -776,12 +816,12 @@ class _Transfer:
         else:
             where = "resolving the host name"
         status = handle.getinfo(pycurl.RESPONSE_CODE) or None
-        detail, size = f"after {seconds:.1f} s, while {where}", self.receiving.size
-        return Failure("fetch", "timeout_total", detail, status, self._end_of_redirects, received=size)
+        detail = f"after {seconds:.1f} s, while {where}"
+        return Failure("fetch", "timeout_total", detail, status, self._end_of_redirects, received=self.received)
 
     def _refused(self, status: int, url: str | None) -> Failure:
         wait = self.handle.getinfo(pycurl.RETRY_AFTER) if status in (429, 503) else 0  # libcurl reads dates as well
-        return Failure("fetch", f"http_{status}", "", status, url, float(wait) or None)
+        return http_failure(status, url, float(wait) or None)
 
 
 def _configuration(options: FetchOptions) -> Callable[[Any], None]:
@@ -792,7 +832,8 @@ def _configuration(options: FetchOptions) -> Callable[[Any], None]:
         (pycurl.BUFFERSIZE, _RECEIVE_BUFFER),
         (pycurl.USERAGENT, options.user_agent),
         (pycurl.HTTPHEADER, _request_headers(options)),
-        (pycurl.ACCEPT_ENCODING, "gzip, deflate, br"),
+        (pycurl.ACCEPT_ENCODING, ACCEPTED),
+        (pycurl.HTTP_CONTENT_DECODING, 0),  # it is done by us
         (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
         (pycurl.PROTOCOLS, web | pycurl.PROTO_FTP | pycurl.PROTO_FTPS),
         (pycurl.MAXFILESIZE_LARGE, options.max_file_bytes),

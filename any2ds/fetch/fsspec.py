@@ -5,7 +5,8 @@ before; files of this machine and hosts named by the URL are out of reach with `
 are asked with the credentials that fsspec finds, and configured as fsspec is: `FSSPEC_S3='{"anon": true}'`.
 
 How far a piece of a file has come is not known before it is there whole, and it must not count as stalled meanwhile: so
-pieces are as big as the speed so far allows. One that takes longer than `stall_timeout` is cut, whatever `min_speed`.
+pieces are as big as the speed so far allows. One that takes longer than `timeout`, or than `stall_timeout`, is cut,
+whatever `min_speed`.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ from any2ds.storage.kinds import filesystem_class, own_class
 from any2ds.storage.stores import SERVERS, Stores
 from any2ds.types import Failure
 
-_FIRST = 1 << 18  # bytes read at once to begin with, and by slow transfers
+_FIRST = 1 << 18  # bytes read at once to begin with
+_LEAST = 1 << 16  # the same, of slow transfers
 _BLOCK = 1 << 22  # the most that is read at once
-_OF_STALL = 0.25  # the part of `stall_timeout` that a piece should take at most
+_OF_LIMIT = 0.25  # the part of the time limit that a piece should take at most
 
 _SERVERS_KEPT = 32  # to which connections are kept while they are not in use
 
@@ -140,7 +142,8 @@ class FsspecClient:
     def __init__(self, options: FetchOptions, systems: FileSystems, block: int) -> None:
         self._options = options
         self._systems = systems
-        self._block = max(1 << 16, min(_BLOCK, block))
+        self._block = max(_LEAST, min(_BLOCK, block))
+        self._limit = min((limit for limit in (options.timeout, options.stall_timeout) if limit), default=0.0)
 
     def fetch(self, url: str, flight: Flight) -> Answer | Failure:
         scheme = scheme_of(url)
@@ -185,7 +188,7 @@ class FsspecClient:
             while chunk := file.read(piece):
                 flight.receive(bytes(chunk))
                 now = time.monotonic()
-                piece = next_piece(len(chunk), now - begun, self._options.stall_timeout, self._block)
+                piece = next_piece(len(chunk), now - begun, self._limit, self._block)
                 begun = now
             details = getattr(file, "details", None)
         if isinstance(size, int) and flight.parcel.size < size:
@@ -219,11 +222,14 @@ def _code_of(error: BaseException) -> str:
     return "fetch_error"
 
 
-def next_piece(size: int, seconds: float, stall_timeout: float, most: int) -> int:
-    """Bytes to read at once after `size` bytes that took so many seconds; at most `most`."""
-    if not stall_timeout or seconds <= 0:
+def next_piece(size: int, seconds: float, limit: float, most: int) -> int:
+    """Bytes to read at once after `size` bytes that took so many seconds; at most `most`.
+
+    `limit` is how many seconds a piece may take; 0 for no limit.
+    """
+    if not limit or seconds <= 0:
         return most
-    return min(most, max(_FIRST, int(size / seconds * stall_timeout * _OF_STALL)))
+    return min(most, max(_LEAST, int(size / seconds * limit * _OF_LIMIT)))
 
 
 def _inline(url: str, flight: Flight) -> Answer | Failure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from any2ds.config import FetchOptions
 from any2ds.fetch.hosts import MOST_DELAY
-from any2ds.fetch.schedule import MAX_BACKOFF
+from any2ds.fetch.schedule import LOOKS, MAX_BACKOFF
 
 _GRACE = 30.0  # seconds
 # Where a limit is off, the watchdog still needs one.
@@ -16,7 +16,7 @@ def watchdog_limit(options: FetchOptions) -> float:
     """Seconds without any sign of life after which the fetcher is stuck; 0: it never is.
 
     The start and the end of an attempt are signs of life, so the number of retries does not matter: the longest
-    silence is one attempt, or all rows waiting at once for the longest time that one may wait.
+    silence is that of one attempt, or all rows waiting at once for the longest time that one may wait.
     """
     if options.watchdog_timeout is not None:
         return options.watchdog_timeout
@@ -31,7 +31,10 @@ def process_limit(options: FetchOptions) -> float:
 
 
 def _longest_attempt(options: FetchOptions) -> float:
+    """Seconds that one attempt may go on without a byte: those that come are signs of life."""
     if options.timeout:
-        return options.timeout
+        return min(options.timeout * (1 + 1 / LOOKS), options.total_timeout or float("inf"))
+    if options.total_timeout:
+        return options.total_timeout
     request = (options.connect_timeout or _LONGEST_CONNECT) + (options.stall_timeout or _LONGEST_STALL)
     return request * (1 + options.max_redirects)

@@ -172,7 +172,8 @@ class Loop:
 
     def _overdue(self) -> Iterator[tuple[Attempt, Failure]]:
         now = self._clock.now()
-        for attempt in [*self._schedule.overdue(now), *(probe for probe in self._probes if probe.deadline <= now)]:
+        overdue = self._schedule.overdue(now, self._transport.received)
+        for attempt in [*overdue, *(probe for probe in self._probes if probe.deadline <= now)]:
             yield attempt, self._transport.cancel(attempt)
 
 

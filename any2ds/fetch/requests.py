@@ -33,19 +33,19 @@ from urllib3 import exceptions as urllib3_errors
 from any2ds.config import MOST_HEADER_BYTES, FetchOptions
 from any2ds.errors import words_of
 from any2ds.fetch.certificates import certificate_bundle
+from any2ds.fetch.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable
 from any2ds.fetch.profiles import Profile, Profiles
 from any2ds.fetch.robots import REDIRECTS, Robots
 from any2ds.fetch.rules import PROXIED, opted_out, product_of, refuses
 from any2ds.fetch.threads import Abandoned, Answer, Flight, Refused, causes
 from any2ds.fetch.urls import normalize, scheme_of
-from any2ds.types import Failure
+from any2ds.types import Failure, http_failure
 
 _CHUNK = 1 << 16
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
 _SESSIONS = 16  # of profiles that were used last, per thread
 _KEPT = 1024  # connections kept by all threads together, at least one by each
 _PATIENCE = 1.0  # seconds by which a socket waits longer than the schedule, which knows what it was waiting for
-_ENCODINGS = frozenset({"", "identity", *urllib3.HTTPResponse.CONTENT_DECODERS})  # urllib3 hands others on as they are
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -62,7 +62,6 @@ _CODES: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
     ((urllib3_errors.ConnectTimeoutError,), "timeout_connect"),
     ((urllib3_errors.ReadTimeoutError, TimeoutError), "timeout_stalled"),
     ((ConnectionRefusedError, urllib3_errors.ProxyError), "connect"),
-    ((urllib3_errors.DecodeError,), "bad_encoding"),
     ((HeadersTooLarge,), "headers_too_large"),
     ((RemoteDisconnected, ConnectionResetError, BrokenPipeError, ConnectionAbortedError), "reset"),
     # A handshake that was cut, not refused: a host that is overloaded, most often.
@@ -96,7 +95,7 @@ def new_session(options: FetchOptions, trust: Trust) -> requests.Session:
     session.trust_env = False  # no .netrc; proxies of the environment are looked up below
     session.verify = not options.ignore_ssl_certificate
     given = {name.strip(): value.strip() for name, _, value in (part.partition(":") for part in options.headers or ())}
-    session.headers.update({"User-Agent": options.user_agent, "Accept": "*/*", "Accept-Encoding": "gzip, deflate"})
+    session.headers.update({"User-Agent": options.user_agent, "Accept": "*/*", "Accept-Encoding": ACCEPTED})
     session.headers.update(given)
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
     adapter = _Adapter(trust, not options.ignore_ssl_certificate, max(1, min(10, _KEPT // options.most_transfers)))
@@ -117,8 +116,9 @@ class RequestsClient:
         options = self._options = profiles.default.options  # those that do not differ by host
         self.max_header_bytes = options.max_header_bytes
         self._proxies_in_environment = bool(urllib.request.getproxies())
+        limits = (options.timeout, options.total_timeout, options.stall_timeout)
         # The schedule and the rule for stalled transfers are faster; this ends threads that they could not reach.
-        bounds = [bound + _PATIENCE for bound in (options.timeout, options.stall_timeout) if bound]
+        bounds = [bound + _PATIENCE for bound in limits if bound]
         slack = min(bounds) if bounds else None
         self._timeouts = (options.connect_timeout or slack, slack)
         self.flight: Flight
@@ -253,7 +253,7 @@ class RequestsClient:
                     return ada_url.join_url(here, _as_sent(headers["location"])).partition("#")[0]
                 except ValueError:  # whose words might tell credentials
                     return Failure("fetch", "bad_redirect", "not a valid URL", status, led)
-            return Failure("fetch", f"http_{status}", "", status, led, _retry_after(status, headers.get("retry-after")))
+            return http_failure(status, led, _retry_after(status, headers.get("retry-after")))
         directive = opted_out(
             "\n".join(response.raw.headers.getlist("x-robots-tag")), self._here.product, self._here.opt_outs
         )
@@ -264,13 +264,18 @@ class RequestsClient:
             return Failure("fetch", "protocol", "Content-Length is negative", status, led)
         if announced.isdigit() and int(announced) > self._options.max_file_bytes and not flight.attempt.asks:
             raise Refused("too_large", f"{announced} bytes")
-        unknown = {part.strip().lower() for part in headers.get("content-encoding", "").split(",")} - _ENCODINGS
-        if unknown:
-            return Failure("fetch", "bad_encoding", f"Content-Encoding: {', '.join(unknown)}", status, led)
+        if encoding := headers.get("content-encoding"):
+            try:
+                flight.decoder = Decoder(encoding, self._options.max_content_ratio)
+            except Undecodable as error:
+                return Failure("fetch", error.code, str(error), status, led)
         # read1 returns what is there; read would wait for a whole chunk, however slowly it comes.
-        while chunk := response.raw.read1(_CHUNK, decode_content=True):
+        while chunk := response.raw.read1(_CHUNK, decode_content=False):
             if not flight.receive(chunk):
                 break
+        else:
+            if flight.received and flight.decoder is not None and not flight.decoder.finished:
+                return Failure("fetch", "truncated", BROKEN_STREAM, status, led)
         if not flight.parcel.size:
             return Failure("fetch", "empty_body", "", status, led)
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower() or None

@@ -7,9 +7,11 @@ import threading
 import time
 from functools import partial
 from importlib import import_module
+from urllib.request import getproxies_environment
 
 from any2ds.buffer import Buffer
-from any2ds.config import FetchOptions
+from any2ds.config import MOST_HEADER_BYTES, FetchOptions
+from any2ds.errors import OptionError
 from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.robots import Robots
 from any2ds.fetch.schedule import Attempt
@@ -50,16 +52,55 @@ def web_engine(wanted: str) -> str:
 
 
 def check(options: FetchOptions) -> None:
-    """Raises MissingExtra for what the chosen engine lacks, before anything is made."""
+    """To be called before anything is made.
+
+    Raises MissingExtra for what the chosen engine lacks, OptionError for an option that it cannot follow.
+    """
+    if options.fetcher == "curl" and not _asks_name_servers(options):
+        return  # it can do everything, and is not loaded before it is needed
+    refuse_impossible(options, web_engine(options.fetcher))
+    if _asks_name_servers(options) and _all_proxied(options):
+        raise OptionError("nameservers: a proxy resolves all names itself: leave out one of the two")
     if options.fetcher == "curl":
         return
-    web_engine(options.fetcher)
-    proxies = [options.proxy, *(values.get("proxy") for values in (options.hosts or {}).values())]
-    if any(proxy and proxy.startswith("socks") for proxy in proxies):
+    if any(proxy.startswith("socks") for proxy in _proxies(options)):
         try:
             import_module("socks")
         except ImportError as error:
             raise missing_extra("fetching with requests through a SOCKS proxy", error) from error
+
+
+def refuse_impossible(options: FetchOptions, engine: str) -> None:
+    """Raises OptionError for an option that `engine` (curl, requests) cannot follow."""
+    if engine != "requests":
+        return
+    if _asks_name_servers(options):
+        raise OptionError(
+            "nameservers: requests leaves host names to the operating system:"
+            " leave the option out, or fetch with --fetcher=curl (pip install pycurl)"
+        )
+    if options.max_header_bytes < MOST_HEADER_BYTES and any(proxy.startswith("socks") for proxy in _proxies(options)):
+        raise OptionError(
+            "max_header_bytes: requests cannot count headers behind a SOCKS proxy:"
+            " leave the option out, or fetch with --fetcher=curl"
+        )
+
+
+def _asks_name_servers(options: FetchOptions) -> bool:
+    """Whether name servers of the user's are to be asked; `os` is what requests does anyway."""
+    return options.nameservers not in (None, ("os",))
+
+
+def _proxies(options: FetchOptions) -> list[str]:
+    proxies = [options.proxy, *(values.get("proxy") for values in (options.hosts or {}).values())]
+    return [proxy for proxy in proxies if proxy]
+
+
+def _all_proxied(options: FetchOptions) -> bool:
+    """Whether no host name is resolved here. libcurl takes the proxies of the environment by itself."""
+    if getproxies_environment().keys() - {"no"}:
+        return True
+    return bool(options.proxy) and all(values.get("proxy", options.proxy) for values in (options.hosts or {}).values())
 
 
 class Routes:
@@ -119,10 +160,11 @@ class Routes:
             ended += other.poll(0)
         return ended
 
+    def received(self, attempt: Attempt) -> int:
+        return self._engine_of(attempt).received(attempt)
+
     def cancel(self, attempt: Attempt) -> Failure:
-        url = attempt.url or normalize(attempt.row.url)
-        assert isinstance(url, str)  # or it would not have been started
-        return self._engine_for(url).cancel(attempt)
+        return self._engine_of(attempt).cancel(attempt)
 
     def wake(self) -> None:
         self._bell.set()
@@ -133,6 +175,12 @@ class Routes:
         for engine in self._engines.values():
             engine.close()
 
+    def _engine_of(self, attempt: Attempt) -> Transport:
+        """The one that carries an attempt in flight."""
+        url = attempt.url or normalize(attempt.row.url)
+        assert isinstance(url, str)  # or it would not have been started
+        return self._engine_for(url)
+
     def _engine_for(self, url: str) -> Transport:
         scheme = scheme_of(url)
         return self._by_scheme.get(scheme) or self._choose(scheme)
@@ -140,6 +188,7 @@ class Routes:
     def _choose(self, scheme: str) -> Transport:
         if not self._web_engine and scheme not in FILE_SYSTEMS:
             self._web_engine = web_engine(self._options.fetcher)
+            refuse_impossible(self._options, self._web_engine)  # where a worker has another engine than the driver
         name = engine_of(scheme, self._web_engine)
         engine = self._by_scheme[scheme] = self._engines.get(name) or self._open(name)
         return engine

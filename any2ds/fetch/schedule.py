@@ -43,6 +43,13 @@ _MOST_SOCKETS = 400 if sys.platform == "win32" else 1 << 30  # select() takes 51
 _ASIDE = 4  # times the slots: so many silent hosts may wait before no others are looked for
 _WAIT_CODES = frozenset({"http_429", "http_503"})
 
+# The time that one attempt may take grows by a second with so many bytes received. That is 64 kbit/s, the speed of an
+# ISDN channel: a line that serves files today is faster, and what drips (500 bytes/s) ends soon after `timeout`.
+BYTES_PER_SECOND = 8 << 10
+# How often in the time of `timeout` the transport is asked how many bytes an attempt has, since nobody reports each of
+# them: the attempt ends when none has come for `timeout` seconds, or for up to a twentieth more.
+LOOKS = 20
+
 
 @dataclass(slots=True, eq=False)
 class Attempt:
@@ -51,11 +58,14 @@ class Attempt:
     row: Row
     host: Host
     number: int = 1  # of attempts, this one included
+    sent: int = 0  # how often it was started, whatever for
     deferrals: int = 0  # how often the host said that it should come later
     excuses: int = 0  # how often it failed for reasons of ours
     probe: bool = False  # only to see whether anything comes back; its row is none of the list
-    started: float = 0.0  # by the schedule's clock, like the next one
-    deadline: float = 0.0
+    started: float = 0.0  # by the schedule's clock, like the next two
+    deadline: float = 0.0  # when its time may be up, unless bytes have come
+    heard: float = 0.0  # when it was last seen to have more bytes
+    received: int = 0  # bytes at that time
     flying: bool = False
     url: str | None = None  # of the row, normalised, if somebody has done so
     asks: str = ""  # the origin whose robots.txt this is for; its row is none of the list
@@ -71,7 +81,11 @@ def spare_places(options: FetchOptions) -> int:
 
 
 class Schedule:
-    """At most `slots` attempts in flight, each for `timeout` seconds (0: no limit), `retries` more after the first.
+    """At most `slots` attempts in flight, `retries` more after the first.
+
+    An attempt ends when no byte of a body has come for `timeout` seconds (0: no limit), and after `total_timeout`
+    seconds in all (0: no limit). If that is None it has `timeout` seconds, and one more for each `BYTES_PER_SECOND`
+    bytes received.
 
     Up to `spare` more wait for hosts that are silent: they take next to nothing, and would take the slots of others.
     Where hosts differ, `host_of` says by what name a URL's host is known and how it is treated, instead of `manners`.
@@ -87,10 +101,12 @@ class Schedule:
         robots: Robots | None = None,
         host_of: Callable[[str | None], tuple[str, Manners]] | None = None,
         spare: int = 0,
+        total_timeout: float | None = None,
     ) -> None:
         self.slots = slots
         self.spare = spare
         self.timeout = timeout or float("inf")
+        self.total_timeout = total_timeout
         self.retries = retries
         self.in_flight = 0
         self.fresh: deque[Row] = deque()  # rows that nobody has looked at; a feeder may append from another thread
@@ -111,7 +127,9 @@ class Schedule:
         self._later: list[tuple[float, int, Attempt]] = []  # attempts by the time when they are due
         self._given_up: deque[Fetched] = deque()
         self._order = itertools.count()
-        self._deadlines: deque[Attempt] = deque()  # in order of start, hence of deadline; the finished drop out late
+        # Attempts by their deadlines; the finished drop out late. Most end before the first look at them.
+        self._new: deque[Attempt] = deque()
+        self._looked_at: list[tuple[float, int, Attempt]] = []
 
     @property
     def idle(self) -> bool:
@@ -247,15 +265,35 @@ class Schedule:
         if attempt.asks:
             self._learn(attempt, outcome, now)
         self._forget(host, now)
-        return None if attempt.asks else Fetched(attempt.row, outcome, attempt.number)
+        return None if attempt.asks else Fetched(attempt.row, outcome, attempt.sent)
 
-    def overdue(self, now: float) -> list[Attempt]:
-        """The attempts whose time is up; each is told once, and is to be finished by the caller."""
+    def overdue(self, now: float, received: Callable[[Attempt], int]) -> list[Attempt]:
+        """The attempts whose time is up; each is told once, and is to be finished by the caller.
+
+        `received` says how many bytes of its body an attempt has by now; only long ones are asked for, now and then.
+        """
         found = []
         while (first := self._first()) and first.deadline <= now:
-            found.append(first)
-            self._deadlines.popleft()
+            if self._new and self._new[0] is first:
+                self._new.popleft()
+            else:
+                heapq.heappop(self._looked_at)
+            if (size := received(first)) != first.received:
+                first.received, first.heard = size, now
+            if (end := self._end_of(first)) <= now:
+                found.append(first)
+            else:
+                first.deadline = min(end, now + self.timeout / LOOKS)
+                heapq.heappush(self._looked_at, (first.deadline, next(self._order), first))
         return found
+
+    def _end_of(self, attempt: Attempt) -> float:
+        """When its time is up if no more bytes come."""
+        if self.total_timeout is None:
+            end = attempt.started + self.timeout + attempt.received / BYTES_PER_SECOND
+        else:
+            end = attempt.started + (self.total_timeout or float("inf"))
+        return min(end, attempt.heard + self.timeout)
 
     def wait(self, now: float) -> float:
         """Seconds until a deadline, a retry or a host is due; infinite if none is."""
@@ -293,13 +331,14 @@ class Schedule:
     def _give_up(self, attempt: Attempt, now: float) -> None:
         failure = Failure("fetch", "host_down", f"{attempt.host.name} has not answered anything")
         if refusal := attempt.host.down_as:
-            failure = replace(refusal, detail="not asked: its host went on to refuse after the wait that it asked for")
+            said = refusal.detail if attempt.sent else "not asked"
+            failure = replace(refusal, detail=f"{said}: its host went on to refuse after the wait that it asked for")
         if self._put_off(attempt, failure, now):
             return
         if attempt.asks:
             self._learn(attempt, failure, now)
         else:
-            self._given_up.append(Fetched(attempt.row, failure, attempt.number))
+            self._given_up.append(Fetched(attempt.row, failure, attempt.sent))
         self._forget(attempt.host, now)
 
     def _put_off(self, attempt: Attempt, failure: Failure, now: float) -> bool:
@@ -327,14 +366,16 @@ class Schedule:
     def _start(self, attempt: Attempt, now: float) -> Attempt:
         host = attempt.host
         attempt.flying = True
-        attempt.started = now
-        attempt.deadline = now + self.timeout
+        attempt.sent += 1
+        attempt.started = attempt.heard = now
+        attempt.received = 0
+        attempt.deadline = min(self._end_of(attempt), now + self.timeout / LOOKS)
         self.in_flight += 1
         if host.silent:
             self._to_silent.append((now, attempt))
         host.start(now)
         if attempt.deadline != float("inf"):
-            self._deadlines.append(attempt)
+            self._new.append(attempt)
         if host.queue:
             self._offer_turn(host, now)
         return attempt
@@ -420,10 +461,14 @@ class Schedule:
             heapq.heappush(self._paused, (until, next(self._order), host))
 
     def _first(self) -> Attempt | None:
-        deadlines = self._deadlines
-        while deadlines and not deadlines[0].flying:
-            deadlines.popleft()
-        return deadlines[0] if deadlines else None
+        new, looked_at = self._new, self._looked_at
+        while new and not new[0].flying:
+            new.popleft()
+        while looked_at and not looked_at[0][2].flying:
+            heapq.heappop(looked_at)
+        if looked_at and not (new and new[0].deadline <= looked_at[0][0]):
+            return looked_at[0][2]
+        return new[0] if new else None
 
 
 def bounded(manners: Manners, url: str | None) -> Manners:

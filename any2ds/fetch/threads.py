@@ -14,6 +14,7 @@ from typing import Protocol
 from any2ds.buffer import Buffer
 from any2ds.config import FetchOptions
 from any2ds.errors import words_of
+from any2ds.fetch.encodings import Decoder, Undecodable
 from any2ds.fetch.robots import LONGEST
 from any2ds.fetch.schedule import Attempt
 from any2ds.fetch.stall import Flow, StallRule
@@ -64,6 +65,8 @@ class Flight:
         self.url = url
         self.parcel = buffer.parcel()
         self.outcome: Answer | Failure
+        self.decoder: Decoder | None = None  # of a body with a Content-Encoding
+        self.received = 0  # bytes of the body that have come over the network
         self.seconds = 0.0  # that it took
         self.stage = "waiting for a thread"  # what it is busy with, in words
         self.running = False
@@ -99,12 +102,28 @@ class Flight:
             raise Abandoned
 
     def receive(self, chunk: bytes) -> bool:
-        """Take a piece of the body; whether more is wanted.
+        """Take a piece of the body as it came over the network; whether more is wanted.
 
         Raises Refused where a bound is passed, Abandoned where nobody waits for it any more.
         """
         if self.abandoned:
             raise Abandoned
+        self.received += len(chunk)
+        if self.decoder is None:
+            return self._keep(chunk)
+        try:
+            for piece in self.decoder.decode(chunk):
+                if not self._keep(piece):
+                    return False
+        except Undecodable as error:
+            raise Refused(error.code, str(error)) from error
+        most = LONGEST if self.attempt.asks else self._options.max_file_bytes
+        if self.received > most and not self.attempt.asks:  # a lot of nothing
+            raise Refused("too_large", f"more than {most} bytes")
+        return self.received <= most
+
+    def _keep(self, chunk: bytes) -> bool:
+        """Take a piece of the file; whether more is wanted."""
         options, parcel = self._options, self.parcel
         if self.attempt.asks:
             chunk = chunk[: LONGEST - parcel.size]
@@ -115,7 +134,7 @@ class Flight:
         except OSError as error:
             self.disk_error = error
             raise Abandoned from error
-        self.stage = f"receiving the body ({parcel.size} bytes so far)"
+        self.stage = f"receiving the body ({self.received} bytes so far)"
         return not self.attempt.asks or parcel.size < LONGEST
 
     def arrived(self, buffer: Buffer) -> Payload | Failure:
@@ -147,7 +166,7 @@ class Flight:
 
     def timed_out(self) -> Failure:
         seconds = time.monotonic() - self._started
-        return Failure("fetch", "timeout_total", f"after {seconds:.1f} s, while {self.stage}")
+        return Failure("fetch", "timeout_total", f"after {seconds:.1f} s, while {self.stage}", received=self.received)
 
     def _forget_socket(self) -> None:
         with self._lock:
@@ -219,9 +238,12 @@ class ThreadTransport:
                 ended.append((flight.attempt, flight.arrived(self._buffer)))
         if self._stall_rule.due(time.monotonic()):
             for attempt, flight in list(self._flights.items()):
-                if flight.running and self._stall_rule.stalled(flight.flow, flight.parcel.size):
+                if flight.running and self._stall_rule.stalled(flight.flow, flight.received):
                     ended.append((attempt, replace(self.cancel(attempt), code="timeout_stalled")))
         return ended
+
+    def received(self, attempt: Attempt) -> int:
+        return self._flights[attempt].received
 
     def cancel(self, attempt: Attempt) -> Failure:
         flight = self._flights.pop(attempt)

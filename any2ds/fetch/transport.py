@@ -55,6 +55,10 @@ class Transport(Protocol):
         """
         ...
 
+    def received(self, attempt: Attempt) -> int:
+        """How many bytes of its body have come over the network for an attempt in flight, as far as it is known."""
+        ...
+
     def cancel(self, attempt: Attempt) -> Failure:
         """Give an attempt up because its time is over, and say how far it came. Returns at once."""
         ...

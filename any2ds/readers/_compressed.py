@@ -18,9 +18,43 @@ _CAREFUL = 2**12  # the same where a break loses what was decompressed in that s
 Pieces = Callable[[BinaryIO], Iterator[bytes]]
 
 
-def decompressed(stream: BinaryIO, suffix: str) -> BinaryIO:
-    """`stream` as it was before compression. Reading beyond a break raises EOFError or the codec's own exception."""
-    return cast(BinaryIO, _Pieces(CODECS[suffix](stream)))
+def decompressed(stream: BinaryIO, suffix: str, by_content: bool = False) -> BinaryIO:
+    """`stream` as it was before compression. Reading beyond a break raises EOFError or the codec's own exception.
+
+    With `by_content` its first bytes say how it is compressed, if at all, where they can.
+    """
+    return cast(BinaryIO, _Pieces(_by_content(stream, suffix) if by_content else CODECS[suffix](stream)))
+
+
+def _by_content(stream: BinaryIO, suffix: str) -> Iterator[bytes]:
+    head = b""
+    while len(head) < _LONGEST_MAGIC and (piece := stream.read(_LONGEST_MAGIC - len(head))):
+        head += piece
+    found = next((name for name, magic in _MAGIC.items() if head.startswith(magic)), None)
+    if found is None and suffix in _MAGIC:
+        yield head
+        read = getattr(stream, "read1", stream.read)
+        while piece := read(_INPUT):
+            yield piece
+    else:
+        yield from CODECS[found or suffix](cast(BinaryIO, _Prefixed(head, stream)))
+
+
+class _Prefixed(io.RawIOBase):
+    """A stream from which `head` was read already."""
+
+    def __init__(self, head: bytes, stream: BinaryIO) -> None:
+        self._head, self._stream = head, stream
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if not self._head:
+            return self._stream.read(size)
+        data = self._head if size < 0 else self._head[:size]
+        self._head = self._head[len(data) :]
+        return data
 
 
 class _Pieces(io.RawIOBase):
@@ -114,3 +148,13 @@ CODECS: Mapping[str, Pieces] = {
     "br": _pyarrow("brotli"),
 }
 """By the suffix of a file's name."""
+
+_MAGIC = {
+    "gz": b"\x1f\x8b",
+    "bz2": b"BZh",
+    "xz": b"\xfd7zXZ\0",
+    "zst": b"\x28\xb5\x2f\xfd",
+    "lz4": b"\x04\x22\x4d\x18",
+}
+"""With what a compressed file begins; nothing tells Brotli."""
+_LONGEST_MAGIC = max(map(len, _MAGIC.values()))

@@ -8,7 +8,9 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from any2ds.badrows import MOST_LEADING, BadRow, Leading, excerpt, with_bad_rows
 from any2ds.errors import ReadError
 from any2ds.protocols import Columns
 from any2ds.readers._text import misfit, one_line, require, whole_lines
@@ -16,8 +18,8 @@ from any2ds.readers._text import misfit, one_line, require, whole_lines
 LONGEST_LINE = 2**26  # bytes
 _ENOUGH = 100  # objects; a key that none of them has is missing
 
-Group = tuple[Sequence[Mapping[str, Any]], Sequence[int]]
-"""Objects, and their numbers in the list."""
+Group = tuple[Sequence[Mapping[str, Any] | BadRow], Sequence[int]]
+"""Objects, or what is none and stands in the place of one; and their numbers in the list."""
 
 _MISFIT = (pa.ArrowException, ValueError, TypeError, OverflowError)
 # Where all Python values are of these types, pyarrow converts them without loss.
@@ -37,86 +39,118 @@ def to_batches(
 
     A column must occur in the first group, if only in one object, or in groups of together 100 objects where they are
     smaller; the column of the URLs so in every list. Values of kinds that do not go together, objects whose keys differ
-    and nested values without a type become JSON text.
+    and nested values without a type become JSON text. An object with another value that does not have the type of its
+    column is a bad row, as is one whose URL is an array or an object.
     """
-    types: dict[str, pa.DataType] = {name: pa.string() for name in columns.texts}
+    types: dict[str, pa.DataType] = {name: pa.string() for name in columns.texts} | dict(columns.types)
     if schema is not None:
         types |= {field.name: field.type for field in schema}
+    leading = Leading()
     is_first = True
-    for objects, numbers in _gathered(groups, columns.names if schema is None else [columns.url]):
+    for items, numbers in _gathered(groups, columns.names if schema is None else [columns.url]):
+        bad = {row: item for row, item in enumerate(items) if isinstance(item, BadRow)}
+        objects = [item for item in items if not isinstance(item, BadRow)]
         if not objects:
+            if schema is None and is_first:
+                leading.hold(bad.values())
+            elif bad:
+                yield with_bad_rows(_nothing(columns.names, types), bad)
             continue
         if is_first:
             _require(columns, objects, schema is not None)
             is_first = False
-        arrays, misfits = {}, {}
-        for name in columns.names:
-            values = [item.get(name) for item in objects]
-            if name not in types:
-                types[name] = _type_of(values)
-            try:
-                arrays[name] = _array(values, types[name])
-            except _MISFIT:
-                misfits[name] = _first_misfit(values, types[name])
-        if not misfits:
-            yield pa.record_batch(list(arrays.values()), names=list(arrays))
-            continue
-        name, row = min(misfits.items(), key=lambda misfit: misfit[1])
-        good = objects[:row]
-        yield pa.record_batch(
-            [_array([item.get(column) for item in good], types[column]) for column in columns.names],
-            names=list(columns.names),
-        )
-        raise ReadError(f"{place} {numbers[row]}", misfit(name, types[name], objects[row].get(name)))
+        own = [number for number, item in zip(numbers, items, strict=True) if not isinstance(item, BadRow)]
+        batch, misfits = _typed(objects, columns, types)
+        reasons = {row: BadRow(f"{place} {own[row]}", reason) for row, reason in misfits.items()}
+        if schema is None and len(misfits) == len(objects):  # none of them says what the list is
+            raise reasons[min(reasons)].error
+        yield with_bad_rows(batch, leading.before(bad), reasons)
+    leading.end()
+
+
+def _typed(
+    objects: Sequence[Mapping[str, Any]], columns: Columns, types: dict[str, pa.DataType]
+) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Their values, and why some of them do not fit; `types` are completed by those of the columns without one."""
+    misfits: dict[int, str] = {}
+    arrays = []
+    for name in columns.names:
+        values = [item.get(name) for item in objects]
+        if name == columns.url:
+            for row, value in enumerate(values):
+                if value.__class__ in (list, dict):
+                    what = f"column {name!r}: {excerpt(repr(value), 50)} is no URL"
+                    misfits[row] = f"{what}; --input_format=json reads a table in one document"
+        if name not in types:
+            types[name] = _type_of(values)
+        is_declared = name in columns.types
+        try:
+            arrays.append(_array(values, types[name], is_declared))
+        except _MISFIT:
+            fitting = []
+            for row, value in enumerate(values):
+                fits = _fits(value, types[name], is_declared)
+                fitting.append(value if fits else None)
+                if not fits:
+                    misfits.setdefault(row, misfit(name, types[name], value, is_declared))
+            arrays.append(_array(fitting, types[name], is_declared))
+    return pa.record_batch(arrays, names=list(columns.names)), misfits
+
+
+def _nothing(names: Sequence[str], types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+    schema = pa.schema([pa.field(name, types[name]) for name in names])
+    return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def _gathered(groups: Iterable[Group], names: Iterable[str]) -> Iterator[Group]:
     """`groups`, of which the first are made one until all of `names` have occurred or that can be expected."""
     iterator, missing = iter(groups), set(names)
-    objects: list[Mapping[str, Any]] = []
+    items: list[Mapping[str, Any] | BadRow] = []
     numbers: list[int] = []
+    objects = 0
     failure: ReadError | None = None
-    while missing and len(objects) < _ENOUGH:
+    while missing and objects < _ENOUGH and len(items) <= MOST_LEADING:
         try:
             more = next(iterator, None)
         except ReadError as error:
             failure, more = error, None
         if more is None:
             break
-        objects += more[0]
+        items += more[0]
         numbers += more[1]
-        missing.difference_update(*more[0])
-    yield objects, numbers
+        found = [item for item in more[0] if not isinstance(item, BadRow)]
+        objects += len(found)
+        missing.difference_update(*found)
+    yield items, numbers
     if failure is not None:
         raise failure
     yield from iterator
 
 
 def lines(pieces: Iterator[bytes]) -> Iterator[Group]:
-    """The objects of JSON lines. Raises ReadError at the first line that is none."""
+    """The objects of JSON lines. A line that is none is a bad row."""
     number = 0
     for block in whole_lines(pieces, LONGEST_LINE):
-        objects, numbers, problem = [], [], ""
+        items: list[Mapping[str, Any] | BadRow] = []
+        numbers = []
         for line in block.removesuffix(b"\n").split(b"\n"):
             number += 1
             try:
-                item = _parse(line)
+                item = parsed(line)
             except (ValueError, RecursionError) as error:
                 if not line.strip():
                     continue
-                problem = f"not JSON ({one_line(error)})" if len(line) <= LONGEST_LINE else "a line of over 64 MiB"
-                break
-            if not isinstance(item, dict):
-                problem = f"not a JSON object: {one_line(line.decode(errors='replace'), 50)}"
-                break
-            objects.append(item)
+                why = f"not JSON ({one_line(error)})" if len(line) <= LONGEST_LINE else "a line of over 64 MiB"
+                item = BadRow(f"line {number}", f"{why}: {excerpt(line)!r}")
+            if not isinstance(item, (dict, BadRow)):
+                item = BadRow(f"line {number}", f"not a JSON object: {excerpt(line, 50)}")
+            items.append(item)
             numbers.append(number)
-        yield objects, numbers
-        if problem:
-            raise ReadError(f"line {number}", problem)
+        yield items, numbers
 
 
-def _parse(line: bytes) -> Any:
+def parsed(line: bytes) -> Any:
+    """Raises ValueError or RecursionError for what is no JSON."""
     try:
         return orjson.loads(line)
     except ValueError:
@@ -169,8 +203,11 @@ def _has_shape(value: Any, type: pa.DataType, exactly: bool = False) -> bool:
     return allowed is None or value.__class__ in allowed or value.__class__ not in _JSON_KINDS
 
 
-def _array(values: Sequence[Any], type: pa.DataType) -> pa.Array:
-    """`values` in `type`. Raises one of _MISFIT where that would lose something."""
+def _array(values: Sequence[Any], type: pa.DataType, is_declared: bool = False) -> pa.Array:
+    """`values` in `type`; if it was declared, texts may say values of it. Raises one of _MISFIT where that would lose
+    something."""
+    if is_declared and not pa.types.is_string(type) and any(value.__class__ is str for value in values):
+        return _from_texts(values, type)
     allowed = _KINDS.get(type)
     if allowed is not None:
         kinds = {value.__class__ for value in values} - {None.__class__}
@@ -179,6 +216,25 @@ def _array(values: Sequence[Any], type: pa.DataType) -> pa.Array:
     elif pa.types.is_nested(type) and not all(_has_shape(value, type) for value in values):
         raise TypeError("another shape")
     return pa.array(values, type)
+
+
+def _from_texts(values: Sequence[Any], type: pa.DataType) -> pa.Array:
+    texts = [value if value.__class__ is str else None for value in values]
+    others = [None if value.__class__ is str else value for value in values]
+    return pc.coalesce(pa.array(texts, pa.string()).cast(type), _array(others, type))
+
+
+def _fits(value: Any, type: pa.DataType, is_declared: bool) -> bool:
+    kind = value.__class__
+    if kind is int and pa.types.is_int64(type):
+        return bool(-(2**63) <= value < 2**63)
+    if value is None or (kind is not int and kind in _KINDS.get(type, ())):
+        return True
+    try:
+        _array([value], type, is_declared)
+    except _MISFIT:
+        return False
+    return True
 
 
 def _coerced(values: Sequence[Any], type: pa.DataType, others: Set[Any]) -> Sequence[Any]:
@@ -196,12 +252,3 @@ def _coerced(values: Sequence[Any], type: pa.DataType, others: Set[Any]) -> Sequ
 
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
-
-
-def _first_misfit(values: Sequence[Any], type: pa.DataType) -> int:
-    for row, value in enumerate(values):
-        try:
-            _array([value], type)
-        except _MISFIT:
-            return row
-    raise AssertionError("every value fits alone, but not all together")

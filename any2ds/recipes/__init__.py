@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,8 +23,17 @@ class Recipe(Protocol):
     """What `--preset` selects; a module `any2ds/recipes/<name>.py` has one in PART."""
 
     options: Mapping[str, Foreign]  # by their names: those that any2ds does not have
+    renamed: Mapping[str, str]  # those of them that any2ds has under another name -> that name
+    tolerated: frozenset[str]  # any2ds' names of options that the other tool accepts where they have no effect
     defaults: Mapping[str, Any]  # of any2ds' own options, where they differ from what these are otherwise
+    ignores_columns_of_txt: bool  # asked for of a txt list, which has none; otherwise they are refused
     figures: Mapping[str, str]  # what the stats of a shard say as well -> what any2ds calls it
+    cuts_by_file: bool  # each file of the list begins a new shard
+
+    def columns(self, of_list: Sequence[str], own: Sequence[str]) -> tuple[str, ...]:
+        """Of the columns of the metadata those in sight, in order: `of_list` are those that come with the rows, `own`
+        those that any2ds writes behind them."""
+        ...
 
     def own(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What was given, in any2ds' own options, with the defaults of the preset.
@@ -47,7 +56,7 @@ def applied(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def find(preset: Any) -> Recipe | None:
     """Raises OptionError for one that there is not."""
-    if preset is None or preset in ("", "None", "none", "null"):
+    if preset is None or preset in ("None", "none", "null"):
         return None
     known = registry.names("recipes")
     if preset not in known:

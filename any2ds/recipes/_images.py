@@ -20,10 +20,8 @@ _COLUMNS = {
 @transform(columns=_COLUMNS)
 def only_images(sample: Sample) -> Sample:
     """What was not decoded as an image fails, drawings (SVG) among it."""
-    was_decoded = sample.fields.get("width") is not None or bool(sample.lacking)
-    if was_decoded and sample.mime_type.startswith("image/"):
-        exif = sample.fields.get("exif")
-        return sample.with_fields(exif=by_other_names(exif)) if exif else sample
+    if sample.fields.get("width") is not None and sample.mime_type.startswith("image/"):
+        return sample.with_fields(exif=by_other_names(sample.fields.get("exif") or "{}"))
     return sample.failed("not_decodable", f"no image of pixels: {sample.mime_type or 'of an unknown type'}")
 
 

@@ -21,6 +21,7 @@ _INTERPOLATIONS = {"bilinear": "linear", "bicubic": "cubic", "lanczos4": "lanczo
 
 _OF_IMAGES = frozenset({"width", "height", "original_width", "original_height", "exif"})  # refused there as well
 _FOR_IMAGES = frozenset({"file_size", *ImageOptions.__dataclass_fields__} - {"bbox_col"})
+_OF_SOUND = ("duration", "sample_rate", "channels", "codec", "fps", "video_codec")  # filled by steps of every run
 _MOST_PIXELS = 2**30  # what OpenCV decodes, and so what img2dataset does when it sets no limit itself
 
 
@@ -31,10 +32,24 @@ class Img2dataset:
         "image_size": Foreign("pixels that images are resized to: file_size", "256"),
         "user_agent_token": Foreign("the name by which servers know you, in front of any2ds' own", "None"),
     }
+    renamed: Mapping[str, str] = _RENAMED
+    tolerated = frozenset(
+        {
+            "file_size",
+            "resize_mode",
+            "resize_only_if_bigger",
+            "upscale_interpolation",
+            "downscale_interpolation",
+            "encode_quality",
+            "wandb_project",
+            "subjob_size",
+        }
+    )
     defaults: Mapping[str, Any] = {
         "output_folder": "images",
         "processes_count": 1,
         "max_shard_retry": 1,
+        "file_size": 256,
         "resize_mode": "border",
         "resize_only_if_bigger": False,
         "skip_reencode": False,
@@ -46,15 +61,32 @@ class Img2dataset:
         "wandb_project": "img2dataset",
     }
 
+    ignores_columns_of_txt = (
+        True  # its reader.py, where the columns of txt are ["url"]; bbox_col ends in an error there
+    )
     figures: Mapping[str, str] = {"failed_to_resize": "failed_to_subsample"}
+    cuts_by_file = True
+
+    def columns(self, of_list: Sequence[str], own: Sequence[str]) -> tuple[str, ...]:
+        """As its reader.py and downloader.py have them; behind them what steps were asked for that it does not have."""
+        from any2ds.metadata import DUPLICATE_OF, EXPECTED_HASH, HASHES, RESERVED_COLUMNS  # which brings pyarrow
+
+        hashes = [name for name in HASHES if name in own]
+        is_verified = EXPECTED_HASH.name in of_list
+        of_rows = [name for name in of_list if name not in ("url", "caption", EXPECTED_HASH.name, DUPLICATE_OF.name)]
+        captions = [name for name in ("caption",) if name in of_list]
+        known = ("status", "error_message", "width", "height", "original_width", "original_height", "exif")
+        theirs = [*of_rows, *captions, *(hashes if is_verified else []), "url", "key"]
+        theirs += [name for name in known if name in own]
+        theirs += [] if is_verified else hashes
+        return (*theirs, *(name for name in own if name not in {*theirs, *RESERVED_COLUMNS, *_OF_SOUND}))
 
     def own(self, given: Mapping[str, Any]) -> dict[str, Any]:
         options = {**self.defaults, **_own_names(given)}
-        if (token := _parsed("user_agent_token", optional(text), options.pop("user_agent_token", None))) is not None:
+        token = options.pop("user_agent_token", None) or None  # there an empty one is none
+        if (token := _parsed("user_agent_token", optional(text), token)) is not None:
             # In front, so that robots.txt and X-Robots-Tag may address it.
             options["user_agent"] = f"{token.strip()} {USER_AGENT}"
-        if isinstance(format := options.get("input_format"), str):
-            options["input_format"] = format.removesuffix(".gz")
         for name in ("upscale_interpolation", "downscale_interpolation"):
             if isinstance(value := options.get(name), str):
                 options[name] = _INTERPOLATIONS.get(value.lower(), value.lower())

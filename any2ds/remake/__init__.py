@@ -24,12 +24,11 @@ from any2ds.histogram import Histogram
 from any2ds.jobrows import JobRows
 from any2ds.mediaoptions import MediaOptions
 from any2ds.remake.former import REPAIR, FormerVersion
-from any2ds.remake.merge import Cost, Figures, Merge, lacking_in
+from any2ds.remake.merge import Cost, Figures, Merge, not_processed_of
 from any2ds.remake.swap import finish_swap, swap
 from any2ds.shard import OpenShard
 from any2ds.storage import OutputFolder
 from any2ds.types import (
-    DUPLICATE,
     SUCCESS,
     RobotsCost,
     Row,
@@ -37,10 +36,11 @@ from any2ds.types import (
     Samples,
     ShardJob,
     ShardReport,
+    most_frequent,
     outcome_of,
     release,
 )
-from any2ds.workshop import Workshop
+from any2ds.workshop import Workshop, named
 
 
 class RemadeShard:
@@ -75,11 +75,12 @@ class RemadeShard:
         has_samples = any(outcomes[position][0] == SUCCESS for position in kept)
         self._data_name = layout.data_name(job.shard_id, workshop.writer.extension)
         self._expect_data(output, has_samples)
-        new_duplicates = rows.duplicates() - former.rows_of.keys()
-        for position in new_duplicates:
-            self._outcomes[position] = [Sample(rows.bare(position), None, "", {"status": DUPLICATE, "attempts": 0})]
-        self.duplicates = len(new_duplicates)  # rows that are not fetched and were not there before
-        wanted = [n for n in range(job.count) if n not in kept and n not in new_duplicates]
+        not_fetched = {n: code for n, code in rows.not_fetched().items() if n not in former.rows_of}
+        for position in not_fetched:
+            self._outcomes[position] = [rows.outcome(position)]
+        self.settled = Counter(not_fetched.values())  # outcomes of rows that are not fetched and were not there before
+        wanted = [n for n in range(job.count) if n not in kept and n not in not_fetched]
+        self._taken = workshop.taken(rows.table)
         own = workshop.metadata(rows.table).own_columns
         table = former.beneath(rows.table, kept, ["key", *own]).take(pa.array(wanted, pa.int64()))
         self._asked = JobRows(job, layout, table, wanted)
@@ -114,6 +115,7 @@ class RemadeShard:
 
         Raises OSError if the disk is full; the shard is to be discarded then.
         """
+        samples = named(samples, self._taken)
         position = samples[0].row.position
         try:
             kept = [self._kept(sample) for sample in samples]
@@ -162,7 +164,8 @@ class RemadeShard:
     def publish(self, output: OutputFolder) -> ShardReport:
         """Lay old and new together, and put the result in the place of the former version.
 
-        The figures are those of the rows that were tried, and of new duplicates; the stats have those of the whole.
+        The figures are those of the rows that were tried, and of new ones that are not fetched; the stats have those of
+        the whole.
         """
         tried = Figures()
         rows = JobRows(self.job, self._workshop.layout)
@@ -177,7 +180,8 @@ class RemadeShard:
                     swap(output, self._workshop.layout.shard_name(self.job.shard_id), files)
                 finally:
                     merge.discard()
-        report = replace(tried.report(self.job.shard_id), lacking=dict(lacking_in(self._outcomes.values())))
+        left = not_processed_of(self._outcomes.values())
+        report = replace(tried.report(self.job.shard_id), not_processed=most_frequent(left))
         report = replace(report, start_time=self._start_time, end_time=time.time(), robots=self.robots)
         return replace(report, attempts=self._new_attempts, latencies=dict(self._latencies.counts))
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from any2ds.errors import DamagedShard, words_of
 from any2ds.heap import Heap
 from any2ds.layout import Layout
-from any2ds.metadata import HASH_MATCHES, HASHES, OUTCOME_FIELDS, without_credentials
+from any2ds.metadata import HASH_MATCHES, OUTCOME_FIELDS, without_credentials
 from any2ds.storage import OutputFolder
 from any2ds.stored import StoredSample
 from any2ds.types import first_of, row_key
@@ -32,17 +32,21 @@ def column_names(schema: pa.Schema) -> list[str]:
     return [name for name in schema.names if name != bytes_in]
 
 
-def list_columns(names: Sequence[str], of_transforms: Collection[str]) -> list[str]:
-    """Of the columns of the metadata those that came with the list (and `duplicate_of`, which comes with the rows)."""
-    ours = {"key", *OUTCOME_FIELDS, HASH_MATCHES.name, *HASHES, *of_transforms}
+def list_columns(names: Sequence[str], of_transforms: Collection[str], hashes: Collection[str]) -> list[str]:
+    """Of the columns of the metadata those that came with the list (and `duplicate_of`, which comes with the rows);
+    `hashes` are those that are computed."""
+    ours = {"key", *OUTCOME_FIELDS, HASH_MATCHES.name, *hashes, *of_transforms}
     return [name for name in names if name not in ours]
 
 
 @contextmanager
-def opened(output: OutputFolder, name: str) -> Iterator[pq.ParquetFile]:
-    """The metadata of a shard. Raises DamagedShard for whatever goes wrong with them, also inside of the block."""
+def opened(output: OutputFolder, *names: str) -> Iterator[pq.ParquetFile]:
+    """The metadata of a shard, in the first file of these names that is there.
+
+    Raises DamagedShard for whatever goes wrong with them, also inside of the block."""
+    *fuller, name = names
     try:
-        with output.open(name) as file, pq.ParquetFile(file, pre_buffer=True) as metadata:
+        with _first(output, fuller, name) as file, pq.ParquetFile(file, pre_buffer=True) as metadata:
             missing = {"key", _OF_LIST, "status"} - set(metadata.schema_arrow.names)
             if missing:
                 raise DamagedShard(f"{name}: it has no column {', '.join(sorted(missing))}: {REPAIR}")
@@ -51,6 +55,13 @@ def opened(output: OutputFolder, name: str) -> Iterator[pq.ParquetFile]:
         raise DamagedShard(f"{name} is missing: {REPAIR}") from error
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DamagedShard(f"{name} cannot be read: {words_of(error)}; {REPAIR}") from error
+
+
+def _first(output: OutputFolder, fuller: Sequence[str], name: str) -> BinaryIO:
+    for other in fuller:
+        with contextlib.suppress(FileNotFoundError):
+            return output.open(other)
+    return output.open(name)
 
 
 def without_field_metadata(table: pa.Table) -> pa.Table:
@@ -98,7 +109,7 @@ class FormerVersion:
     def read(cls, output: OutputFolder, layout: Layout, shard_id: int, urls: list[str | None]) -> FormerVersion:
         """Raises DamagedShard unless it is one of rows with these URLs; there may be more of them now."""
         name = layout.metadata_name(shard_id)
-        with opened(output, name) as file:
+        with opened(output, *layout.metadata_names(shard_id)) as file:
             names = column_names(file.schema_arrow)
             table = without_field_metadata(file.read(names).select(names))
         try:

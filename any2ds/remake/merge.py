@@ -32,6 +32,8 @@ from any2ds.types import (
     ShardJob,
     ShardReport,
     first_of,
+    most_frequent,
+    not_processed_in,
     outcome_of,
     part_of,
 )
@@ -137,7 +139,8 @@ class Merge:
         if sample.row.position in self._outcomes or sample.key not in self._stored:
             return sample
         stored = former.get(sample.key)
-        return replace(sample, body=stored.body, ext=stored.ext, stored=stored)
+        ext = sample.ext or stored.ext  # shards of other tools have no such column
+        return replace(sample, body=stored.members.get(ext), ext=ext, stored=stored)
 
     def _stats(self, figures: Figures, start_time: float, cost: Cost, data_bytes: int | None) -> dict[str, Any]:
         """The figures of the whole shard, and what the former ones say besides; times and costs are added up."""
@@ -149,8 +152,9 @@ class Merge:
         figures.complete_bytes((before.get("bytes") or 0) + new)
         report = replace(figures.report(self._job.shard_id), start_time=start_time, end_time=time.time())
         fingerprint = self._job.fingerprint
-        lacking = dict(Counter(before.get("lacking") or {}) + lacking_in(self._outcomes.values()))
-        report = replace(report, urls_sha256=fingerprint, data_bytes=data_bytes or 0, lacking=lacking)
+        left = Counter(not_processed_in(before)) + not_processed_of(self._outcomes.values())
+        before.pop("lacking", None)  # an earlier version's name for it
+        report = replace(report, urls_sha256=fingerprint, data_bytes=data_bytes or 0, not_processed=most_frequent(left))
         latencies = cost.latencies + Histogram.from_json(before.get("latencies") or {})
         report = replace(report, robots=cost.robots, attempts=cost.attempts, latencies=dict(latencies.counts))
         now = self._workshop.figures(report)
@@ -169,10 +173,11 @@ class Merge:
         remove(self._folder / f"former-{self._staged.data_name}")
 
 
-def lacking_in(rows: Iterable[Samples]) -> Counter[str]:
-    """Extra -> files that are stored as they came, because it is not installed."""
+def not_processed_of(rows: Iterable[Samples]) -> Counter[str]:
+    """Reason -> files that a step has left as they came."""
     samples = (sample for of_row in rows for sample in of_row)
-    return Counter(sample.lacking for sample in samples if sample.lacking and sample.fields.get("status") == SUCCESS)
+    reasons = (sample.not_processed for sample in samples if sample.fields.get("status") == SUCCESS)
+    return Counter(reason for reason in reasons if reason)
 
 
 class Figures:

@@ -1,7 +1,7 @@
 """Puts the new version of a shard in the place of the former one: whatever happens, there is one that is whole.
 
-    _swap/00012/00012.tar, 00012.parquet, 00012_stats.json     the files of the new version, each of them whole
-    _swap/00012/_commit                                        last: from here on the new version is the valid one
+    .any2ds/swap/00012/00012.tar, 00012.parquet, 00012_stats.json   the files of the new version, each of them whole
+    .any2ds/swap/00012/_commit                                      last: from here on the new version is the valid one
 
 Then each file is moved over the former one, and the folder removed. A process that dies before the commit leaves the
 former version; after it, whoever comes next moves the rest: a worker that gets the shard again, the run at its end, or
@@ -43,7 +43,7 @@ def _swap(output: OutputFolder, shard: str, files: Mapping[str, Path]) -> None:
     try:
         output.create_folder(folder)
         for name, staged in files.items():
-            output.publish(staged, f"{folder}/{name}")
+            output.publish(staged, f"{folder}/{_short(name)}")
         output.write(f"{folder}/{_COMMIT}", orjson.dumps(list(files)))
     except BaseException:
         with contextlib.suppress(Exception):  # it may be what failed; then the next start removes it
@@ -117,17 +117,22 @@ def finish_swap(output: OutputFolder, shard: str) -> None:
     there = set(output.names(folder))
     if _COMMIT in there:
         for name in orjson.loads(output.read(f"{folder}/{_COMMIT}") or b"[]"):
-            if name in there:  # else it was moved before
+            if _short(name) in there:  # else it was moved before
                 _move(output, folder, name)
     if there or output.is_local:
         _withdraw(output, folder)
         output.remove_folder_if_empty(SWAP_FOLDER)
 
 
+def _short(name: str) -> str:
+    """Of a file of a shard, wherever it lies: no two of them have the same."""
+    return name.rpartition("/")[2]
+
+
 def _move(output: OutputFolder, folder: str, name: str) -> None:
     members = output.names(f"{folder}/{name}") if _is_folder(name) else []
     if not _is_folder(name):
-        output.move(f"{folder}/{name}", name)
+        output.move(f"{folder}/{_short(name)}", name)
         return
     output.create_folder(name)
     with ThreadPoolExecutor(1 if output.is_local else _AT_ONCE) as pool:

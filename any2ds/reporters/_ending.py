@@ -15,7 +15,7 @@ from rich.text import Text
 from any2ds import registry, shardlist
 from any2ds.again import retry_call, retry_command
 from any2ds.errors import printable, redacted, shard_count
-from any2ds.layout import REPORT_FILE, Layout
+from any2ds.layout import Layout, report_file
 from any2ds.protocols import RunInfo
 from any2ds.reporters._words import clock, percent, rate, shortened, size
 from any2ds.types import NO_FAILURES, SUCCESS, FailureCode, RunReport, failure_code, in_order
@@ -73,7 +73,8 @@ def ending(total: RunReport, run: RunInfo, done: Iterable[int] = (), received: i
         retry = printable(redacted(again(str(run.options.get("output_folder") or run.output.url), run.options)))
     left = len(run.missing()) if run.member and not (total.left_shards or total.failed_shards) else None
     has_page = run.options.get("report") and total.shards and not total.left_shards and not (run.member and left != 0)
-    page = f"{folder.rstrip('/')}/{REPORT_FILE}" if has_page else None
+    name = report_file(run.made is not None and run.made.preset is not None)
+    page = f"{folder.rstrip('/')}/{name}" if has_page else None
     pattern = None if run.member else _pattern(run, done)  # nobody tells it of the shards of others
     return Ending(total, found, folder, pattern, retry, received, page, left)
 
@@ -101,6 +102,8 @@ def _pattern(run: RunInfo, done: Iterable[int]) -> str | None:
         return None
     names = Layout(run.made.number_sample_per_shard, run.made.oom_shard_count)
     extension = registry.load("writers", run.made.output_format).extension
+    if extension is None and run.made.preset is not None:  # there is nothing in sight but figures
+        return None
     every = (number for number, _ in itertools.groupby(heapq.merge(sorted(run.finished), done)))
     return shardlist.pattern(every, names, extension)
 
@@ -203,7 +206,7 @@ def _lines(end: Ending) -> list[str]:
     ]
     if end.pattern is not None:
         is_short = len(end.pattern) <= _LONGEST_PATTERN
-        where = end.pattern if is_short else "the files that _shards.json lists"
+        where = end.pattern if is_short else "the files that .any2ds/shards lists"
         lines.append(f"to load: {end.folder.rstrip('/')}/{where}" if is_short else f"to load: {where}")
     if end.page:
         lines.append(f"to look at: {end.page}")
@@ -214,9 +217,8 @@ def _lines(end: Ending) -> list[str]:
             f"{total.robots.seconds / total.robots.files:.2f} s each), {_rows(excluded)} excluded by them"
         )
     lines += [
-        f"{_one(files, '1 file is stored as it', f'{files:,} files are stored as they')} came, for want of a library: "
-        f"pip install 'any2ds[{extra}]'"
-        for extra, files in sorted(total.lacking.items())
+        f"not processed: {_one(files, '1 file', f'{files:,} files')} ({printable(reason)})"
+        for reason, files in total.not_processed.items()
     ]
     return lines
 
@@ -252,7 +254,7 @@ def to_json(end: Ending) -> Mapping[str, Any]:
         "shards_given_up": total.left_shards,
         "shards_of_others": end.left_to_others,
         "robots_files": total.robots.files,
-        "lacking": dict(total.lacking),
+        "not_processed": dict(total.not_processed),
         "outcomes": [
             {
                 "code": outcome.code,

@@ -40,7 +40,7 @@ class Jsonl:
         self._now, self._logged = Snapshot(), time.monotonic()
         if run.output.is_local:
             run.output.create_folder(layout.PROGRESS_FOLDER)
-            self._file = open(Path(run.output.path) / f"{self._name}.jsonl", "ab")  # noqa: SIM115 - until the end
+            self._file = open(Path(run.output.path) / f"{self._name}.log", "ab")  # noqa: SIM115 - until the end
 
     def on_start(self, finished_shards: int) -> None:
         self._write(

@@ -57,7 +57,7 @@ _KEEP_EVERY = 60.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What `_wandb.json`, or that of a member, in the output folder says of the runs so far."""
+    """What `.any2ds/wandb`, or that of a member, in the output folder says of the runs so far."""
 
     id: str  # of the run there
     step: int = 0  # that nobody has used

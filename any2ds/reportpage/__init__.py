@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from any2ds import layout
-from any2ds.config import ReportOptions, WatchOptions, parse_groups
+from any2ds.config import ReportOptions, WatchOptions, check_effects, parse_groups
 from any2ds.errors import IncompleteRun, LockLost, OutputError, redacted, words_of
 from any2ds.figures import Figures, gather
 from any2ds.loaders import Loadable, Snippet, snippets
@@ -46,6 +46,7 @@ def report(output_folder: Any = None, **options: Any) -> Figures:
     """Write down what has become of a dataset: a page of HTML that needs nothing else, or its figures."""
     given = options if output_folder is None else {"output_folder": output_folder, **options}
     (wanted,) = parse_groups(given, [ReportOptions])
+    check_effects(given, [wanted])
     stores = Stores(wanted.storage_options)
     survey = Survey.of(wanted.output_folder, stores)
     figures = gather(survey, _SECONDS)
@@ -98,11 +99,10 @@ def _loading(survey: Survey) -> Sequence[Snippet]:
         return ()
 
 
-def _put(folder: OutputFolder, content: str) -> None:
+def _put(folder: OutputFolder, content: str, name: str = layout.REPORT_FILE) -> None:
     """Into the folder, but not over somebody's own file. Raises OutputError."""
-    name = layout.REPORT_FILE
     try:
-        if is_somebody_elses(folder):
+        if name == layout.REPORT_FILE and is_somebody_elses(folder):
             raise OutputError(f"{name} in {folder.url!r} is not of any2ds: --output=FILE writes to another place")
         folder.write(name, content.encode())
     except (OutputError, LockLost):
@@ -189,14 +189,15 @@ class LastPage:
 
     def _make(self) -> None:
         output, options = self._run.output, self._run.options
+        name = layout.report_file(self._run.made is not None and self._run.made.preset is not None)
         try:
-            if not self._total.shards and output.exists(layout.REPORT_FILE):
+            if not self._total.shards and output.exists(name):
                 return
             survey = Survey.of(output.url, Stores(self._run.storage.storage_options), _MOST_SHARDS_AT_THE_END)
             figures = gather(survey, _SECONDS_AT_THE_END, _told(options))
             content = _page(survey, figures, _SAMPLES, _SECONDS_AT_THE_END)
             if not self._is_given_up.is_set():
-                _put(output, content)
+                _put(output, content, name)
         except LockLost:
             log.debug("%s is left to the run that has the folder now", layout.REPORT_FILE)
         except Exception as error:  # whatever it is, the dataset is made
@@ -205,5 +206,5 @@ class LastPage:
 
 
 def _told(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are not told by `_run.json`, or have come to nothing."""
+    """Those that are not told by `.any2ds/run`, or have come to nothing."""
     return {name: value for name, value in options.items() if value is not None and name != "output_folder"}

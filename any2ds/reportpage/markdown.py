@@ -51,6 +51,10 @@ def _lines(figures: Figures) -> Iterator[str]:
         ]
         yield "## Outcomes\n"
         yield from _table(["outcome", "rows", "share", "what it means"], rows[:_SHOWN])
+    if figures.not_processed:
+        yield "## Not processed\n"
+        reasons = [(text(reason), words.number(files)) for reason, files in figures.not_processed.items()]
+        yield from _table(["not processed", "files"], reasons)
     if failing := [host for host in figures.hosts if host.failed]:
         yield "## Hosts with most failures\n"
         hosts = [(text(host.name), words.number(host.failed), words.number(host.rows)) for host in failing[:_SHOWN]]

@@ -12,11 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from any2ds import layout, tfds
-from any2ds.config import Config, OutputOptions, RunOptions
+from any2ds import layout, recipes, tfds
+from any2ds.config import Config, InputOptions, OutputOptions, RunOptions
 from any2ds.errors import ChangedList, OutputError, ReadError, shard_count, words_of
+from any2ds.failed import warn_of_versions
 from any2ds.layout import Layout
-from any2ds.manifest import Beginning, Cutting, Manifest, Segment, columns_of, key_format
+from any2ds.manifest import Beginning, Cutting, Manifest, Segment, columns_of, key_format, with_versions
 from any2ds.mediaoptions import MEDIA_GROUPS, as_made
 from any2ds.membership import Member
 from any2ds.monitor import Outlook
@@ -26,6 +27,7 @@ from any2ds.resume.foreign import hint, makers, refuse_misfits
 from any2ds.resume.overwrite import overwrite
 from any2ds.sources import Source
 from any2ds.storage import OutputFolder
+from any2ds.transforms import step_records
 from any2ds.transforms.user import name_of
 from any2ds.types import ShardJob
 
@@ -37,6 +39,9 @@ _DECIDING = (
     "url_col",
     "caption_col",
     "save_additional_columns",
+    "shuffle",
+    "column_types",
+    "on_bad_row",
     "output_format",
     "metadata_format",
     "row_group_bytes",
@@ -58,13 +63,18 @@ _WAYS_OUT = (
     "Nothing was changed. Go on with the list as it was; or --incremental_mode=extend puts this one behind the shards "
     "that are there, --incremental_mode=overwrite starts anew, and another output_folder holds another dataset"
 )
+_WAYS_OUT_SHUFFLED = (
+    "A shuffled list that has grown or changed comes in another order. Nothing was changed. Go on with the list as it "
+    "was, and put new rows into a list of their own with --incremental_mode=extend; or --incremental_mode=overwrite "
+    "starts anew, and another output_folder holds another dataset"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Going:
     """Where a run goes on."""
 
-    segment: Segment  # as `_run.json` is to have it
+    segment: Segment  # as `.any2ds/run` is to have it
     counts: Mapping[int, int] = field(default_factory=dict)  # finished shard -> its rows, where that may be asked
     unreadable: Collection[int] = ()  # shards whose stats cannot be read, which are made again
     comparison: Comparison | None = None  # while planning, because the list can be read only once
@@ -244,7 +254,7 @@ class Finished:
         return next((segment for segment in self._there().lists if segment.first_shard == self.first_shard), None)
 
     def _there(self) -> Manifest:
-        """What `_run.json` says by now."""
+        """What `.any2ds/run` says by now."""
         try:
             return Manifest.parse(self._output.read(layout.RUN_FILE) or b"")
         except ValueError:  # it was whole when we joined
@@ -288,7 +298,7 @@ def prepare(
     if options.incremental_mode == "overwrite" and names:
         if before is not None:
             output.create()
-            overwrite(output, before, names, source.files)
+            overwrite(output, before, [*names, *output.state_names()], source.files)
         elif layout.finished_shards(names):
             raise OutputError(
                 f"{output.url!r} holds shards, and no {layout.RUN_FILE} that says they are any2ds's own: nothing was "
@@ -302,11 +312,20 @@ def prepare(
     deciding["transform"] = [name_of(step) for step in deciding["transform"] or []] or None
     first_rows = source.first_rows
     assert first_rows is not None  # nobody has asked for the rows yet
-    this = Segment(0, source.list_files, Beginning.of(first_rows))
-    now = Manifest(deciding, key_format(names_of), columns_of(source.schema), (this,))
+    recipe = recipes.find(options.preset)
+    cutting: Cutting = "file" if recipe is not None and recipe.cuts_by_file else "list"
+    this = Segment(0, source.list_files, Beginning.of(first_rows), cutting)
+    steps = step_records(config.media)
+    now = Manifest(deciding, key_format(names_of), columns_of(source.schema), (this,), steps)
     chooser = _Chooser(output, config, source, names_of, names, now, is_alone)
     going = chooser.going(before)
-    manifest = (now if before is None or not chooser.goes_on else before).with_list(going.segment)
+    manifest = now
+    if before is not None and chooser.goes_on:
+        steps, changes = with_versions(before.steps or steps, steps)
+        manifest = replace(before, steps=steps)
+        if changes:
+            warn_of_versions(output.url, changes)
+    manifest = manifest.with_list(going.segment)
     behind = manifest.behind(going.segment)
     own = chooser.own(going.segment, behind) - set(going.unreadable)
     output.create()
@@ -336,8 +355,9 @@ def refuse_private(output: OutputFolder, options: RunOptions) -> None:
 
 
 def _read_manifest(output: OutputFolder, names: Sequence[str]) -> Manifest | None:
-    content = output.read(layout.RUN_FILE) if layout.RUN_FILE in names else None
+    content = output.read(layout.RUN_FILE) if names else None
     if content is None:
+        layout.refuse_earlier(output.url, names)
         return None
     try:
         return Manifest.parse(content)
@@ -366,6 +386,7 @@ class _Chooser:
         self._finished = layout.finished_shards(names)
         self._first_rows: pa.RecordBatch = source.first_rows
         self._extends = config.output.incremental_mode == "extend"
+        self._is_shuffled = config.input.shuffle is not None
         self.goes_on = False  # with a dataset that there is
 
     def own(self, segment: Segment, behind: int | None) -> set[int]:
@@ -435,7 +456,7 @@ class _Chooser:
         """The first `count` rows, or as many as there are; of a list that can be read once those that are at hand."""
         if self._first_rows.num_rows < count and self._source.can_be_read_again:
             batches, rows = [], 0
-            with Source.of(self._config) as source:
+            with Source.of(self._config, in_list_order=True) as source:
                 for batch in source.batches():
                     batches.append(batch.select(["url"]))
                     rows += batch.num_rows
@@ -449,7 +470,8 @@ class _Chooser:
     def _go_on(self, segment: Segment, behind: int | None) -> _Going:
         own = self.own(segment, behind)
         files = self._this.files
-        unchanged = segment.is_made_of(files)
+        # Where shuffled files have further ones behind them, the rows of all are in another order.
+        unchanged = segment.is_made_of(files) and (files == segment.files or not self._is_shuffled)
         doubtful = {shard_id for shard_id in {*segment.short, max(own, default=-1)} if shard_id in own}
         known = read_known(self._output, self._layout, doubtful)
         kept = any(found.maker != ANY2DS and self._has_room(found) for found in known.values() if found)
@@ -467,7 +489,8 @@ class _Chooser:
                 compared = None
         except Difference as difference:
             raise OutputError(
-                f"{self._output.url!r} holds shards of another url list: {difference}. {_WAYS_OUT}"
+                f"{self._output.url!r} holds shards of another url list: {difference}. "
+                + (_WAYS_OUT_SHUFFLED if self._is_shuffled else _WAYS_OUT)
             ) from difference
         if behind is None:
             segment = replace(segment, rows=None, shards=None)
@@ -560,10 +583,12 @@ class _Chooser:
     def _complete_others(self) -> _Going:
         known = read_known(self._output, self._layout_of_names(), self._finished)
         options, url = self._config.output, self._output.url
-        refuse_misfits(self._output, self._names, options, known)
+        refuse_misfits(self._output, self._names, options, self._config.media, known)
         who = makers(known)
         if self._extends:
             raise OutputError(f"{url!r} was begun by {who}: complete it first, with its list and without extend")
+        if self._is_shuffled:
+            raise OutputError(f"{url!r} was begun by {who}, in the order of the list: complete it without shuffle")
         if not self._source.can_be_read_again:
             raise OutputError(f"{url!r} was begun by {who}: to complete it, its list must be a file or so, read twice")
         reasons = []
@@ -600,6 +625,18 @@ def _refuse_growth(segment: Segment, rows: int) -> None:
         )
 
 
+def _steps_of(manifest: Manifest) -> str:
+    """The steps that files go through, as text."""
+    if manifest.steps is not None:
+        names = [step.name for step in manifest.steps]
+    elif manifest.options.get("disable_all_reencoding", True):
+        names = []
+    else:  # an earlier version had these in every run
+        names = ["image", "audio", "video"]
+    names = [name for name in names if name not in ("archive", "text")]  # by one option each, which is compared
+    return f"the steps {', '.join(names)}" if names else "no step for images, sound or video"
+
+
 def _alike(name: str, before: Any, now: Any) -> bool:
     """Whether shards made with either value of an option may be in one dataset."""
     return bool(before == now or name == "row_group_bytes" or (name == "dedupe" and "run" not in (before, now)))
@@ -608,7 +645,7 @@ def _alike(name: str, before: Any, now: Any) -> bool:
 def _changed(before: Manifest, now: Manifest) -> list[str]:
     """What decides about shards and is another one now, in words."""
     # Of an option that came later, the dataset was made with what is its default now.
-    defaults = {f.name: f.default for f in dataclasses.fields(OutputOptions)}
+    defaults = {f.name: f.default for group in (InputOptions, OutputOptions) for f in dataclasses.fields(group)}
     options = {**defaults, "metadata_format": ["parquet"], **as_made(before.options)}
     changed = [
         f"{name} was {options.get(name)!r}, now {value!r}"
@@ -617,6 +654,8 @@ def _changed(before: Manifest, now: Manifest) -> list[str]:
     ]
     if changed:  # which also decide about keys and columns
         return changed
+    if (were := _steps_of(before)) != (are := _steps_of(now)):
+        changed.append(f"its files went through {were}, and would now go through {are}")
     if before.key_format != now.key_format:
         changed.append(f"keys were made as {before.key_format}, now {now.key_format}")
     for name in {**before.columns, **now.columns}:

@@ -17,6 +17,7 @@ from any2ds import layout
 from any2ds.config import OutputOptions
 from any2ds.errors import OutputError
 from any2ds.layout import Layout
+from any2ds.mediaoptions import MediaOptions
 from any2ds.resume.compare import ANY2DS, Known
 from any2ds.storage import OutputFolder
 
@@ -29,7 +30,11 @@ def makers(known: Mapping[int, Known | None]) -> str:
 
 
 def refuse_misfits(
-    output: OutputFolder, names: Sequence[str], options: OutputOptions, known: Mapping[int, Known | None]
+    output: OutputFolder,
+    names: Sequence[str],
+    options: OutputOptions,
+    media: MediaOptions,
+    known: Mapping[int, Known | None],
 ) -> None:
     """Raises OutputError, with what to give instead, unless a folder of others can be completed with `options`."""
     who = makers(known)
@@ -52,6 +57,10 @@ def refuse_misfits(
     most = max(found.count for found in known.values() if found is not None)
     if most > options.number_sample_per_shard:
         wrong.append(f"its shards have {most:,} rows: --number_sample_per_shard={most}")
+    changing = media.changing()
+    if "any2dataset" in who and changing:  # it stores files as they arrive, whatever it was given
+        preset = f" (--preset={options.preset})" if options.preset else ""
+        wrong.append(f"its files are stored as they arrived: leave out {', '.join(changing)}{preset}")
     if options.dedupe == "run":
         wrong.append("its duplicates were fetched: --dedupe=shard")
     if wrong:

@@ -18,9 +18,9 @@ _SHOWN = 3
 def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], lists: Iterable[str]) -> None:
     """Remove what `manifest` says of the files `names` of `output` that they are shards: by their exact names.
 
-    Stats go first, so that no shard is marked as finished without its data, and `_run.json` goes last: a run that dies
-    in between is done again. `lists` are the files that are about to be read. Raises OutputError, before anything is
-    removed, if there is something in it that any2ds did not write.
+    Stats go first, so that no shard is marked as finished without its data, and `.any2ds/run` goes last: a run that
+    dies in between is done again. `lists` are the files that are about to be read. Raises OutputError, before anything
+    is removed, if there is something in it that any2ds did not write.
     """
     try:
         options = manifest.options
@@ -51,8 +51,9 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
         for folder, found in members.items():
             output.remove_many([f"{folder}/{name}" for name in found])
             output.remove_folder(folder)
-        for name in filter(layout.is_of_watching, names):
-            output.remove_tree(name)
+        for name in names:
+            if layout.is_of_watching(name) or name == layout.METADATA_FOLDER:
+                output.remove_tree(name)
         output.remove(layout.RUN_FILE)
     except OSError as error:
         raise OutputError(f"{output.url!r} cannot be overwritten: {words_of(error)}") from error

@@ -208,9 +208,9 @@ class OutputFolder:
 
     def create(self) -> None:
         """Raises OutputError unless files can be written in it and staged, and DiskFull if there is no room for any."""
-        probe = f"_probe_{uuid.uuid4().hex[:8]}"
+        probe = f"{layout.PROBES}{uuid.uuid4().hex[:8]}"
         if self.staging_room is not self._room:
-            self._try_staging(probe)
+            self._try_staging()
         try:
             with self._room.watched():
                 self._store.create()
@@ -222,10 +222,10 @@ class OutputFolder:
         except Exception as error:
             raise OutputError(f"output folder {self.url!r} cannot be written: {words_of(error)}") from error
 
-    def _try_staging(self, probe: str) -> None:
+    def _try_staging(self) -> None:
         try:
             with self.staging_room.watched(), staging(self.staging_root) as folder:
-                (folder / probe).write_bytes(b"any2ds")
+                (folder / "probe").write_bytes(b"any2ds")
                 self.staging_room.check()
         except OSError as error:
             raise OutputError(f"staging folder {str(self.staging_root)!r}: {words_of(error)}") from error
@@ -241,6 +241,10 @@ class OutputFolder:
             return []
         except Exception as error:  # every file system has exceptions of its own
             raise OutputError(f"output folder {self.url!r} cannot be listed: {words_of(error)}") from error
+
+    def state_names(self) -> list[str]:
+        """What lies directly in the folder for the state, by names in the output folder."""
+        return [f"{layout.STATE_FOLDER}/{name}" for name in self.names(layout.STATE_FOLDER)]
 
     def sizes(self) -> dict[str, int]:
         """Bytes of the files that lie directly in it, by name. Raises whatever the file system raises."""
@@ -273,9 +277,9 @@ class OutputFolder:
                 ) from error
             yield from zip(some, found, strict=True)
 
-    def listed(self) -> list[Mapping[str, Any]]:
-        """What fsspec tells of what lies directly in it. Raises whatever the file system raises."""
-        return self._store.infos("")
+    def listed(self, folder: str = "") -> list[Mapping[str, Any]]:
+        """What fsspec tells of what lies directly in it, or in a folder of it. Raises what the file system raises."""
+        return self._store.infos(folder)
 
     def is_folder(self, name: str) -> bool:
         return self._store.is_folder(name)
@@ -288,8 +292,15 @@ class OutputFolder:
             return []
 
     def names_like(self, beginning: str) -> list[str]:
-        """What lies directly in it and begins like this. Object stores need not list millions of others for it."""
-        return [name for name in self._store.names("", beginning) if name.startswith(beginning)]
+        """What lies in it, or in a folder of it, under a path that begins like this.
+
+        Object stores need not list millions of others for it.
+        """
+        folder, slash, start = beginning.rpartition("/")
+        with contextlib.suppress(FileNotFoundError):
+            names = self._store.names(folder, start)
+            return [f"{folder}{slash}{name}" for name in names if name.startswith(start)]
+        return []
 
     def remove_many(self, names: Sequence[str]) -> None:
         """Remove files that are there."""

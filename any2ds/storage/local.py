@@ -26,7 +26,8 @@ class LocalStore:
         self._fsync = fsync
 
     def create(self) -> None:
-        self._flush_folders(make_folders(self._root))
+        """With the folder for the state, whose name is on the disk too: whoever holds the lock has made it already."""
+        self._flush_folders({*make_folders(self._temporary.parent), self._root})
 
     def create_folder(self, name: str) -> None:
         """Its own name is on the disk, too: what is going to be in it may have to be found after a power failure."""

@@ -33,7 +33,7 @@ _TOGETHER = 16  # files of a folder that are uploaded at once, where the library
 
 
 class Store(Protocol):
-    """What an output folder does to the place where it is, by names in it (`00012.tar`, `_swap/00012/00012.tar`).
+    """What an output folder does to the place where it is, by names in it (`00012.tar`, `.any2ds/run`).
 
     Each raises whatever its file system raises, FileNotFoundError among it.
     """

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import orjson
 
+from any2ds.layout import STATE_FOLDER
 from any2ds.storage.filelock import FileLock, NoLocks
 from any2ds.storage.owner import Owner as Owner
 
@@ -245,7 +246,8 @@ def _remove_folder(folder: Path) -> None:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    try:
+    """And the folder that it is in, if that is one for the state of a dataset, which may be none of any2ds."""
+    with contextlib.suppress(OSError):
         folder.rmdir()
-    except OSError:
-        return
+        if folder.parent.name == STATE_FOLDER:
+            folder.parent.rmdir()

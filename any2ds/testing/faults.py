@@ -55,6 +55,17 @@ def _brotli() -> bytes:
     return first + 63 * again + b"\x03"
 
 
+def _stored(body: bytes) -> bytes:
+    """A brotli stream (RFC 7932) that holds the body as it is."""
+    found = []
+    for start in range(0, len(body), _BLOCK):
+        piece = body[start : start + _BLOCK]
+        head = (len(piece) - 1) << 3 | 1 << 19  # of a meta-block: not the last one, its length, not compressed
+        found += [(head if start else head << 1).to_bytes(3, "little"), piece]  # a bit for the window stands before
+    return b"".join([*found, b"\x03"])
+
+
+_ENCODERS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress, "br": _stored}
 _BOMBS: dict[str, Callable[[], bytes]] = {
     "gzip": lambda: _deflated(31),
     "deflate": lambda: _deflated(15),
@@ -208,8 +219,14 @@ def _count(argument: str) -> int:
 def _encodings(argument: str) -> tuple[str, ...]:
     names = tuple(argument.split(","))
     if names[0] not in _BOMBS or any(name != "gzip" for name in names[1:]):
-        raise ValueError("not an encoding of bombs")
+        raise ValueError("not a content encoding of this server")
     return names
+
+
+def _encoded(body: bytes, encodings: tuple[str, ...]) -> bytes:
+    for name in encodings:
+        body = _ENCODERS[name](body)
+    return body
 
 
 def _or(default: Any, parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -433,6 +450,36 @@ async def _gzip(exchange: Exchange, _: None) -> web.StreamResponse:
         return await _ok(exchange, {})
     headers = {"Content-Type": exchange.content_type, "Content-Encoding": "gzip"}
     return web.Response(body=gzip.compress(exchange.body), headers=headers)
+
+
+@fault("encoded", "ENCODING[,ENCODING]", _encodings)
+async def _in_encodings(exchange: Exchange, encodings: tuple[str, ...]) -> web.StreamResponse:
+    """The body in these content encodings (gzip, deflate, br) if the client accepts them, else like ok."""
+    if not exchange.accepts(*encodings):
+        return await _ok(exchange, {})
+    headers = {"Content-Type": exchange.content_type, "Content-Encoding": ", ".join(encodings)}
+    return web.Response(body=_encoded(exchange.body, encodings), headers=headers)
+
+
+@fault("cut", "ENCODING[,ENCODING]", _encodings)
+async def _cut(exchange: Exchange, encodings: tuple[str, ...]) -> web.StreamResponse:
+    """A complete answer with half of such a body if the client accepts that, else like truncated."""
+    if not exchange.accepts(*encodings):
+        return await _truncated(exchange, None)
+    body = _encoded(exchange.body, encodings)
+    return web.Response(body=body[: len(body) // 2], headers={"Content-Encoding": ", ".join(encodings)})
+
+
+@fault("hollow", "BYTES", _count)
+async def _hollow(exchange: Exchange, size: int) -> web.StreamResponse:
+    """At least so many bytes of gzip, in chunks, that hold a single one; the client is not asked."""
+    response = exchange.stream(None, **{"Content-Encoding": "gzip"})
+    await response.prepare(exchange.request)
+    await response.write(gzip.compress(b"x"))
+    nothing = gzip.compress(b"") * 1000
+    for _ in range(0, size, len(nothing)):
+        await response.write(nothing)
+    return response
 
 
 @fault("bad-gzip")

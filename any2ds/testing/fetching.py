@@ -48,6 +48,10 @@ PASSING: Mapping[str, str] = {
     "reset": "reset",
     "truncated": "truncated",
     "truncated-chunks": "truncated",
+    "cut:gzip": "truncated",
+    "cut:deflate": "truncated",
+    "cut:br": "truncated",
+    "cut:gzip,gzip": "truncated",
 }
 # It does not with these, so that nobody is asked a second time:
 FINAL: Mapping[str, str] = {
@@ -77,6 +81,7 @@ FINAL: Mapping[str, str] = {
     "bomb:deflate": "too_large",
     "bomb:br": "too_large",
     "bomb:gzip,gzip": "too_large",
+    "hollow:2000000": "too_large",
     "redirect:file:///etc/passwd": "bad_redirect",
     "redirect:ftp://127.0.0.1/a": "bad_redirect",
     "redirect:gopher://127.0.0.1/a": "bad_redirect",
@@ -444,6 +449,12 @@ class WebFetcherContract(FetcherContract):
             assert self.code(server.url("a.jpg"), block_private_addresses=True, retries=2) == "blocked_address"
             assert not server.requests
 
+    def test_link_local_addresses_are_asked_only_if_that_is_allowed(self, tmp_path: Path) -> None:
+        with serve(self.folder(tmp_path)) as server, _counted_as("link-local", "127.0.0.1"):
+            assert self.code(server.url("a.jpg"), retries=2) == "blocked_address"
+            assert not server.requests
+            assert isinstance(self.one(server.url("a.jpg"), allow_link_local=True), Payload)
+
     def test_a_public_host_cannot_redirect_to_a_private_address(self, tmp_path: Path) -> None:
         _need_ipv6()
         with (
@@ -452,7 +463,7 @@ class WebFetcherContract(FetcherContract):
         ):
             assert isinstance(self.one(outside.url("r")), Payload)  # one private host to the other
             assert inside.counts["a.jpg"] == 1
-            with _public("127.0.0.1"):
+            with _counted_as("public", "127.0.0.1"):
                 outcome = self.one(outside.url("r"), retries=2)
             assert isinstance(outcome, Failure)
             assert (outcome.code, outcome.final_url) == ("blocked_address", inside.url("a.jpg"))
@@ -519,6 +530,14 @@ class WebFetcherContract(FetcherContract):
         assert seen == expected
         assert self.buffer.used == 0
 
+    def test_the_message_of_an_http_failure_is_the_same_everywhere(self) -> None:
+        answers = [b"404 No such thing", b"404", b"429 ", b"599 Odd"]
+        head = b"\r\nContent-Length: 0\r\n\r\n"
+        with _raw_server([b"HTTP/1.1 " + answer + head for answer in answers], once=False) as urls:
+            found = self.fetch(urls)
+        messages = [getattr(found[position].outcome, "detail", "") for position in range(len(answers))]
+        assert messages == ["HTTP 404 Not Found"] * 2 + ["HTTP 429 Too Many Requests", "HTTP 599"]
+
     def test_attempts_go_on_until_one_succeeds(self, tmp_path: Path) -> None:
         with serve(self.folder(tmp_path), {"a.jpg": ["503", "reset", "ok"]}) as server:
             fetched = self.fetch([server.url("a.jpg")], retries=4)[0]
@@ -536,9 +555,21 @@ class WebFetcherContract(FetcherContract):
     def test_a_host_that_says_when_is_asked_then(self, tmp_path: Path) -> None:
         for fault in ("429:Retry-After=1", "503:Retry-After=1", "later:1"):
             with serve(self.folder(tmp_path), {"a.jpg": [fault, "ok"]}) as server:
-                assert isinstance(self.one(server.url("a.jpg"), retries=1), Payload)
+                fetched = self.fetch([server.url("a.jpg")])[0]  # without retries: to wait as asked is none
                 first, second = server.requests
+            assert _read(fetched) == BODY
+            assert fetched.attempts == 2
             assert second.at - first.at >= 1.0
+
+    def test_each_request_counts_as_an_attempt_and_waits_that_were_asked_for_take_no_retry(
+        self, tmp_path: Path
+    ) -> None:
+        script = {"a.jpg": ["429:Retry-After=1", "500", "500", "ok"], "b.txt": ["500", "429:Retry-After=1", "ok"]}
+        with serve(self.folder(tmp_path), script) as server:
+            found = self.fetch([server.url("a.jpg"), server.url("b.txt")], retries=1)
+            assert [found[position].attempts for position in (0, 1)] == [3, 3]
+            assert [server.counts["a.jpg"], server.counts["b.txt"]] == [3, 3]
+        assert codes_of(found) == {0: "http_500"}
 
     def test_a_host_that_says_much_later_is_not_waited_for(self, tmp_path: Path) -> None:
         for fault in ("429:Retry-After=3600", "later:3600"):
@@ -574,14 +605,27 @@ class WebFetcherContract(FetcherContract):
         assert "waiting for the answer" in outcome.detail
         assert all(isinstance(found[n].outcome, Payload) for n in range(1, 21))
 
-    def test_the_timeout_bounds_the_body_too(self, tmp_path: Path) -> None:
-        for fault in ("drip", "flow:60", "stall"):
-            with serve(self.folder(tmp_path), {"a.jpg": [fault]}) as server:
-                outcome = self.one(server.url("a.jpg"), timeout=2)
-            assert isinstance(outcome, Failure)
-            assert outcome.code == "timeout_total"
-            assert "receiving the body" in outcome.detail
-            assert self.buffer.used == 0
+    def test_a_body_that_drips_or_stops_is_cut(self, tmp_path: Path) -> None:
+        (tmp_path / "big").write_bytes(BODY * 100)
+        script = {"drip": ["drip"], "slow": ["flow:60"], "stop": ["stall"], "big": ["stall"], "fast": ["flow:60"]}
+        for name in ("slow", "stop", "fast"):
+            (tmp_path / name).write_bytes(BODY)
+        with serve(tmp_path, script) as server:
+            found = self.fetch([server.url(name) for name in ("drip", "slow", "stop")], timeout=2)
+            # None of these has a limit in all that would end it.
+            found |= {3: self.fetch([server.url("big")], timeout=1)[0]}
+            found |= {4: self.fetch([server.url("big")], timeout=1, total_timeout=0)[0]}
+            found |= {5: self.fetch([server.url("fast")], total_timeout=1)[0]}
+        assert codes_of(found) == dict.fromkeys(range(6), "timeout_total")
+        assert all("receiving the body" in getattr(fetched.outcome, "detail", "") for fetched in found.values())
+        assert self.buffer.used == 0
+
+    def test_a_body_that_takes_longer_than_the_timeout_arrives_if_it_keeps_coming(self, tmp_path: Path) -> None:
+        (tmp_path / "a.jpg").write_bytes(BODY)
+        (tmp_path / "b.txt").write_bytes(BODY[:4000])
+        with serve(tmp_path, {"a.jpg": ["flow:5"], "b.txt": ["flow:4"]}) as server:
+            assert _read(self.fetch([server.url("a.jpg")], timeout=2)[0]) == BODY
+            assert _read(self.fetch([server.url("b.txt")], timeout=2, total_timeout=0)[0]) == BODY[:4000]
 
     def test_a_host_that_accepts_and_says_nothing_times_out(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -634,10 +678,29 @@ class WebFetcherContract(FetcherContract):
     # --- sizes ---
 
     def test_a_compressed_answer_is_decoded(self, tmp_path: Path) -> None:
-        with serve(self.folder(tmp_path), {"a.jpg": ["gzip"]}) as server:
-            outcome = self.one(server.url("a.jpg"))
-        assert isinstance(outcome, Payload)
-        assert outcome.body.read() == BODY
+        for fault in ("gzip", "encoded:deflate", "encoded:br", "encoded:gzip,gzip"):
+            with serve(self.folder(tmp_path), {"a.jpg": [fault]}) as server:
+                outcome = self.one(server.url("a.jpg"))
+            assert isinstance(outcome, Payload), fault
+            assert outcome.body.read() == BODY
+
+    def test_a_body_may_not_decode_to_far_more_than_it_had(self, tmp_path: Path) -> None:
+        (tmp_path / "few").write_bytes(bytes(15 << 20))
+        (tmp_path / "many").write_bytes(bytes(17 << 20))
+        script = {"few": ["encoded:gzip"], "many": ["encoded:gzip"]}
+        with serve(tmp_path, script) as server:
+            assert isinstance(self.one(server.url("few")), Payload)
+            outcome = self.one(server.url("many"), max_content_ratio=2000)
+            assert isinstance(outcome, Payload)
+            assert outcome.body.size == 17 << 20
+            outcome.body.release()
+            assert self.code(server.url("many")) == "too_large"
+            accepted = server.requests[0].headers["Accept-Encoding"]
+        for encodings in ("gzip", "deflate", "br", "gzip,gzip"):  # of a gigabyte, which max_file_bytes allows
+            if set(encodings.split(",")) <= set(accepted.split(", ")):
+                with serve(tmp_path, {"bomb": [f"bomb:{encodings}"]}) as server, _Memory() as memory:
+                    assert self.code(server.url("bomb")) == "too_large"
+                assert memory.grown < 64 << 20, encodings
 
     def test_too_large_stops_whether_announced_or_not(self, tmp_path: Path) -> None:
         for fault in ("big:300000", "big-unknown:300000", "endless"):
@@ -772,11 +835,11 @@ def _name_server(script: Mapping[str, list[str]]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _public(address: str) -> Iterator[None]:
-    """As if this address, on loopback, were one of the internet: every fetcher asks `rules` what it may ask."""
+def _counted_as(kind_of_it: str, address: str) -> Iterator[None]:
+    """As if this address, on loopback, were of another kind: every fetcher asks `rules` what it may ask."""
 
     def kind(asked: str, really: Callable[[str], str] = rules.address_kind) -> str:
-        return "public" if asked == address else really(asked)
+        return kind_of_it if asked == address else really(asked)
 
     rules.forget()
     with mock.patch.object(rules, "address_kind", kind):

@@ -195,7 +195,7 @@ class SamenessContract:
 def content(folder: Path) -> dict[str, Any]:
     """What lies in a dataset, by name; without the times, and what says who made it when."""
     found: dict[str, Any] = {}
-    for path in sorted(folder.iterdir()):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         if path.suffix == ".parquet":
             table = pq.read_table(path)
             found[path.name] = str(table.schema), table.to_pylist()

@@ -27,6 +27,7 @@ import pytest
 
 from any2ds import download, registry, retry, verify
 from any2ds.errors import DamagedShard
+from any2ds.layout import LOCK_FILE, PROBES, RUN_FILE, SWAP_FOLDER, TEMPORARY_FOLDER
 from any2ds.lock import Intervals, locked
 from any2ds.stopping import Terminated, raise_for
 from any2ds.testing.pixel import jpg
@@ -45,7 +46,7 @@ _SOON = 60.0  # seconds, after which nothing will come any more
 _LOOK = 0.05  # seconds between two looks
 _GRACE = 0.5  # seconds that a run has to end in good order
 _DATA = re.compile(r"(\d{5})\.(?!parquet$)\w+")
-_JSON = re.compile(r"_run\.json|\d{5}_stats\.json")
+_JSON = re.compile(rf"{re.escape(RUN_FILE)}|\d{{5}}_stats\.json")
 
 
 class Place(Protocol):
@@ -203,7 +204,7 @@ class Observer:
 
     def _look(self) -> None:
         for name, size in listed(self._fs, self._root):
-            if name.startswith(("_tmp/", "_swap/", "_probe", "_lock")) or (name, size) in self._known:
+            if name.startswith((TEMPORARY_FOLDER, SWAP_FOLDER, PROBES, LOCK_FILE)) or (name, size) in self._known:
                 continue
             try:
                 content = bytes(self._fs.cat_file(f"{self._root}/{name}"))

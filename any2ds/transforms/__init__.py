@@ -7,6 +7,8 @@ Pure in what it does to a sample: no threads, no queues (`transforming.py` has t
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
 import logging
 import os
 import tempfile
@@ -19,6 +21,7 @@ import pyarrow as pa
 
 from any2ds import registry
 from any2ds.errors import BrokenStep, DiskFull, MissingExtra, NotDecodable, OptionError, WrongResult, redacted, said_by
+from any2ds.manifest import StepRecord
 from any2ds.mediaoptions import AudioOptions, ImageOptions, MediaOptions, VideoOptions
 from any2ds.metadata import STORED_BYTES, STORED_CRC32
 from any2ds.protocols import BatchTransform, Transform
@@ -32,37 +35,18 @@ ORDER = ("archive", "image", "audio", "video", "text")
 
 _LONGEST_WORDS = 1000  # characters of an error that are stored with a row
 _UNDECODED = frozenset({"image", "audio", "video", "text"})  # the steps that disable_all_reencoding leaves out
-_LEFT_ALONE = {"file_size": 0, "resize_mode": "no", "animated": "keep"}  # options that ask for what it does anyway
-
-
-class Lacking:
-    """Stands for a step whose library is not installed: its files stay as they came, and say so."""
-
-    def __init__(self, step: type[Transform]) -> None:
-        self._step = step
-        # There all the same: all shards of a dataset have the same columns, whatever is installed where they are made.
-        self.columns: Mapping[str, pa.DataType] = getattr(step, "columns", {})
-        self.members: Mapping[str, pa.DataType] = getattr(step, "members", {})
-
-    def takes(self, sample: Sample) -> bool:
-        return self._step.takes(sample)
-
-    def memory(self, sample: Sample) -> int:
-        return 0
-
-    def __call__(self, sample: Sample) -> Sample:
-        return replace(sample, lacking=self._step.extra)
+_MODULES = {"opencv": "cv2", "pillow": "PIL", "charset-normalizer": "charset_normalizer"}  # library -> its module
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """Steps that one sample goes through in one go."""
 
-    steps: tuple[Any, ...]  # Transform, or Lacking
+    steps: tuple[Any, ...]  # each a Transform
 
     def takes(self, sample: Sample) -> bool:
         try:
-            return any(step.takes(sample) for step in self.steps)
+            return any(step.takes(sample) or _unsupported(step, sample) for step in self.steps)
         except Exception:  # it is going to be raised again where it is the failure of the row
             return True
 
@@ -104,13 +88,18 @@ def attempted(step: Any, sample: Sample) -> Sample | Sequence[Sample]:
         return sample
     try:
         if not step.takes(sample):
-            return sample
+            return sample.left_as_is(reason) if (reason := _unsupported(step, sample)) else sample
         made: Sample | Sequence[Sample] = step(sample)
     except OF_THE_RUN:
         raise
     except BaseException as error:  # also sys.exit() and KeyboardInterrupt: a real Ctrl-C goes to the main thread
         return failed(sample, error)
     return made
+
+
+def _unsupported(step: Any, sample: Sample) -> str:
+    """Why a step cannot take a file of its own media; "" if it can, or if the file is none of these."""
+    return str(step.unsupported(sample)) if hasattr(step, "unsupported") else ""
 
 
 def failed(sample: Sample, error: BaseException) -> Sample:
@@ -151,9 +140,10 @@ class Pipeline:
     def __init__(self, media: MediaOptions, by_preset: Mapping[str, str] | None = None) -> None:
         """`by_preset`: options that are set by what somebody has given instead of them.
 
-        Raises MissingExtra where an option needs a library that is not there, OptionError for a bad step."""
+        A step is there only if an option asks for it. Raises MissingExtra if a library that it needs is not installed,
+        OptionError for a bad step."""
         _refuse_what_is_left_out(media)
-        named = [(name, step) for name in ORDER if (step := _built_in(name, media, by_preset or {})) is not None]
+        named = _built_in(media, by_preset or {})
         if media.files.transform:
             from any2ds.transforms import user
 
@@ -164,6 +154,7 @@ class Pipeline:
             field.name: field.type for field in (STORED_BYTES, STORED_CRC32) if named
         }
         self._members: dict[str, pa.DataType] = {}  # those in whose place are further files, in formats that have them
+        self.further = frozenset(ext for _, step in named for ext in getattr(step, "members", {}))
         for name, step in named:
             for ext, type in getattr(step, "members", {}).items():
                 self._members[member_column(ext)] = type
@@ -223,25 +214,51 @@ def _refuse_what_is_left_out(media: MediaOptions) -> None:
     if not media.files.disable_all_reencoding:
         return
     of_media = {field.name for group in (ImageOptions, AudioOptions, VideoOptions) for field in fields(group)}
-    asked = {name: value for name, value in media.changed().items() if name in {"file_size", "extract_text", *of_media}}
-    if left_out := [name for name, value in asked.items() if value != _LEFT_ALONE.get(name)]:
+    if left_out := [name for name in media.asked() if name in {"file_size", "decode_check", "extract_text", *of_media}]:
         raise OptionError(
             f"disable_all_reencoding leaves images, sound, video and documents as they came, without a look into them:"
             f" {', '.join(left_out)} would have no effect; leave out one or the other"
         )
 
 
-def _built_in(name: str, media: MediaOptions, by_preset: Mapping[str, str]) -> Any:
-    if name in _UNDECODED and media.files.disable_all_reencoding:
-        return None
-    step: type[Transform] = registry.load("transforms", name)
-    try:
-        return step.of(media)
-    except ImportError as error:
-        if asked := step.options.intersection(media.changed()):
-            given = {by_preset[name] for name in asked if name in by_preset} or {f"--{name}" for name in asked}
-            raise MissingExtra(min(given), step.extra) from error
-        return Lacking(step)
+def _asked_for(media: MediaOptions) -> Iterator[tuple[str, type[Transform], tuple[str, ...]]]:
+    """The steps that options ask for, and which options do."""
+    options = media.asked()
+    for name in ORDER:
+        if name in _UNDECODED and media.files.disable_all_reencoding:
+            continue
+        step: type[Transform] = registry.load("transforms", name)
+        if asked := tuple(option for option in options if option in step.options):
+            yield name, step, asked
+
+
+def _built_in(media: MediaOptions, by_preset: Mapping[str, str]) -> list[tuple[str, Any]]:
+    """The steps by name. Raises MissingExtra with all extras that are missing."""
+    steps, missing, wanted = list[tuple[str, Any]](), list[str](), ""
+    for name, step, asked in _asked_for(media):
+        try:
+            steps.append((name, step.of(media)))
+        except ImportError:
+            given = {by_preset[option] for option in asked if option in by_preset} or {f"--{min(asked)}"}
+            wanted = wanted or min(given)
+            missing.append(step.extra)
+    if missing:
+        extras = [extra for extra in missing if not (extra == "audio" and "video" in missing)]  # which is part of it
+        raise MissingExtra(wanted, ",".join(extras))
+    return steps
+
+
+def step_records(media: MediaOptions) -> tuple[StepRecord, ...]:
+    """The steps of any2ds that options ask for, with the versions of their libraries, which are installed."""
+    return tuple(
+        StepRecord(name, asked, {library: (_version(library),) for library in step.libraries(media)})
+        for name, step, asked in _asked_for(media)
+    )
+
+
+def _version(library: str) -> str:
+    module = importlib.import_module(_MODULES.get(library, library))
+    return str(getattr(module, "__version__", None) or importlib.metadata.version(library))
 
 
 def _stretches(steps: Sequence[Any]) -> Iterator[Stretch | BatchTransform]:

@@ -320,6 +320,15 @@ def decoded(container: Any, stream: Any) -> Iterator[Any]:
         raise NotDecodable(f"{bad} of {packets} packets cannot be decoded")
 
 
+def decode_all(data: bytes, max_pixels: float) -> None:
+    """Decode its pictures and its sound to the end. Raises NotDecodable if one of them is too broken."""
+    for stream_of in (picture_of, sound_of):
+        with opened(data, max_pixels) as container:
+            stream = stream_of(container)
+            if stream is not None and not sum(1 for _ in decoded(container, stream)):
+                raise NotDecodable(f"there is no frame of {stream.type} in it that can be decoded")
+
+
 def seek(container: Any, at: Fraction) -> None:
     """To the last key frame at or before so many seconds, where the format knows it; else it stays where it is."""
     try:

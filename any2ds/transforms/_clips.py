@@ -43,12 +43,13 @@ def of_one_length(duration: float, seconds: float, least: float) -> list[Clip]:
 def of_value(value: Any) -> list[Clip]:
     """What stands in a column: a list of pairs or of structs with start and end, one of these, or such a thing in JSON.
 
-    A time is a number of seconds, or `1:02:03.5`. Raises ValueError with the words for what it would have taken.
+    A time is a number of seconds, or `1:02:03.5`. None, blank text and an empty list are no clips. Raises ValueError
+    with the words for what it would have taken.
     """
     if isinstance(value, (str, bytes)):
         try:
             value = json.loads(value) if value.strip() else None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError(f"{_WORDS}, not {value[:100]!r}") from None
     if value is None:
         return []
@@ -80,8 +81,10 @@ def _clip(pair: Any) -> Clip:
 
 def _seconds(time: Any) -> float:
     try:
+        if isinstance(time, bool):
+            raise TypeError
         if isinstance(time, str) and (clock := _CLOCK.fullmatch(time.strip())):
             return int(clock[1] or 0) * 3600 + int(clock[2]) * 60 + float(clock[3])
         return float(time)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{_WORDS}, not {str(time)[:100]}") from None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.abc import SourceLoader
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from any2ds.errors import OptionError
@@ -49,7 +49,7 @@ def carried(step: Any) -> Any:
 
 
 def name_of(step: Any) -> str:
-    """What `_run.json` calls a step, `module:function` or `file.py:function`, however it was given."""
+    """What `.any2ds/run` calls a step, `module:function` or `file.py:function`, however it was given."""
     if isinstance(step, (str, StepOfFile)):
         place, colon, name = str(step).strip().rpartition(":")
         place = os.path.normpath(place).replace("\\", "/") if place.endswith(".py") else place.strip()
@@ -98,7 +98,34 @@ def _called(step: Callable[..., Any], shown: str) -> Callable[..., Any]:
             raise OptionError(f"{shown} cannot be: the class is made without arguments ({error})") from None
         except ValueError:  # it does not tell
             pass
+    if words := _why_not_called(step):
+        raise OptionError(
+            f"{shown} cannot be: a step is called with one argument, a sample or with batch_size a list ({words})"
+        )
     return step
+
+
+def _why_not_called(step: Callable[..., Any]) -> str:
+    """Why the function, or an instance of the class, cannot be called with one argument; "" if it can, or may."""
+    given: list[Any] = [None]
+    call: Any = step
+    if isinstance(step, type):
+        call = inspect.getattr_static(step, "__call__")
+        if isinstance(call, FunctionType):
+            given = [None, None]  # with self
+        elif isinstance(call, (staticmethod, classmethod)):
+            call = step.__call__
+        else:
+            return ""
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):  # it does not tell
+        return ""
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def _of_name(name: str) -> ModuleType:

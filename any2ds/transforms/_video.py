@@ -419,19 +419,32 @@ def _encoded_sound(container: Any, stream: Any, target: Target, start: float, en
 
 
 def stills(
-    data: bytes, facts: Facts, max_pixels: float, times: list[float], size: tuple[int, int]
+    data: bytes,
+    facts: Facts,
+    max_pixels: float,
+    times: Iterable[float],
+    end: float | None,
+    size: tuple[int, int],
+    once: bool,
 ) -> Iterator[tuple[float, Any]]:
-    """The times, which ascend, and the frames that are on screen then: arrays, BGR. A file may end before."""
+    """The times, which ascend, and the frames that are on screen then: arrays, BGR. A file may end before.
+
+    No time is later than `end`. With `once`, a frame that is on screen at several times is given for the first alone.
+    """
     assert facts.picture is not None
     scaled = Pictures(facts.picture, *size, "bgr24")
-    waiting = list(reversed(times))
-    while waiting:
-        first = waiting[-1]
+    waiting = iter(times)
+    at = next(waiting, None)
+    while at is not None:
+        first = at
         # Far away from the last one it is quicker to look for the place than to decode all that is between.
-        for _, until, frame in between(data, facts.picture, max_pixels, first, times[-1] + 1e-6):
-            while waiting and first + until > waiting[-1]:
-                yield waiting.pop(), scaled(frame).to_ndarray()
-            if not waiting or waiting[-1] - (first + until) > _SEEK:
+        for _, until, frame in between(data, facts.picture, max_pixels, first, None if end is None else end + 1e-6):
+            is_given = False
+            while at is not None and first + until > at:
+                if not (once and is_given):
+                    yield at, scaled(frame).to_ndarray()
+                is_given, at = True, next(waiting, None)
+            if at is None or at - (first + until) > _SEEK:
                 break
         else:
             return  # the file ends before

@@ -12,8 +12,9 @@ from typing import ClassVar
 import pyarrow as pa
 
 from any2ds.errors import NotDecodable
-from any2ds.media import recognize, type_of_name
+from any2ds.media import recognize_file, type_of_name
 from any2ds.mediaoptions import MediaOptions
+from any2ds.stored import StoredBody
 from any2ds.transforms._archives import (
     Limits,
     Member,
@@ -51,6 +52,23 @@ _TYPES = frozenset(
         "application/x-zstd",
     }
 )
+_NOT_UNPACKED = frozenset(
+    {
+        "application/x-7z-compressed",
+        "application/vnd.rar",
+        "application/x-rar",
+        "application/x-rar-compressed",
+        "application/x-ace-compressed",
+        "application/x-compress",
+        "application/x-lzip",
+        "application/x-lzma",
+        "application/x-lzop",
+        "application/x-cpio",
+        "application/x-unix-archive",
+        "application/vnd.ms-cab-compressed",
+        "application/x-iso9660-image",
+    }
+)
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _PIECE = 1 << 18  # bytes
 _HEAD = 1 << 10  # bytes that tell whether it is a tar
@@ -61,7 +79,7 @@ class ArchiveTransform:
     """Takes archives apart, each once: an archive in an archive is a file like others."""
 
     extra: ClassVar[str] = ""  # what everybody has installed does it
-    options: ClassVar[frozenset[str]] = frozenset()
+    options: ClassVar[frozenset[str]] = frozenset({"unpack"})
     columns: Mapping[str, pa.DataType] = {"path": pa.string()}
     unpacks: ClassVar[bool] = True
 
@@ -69,11 +87,17 @@ class ArchiveTransform:
         self._limits = limits
 
     @classmethod
-    def of(cls, media: MediaOptions) -> ArchiveTransform | None:
+    def of(cls, media: MediaOptions) -> ArchiveTransform:
         files = media.files
-        if not files.unpack:
-            return None
         return cls(Limits(files.unpack_max_files, files.unpack_max_bytes, files.unpack_max_ratio))
+
+    @classmethod
+    def libraries(cls, media: MediaOptions) -> Sequence[str]:
+        return ()
+
+    @staticmethod
+    def unsupported(sample: Sample) -> str:
+        return f"{sample.mime_type} is not unpacked" if sample.mime_type in _NOT_UNPACKED else ""
 
     @staticmethod
     def takes(sample: Sample) -> bool:
@@ -156,8 +180,10 @@ def _as_sample(sample: Sample, member: Member) -> Sample:
         return sample.with_fields(path=member.path).failed("not_decodable", member.error)
     # The name is asked only where the bytes do not tell, and what it says becomes one of a table's extensions: nothing
     # that an archive calls its files gets into a name of ours.
-    mime_type, ext = recognize(member.data[:8192], type_of_name(member.path))
-    return sample.with_data(member.data, ext).with_fields(mime_type=mime_type, path=member.path or None)
+    mime_type, ext = recognize_file(StoredBody.of(member.data), type_of_name(member.path))
+    found = sample.with_data(member.data, ext).with_fields(mime_type=mime_type, path=member.path or None)
+    is_archive = mime_type in _TYPES or mime_type in _NOT_UNPACKED
+    return found.left_as_is(f"{mime_type} in an archive is not unpacked") if is_archive else found
 
 
 def _is_zip(data: bytes) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from any2ds.transforms._av import Facts
     from any2ds.transforms._sound import Target
 
+log = logging.getLogger(__name__)
+
 _OTHERS = ("midi", "mpegurl", "x-scpls", "x-ms-asx")  # notes and playlists are no sound
 _LEAST_RATE = 100  # samples per second
 _DECODER = 8 << 20  # bytes that FFmpeg takes for a decoder, an encoder and the tables of both, about
@@ -26,7 +30,15 @@ _HEADER = 2 << 20  # and for reading a header
 class AudioTransform:
     extra: ClassVar[str] = "audio"
     options: ClassVar[frozenset[str]] = frozenset(
-        {"audio_rate", "audio_channels", "audio_format", "min_duration", "max_duration", "audio_trim"}
+        {
+            "decode_check",
+            "audio_rate",
+            "audio_channels",
+            "audio_format",
+            "min_duration",
+            "max_duration",
+            "audio_trim",
+        }
     )
     columns: Mapping[str, pa.DataType] = {
         "duration": pa.float64(),
@@ -38,6 +50,12 @@ class AudioTransform:
     def __init__(self, media: MediaOptions) -> None:
         self._options, self._max_pixels = media.audio, media.image.max_image_area
         self._limit = media.files.unpack_max_bytes
+        self._checks = media.files.decode_check
+        splits = media.video.video_audio == "split"
+        names = ("audio_trim",) if splits else ("audio_rate", "audio_channels", "audio_format", "audio_trim")
+        # The options that change sound files, and leave the sound of video as it is:
+        self._not_for_video = [name for name in names if getattr(media.audio, name) not in (None, 0, "keep")]
+        self._warning = threading.Lock()  # acquired once, by the thread that warns of them
 
     @classmethod
     def of(cls, media: MediaOptions) -> AudioTransform:
@@ -47,16 +65,26 @@ class AudioTransform:
         _sound.check(media.audio)
         return cls(media)
 
+    @classmethod
+    def libraries(cls, media: MediaOptions) -> Sequence[str]:
+        return ("av",)
+
     @staticmethod
     def takes(sample: Sample) -> bool:
+        """Containers of video too: there may be sound alone in them."""
         kind, _, name = sample.mime_type.partition("/")
-        return kind == "audio" and not name.endswith(_OTHERS)
+        return kind in ("audio", "video") and not name.endswith(_OTHERS)
+
+    @staticmethod
+    def unsupported(sample: Sample) -> str:
+        kind, _, name = sample.mime_type.partition("/")
+        return f"{sample.mime_type} is no sound" if kind == "audio" and name.endswith(_OTHERS) else ""
 
     def memory(self, sample: Sample) -> int:
         """It is decoded, encoded and written piece by piece: what grows is the result, by sound of little entropy."""
         wanted = self._options
         if wanted.audio_format == "keep" and not (wanted.audio_rate or wanted.audio_channels or wanted.audio_trim):
-            return _HEADER
+            return _DECODER if self._checks else _HEADER
         facts = self._facts(sample)
         if facts.picture is not None or facts.sound is None or (plan := self._plan(facts)) is None:
             return _HEADER
@@ -69,11 +97,28 @@ class AudioTransform:
         """A file with moving pictures is left to the step for these."""
         from any2ds.transforms import _av
 
+        is_sound = sample.mime_type.startswith("audio/")
         try:
             facts = _av.facts_of(sample.data, self._max_pixels, self._options.limits_duration)
         except _av.TooManyPixels as error:
-            return sample.failed("too_many_pixels", str(error))
-        return sample if facts.picture is not None else self.of_sound(sample, facts)
+            return sample.failed("too_many_pixels", str(error)) if is_sound else sample
+        except NotDecodable:
+            if is_sound:
+                raise
+            return sample  # video, which concerns the step for that, if there is one
+        if facts.picture is not None:
+            return self.of_video(sample, facts)
+        return self.of_sound(sample, facts)
+
+    def of_video(self, sample: Sample, facts: Facts) -> Sample:
+        """A video, marked as not processed if the options for sound have no effect on its sound; logs that once."""
+        if not self._not_for_video or facts.sound is None:
+            return sample
+        names = ", ".join(self._not_for_video)
+        if self._warning.acquire(blocking=False):
+            hint = "" if names == "audio_trim" else " (--video_audio=split stores it in a file of its own, as they say)"
+            log.warning("%s: no effect on the sound of video%s", names, hint)
+        return sample.left_as_is(f"{names}: no effect on the sound of video")
 
     def of_sound(self, sample: Sample, facts: Facts) -> Sample:
         """What becomes of a file of sound alone. Raises NotDecodable."""
@@ -86,6 +131,8 @@ class AudioTransform:
         )
         if failed := of_wrong_length(told, facts.duration, self._options.min_duration, self._options.max_duration):
             return failed
+        if self._checks:
+            _av.decode_all(sample.data, self._max_pixels)
         form = None if self._options.audio_trim else _sound.copied_to(self._options, facts.container, sound)
         plan = self._plan(facts) if form is None else None
         if form is None and plan is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
@@ -17,6 +17,14 @@ from any2ds.types import Sample
 
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 _PDF = frozenset({"application/pdf", "application/x-pdf"})
+_OTHERS = frozenset({"application/msword", "application/rtf", "text/rtf", "application/epub+zip"})
+_OFFICE = (
+    "application/vnd.ms-excel",
+    "application/vnd.ms-powerpoint",
+    "application/vnd.ms-word",
+    "application/vnd.openxmlformats-",
+    "application/vnd.oasis.opendocument.",
+)
 _MOST_HTML = 5 << 20  # bytes, as many as Common Crawl keeps; a page of nothing but table cells takes 8 s for each MB
 _UNSAID = frozenset({"", "application/octet-stream", "binary/octet-stream"})
 _MARKUP = re.compile(rb"<(?:!doctype\s+html|html)\b", re.IGNORECASE)
@@ -37,9 +45,7 @@ class TextTransform:
         self._pdf_text = pdf_text
 
     @classmethod
-    def of(cls, media: MediaOptions) -> TextTransform | None:
-        if not media.files.extract_text:
-            return None
+    def of(cls, media: MediaOptions) -> TextTransform:
         import pypdfium2  # noqa: F401
         import trafilatura  # noqa: F401
 
@@ -47,6 +53,15 @@ class TextTransform:
         for name in ("trafilatura", "htmldate", "courlan", "charset_normalizer", "justext", "pypdfium2"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         return cls(PdfReader())
+
+    @classmethod
+    def libraries(cls, media: MediaOptions) -> Sequence[str]:
+        return ("trafilatura", "lxml", "pypdfium2", "charset-normalizer")
+
+    @staticmethod
+    def unsupported(sample: Sample) -> str:
+        kind = sample.mime_type
+        return f"{kind}: its text is not extracted" if kind in _OTHERS or kind.startswith(_OFFICE) else ""
 
     @staticmethod
     def takes(sample: Sample) -> bool:

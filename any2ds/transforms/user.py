@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import inspect
+import logging
 import mimetypes
 import re
 import threading
@@ -15,16 +16,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from any2ds.childprocess import Answering, ChildEnded
 from any2ds.declaration import declaration_of
 from any2ds.errors import BrokenStep, OptionError, WrongResult, words_of
 from any2ds.media import recognize
 from any2ds.metadata import RESERVED_COLUMNS
-from any2ds.stored import CAPTION, METADATA, StoredBody
+from any2ds.stored import METADATA, StoredBody
 from any2ds.transforms import member_type
 from any2ds.transforms._finding import carried, check_travels, find, name_of
 from any2ds.types import FAILURE_CODES, FILTERED, Sample, encodable, member_column
 
-__all__ = ["BatchStep", "SampleStep", "carried", "check_travels", "load", "name_of"]
+__all__ = ["BatchStep", "SampleStep", "carried", "check_made", "check_travels", "load", "name_of"]
+
+log = logging.getLogger(__name__)
 
 _OF_PYTHON: Mapping[Any, pa.DataType] = {
     str: pa.string(),
@@ -40,6 +44,7 @@ _TOLD = frozenset({"ext", "mime_type", "status", "error_code", "error_message"})
 _OF_NO_KIND = "application/octet-stream"  # as servers say it
 _TYPES = mimetypes.MimeTypes(filenames=())  # only those that Python itself knows
 _ABSENT = object()
+_LONGEST_START = 600.0  # seconds until a child process has begun
 
 
 class _Step:
@@ -69,10 +74,15 @@ class _Step:
                 return
             assert self._new is not None
             try:
-                self._function = self._new()
+                self._function = _made_before.pop(self._new) if self._new in _made_before else self._new()
             except BaseException as error:  # sys.exit() too: it is not for a step to end this process
                 words = f"{type(error).__name__}: {words_of(error)}"
                 raise BrokenStep(f"transform={self.name} cannot be made ready: {words}") from error
+
+    def keep(self) -> None:
+        """Leave the instance of a class to the next step of that class that is loaded in this process."""
+        if self._new is not None:
+            _made_before[self._new] = self._function
 
     def renew(self) -> None:
         """A call of it hangs: if it is a class, the next call is of a new instance."""
@@ -142,8 +152,7 @@ class _Step:
         is_new = body is not sample.body
         media_type, usual_ext = recognize(body.head(), told) if is_new else (before, ext)
         if made.ext != sample.ext:
-            # `<key>.txt` is the caption and `<key>.json` the metadata.
-            ext = f"data.{made.ext}" if made.ext in (CAPTION, METADATA) else made.ext
+            ext = made.ext
             guessed = _TYPES.guess_type(f"file.{made.ext}")[0]
             media_type = media_type or guessed if is_new else guessed or media_type
         elif media_type is None and not _is_told_by_bytes(sample):
@@ -194,6 +203,66 @@ class _Step:
                 raise WrongResult(f"{self.name} adds a file .{ext} of {_a(data)}: it takes bytes")
             found[ext] = bytes(data)
         return found
+
+
+_made_before: dict[type, Any] = {}  # by `check_made`, for the run that follows in this process
+
+
+def check_made(steps: Sequence[Any], patience: float, is_here: bool) -> None:
+    """Raises OptionError for a step that is a class of which no instance can be made.
+
+    With `is_here` the instances are made in this process and used by the run. Else they are made in a child process,
+    which ends before the run begins: a model would keep its memory, and a GPU cannot be used after a fork. An instance
+    has `patience` seconds (0: any time).
+    """
+    _made_before.clear()
+    classes = [step for step in steps if isinstance(find(step), type)]
+    if is_here:
+        for step in classes:
+            made = load(step)
+            try:
+                made.prepare()
+            except BrokenStep as error:
+                raise OptionError(str(error)) from error
+            made.keep()
+    elif classes:
+        _check_in_child(classes, patience)
+
+
+def _check_in_child(steps: Sequence[Any], patience: float) -> None:
+    child: Answering[Any, str] | None = None
+    try:
+        child = Answering(_new_maker)
+        child.begin(_LONGEST_START)
+    except (OSError, ChildEnded) as error:  # the workers are going to say what is wrong
+        log.info("it is not known whether the steps can be made: a process for that cannot be started: %s", error)
+        return
+    try:
+        for step in steps:
+            try:
+                words = child.ask(carried(step), patience)
+            except ChildEnded as error:
+                how = (
+                    f"was not ready within {patience:g} s (--transform_timeout)" if error.late else f"crashed: {error}"
+                )
+                raise OptionError(f"transform={name_of(step)} {how}") from error
+            if words:
+                raise OptionError(words)
+    finally:
+        child.end()
+
+
+def _new_maker() -> Callable[[Any], str]:
+    return _why_not_made
+
+
+def _why_not_made(step: Any) -> str:
+    """Why no instance of it can be made; "" if one can."""
+    try:
+        load(step).prepare()
+    except (BrokenStep, OptionError) as error:
+        return str(error)
+    return ""
 
 
 class SampleStep(_Step):

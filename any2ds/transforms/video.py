@@ -3,6 +3,7 @@ kept, dropped or split off, as options say."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -33,6 +34,9 @@ class VideoTransform:
     extra: ClassVar[str] = "video"
     options: ClassVar[frozenset[str]] = frozenset(
         {
+            "decode_check",
+            "min_duration",
+            "max_duration",
             "video_size",
             "video_fps",
             "video_format",
@@ -63,6 +67,8 @@ class VideoTransform:
         self._alone = AudioTransform(media)  # for files without pictures that look like video
         self._takes_stills = bool(self._options.frames or self._options.frame_interval)
         self._images = images
+        self._checks = media.files.decode_check
+        self._has_audio_step = not AudioTransform.options.isdisjoint(media.asked())
         if self._is_cut:
             self.columns = {**self.columns, "clip_start": pa.float64(), "clip_end": pa.float64()}
         if self._takes_stills:
@@ -95,15 +101,24 @@ class VideoTransform:
             return cls(media, ImageWork(media))
         return cls(media)
 
+    @classmethod
+    def libraries(cls, media: MediaOptions) -> Sequence[str]:
+        return ("av", *(image.LIBRARIES if media.video.frames or media.video.frame_interval else ()))
+
     @staticmethod
     def takes(sample: Sample) -> bool:
         kind, _, name = sample.mime_type.partition("/")
         return (kind == "video" and not name.endswith(_OTHERS)) or sample.mime_type in _EITHER
 
+    @staticmethod
+    def unsupported(sample: Sample) -> str:
+        kind, _, name = sample.mime_type.partition("/")
+        return f"{sample.mime_type} is a playlist" if kind == "video" and name.endswith(_OTHERS) else ""
+
     def memory(self, sample: Sample) -> int:
         from any2ds.transforms import _video
 
-        if not _video.changes(self._options):
+        if not (_video.changes(self._options) or self._checks):
             return _HEADER
         facts = self._facts(sample)
         if facts.picture is None:
@@ -112,6 +127,8 @@ class VideoTransform:
             width, height = facts.picture.shown
             return _HEADER + _video.memory(facts, None) + _PER_PIXEL * width * height + min(self._limit, sample.size)
         plan = _video.plan_of(self._options, facts, sample.ext, self._is_cut)
+        if plan is None and self._checks:
+            return _HEADER + _video.memory(facts, None)
         if plan is None or plan.encoder is None:
             return _HEADER + 2 * sample.size
         return _HEADER + _video.memory(facts, plan) + 2 * sample.size
@@ -124,17 +141,22 @@ class VideoTransform:
         except _av.TooManyPixels as error:
             return sample.failed("too_many_pixels", str(error))
         picture = facts.picture
-        if picture is None:  # sound alone, which the step for sound has seen if it looks like it
-            return sample if sample.mime_type in _EITHER else self._alone.of_sound(sample, facts)
+        if picture is None:  # sound alone
+            is_done = self._has_audio_step or sample.mime_type in _EITHER
+            return sample if is_done else self._alone.of_sound(sample, facts)
+        if not AudioTransform.takes(sample):
+            sample = self._alone.of_video(sample, facts)
         told = _told(sample, facts, picture)
         if failed := of_wrong_length(told, facts.duration, self._sound.min_duration, self._sound.max_duration):
             return failed
+        if self._checks:
+            _av.decode_all(sample.data, self._max_pixels)
         try:
             clips = self._clips(told, facts)
         except _clips.TooMany as error:
             return told.failed("unpacks_too_large", str(error))
         except ValueError as error:
-            return told.failed("transform_error", f"column {self._options.clips_col}: it takes {error}")
+            return told.failed("bad_clips", f"{self._options.clips_col}: expected {error}")
         try:
             if self._images is not None:
                 if (refusal := self._images.refusal(*picture.shown)) is not None:
@@ -268,36 +290,65 @@ class VideoTransform:
         self, sample: Sample, facts: Facts, clips: Sequence[Clip] | None, images: ImageWork
     ) -> Iterator[Sample]:
         """They are treated as any image is, and never were a file before."""
-        from any2ds.transforms import _video
+        from any2ds.transforms import _av, _video
 
         assert facts.picture is not None
+        parts = list(self._parts(sample, facts, clips))
+        if self._count(parts) > _MOST_STILLS:  # a header may claim centuries: count by the packets
+            facts = _av.facts_of(sample.data, self._max_pixels, exact=True)
+            parts = list(self._parts(sample, facts, clips))
+            if self._count(parts) > _MOST_STILLS:
+                raise self._too_many_stills()
+        assert facts.picture is not None
         size = _video.size_of(facts.picture, self._options.video_size)
-        data, left = sample.data, self._limit
-        whole = Clip(0.0, facts.picture.seconds or facts.duration or 0.0)
-        for clip, end, failed in self._within(sample, facts, clips or [whole]):
+        data, left, once = sample.data, self._limit, not self._options.frames
+        for clip, end, failed in parts:
             if failed is not None:
                 yield failed
                 continue
             told = {"clip_start": clip.start, "clip_end": end} if clips else {}
-            times = self._times(clip.start, end)
-            last = times[-1] if len(times) > _MOST_STILLS else None
-            for at, pixels in _video.stills(data, facts, self._max_pixels, times, size):
+            times, last = self._times(clip.start, end), end if math.isfinite(end) else None
+            for at, pixels in _video.stills(data, facts, self._max_pixels, times, last, size, once):
                 made = images.of_pixels(sample.with_fields(frame_time=at, **told), pixels)
                 left -= made.size
                 if left < 0:
                     raise self._too_much(f"its images are more than {self._limit:,} bytes (--unpack_max_bytes)")
-                if at == last:
-                    raise self._too_much(f"it has more than {_MOST_STILLS:,} images (--frame_interval)")
                 yield made
 
-    def _times(self, start: float, end: float) -> list[float]:
+    def _parts(
+        self, sample: Sample, facts: Facts, clips: Sequence[Clip] | None
+    ) -> Iterator[tuple[Clip, float, Sample | None]]:
+        """The clips as `_within` gives them, or all of the video; its end is infinite where nothing tells it."""
+        assert facts.picture is not None
+        known = [seconds for seconds in (facts.picture.seconds, facts.duration) if seconds]
+        end = min(known) if known else 0.0 if self._options.frames else math.inf
+        return self._within(sample, facts, clips or [Clip(0.0, end)])
+
+    def _count(self, parts: Sequence[tuple[Clip, float, Sample | None]]) -> float:
+        """How many images these parts become at most; those without a known end are counted while they are made."""
+        lengths = [end - clip.start for clip, end, failed in parts if failed is None and math.isfinite(end)]
+        return sum(map(self._count_in, lengths))
+
+    def _count_in(self, seconds: float) -> float:
+        if self._options.frames:
+            return self._options.frames
+        found = seconds / self._options.frame_interval + 1 - 1e-9
+        return max(1, math.floor(found)) if math.isfinite(found) else math.inf
+
+    def _times(self, start: float, end: float) -> Iterator[float]:
         """In the middle of so many equal parts, or from the start on every so many seconds."""
         count, every = self._options.frames, self._options.frame_interval
         if count:
-            return [start + (end - start) * (2 * number + 1) / (2 * count) for number in range(count)]
-        # One more than there may be: whether it really lasts so long is seen when that is reached.
-        found = int(min((end - start) / every + 1 - 1e-9, _MOST_STILLS + 1))
-        return [start + number * every for number in range(max(1, found))]
+            yield from (start + (end - start) * (2 * number + 1) / (2 * count) for number in range(count))
+            return
+        count = int(min(self._count_in(end - start), _MOST_STILLS + 1))
+        yield from (start + number * every for number in range(count))
+        if count > _MOST_STILLS:  # asked for only if the last one was on screen
+            raise self._too_many_stills()
+
+    def _too_many_stills(self) -> Exception:
+        named = "frames" if self._options.frames else "frame_interval"
+        return self._too_much(f"it becomes more than {_MOST_STILLS:,} images (--{named})")
 
 
 def _told(sample: Sample, facts: Facts, picture: Picture) -> Sample:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Any, cast
 
 from any2ds import hub, layout, registry
 from any2ds.catalogue import rebuild
-from any2ds.config import VerifyOptions, parse_groups
+from any2ds.config import VerifyOptions, check_effects, parse_groups
 from any2ds.cores import cores
 from any2ds.dataset import Dataset, Entry, ShardFiles
 from any2ds.errors import LockLost, UsageError, redacted, shard_count, words_of
@@ -33,7 +32,6 @@ from any2ds.verification.findings import Finding
 from any2ds.verification.pool import each
 from any2ds.verification.shardcheck import ShardChecker, ShardResult, ShardTask
 
-_PROBE = re.compile(r"_probe_[0-9a-f]{8}")  # of a process that was killed in the moment between writing and removing
 _READ_BY_GLOBS = (".tar", ".parquet", ".tfrecord", "_stats.json")  # what loaders and tools look for in a folder
 _NAMES_SHOWN = 5
 _WRITTEN_ANEW = "the next run, or --repair, writes it anew"
@@ -98,6 +96,7 @@ def verify(output_folder: Any = None, **options: Any) -> VerifyReport:
     """Check a dataset: that every shard is there, whole, and the same in data, metadata and figures."""
     given = options if output_folder is None else {"output_folder": output_folder, **options}
     (wanted,) = parse_groups(given, [VerifyOptions])
+    check_effects(given, [wanted])
     started = time.monotonic()
     dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
     if dataset.writer is None and dataset.output_format in registry.names("writers"):
@@ -255,7 +254,7 @@ def _is_card(dataset: Dataset, entry: Entry) -> bool:
 
 def _leftovers(dataset: Dataset, notes: list[str]) -> Iterator[Finding]:
     for name in sorted(dataset.entries):
-        if _PROBE.fullmatch(name):
+        if layout.is_probe(name):
             yield Finding("leftover", f"{name}: left by a run that was killed")
     if layout.SWAP_FOLDER in dataset.entries:
         yield Finding("leftover", f"{layout.SWAP_FOLDER}: shards that were being replaced; the next run finishes that")
@@ -268,7 +267,7 @@ def _leftovers(dataset: Dataset, notes: list[str]) -> Iterator[Finding]:
 
 
 def _shard_list(dataset: Dataset, results: Sequence[ShardResult]) -> Iterator[Finding]:
-    """What is wrong with `_shards.json`, if any2ds should have written one."""
+    """What is wrong with `.any2ds/shards`, if any2ds should have written one."""
     name = layout.SHARDS_FILE
     finished = {files.shard_id for files in dataset.finished}
     entries = {result.shard_id: result.entry for result in results if result.shard_id in finished}

@@ -25,11 +25,11 @@ KINDS: Mapping[str, Kind] = {
     "beside": Kind(
         "a file that goes with a shard beside data, metadata and stats is absent, or is not that of its data"
     ),
-    "shard_list": Kind("_shards.json is absent, or does not say what the shards are; --repair writes it anew"),
+    "shard_list": Kind(".any2ds/shards is absent, or does not say what the shards are; --repair writes it anew"),
     "unreadable": Kind("the system or the store does not let a file be read, so nothing is known of it"),
     "missing": Kind("shards that are not there; the same download command makes them"),
     "list": Kind("the shards do not hold the rows of the url list"),
-    "run_file": Kind("_run.json is absent or unreadable, so that no run can go on in this folder"),
+    "run_file": Kind(".any2ds/run is absent or unreadable, so that no run can go on in this folder"),
     "leftover": Kind("what a run left behind that was killed"),
     "stray": Kind("a file that readers would take for one of the dataset's, and that belongs to no shard"),
 }

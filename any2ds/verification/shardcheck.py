@@ -8,6 +8,7 @@ import json
 import os
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,9 +21,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from any2ds.dataset import Dataset, ShardFiles, Stats
+from any2ds.describe import recorded_hash_columns
 from any2ds.errors import DamagedShard, words_of
 from any2ds.layout import Layout
-from any2ds.metadata import DUPLICATE_OF, HASHES, STORED_BYTES, STORED_CRC32
+from any2ds.metadata import DUPLICATE_OF, STORED_BYTES, STORED_CRC32
 from any2ds.protocols import WithSidecars
 from any2ds.shardlist import ShardEntry, entry_of
 from any2ds.stored import CAPTION, METADATA, StoredBody, StoredSample
@@ -97,6 +99,7 @@ class _Check:
         self._entry: ShardEntry | None = None
         self._changed = self._bytes = 0
         self._hashes: tuple[str, ...] = ()
+        self._in_sight: frozenset[str] | None = None  # columns of the metadata, where these are not all of them
 
     @property
     def _is_foreign(self) -> bool:
@@ -210,7 +213,30 @@ class _Check:
         keys = table["key"].to_pylist()
         self._check_keys(keys)
         self._check_outcomes(table, self._by_row(keys))
+        self._check_what_is_in_sight(table)
         return table
+
+    def _check_what_is_in_sight(self, table: pa.Table) -> None:
+        """A table for other tools says of each row what the fuller one does."""
+        name = self._files.shown
+        if name is None:
+            if self._dataset.hides and not self._is_foreign and self._writer and self._writer.extension is not None:
+                self._found.add("metadata", "its .parquet is missing")
+            return
+        try:
+            with self._dataset.local(name) as path, pq.ParquetFile(path, **THRIFTY) as file:
+                columns = [column for column in file.schema_arrow.names if column in table.schema.names]
+                shown = file.read(columns=columns).select(columns)
+        except Exception as error:  # of Arrow, of the system and of file systems
+            self.note(error, "metadata", f"{name} cannot be read to its end")
+            return
+        self._in_sight = frozenset(columns)
+        for column in columns:
+            is_exact = _is_plain(table[column].type) and not pa.types.is_floating(table[column].type)
+            if is_exact and not shown[column].equals(table[column]):
+                self._found.add("metadata", f"{name}: its column {column[:50]} is not what {self._files.metadata} has")
+        if "key" not in columns or shown.num_rows != table.num_rows:
+            self._found.add("metadata", f"{name} has not the rows of {self._files.metadata}")
 
     def _rows_in(self, table: pa.Table) -> int:
         """How many rows of the list a table of metadata tells of."""
@@ -339,7 +365,9 @@ class _Check:
         if self._lacks_data(successes.num_rows > 0) or self._writer is None:
             return
         name = self._files.data or ""
-        expected = _Expected(successes, self._found, self._is_foreign, self._writer.has_members)
+        hashes = recorded_hash_columns(self._dataset.run.options if self._dataset.run else None)
+        expected = _Expected(successes, self._found, self._is_foreign, self._writer.has_members, hashes)
+        expected.described = self._in_sight
         self._hashes = expected.hashes
         try:
             with self._dataset.local(name) as path:
@@ -390,7 +418,10 @@ class _Check:
 class _Expected:
     """The samples that the metadata tells of, and what comes of them."""
 
-    def __init__(self, successes: pa.Table, found: Findings, is_foreign: bool, has_members: bool) -> None:
+    def __init__(
+        self, successes: pa.Table, found: Findings, is_foreign: bool, has_members: bool, hashes: Sequence[str]
+    ) -> None:
+        """`hashes` are the columns of those that were computed."""
         self._found, self._is_foreign, self._has_members = found, is_foreign, has_members
         self._names = frozenset(successes.schema.names)
         known = [name for name in successes.schema.names if _is_plain(successes.schema.field(name).type)]
@@ -401,12 +432,13 @@ class _Expected:
         self._has_steps = STORED_BYTES.name in known  # which may put further members beside a file
         self._rows: dict[str | None, int] = {key: row for row, key in enumerate(self._columns["key"])}
         self._seen = bytearray(successes.num_rows)
+        self.described: frozenset[str] | None = None  # the columns that stand in its .json too; None for all
         self._last = -1
         self.read = 0
         self.bytes = 0
         self.changed = 0
         # Theirs are of the bytes before they were resized.
-        self.hashes = () if is_foreign else tuple(name for name in HASHES if name in known)
+        self.hashes = () if is_foreign else tuple(name for name in hashes if name in known)
 
     def compare(self, sample: StoredSample) -> None:
         key, about = sample.key, self._found.about
@@ -427,14 +459,17 @@ class _Expected:
             return
         self._seen[row] = 1
         self._check_members(sample, row)
-        body = sample.body if self._is_foreign else sample.members.get(self._value("ext", row))
+        ext = sample.ext if self._is_foreign else self._value("ext", row)
+        body = sample.members.get(ext)
         if body is not None:
             self._check_body(sample.key, body, row)
-        if (caption := sample.members.get(CAPTION)) is not None:
+        # In formats without further files, and without captions, the file itself may be called so.
+        beside = {name: body for name, body in sample.members.items() if self._has_members and name != ext}
+        if (caption := beside.get(CAPTION)) is not None:
             written = caption.read().decode("utf-8", "replace")
             if not self._is_foreign and "caption" in self._plain and written != (self._value("caption", row) or ""):
                 about("samples", key, "its .txt is not the caption in the metadata")
-        if (described := sample.members.get(METADATA)) is not None:
+        if (described := beside.get(METADATA)) is not None:
             self._check_json(key, row, described.read())
 
     def finish(self) -> None:
@@ -504,11 +539,12 @@ class _Expected:
                 about("samples", key, "its .json has another key")
             return
         # A column that shards have only since they were made again is in the .json of the samples made since.
-        lacking = {name for name in self._names - described.keys() if name != "key" and self._is_null(name, row)}
-        if described.keys() != self._names - lacking or described["key"] != key:
+        names = self._names if self.described is None else self.described
+        lacking = {name for name in names - described.keys() if name != "key" and self._is_null(name, row)}
+        if described.keys() != names - lacking or described["key"] != key:
             about("samples", key, "its .json has other fields than the metadata, or another key")
             return
-        for name in self._plain - lacking:
+        for name in (self._plain & names) - lacking:
             value = self._value(name, row)
             if described[name] != value and not (isinstance(value, float) and _same_number(described[name], value)):
                 about("samples", key, f"its .json differs from the metadata in {name[:50]}")

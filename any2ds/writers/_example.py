@@ -85,12 +85,13 @@ def _is_bytes(type: pa.DataType) -> bool:
 
 
 class Encoder:
-    """Makes records of tables with `schema`: a feature for each column, in its order, and `data` behind them."""
+    """Makes records of tables with `schema`: a feature for each column, in its order, and that of the file, `data`,
+    behind them."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, data: str = DATA) -> None:
         encoders = ((_column_encoder(field.name, field.type), field.type) for field in schema)
         self._columns = [(encode, encode(pa.nulls(1, type))[0]) for encode, type in encoders]
-        self._data = _Feature(DATA, "bytes")
+        self._data = _Feature(data, "bytes")
 
     def heads(self, table: pa.Table, sizes: Iterable[int]) -> list[bytes]:
         """For each row what stands in its record before the file, which has `size` bytes: nothing follows that."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
+import pyarrow as pa
+
 from any2ds.errors import DamagedShard
 from any2ds.metadata import MetadataTable
 from any2ds.stored import StoredBody, StoredSample
@@ -13,6 +15,7 @@ from any2ds.writers._example import DATA, Encoder, bytes_value, features
 
 _ROWS_AT_ONCE = 256  # encoded in one go
 _HELD = 8 << 20  # bytes of files that wait for that
+_TEXT = pa.field("txt", pa.string())
 _LARGE = 1 << 20  # files from here on do not wait, and need not be in memory as a whole
 
 
@@ -26,9 +29,12 @@ class ExampleWriter(ABC):
     has_members = False
     sidecars = ()
 
-    def __init__(self, metadata: MetadataTable) -> None:
+    def __init__(self, metadata: MetadataTable, data: str = DATA) -> None:
+        """`data` is the feature of the file."""
         self._metadata = metadata
-        self._encoder = Encoder(metadata.schema)
+        self._has_texts = metadata.hides and metadata.has_captions  # img2dataset has the caption twice
+        schema = metadata.schema_in_sight
+        self._encoder = Encoder(schema.append(_TEXT) if self._has_texts else schema, data)
         self._rows: list[int] = []  # of the metadata, in the order of `_files`
         self._files: list[list[bytes]] = []  # in pieces as they came: to join them would be one copy more
         self.held = 0
@@ -64,7 +70,9 @@ class ExampleWriter(ABC):
 
     def _heads(self, rows: list[int], sizes: list[int]) -> list[bytes]:
         first, stop = rows[0], rows[-1] + 1
-        table = self._metadata.table(first, stop)
+        table = self._metadata.table_in_sight(first, stop)
+        if self._has_texts:
+            table = table.append_column(_TEXT, table["caption"])
         if stop - first != len(rows):  # some have failed
             table = table.take([row - first for row in rows])
         return self._encoder.heads(table, sizes)
@@ -73,14 +81,24 @@ class ExampleWriter(ABC):
 def stored_sample(read: Callable[[int, int], bytes], size: int) -> StoredSample:
     """The sample in a record of `size` bytes; its file is read by `read` when it is asked for. Raises DamagedShard."""
     places: dict[str, tuple[int, int]] = {}
+    last = "", 0, 0
     try:
-        for name, start, stop in features(read, size):
+        for last in features(read, size):
+            name, start, stop = last
             if name in ("key", "ext", DATA):
                 places[name] = bytes_value(read, start, stop)
-        key, ext = (read(start, stop - start).decode() for start, stop in (places["key"], places["ext"]))
+        key = _text(read, *places["key"])
+        if not {"ext", DATA} & places.keys():  # the file is in the last feature, whose name is its extension
+            ext, places[DATA] = last[0], bytes_value(read, *last[1:])
+        else:
+            ext = _text(read, *places["ext"])
         start, stop = places[DATA]
     except ValueError as error:
         raise DamagedShard(f"a record is no tf.train.Example: {error}") from error
     except KeyError as error:
         raise DamagedShard(f"a record without {error.args[0]}") from error
     return StoredSample(key, {ext: StoredBody(stop - start, lambda offset, size: read(start + offset, size))})
+
+
+def _text(read: Callable[[int, int], bytes], start: int, stop: int) -> str:
+    return read(start, stop - start).decode()

@@ -30,7 +30,7 @@ class ArrayrecordWriter(ExampleWriter):
     extension = "arrayrecord"
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
-        super().__init__(metadata)
+        super().__init__(metadata, options.data_column)
         self._path, self._count, self._closed = path, 0, False
         self._file = _Writer(str(path), _OPTIONS)
 

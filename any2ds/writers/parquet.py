@@ -20,6 +20,8 @@ from any2ds.writers import _huggingface
 DATA = pa.field("data", pa.binary())
 """The column of the files, if it has no other name."""
 _NAME_OF_DATA = b"any2ds.data_column"  # in the metadata of the schema, if it has
+WITHOUT_FILES = {b"any2ds.files": b"none"}
+"""In the metadata of the schema of a table that holds no files, whatever its columns are."""
 THRIFTY = {"pre_buffer": False, "buffer_size": 1 << 20, "page_checksum_verification": True}
 """How to open a file that may be big: else Arrow reads all row groups at once (1.1 GB for 1 GB)."""
 _ROWS_AT_ONCE = 64
@@ -42,7 +44,7 @@ class ParquetWriter:
         self._has_paths = options.parquet_data != "binary"
         own = options.data_column
         self._field = DATA.with_type(_huggingface.STORAGE if self._has_paths else DATA.type).with_name(own)
-        schema, names = metadata.schema.append(self._field), metadata.schema.names
+        schema, names = metadata.schema_in_sight.append(self._field), metadata.schema_in_sight.names
         if self._has_paths:
             schema = _huggingface.with_feature(schema, own, options.parquet_data)
         if own != DATA.name:
@@ -57,7 +59,7 @@ class ParquetWriter:
             write_page_index=True,
             data_page_size=_PAGE_BYTES,
             write_batch_size=1,
-            sorting_columns=[pq.SortingColumn(0)],  # the key
+            sorting_columns=[pq.SortingColumn(names.index("key"))],
         )
         self._row_group_bytes = options.row_group_bytes
         self._start = 0  # first row of the metadata that is not in a row group yet
@@ -92,7 +94,7 @@ class ParquetWriter:
         rows = range(self._start, stop)
         if rows:
             data = self._column(rows)
-            self._file.write_table(self._metadata.table(rows.start, stop).append_column(self._field, data))
+            self._file.write_table(self._metadata.table_in_sight(rows.start, stop).append_column(self._field, data))
         self._start = stop
         self.held = 0
 
@@ -114,7 +116,7 @@ class ParquetWriter:
             with pq.ParquetFile(path, **THRIFTY) as file:
                 schema = file.schema_arrow
                 bodies = body_columns(schema)
-                ext = "ext" if data_column(schema) else None
+                ext = "ext" if data_column(schema) and not _is_named_as_files(schema) else None
                 columns = ["key", *bodies, *([ext] if ext else [])]
                 if missing := sorted(set(columns) - set(schema.names)):
                     raise DamagedShard(f"it has no column {', '.join(missing)}")
@@ -135,8 +137,15 @@ def data_column(schema: pa.Schema) -> str | None:
     return found if found in schema.names else None
 
 
+def _is_named_as_files(schema: pa.Schema) -> bool:
+    """Whether the name of the column of files is their extension, as in shards of other tools."""
+    return "ext" not in schema.names and DATA.name not in schema.names
+
+
 def body_columns(schema: pa.Schema) -> list[str]:
     """The columns of files in a parquet shard; in those of others they are called as the files' extension."""
+    if WITHOUT_FILES.items() <= (schema.metadata or {}).items():
+        return []
     if (own := data_column(schema)) is not None:
         return [own]
     return [field.name for field in schema if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)]

@@ -35,7 +35,7 @@ class TfrecordWriter(ExampleWriter):
     extension = "tfrecord"
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
-        super().__init__(metadata)
+        super().__init__(metadata, options.data_column)
         self._raw = path.open("wb", buffering=1 << 18)
         self._file: IO[bytes] = self._raw
         if options.tfrecord_compression == "gzip":  # without name and time: same samples, same bytes

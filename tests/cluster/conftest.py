@@ -69,7 +69,7 @@ class Listed:
             (f"{n // ROWS:05d}{n % ROWS}", url, files[url]) for n, url in enumerate(self.urls)
         ]
         ends = (".parquet", "_stats.json")
-        names = [f"{n:05d}{end}" for n in range(SHARDS) for end in ends] + ["_run.json", "_shards.json"]
+        names = [f"{n:05d}{end}" for n in range(SHARDS) for end in ends] + [".any2ds"]
         assert sorted(name.rpartition("/")[2] for name in fs.ls(path, detail=False)) == sorted(names)
 
 

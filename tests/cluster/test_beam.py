@@ -82,7 +82,13 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def running(flags: Sequence[str] = (), **options: Any) -> RunOptions:
-    given = {"processes_count": 2, "subjob_size": 20, "beam_options": list(flags) or None, **options}
+    given = {
+        "distributor": "beam",
+        "processes_count": 2,
+        "subjob_size": 20,
+        "beam_options": list(flags) or None,
+        **options,
+    }
     return Config.from_options({"url_list": "-", **given}).run
 
 
@@ -170,8 +176,8 @@ def test_ctrl_c_ends_all_and_the_same_command_goes_on(runner: str, media: Path, 
         said, complained = first.communicate()
         assert first.returncode == 130, complained
         wait_until_gone(begun)
-        assert not (out / "_work").exists()
-        assert not (out / "_lock.json").exists()
+        assert not (out / ".any2ds/work").exists()
+        assert not (out / ".any2ds/lock").exists()
         server.release()
         second = subprocess.run(asked, capture_output=True, text=True, check=False)
         assert second.returncode == 0, second.stderr
@@ -381,7 +387,9 @@ def test_what_beam_does_not_know_is_refused_before_anything_is_made(given: str, 
     ],
 )
 def test_commas_belong_to_values_unless_a_flag_follows(given: Any, flags: tuple[str, ...]) -> None:
-    assert Config.from_options({"url_list": "-", "beam_options": given}).run.beam_options == flags
+    assert (
+        Config.from_options({"url_list": "-", "distributor": "beam", "beam_options": given}).run.beam_options == flags
+    )
 
 
 def test_without_beam_the_extra_is_named(tmp_path: Path) -> None:

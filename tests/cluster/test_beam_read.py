@@ -232,7 +232,7 @@ def test_a_folder_that_holds_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("output_format", ["webdataset", "parquet"])
 def test_one_that_is_not_finished_is_refused_unless_it_may_be(output_format: str, copied: Any) -> None:
     folder = copied(output_format)
-    (folder / "_shards.json").unlink()  # as a run leaves it that was killed before shard 1 was finished
+    (folder / ".any2ds/shards").unlink()  # as a run leaves it that was killed before shard 1 was finished
     (folder / "00001_stats.json").unlink()
     with pytest.raises(Exception, match=r"is not finished: shards are missing \(1\); partial=True reads what is there"):
         read(ReadShards(folder))

@@ -21,6 +21,7 @@ from any2ds.errors import LockLost, OptionError, RunError
 from any2ds.lockfile import Hold
 from any2ds.protocols import Distributor
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
+from any2ds.testing.folder import names_in
 from any2ds.testing.processes import LONG, children, wait_until, wait_until_gone
 from any2ds.testing.raycluster import HEAD, SECOND, RayCluster, ray_cluster
 from any2ds.testing.server import Server, serve
@@ -98,7 +99,7 @@ class TestRay(ProcessDistributorContract):
     def test_a_folder_that_others_do_not_see_is_told_as_that(self, tmp_path: Path) -> None:
         elsewhere = tmp_path / "on the driver only"
         config = Config.from_options({"url_list": "-", "output_folder": elsewhere})
-        worker = ShardWorker(config.output, config.fetch, holds=(Hold("_lock.json", "a run"),))
+        worker = ShardWorker(config.output, config.fetch, holds=(Hold(".any2ds/lock", "a run"),))
         with pytest.raises(LockLost, match=r"does not see .*use a shared folder, or an object store"):
             list(self.make_distributor().map(worker, jobs_of(1)))
         assert not elsewhere.exists()
@@ -191,7 +192,7 @@ def expect_whole(folder: Path) -> None:
         assert json.loads((out / f"{path.stem}_stats.json").read_text())["successes"] == table.num_rows
         urls += table["url"].to_pylist()
     assert sorted(urls) == sorted((folder / "urls.txt").read_text().split())
-    assert not list(out.glob("_tmp*")) + list(out.glob("_lock*"))
+    assert names_in(out / ".any2ds") == {"run", "shards"}
     verified = subprocess.run([sys.executable, "-m", "any2ds", "verify", "out"], cwd=folder, capture_output=True)
     assert verified.returncode == 0, verified.stdout
 

@@ -29,7 +29,7 @@ def context() -> Iterator[SparkContext]:
 
 
 def distributor(**options: Any) -> PysparkDistributor:
-    return PysparkDistributor(Config.from_options({"url_list": "-", **options}).run)
+    return PysparkDistributor(Config.from_options({"url_list": "-", "distributor": "pyspark", **options}).run)
 
 
 @pytest.mark.usefixtures("context")
@@ -130,7 +130,7 @@ class TestCommandLine:
         assert process.returncode == 130, said
         assert "Traceback" not in said
         wait_until(lambda: not any(map(is_ours, below)))
-        assert not (tmp_path / "out" / "_work").exists()
+        assert not (tmp_path / "out" / ".any2ds/work").exists()
         assert 4 not in published(tmp_path / "out")
 
 

@@ -104,7 +104,9 @@ def meanwhile(server: Server, action: Callable[[], None]) -> Iterator[None]:
 @pytest.mark.usefixtures("session")
 class TestContract(ProcessDistributorContract):
     def make_distributor(self) -> PysparkDistributor:
-        return PysparkDistributor(Config.from_options({"url_list": "-", "subjob_size": 8}).run)
+        return PysparkDistributor(
+            Config.from_options({"url_list": "-", "distributor": "pyspark", "subjob_size": 8}).run
+        )
 
 
 @pytest.mark.usefixtures("session")
@@ -197,7 +199,7 @@ class TestEnds:
             said = process.stderr.read()
         assert process.returncode == 130, said
         assert "Traceback" not in said
-        assert not (out / "_work").exists()
+        assert not (out / ".any2ds/work").exists()
         assert published(out).isdisjoint({4, 5})
         cluster.wait_until_idle()
         here.server.release()

@@ -50,7 +50,7 @@ class TestMultiprocessing(ProcessDistributorContract):
 
     def test_a_folder_that_is_another_runs_ends_the_run_and_says_so(self, tmp_path: Path) -> None:
         config = Config.from_options({"url_list": "-", "output_folder": tmp_path / "out"})
-        worker = ShardWorker(config.output, config.fetch, holds=(Hold("_lock.json", "one that is over"),))
+        worker = ShardWorker(config.output, config.fetch, holds=(Hold(".any2ds/lock", "one that is over"),))
         with pytest.raises(LockLost, match="others may be at work there"):
             list(self.make_distributor().map(worker, jobs_of(1)))
 

@@ -232,12 +232,13 @@ def test_a_store_that_does_not_answer_is_cut_without_a_timeout(fetch: Any, s3: A
 
 def test_pieces_are_as_big_as_the_speed_allows() -> None:
     first, most = 1 << 18, 1 << 22
-    assert next_piece(first, 0.001, stall_timeout=30, most=most) == most
-    assert next_piece(first, 2.0, stall_timeout=30, most=most) == 983_040  # a quarter of the 30 s at 131 072 bytes/s
-    assert next_piece(first, 20.0, stall_timeout=30, most=most) == first
-    assert next_piece(first, 20.0, stall_timeout=0, most=most) == most
-    assert next_piece(first, 0.0, stall_timeout=30, most=1000) == 1000
-    assert next_piece(1000, 20.0, stall_timeout=30, most=1000) == 1000
+    assert next_piece(first, 0.001, limit=30, most=most) == most
+    assert next_piece(first, 2.0, limit=30, most=most) == 983_040  # a quarter of the 30 s at 131 072 bytes/s
+    assert next_piece(first, 20.0, limit=30, most=most) == 98_304
+    assert next_piece(first, 200.0, limit=30, most=most) == 65_536
+    assert next_piece(first, 20.0, limit=0, most=most) == most
+    assert next_piece(first, 0.0, limit=30, most=1000) == 1000
+    assert next_piece(1000, 20.0, limit=30, most=1000) == 1000
 
 
 @pytest.mark.parametrize("engine", ["curl", "requests"])

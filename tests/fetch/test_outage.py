@@ -123,7 +123,7 @@ def test_an_outage_loses_no_row(tmp_path: Path, how: str) -> None:
     assert len(found) == len(outcomes) == len(urls)
     lost = [outcome for position, outcome in outcomes.items() if position < 1000 and isinstance(outcome, Failure)]
     assert lost == []
-    assert all(fetched.attempts == 1 for fetched in found)
+    assert max(fetched.attempts for fetched in found) > 1  # though there are no retries
 
 
 def test_an_outage_without_end_ends_the_run(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from any2ds.fetch.schedule import MAX_BACKOFF, Attempt, Schedule
 from any2ds.types import Failure, Fetched, Row
 
@@ -13,10 +15,17 @@ def rows(count: int) -> list[Row]:
     return [Row(0, n, f"{n:05d}", "http://host/") for n in range(count)]
 
 
-def schedule(count: int, slots: int = 2, timeout: float = 10, retries: int = 0) -> Schedule:
-    made = Schedule(slots, timeout, retries, rng=random.Random(0))
+def schedule(
+    count: int, slots: int = 2, timeout: float = 10, retries: int = 0, total_timeout: float | None = None
+) -> Schedule:
+    made = Schedule(slots, timeout, retries, rng=random.Random(0), total_timeout=total_timeout)
     made.fresh.extend(rows(count))
     return made
+
+
+def nothing(attempt: Attempt) -> int:
+    """The bytes of one that hangs."""
+    return 0
 
 
 def start_all(made: Schedule, now: float) -> list[Attempt]:
@@ -86,17 +95,69 @@ def test_overdue_attempts_are_told_once_in_order_of_their_deadlines() -> None:
     assert second
     assert third
     made.finish(second, GONE, 3)
-    assert made.wait(4) == 6
-    assert made.overdue(9.9) == []
-    assert made.overdue(12) == [first, third]
-    assert made.overdue(99) == []
+    assert made.overdue(9.9, nothing) == []
+    assert made.wait(9.9) == pytest.approx(0.1)
+    assert made.overdue(12, nothing) == [first, third]
+    assert made.overdue(99, nothing) == []
 
 
 def test_without_a_timeout_nothing_is_ever_overdue() -> None:
     made = schedule(1, timeout=0)
     start_all(made, 0)
-    assert made.overdue(1e9) == []
+    assert made.overdue(1e9, nothing) == []
     assert made.wait(0) == float("inf")
+
+
+def seconds_until_cut(sizes: list[int], timeout: float = 10, total_timeout: float | None = None) -> float | None:
+    """When an attempt is cut that has received `sizes[n]` bytes after n seconds, or None."""
+    made = schedule(1, timeout=timeout, total_timeout=total_timeout)
+    (attempt,) = start_all(made, 100)
+    for second, size in enumerate(sizes):
+        for tenth in range(10):
+            if made.overdue(100 + second + tenth / 10, {attempt: size}.__getitem__):
+                return second + tenth / 10
+    return None
+
+
+def steady(speed: float, seconds: int) -> list[int]:
+    return [int(speed * second) for second in range(seconds)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "earliest", "latest"),
+    [
+        (steady(0, 60), {}, 10, 10),
+        (steady(20, 60), {}, 10, 11),  # what drips
+        (steady(500, 60), {}, 10, 12),
+        ([0] + [200_000] * 60, {}, 11, 14),  # what stops
+        ([0] + [200_000] * 60, {"total_timeout": 0}, 11, 14),
+        (steady(5_000, 120), {}, 24, 26),  # the time grows, but more slowly than it passes
+        (steady(100_000, 60), {"total_timeout": 7}, 7, 7),
+        (steady(100_000, 60), {"timeout": 0, "total_timeout": 7}, 7, 7),
+        (steady(0, 60), {"timeout": 4, "total_timeout": 30}, 4, 4),
+    ],
+)
+def test_an_attempt_that_brings_too_little_is_cut(
+    sizes: list[int], options: dict[str, float], earliest: float, latest: float
+) -> None:
+    cut = seconds_until_cut(sizes, **options)
+    assert cut is not None
+    assert earliest <= cut <= latest
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        (steady(2_000_000 / 14, 15), {}),
+        (steady(9_000, 600), {}),
+        (steady(5_000, 21), {}),  # 100 KB
+        (steady(20, 600), {"total_timeout": 0}),
+        ([second // 8 for second in range(600)], {"total_timeout": 0}),
+        (steady(20, 600), {"timeout": 0}),
+    ],
+)
+def test_an_attempt_that_brings_enough_goes_on(sizes: list[int], options: dict[str, float]) -> None:
+    assert seconds_until_cut(sizes, **options) is None
 
 
 def test_a_million_rows_of_which_some_hang_all_come_back_once() -> None:
@@ -110,7 +171,7 @@ def test_a_million_rows_of_which_some_hang_all_come_back_once() -> None:
                 outcome = TIMEOUT if dice.random() < 0.05 else GONE
                 if fetched := made.finish(attempt, outcome, now):
                     seen.add(fetched.row.position)
-        for attempt in made.overdue(now):
+        for attempt in made.overdue(now, nothing):
             if fetched := made.finish(attempt, TIMEOUT, now):
                 seen.add(fetched.row.position)
         now += 0.5

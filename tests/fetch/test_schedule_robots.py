@@ -67,6 +67,7 @@ class Play:
             self.note(schedule.given_up())
             step = min(landing[0][0] if landing else float("inf"), self.now + schedule.wait(self.now))
             self.now = step if step < float("inf") else self.now
+            assert not schedule.overdue(self.now, lambda _: 0)
             while landing and landing[0][0] <= self.now:
                 _, _, attempt, outcome = heapq.heappop(landing)
                 ended = schedule.finish(attempt, outcome, self.now)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import date, datetime
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from any2ds import registry
-from any2ds.errors import InputError, MissingColumns, ReadError
+from any2ds.badrows import split, until_bad_row
+from any2ds.errors import InputError, MissingColumns, ReadError, WrongFormat
 from any2ds.fetch.urls import normalize
 from any2ds.protocols import Columns
 from any2ds.types import Failure
@@ -27,6 +30,21 @@ def read(format: str, data: bytes, columns: Columns = URL, schema: pa.Schema | N
     return [row for batch in batches for row in batch.to_pylist()]
 
 
+def with_reasons(
+    format: str, data: bytes, columns: Columns = URL, schema: pa.Schema | None = None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows, and why each could not be read; empty for those that could."""
+    rows: list[dict[str, Any]] = []
+    reasons: list[str] = []
+    for batch in registry.load("readers", format)().batches(io.BytesIO(data), columns, schema):
+        batch.validate(full=True)
+        found, bad = split(batch)
+        assert found.schema.names == list(columns.names)
+        rows += found.to_pylist()
+        reasons += [str(bad.get(row, "")) for row in range(found.num_rows)]
+    return rows, reasons
+
+
 def urls(format: str, data: bytes, columns: Columns = URL) -> list[str]:
     return [row["url"] for row in read(format, data, columns)]
 
@@ -35,7 +53,7 @@ def until_broken(
     format: str, data: bytes, columns: Columns = URL, schema: pa.Schema | None = None
 ) -> tuple[list[dict[str, Any]], ReadError]:
     rows: list[dict[str, Any]] = []
-    batches = registry.load("readers", format)().batches(io.BytesIO(data), columns, schema)
+    batches = until_bad_row(registry.load("readers", format)().batches(io.BytesIO(data), columns, schema))
     with pytest.raises(ReadError) as caught:
         rows.extend(row for batch in batches for row in batch.to_pylist())
     return rows, caught.value
@@ -173,7 +191,9 @@ class TestSeparated:
         rows, error = until_broken(format, data, self.COLUMNS, schema)
         assert [row["n"] for row in rows] == list(range(before))
         assert error.where == f"row {before + 2}"
-        assert error.reason.startswith("column 'n' holds int64, to judge by the first rows, which 'many' is not; ")
+        assert error.reason == (
+            "column 'n': 'many' is not int64, the type of the first rows; --column_types=n:string declares another"
+        )
 
     @pytest.mark.parametrize("after", [0, 5, 400_000])
     def test_a_quote_that_is_never_closed(self, format: str, mark: str, after: int) -> None:
@@ -187,7 +207,8 @@ class TestSeparated:
     def test_a_quote_in_the_first_column_that_is_never_closed(self, format: str, mark: str) -> None:
         rows, error = until_broken(format, self.table(mark, "url|caption", "u|c", '"v|c', "w|c"))
         assert [row["url"] for row in rows] == ["u"]
-        assert (error.where, error.reason) == ("row 3", "a quote is opened and never closed")
+        assert error.where == "row 3"
+        assert error.reason.startswith("a quote is opened and never closed: ")
 
     @pytest.mark.parametrize(
         ("tail", "survive"),
@@ -196,6 +217,94 @@ class TestSeparated:
     def test_a_row_cut_off_by_a_failure_is_no_row(self, format: str, mark: str, tail: str, survive: int) -> None:
         data = self.table(mark, "url|caption", "u1|c1", "u2|c2", tail)
         assert until_lost(format, data, Columns("url", "caption")) == ["u1", "u2", "u3"][:survive]
+
+    @pytest.mark.parametrize("before", [0, 1, 60_000])
+    @pytest.mark.parametrize("bad", ["bad", "bad|2|3|4", 'bad|"open|3'])
+    def test_the_list_goes_on_behind_a_malformed_row(self, format: str, mark: str, before: int, bad: str) -> None:
+        good = [f"http://a/{i}|c|{i}" for i in range(before)]
+        data = self.table(mark, "url|caption|n", *good, bad, *good, "http://a/x|c|1", "")
+        rows, reasons = with_reasons(format, data, self.COLUMNS)
+        assert [row["n"] for row in rows] == [*range(before), None, *range(before), 1]
+        assert rows[before] == {"url": None, "caption": None, "n": None}
+        assert [reason for reason in reasons if reason] == [reasons[before]]
+        assert reasons[before].startswith(f"row {before + 2}: ")
+        assert bad.replace("|", mark).split(mark)[0] in reasons[before]
+
+    def test_an_open_quote_takes_no_more_than_its_line_where_none_follows(self, format: str, mark: str) -> None:
+        good = [f"http://a/{i}|{'c' * 5000}" for i in range(1200)]  # more than is read at a time
+        data = self.table(mark, "url|caption", good[0], 'u|"open', *good, '"v|c', good[0])
+        rows, reasons = with_reasons(format, data, Columns("url", "caption"))
+        urls = [line.partition("|")[0] for line in good]
+        assert [row["url"] for row in rows] == [urls[0], None, *urls, None, urls[0]]
+        assert [row for row, reason in enumerate(reasons) if reason] == [1, len(rows) - 2]
+
+    @pytest.mark.parametrize(("between", "newline"), [(0, "\n"), (2, "\r\n"), (20_000, "\n")])
+    @pytest.mark.parametrize("stray", ['u|"a 5 inch disk', '"u|a disk'])
+    def test_a_quote_that_is_not_closed_before_a_delimiter_fails_its_line(
+        self, format: str, mark: str, between: int, stray: str, newline: str
+    ) -> None:
+        good = ["http://a/1|c"] * between + ['http://a/2|"hello"', '"http://a/3"|"two ""words""\n|"', '|""', 'x|5" y']
+        data = self.table(mark, "url|caption", *good, stray, *good, stray, *good).replace(b"\n", newline.encode())
+        rows, reasons = with_reasons(format, data, Columns("url", "caption"))
+        expected = ["c"] * between + ["hello", f'two "words"{newline}{mark}', "", '5" y']
+        assert [row["caption"] for row in rows] == [*expected, None, *expected, None, *expected]
+        places = [len(expected), 2 * len(expected) + 1]
+        assert [row for row, reason in enumerate(reasons) if reason] == places
+        shown = " ".join(stray.replace("|", mark).split())
+        assert all(f"row {place + 2}: a quote is opened" in reasons[place] for place in places)
+        assert all(repr(shown) in reasons[place] for place in places)
+
+    def test_many_stray_quotes(self, format: str, mark: str) -> None:
+        lines = ['u|"hello" world', 'v|"open', 'w|"c"'] * 20_000
+        rows, reasons = with_reasons(format, self.table(mark, "url|caption", *lines), Columns("url", "caption"))
+        assert [row["url"] for row in rows] == ["u", None, "w"] * 20_000
+        assert [bool(reason) for reason in reasons] == [False, True, False] * 20_000
+
+    def test_stray_quotes_in_the_header_are_left_to_it(self, format: str, mark: str) -> None:
+        assert read(format, self.table(mark, 'url|"a" b', 'u|"c"'), Columns("url", "a b")) == [{"url": "u", "a b": "c"}]
+
+    def test_a_line_that_is_too_long_is_a_bad_row(self, format: str, mark: str) -> None:
+        data = self.table(mark, "url|caption", "u|c", "x|" + "y" * 2**22, "v|c")
+        rows, reasons = with_reasons(format, data, Columns("url", "caption"))
+        assert [row["url"] for row in rows] == ["u", None, "v"]
+        assert reasons[1] == "row 3: a row of more than 2097152 bytes"
+
+    def test_values_that_do_not_fit_fail_their_rows(self, format: str, mark: str) -> None:
+        schema = pa.schema({"url": pa.string(), "i": pa.int64(), "f": pa.float64(), "t": pa.timestamp("s")})
+        values = ["1|1|2024-01-02", "x|1|2024-01-02", "9" * 19 + "|1|", "2|1_0|", "|1e5|yesterday", "bad", "-7|nan|"]
+        data = self.table(mark, "url|i|f|t", *(f"u|{value}" for value in values))
+        rows, reasons = with_reasons(format, data, Columns("url", None, ("i", "f", "t")), schema)
+        assert [row["i"] for row in rows] == [1, None, None, None, None, None, -7]
+        named = [reason.partition(" is not ")[0] for reason in reasons]
+        assert named == [
+            "",
+            "row 3: column 'i': 'x'",
+            f"row 4: column 'i': '{'9' * 19}'",
+            "row 5: column 'f': '1_0'",
+            "row 6: column 't': 'yesterday'",
+            f"row 7: 2 values for 4 columns: 'u{mark if mark == ',' else ' '}bad'",
+            "",
+        ]
+
+    def test_declared_types(self, format: str, mark: str) -> None:
+        types = {"id": pa.string(), "score": pa.float64(), "day": pa.date32()}
+        columns = Columns("url", None, tuple(types), types=types)
+        data = self.table(mark, "url|id|score|day", "u|007|1|2024-01-02", "v|x|y|")
+        rows, reasons = with_reasons(format, data, columns)
+        assert rows[0] == {"url": "u", "id": "007", "score": 1.0, "day": date(2024, 1, 2)}
+        assert reasons[1] == "row 3: column 'score': 'y' is not double, the type that --column_types declares"
+
+    def test_a_list_of_malformed_rows_alone_is_an_error(self, format: str, mark: str) -> None:
+        with pytest.raises(
+            ReadError, match=r"none of the first 2 rows could be read .*: row 2: 1 values for 2 columns"
+        ):
+            read(format, self.table(mark, "url|n", "a", "b"))
+
+    def test_a_header_that_is_missing(self, format: str, mark: str) -> None:
+        for line, way in (("http://a/1", "--input_format=txt"), ("http://me:pw@a/1|c", "add a header line")):
+            with pytest.raises(WrongFormat, match=f"looks like data, not a header .*{way}") as caught:
+                urls(format, self.table(mark, line, line))
+            assert "pw" not in str(caught.value)
 
     def test_blank_lines_are_no_rows(self, format: str, mark: str) -> None:
         rows, error = until_broken(format, self.table(mark, "url|n", "", "u|1", "", "v|2", "", "bad", "w|3"))
@@ -307,8 +416,10 @@ class TestJsonl:
         rows, error = until_broken("jsonl", data, Columns("url", None, ("n",)), schema)
         assert [row["url"] for row in rows] == ["u"]
         assert error.where == "line 3"
-        assert error.reason.startswith(f"column 'n' holds {type}, to judge by the first rows, which ")
-        assert error.reason.endswith(" is not; give the list as parquet, which says its types, or leave the column out")
+        assert error.reason.startswith("column 'n': ")
+        assert error.reason.endswith(
+            f" is not {type}, the type of the first rows; --column_types=n:string declares another"
+        )
 
     def test_anything_fits_text(self) -> None:
         schema = pa.schema({"url": pa.string(), "n": pa.string()})
@@ -323,6 +434,32 @@ class TestJsonl:
         rows, error = until_broken("jsonl", good + bad + b"\n" + good)
         assert [row["url"] for row in rows] == [f"http://a/{i}" for i in range(before)]
         assert error.where == f"line {before + 1}"
+
+    def test_the_list_goes_on_behind_lines_and_values_that_are_bad(self) -> None:
+        good = '{"url": "u", "n": 1}\n'
+        bad = ['{"url": "x"', "[1]", "x", '{"url": {"0": "u"}, "n": 1}', '{"url": "u", "n": "A12"}', '{"n": 2.5}']
+        schema = pa.schema({"url": pa.string(), "n": pa.int64()})
+        data = (good + good.join(f"{line}\n" for line in bad) + good).encode()
+        rows, reasons = with_reasons("jsonl", data, Columns("url", None, ("n",)), schema)
+        assert [row["n"] for row in rows] == [1, None] * len(bad) + [1]
+        assert [reason.partition(": ")[0] for reason in reasons if reason] == [f"line {2 * n + 2}" for n in range(6)]
+
+    def test_bad_lines_before_the_first_good_one(self) -> None:
+        rows, reasons = with_reasons("jsonl", b'{\n}\n{"url": "u", "n": 1}\n', Columns("url", None, ("n",)))
+        assert [(row["n"], bool(reason)) for row, reason in zip(rows, reasons, strict=True)] == [
+            (None, True),
+            (None, True),
+            (1, False),
+        ]
+        with pytest.raises(ReadError, match="line 1"):
+            urls("jsonl", b"x\n" * 5000)
+
+    def test_declared_types(self) -> None:
+        types = {"id": pa.string(), "time": pa.timestamp("s"), "n": pa.int64()}
+        data = b'{"url":"u","id":7,"time":"2024-01-02","n":"3"}\n{"url":"v","id":"x","time":"y","n":4}\n'
+        rows, reasons = with_reasons("jsonl", data, Columns("url", None, tuple(types), types=types))
+        assert rows[0] == {"url": "u", "id": "7", "time": datetime(2024, 1, 2), "n": 3}
+        assert reasons[1].startswith("line 2: column 'time': 'y' is not timestamp[s]")
 
     def test_a_line_cut_off_by_a_failure_is_no_row(self) -> None:
         assert until_lost("jsonl", b'{"url":"a"}\n{"url":"b"}\n{"url":"c"}') == ["a", "b"]
@@ -347,23 +484,81 @@ class TestJson:
         data = b"\xef\xbb\xbf \n" + json.dumps(items, indent=1).encode()
         assert read("json", data, Columns("url", None, ("n", "tags"))) == items
 
+    @pytest.mark.parametrize("rows", [1, 3, 30_000])
+    @pytest.mark.parametrize("indent", [None, 2])
+    @pytest.mark.parametrize("orient", ["columns", "records", "index", "split", "table"])
+    def test_what_pandas_writes(self, orient: Any, indent: int | None, rows: int) -> None:
+        frame = pd.DataFrame(
+            {
+                "n": range(rows),
+                "url": [f"http://a/{n}" for n in range(rows)],
+                "caption": ['é, "猫"' if n % 2 else None for n in range(rows)],
+                "score": [n / 2 for n in range(rows)],
+            }
+        )
+        expected = [
+            {"url": f"http://a/{n}", "caption": 'é, "猫"' if n % 2 else None, "n": n, "score": n / 2}
+            for n in range(rows)
+        ]
+        data = frame.to_json(orient=orient, indent=indent).encode()
+        assert read("json", data, Columns("url", "caption", ("n", "score"))) == expected
+
+    def test_other_forms_of_a_frame(self) -> None:
+        frame = pd.DataFrame({"url": ["u", "v"], "n": [1, 2]})
+        for data in (
+            frame.to_json(orient="records", lines=True),
+            json.dumps(frame.to_dict("list")),
+            frame.set_index(pd.Index(["x", "y"])).to_json(),
+            frame.set_index(pd.Index(["x", "y"])).to_json(orient="index"),
+        ):
+            assert urls("json", data.encode()) == ["u", "v"]
+        assert urls("json", frame[:0].to_json().encode()) == []
+
+    def test_a_single_row_over_several_lines(self) -> None:
+        row = {"url": "u", "caption": "c", "tags": [{"a": 1}]}
+        assert urls("json", json.dumps(row).encode()) == ["u"]
+        assert urls("json", (json.dumps(row, indent=1) + "\n" + json.dumps(row, indent=1)).encode()) == ["u", "u"]
+
+    @pytest.mark.parametrize("orient", ["columns", "records", "index", "split", "table"])
+    def test_a_frame_without_the_column(self, orient: Any) -> None:
+        frame = pd.DataFrame({"link": ["u", "v"], "n": [1, 2]})
+        with pytest.raises(MissingColumns) as caught:
+            urls("json", frame.to_json(orient=orient).encode())
+        assert {"link", "n"} <= set(caught.value.existing)
+
+    def test_columns_that_do_not_have_the_same_rows(self) -> None:
+        with pytest.raises(ReadError, match="do not have the same rows"):
+            read("json", b'{"url": {"0": "u", "1": "v"}, "n": {"0": 1, "2": 2}}', Columns("url", None, ("n",)))
+
+    def test_a_frame_that_breaks_off(self) -> None:
+        frame = pd.DataFrame({"url": [f"http://a/{n}" for n in range(9)]})
+        for orient, survive in (("columns", 0), ("split", 8), ("index", 8)):
+            rows, _ = until_broken("json", frame.to_json(orient=orient)[:-8].encode())
+            assert len(rows) == survive
+
     def test_one_object_a_line(self) -> None:
         assert urls("json", b'\n{"url":"u"}\n{"url":"v"}\n') == ["u", "v"]
 
     @pytest.mark.parametrize("before", [0, 1, 50_000])
-    @pytest.mark.parametrize("bad", [b"", b'{"url": ', b'{"url": "x"]', b"7]", b"[]]", b'"x", {"url": "y"}]'])
+    @pytest.mark.parametrize(
+        "bad", [b"", b'{"url": ', b'{"url": "x"]', b"{}, 7]", b"{}, []]", b'{}, "x", {"url": "y"}]']
+    )
     def test_everything_before_the_break(self, before: int, bad: bytes) -> None:
         good = b"".join(b'{"url": "http://a/%d"}, ' % i for i in range(before))
+        bad = b'{"url": "z"}, ' + bad
         rows, error = until_broken("json", b"[" + good + bad)
-        assert [row["url"] for row in rows] == [f"http://a/{i}" for i in range(before)]
-        assert error.where == f"item {before + 1}"
+        behind = ["z", None] if b"{}" in bad else ["z"]
+        assert [row["url"] for row in rows] == [*(f"http://a/{i}" for i in range(before)), *behind]
+        assert error.where == f"item {before + len(behind) + 1}"
 
     def test_something_behind_the_array(self) -> None:
         rows, _ = until_broken("json", b'[{"url": "u"}] x')
         assert [row["url"] for row in rows] == ["u"]
 
-    def test_neither_array_nor_object(self) -> None:
-        assert until_broken("json", b'"u"')[1].where == "line 1"
+    @pytest.mark.parametrize("data", [b'"u"', b'["http://a/1"]', b"[[1, 2]]", b"<html>", b'{"total": 1, "rows": []}'])
+    def test_other_forms_are_refused_with_the_known_ones(self, data: bytes) -> None:
+        with pytest.raises(WrongFormat, match="an array of objects, one object a line, or what pandas writes"):
+            urls("json", data)
 
     @pytest.mark.parametrize("data", [b"", b" \n", b"[]", b" [ ] "])
     def test_no_rows(self, data: bytes) -> None:
@@ -432,3 +627,15 @@ class TestParquet:
 
     def test_no_rows(self) -> None:
         assert urls("parquet", self.file(pa.table({"url": pa.array([], pa.string())}))) == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("format", ["txt", "csv", "tsv", "json", "jsonl"])
+def test_utf16_with_a_byte_order_mark(format: str, encoding: str) -> None:
+    many = [f"http://a/é猫/{n}" for n in range(60_000 if format == "csv" else 100)]
+    text = {
+        "json": json.dumps([{"url": url} for url in many], ensure_ascii=False),
+        "jsonl": "".join(json.dumps({"url": url}, ensure_ascii=False) + "\n" for url in many),
+    }.get(format, "\n".join(many if format == "txt" else ["url", *many]))
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    assert urls(format, (mark + text).encode(encoding)) == many

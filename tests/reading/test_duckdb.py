@@ -13,18 +13,22 @@ from any2ds.testing.server import Server
 
 
 @pytest.mark.parametrize("output_format", ["parquet", "webdataset", "files"])
-def test_outcomes_are_counted(output_format: str, dataset: Callable[..., Any], readme: Callable[..., Any]) -> None:
-    made = dataset(output_format)
+@pytest.mark.parametrize("kind", ["images", "mixed"])
+def test_outcomes_are_counted(
+    kind: str, output_format: str, dataset: Callable[..., Any], readme: Callable[..., Any]
+) -> None:
+    made = dataset(output_format, kind)
     assert readme("DuckDB")["outcomes"].fetchall() == [
         ("success", None, len(made.files)),
         ("failed_to_download", "http_404", 1),
     ]
 
 
-def test_one_file_is_found_by_its_key(dataset: Callable[..., Any], readme: Callable[..., Any]) -> None:
-    made = dataset("parquet")
+@pytest.mark.parametrize("kind", ["images", "mixed"])
+def test_one_file_is_found_by_its_key(kind: str, dataset: Callable[..., Any], readme: Callable[..., Any]) -> None:
+    made = dataset("parquet", kind)
     found = readme("DuckDB", 1)
-    assert found["image"] == made.files[found["key"]]
+    assert found["data"] == made.files[found["key"]]
 
 
 @pytest.mark.parametrize("parquet_data", ["binary", "image"])

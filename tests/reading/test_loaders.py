@@ -25,6 +25,11 @@ def test_samples(form: str, loader: str, dataset: Callable[..., Any], loaded: Ca
     assert loaded(loader) == len(made.files)
 
 
+def test_samples_of_a_mixed_dataset(dataset: Callable[..., Any], loaded: Callable[..., int]) -> None:
+    made = dataset("webdataset", "mixed")
+    assert loaded("webdataset") == len(made.files)
+
+
 @pytest.mark.parametrize("loader", TABLES)
 @pytest.mark.parametrize("form", ["webdataset", "parquet"])
 def test_tables(form: str, loader: str, dataset: Callable[..., Any], loaded: Callable[..., int]) -> None:

@@ -72,8 +72,8 @@ def test_its_command_lines_are_understood(line: str) -> None:
     for name in ("url_list", "url_col", "caption_col", "output_folder", "output_format"):
         if name in given:
             assert found[name] == given[name]
-    assert found["file_size"] == int(given.get("image_size", 256))
     if "disable_all_reencoding" not in given:  # with it nothing is resized
+        assert found["file_size"] == int(given.get("image_size", 256))
         assert found["resize_mode"] == given.get("resize_mode", "border")
     assert found["file_ext"] == found["data_column"] == given.get("encode_format", "jpg")
 
@@ -117,7 +117,7 @@ def test_its_defaults_are_the_defaults() -> None:
 
 def test_values_are_translated() -> None:
     found = options_of(LINES["everything"])
-    assert (found["input_format"], found["compute_hash"], found["extract_exif"]) == ("csv", None, False)
+    assert (found["input_format"], found["compute_hash"], found["extract_exif"]) == ("csv.gz", None, False)
     assert (found["upscale_interpolation"], found["downscale_interpolation"]) == ("cubic", "lanczos")
     assert found["max_image_area"] == float("inf")
     assert found["file_ext"] == found["data_column"] == "webp"
@@ -158,7 +158,7 @@ def test_it_reports_to_wandb_under_its_own_project_name() -> None:
         ("--resize_mode=stretch", "resize_mode='stretch'"),
         ("--image_sice=3", "unknown option 'image_sice'"),
         ("--save_additional_columns=jpg", "'jpg' is the column of the files"),
-        ("--output_format=tfrecord", "other ones than those of img2dataset: --data_column=data makes them"),
+        ("--output_format=tfrecord --data_column=image", "the file is in 'data' of its records: --data_column=data"),
         ("--save_additional_columns=url,width --disable_all_reencoding", "width: columns of these names"),
         ("--bbox_col=faces --disable_all_reencoding", "bbox_col would have no effect"),
         ("--save_additional_columns=status", "'status'"),

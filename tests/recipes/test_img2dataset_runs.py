@@ -20,6 +20,9 @@ from PIL import Image
 
 from any2ds import download, retry, verify
 from any2ds.cli import _commands, parse
+from any2ds.samples import ShardReader, Wanted, finished_shards
+from any2ds.testing.folder import names_in
+from any2ds.testing.records import examples
 from any2ds.testing.server import Server, serve
 
 # webdataset leaves closing to the garbage collector.
@@ -27,9 +30,9 @@ pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed file .*\.tar:ResourceW
 
 # Of a run with a caption and one additional column of whole numbers.
 COLUMNS = {
-    "url": pa.string(),
-    "caption": pa.string(),
     "n": pa.int64(),
+    "caption": pa.string(),
+    "url": pa.string(),
     "key": pa.string(),
     "status": pa.string(),
     "error_message": pa.string(),
@@ -51,6 +54,7 @@ FIGURES = {
     "status_dict": dict,
 }
 ROWS = ("photo.jpg", "alpha.png", "broken.jpg", "gone.jpg", "grey.webp", "page.html", "drawing.svg")
+PICTURES = ("photo.jpg", "alpha.png", "gone.jpg", "grey.webp")
 STORED = ("photo.jpg", "alpha.png", "grey.webp")
 
 
@@ -249,7 +253,103 @@ def test_the_column_of_the_files_may_be_one_that_hugging_face_decodes(run: Run) 
     assert verify("out").ok
 
 
-def test_from_python_as_it_is_called_there(tmp_path: Path, server: Server) -> None:
+def test_each_file_of_a_list_begins_a_new_shard(tmp_path: Path) -> None:
+    lists, out = tmp_path / "lists", tmp_path / "out"
+    lists.mkdir()
+    options: dict[str, Any] = {"preset": "img2dataset", "output_folder": out, "distributor": "inline", "quiet": True}
+
+    def put(name: str, *numbers: int) -> None:
+        (lists / name).write_text("".join(f"nope://host/{number}\n" for number in numbers))
+
+    def keys() -> list[str]:
+        return [key for path in sorted(out.glob("*.parquet")) for key in pq.read_table(path)["key"].to_pylist()]
+
+    put("a.txt", *range(5))
+    put("b.txt", *range(5, 10))
+    report = download(str(lists), **options)
+    assert (report.shards, report.count) == (2, 10)
+    assert keys() == [f"{shard:05d}{position:04d}" for shard in (0, 1) for position in range(5)]
+    assert json.loads((out / ".any2ds/run").read_text())["lists"][0]["cut"] == "file"
+    put("c.txt", 10)
+    (out / "00001_stats.json").unlink()
+    assert download(str(lists), **options).count == 6
+    assert keys()[-2:] == ["000010004", "000020000"]
+    assert verify(out).ok
+
+
+def test_a_duplicate_in_another_file_points_at_the_key_of_the_first_one(tmp_path: Path) -> None:
+    for name, numbers in {"a.txt": (0, 1, 2), "b.txt": (3, 2, 3)}.items():
+        (tmp_path / name).write_text("".join(f"nope://host/{number}\n" for number in numbers))
+    options: dict[str, Any] = {"number_sample_per_shard": 2, "dedupe": "run", "distributor": "inline", "quiet": True}
+    download(
+        [str(tmp_path / name) for name in ("a.txt", "b.txt")], preset="img2dataset", output_folder=tmp_path, **options
+    )
+    tables = sorted(tmp_path.glob(".any2ds/metadata/*"))
+    rows = [row for path in tables for row in pq.read_table(path).to_pylist()]
+    shown = [(row["key"], row["url"][-1], row["duplicate_of"]) for row in rows]
+    assert shown == [
+        ("000000", "0", None),
+        ("000001", "1", None),
+        ("000010", "2", None),
+        ("000020", "3", None),
+        ("000021", "2", "000010"),
+        ("000030", "3", "000020"),
+    ]
+
+
+@pytest.mark.usefixtures("with_report")
+def test_records_have_the_features_that_they_have_there(run: Run) -> None:
+    """As TFRecordSampleWriter of its writer.py makes them: the image under its format, the caption twice."""
+    run("tfrecord")
+    records = examples(Path("out/00000.tfrecord"))
+    assert [set(record) for record in records] == [{*COLUMNS, "jpg", "txt"}] * len(STORED)
+    for name, record in zip(STORED, records, strict=True):
+        assert size_of(record["jpg"][0]) == (256, 256)
+        assert record["key"] == [key(name).encode()]
+        assert record["txt"] == record["caption"] == [f"größe of {name}".encode()]
+        assert (record["n"], record["width"], record["error_message"]) == ([ROWS.index(name)], [256], [b""])
+    assert sorted(names_in(Path("out")) - {".any2ds/run", ".any2ds/shards", ".any2ds/metadata"}) == [
+        ".any2ds/report.html",
+        "00000.parquet",
+        "00000.tfrecord",
+        "00000_stats.json",
+    ]
+    assert verify("out").ok
+
+
+@pytest.mark.usefixtures("with_report")
+@pytest.mark.parametrize("output_format", ["files", "webdataset", "parquet", "tfrecord", "dummy"])
+def test_what_lies_out_of_sight_goes_the_way_of_its_shard(output_format: str, run: Run) -> None:
+    """It is made again by a retry, checked, and removed with it."""
+    run(output_format)
+    own, shown = Path("out/.any2ds/metadata/00000.metadata"), Path("out/00000.parquet")
+    assert pq.read_table(own)["http_status"].to_pylist().count(404) == 1
+    assert retry("out", codes=["http_404"], distributor="inline", quiet=True).successes == 1
+    assert pq.read_table(own)["http_status"].to_pylist().count(404) == 0
+    read = ShardReader("out", None, Wanted.of(None, None, with_data=output_format != "dummy"))
+    rows = [row for shard in finished_shards("out") for row in read(shard)]
+    assert [row["http_status"] for row in rows] == [200] * len(ROWS)
+    assert [row["key"] for row in rows if row.get("data")] == [
+        key(name) for name in PICTURES if output_format != "dummy"
+    ]
+    assert shown.exists() == (output_format != "dummy")
+    if shown.exists():
+        assert [name for name in pq.read_schema(shown).names if name != "jpg"] == list(COLUMNS)
+    assert verify("out").ok
+    if output_format not in ("parquet", "dummy"):
+        pq.write_table(pq.read_table(shown).slice(1), shown)
+        assert {finding.kind for finding in verify("out").findings} == {"metadata"}
+    own.write_bytes(b"none")
+    assert verify("out", repair=True).repaired == (0,)
+    assert not own.exists()
+    assert run(output_format).shards == 1
+    assert verify("out").ok
+    run(output_format, "--incremental_mode=overwrite", "--report=False")
+    assert names_in(Path("out")) & {".any2ds/report.html"} == set()
+    assert verify("out").ok
+
+
+def test_from_python_as_it_is_called_there(tmp_path: Path, server: Server, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "urls.txt").write_text(server.url("photo.jpg"))
     report = download(
         preset="img2dataset",
@@ -260,6 +360,9 @@ def test_from_python_as_it_is_called_there(tmp_path: Path, server: Server) -> No
         output_folder=str(tmp_path / "out"),
         output_format="files",
         input_format="txt",
+        caption_col="caption",  # of a list that has none: ignored there, too
+        save_additional_columns=["id"],
+        verify_hash=["digest", "sha256"],
         enable_wandb=False,
         number_sample_per_shard=10,
         disallowed_header_directives=[],
@@ -268,3 +371,6 @@ def test_from_python_as_it_is_called_there(tmp_path: Path, server: Server) -> No
     )
     assert report.successes == 1
     assert size_of((tmp_path / "out" / "00000" / "000000.jpg").read_bytes()) == (128, 128)
+    assert [r.levelname for r in caplog.records if "these columns are ignored: caption, digest, id" in r.message] == [
+        "WARNING"
+    ]

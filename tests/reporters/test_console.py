@@ -99,7 +99,7 @@ def test_shards_of_earlier_runs_are_among_those_to_load() -> None:
     assert "to load: s3://bucket/dataset/{{00000..00001},{00003..00004}}.tar" in words
     assert "2 shards written to s3://bucket/dataset/, 2 finished before" in words
     many = replace(told(), finished=frozenset(range(0, 2000, 2)))
-    assert "to load: the files that _shards.json lists" in shown(TOTAL, many)
+    assert "to load: the files that .any2ds/shards lists" in shown(TOTAL, many)
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -137,12 +137,14 @@ def test_nothing_of_a_list_or_a_server_reaches_the_terminal_as_more_than_words()
 
 def test_one_is_one_and_two_are_two() -> None:
     one = RunReport(shards=1, count=1, successes=1, samples=1, seconds=2, status_dict={"success": 1})
-    words = shown(replace(one, robots=RobotsCost(1, 10, 1.0), lacking={"image": 1}, left_shards=1))
+    words = shown(
+        replace(one, robots=RobotsCost(1, 10, 1.0), not_processed={"image/heic is not decoded": 1}, left_shards=1)
+    )
     assert "1 row, 1 stored, 0 failed" in words
     assert "1 shard written" in words
     assert "1 open one given up, whose rows are fetched again" in words
     assert "0 rows excluded" in words
-    assert "1 file is stored as it came" in words
+    assert "not processed: 1 file (image/heic is not decoded)" in words
     nothing = replace(told(), finished={0})
     assert "nothing to do: 1 shard in dataset was finished before" in shown(RunReport(skipped_shards=1), nothing)
     assert "all 2 shards in dataset were" in shown(RunReport(skipped_shards=2), nothing)
@@ -248,10 +250,8 @@ def test_figures_read_as_people_say_them() -> None:
     assert shortened("abcdefghij", 7) == "ab...ij"
 
 
-def without_opencv(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """The command where OpenCV cannot be imported."""
-    program = "import sys; sys.modules['cv2'] = None; from any2ds.cli import main; main()"
-    command = [sys.executable, "-c", program, "--url_list=urls.txt", "--distributor=inline", *arguments]
+def any2ds_in(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "any2ds", "--url_list=urls.txt", "--distributor=inline", *arguments]
     return subprocess.run(
         command,
         cwd=folder,
@@ -263,24 +263,18 @@ def without_opencv(folder: Path, *arguments: str) -> "subprocess.CompletedProces
     )
 
 
-def test_without_a_library_files_stay_as_they_came_and_the_report_says_so_once(tmp_path: Path) -> None:
-    names = [path.name for path in sorted(PICTURES.glob("bars-0*.jpg"))]
-    with serve(PICTURES) as server:
-        (tmp_path / "urls.txt").write_text("\n".join(server.url(name) for name in names))
-        done = without_opencv(tmp_path, "--output_folder=out", "--number_sample_per_shard=2", "--output_format=files")
-        assert done.returncode == 0, done.stderr
-        refused = without_opencv(tmp_path, "--output_folder=other", "--resize_mode=border")
-        (tmp_path / "urls.txt").write_text(server.url(names[0]))
-        preset = without_opencv(tmp_path, "--output_folder=other", "--preset=img2dataset", "--image_size=512")
-        one = without_opencv(tmp_path, "--output_folder=one", "--output_format=files")
-    words = f"{len(names)} files are stored as they came, for want of a library: pip install 'any2ds[image]'"
-    assert done.stderr.count("any2ds[image]") == done.stderr.count(words) == 1
-    stored = sorted((tmp_path / "out").glob("*/*.jpg"))
-    assert [path.read_bytes() for path in stored] == [(PICTURES / name).read_bytes() for name in names]
-    assert json.loads((tmp_path / "out" / "00000_stats.json").read_text())["lacking"] == {"image": 2}
-    assert refused.returncode == 2
-    assert "--resize_mode needs a library that is not installed: pip install 'any2ds[image]'" in refused.stderr
-    assert preset.returncode == 2
-    assert "--preset=img2dataset needs a library that is not installed: pip install 'any2ds[image]'" in preset.stderr
-    assert "1 file is stored as it came, for want of a library" in one.stderr
-    assert not (tmp_path / "other").exists()
+def test_what_is_not_processed_is_reported_once(tmp_path: Path) -> None:
+    picture = next(PICTURES.glob("bars-0*.jpg")).read_bytes()
+    drawing = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
+    (tmp_path / "www").mkdir()
+    for name, content in (("a.svg", drawing), ("b.svg", drawing), ("c.jpg", picture)):
+        (tmp_path / "www" / name).write_bytes(content)
+    with serve(tmp_path / "www") as server:
+        (tmp_path / "urls.txt").write_text("\n".join(server.url(name) for name in ("a.svg", "b.svg", "c.jpg")))
+        done = any2ds_in(tmp_path, "--output_folder=out", "--number_sample_per_shard=2", "--file_size=8")
+    assert done.returncode == 0, done.stderr
+    words = "not processed: 2 files (image/svg+xml is not decoded)"
+    assert done.stderr.count("not processed") == done.stderr.count(words) == 1
+    told = {"image/svg+xml is not decoded": 2}
+    assert json.loads((tmp_path / "out" / "00000_stats.json").read_text())["not_processed"] == told
+    assert json.loads((tmp_path / "out" / "00001_stats.json").read_text())["not_processed"] == {}

@@ -21,6 +21,7 @@ from any2ds.errors import OptionError
 from any2ds.protocols import RunInfo
 from any2ds.reporters.prometheus import Prometheus
 from any2ds.storage import OutputFolder, StorageOptions
+from any2ds.testing.folder import names_in
 from any2ds.testing.server import Server, serve
 from any2ds.types import RunReport
 from any2ds.vitals import Snapshot
@@ -44,7 +45,7 @@ def made(server: Server, folder: Any, **options: Any) -> RunReport:
 
 
 def lines(folder: Path) -> list[list[dict[str, Any]]]:
-    files = sorted((folder / "_progress").iterdir())
+    files = sorted((folder / ".any2ds/progress").iterdir())
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
 
 
@@ -71,7 +72,7 @@ def test_jsonl_tells_of_each_run_and_the_folder_stays_a_dataset(server: Server, 
     assert not any2ds.inspect(out).problems
     assert made(server, out).skipped_shards == 2  # a run goes on beside these files
     made(server, out, incremental_mode="overwrite")  # and they go with the dataset of which they tell
-    assert not {"_progress", "_tensorboard"} & {path.name for path in out.iterdir()}
+    assert not {".any2ds/progress", ".any2ds/tensorboard"} & names_in(out)
 
 
 def test_jsonl_in_a_store_is_objects(server: Server, s3_server: None) -> None:
@@ -80,7 +81,7 @@ def test_jsonl_in_a_store_is_objects(server: Server, s3_server: None) -> None:
     S3FileSystem().mkdir("bucket-of-progress")
     made(server, "s3://bucket-of-progress/out", reporters="jsonl")
     store = S3FileSystem(use_listings_cache=False)
-    (name,) = store.ls("bucket-of-progress/out/_progress")
+    (name,) = store.ls("bucket-of-progress/out/.any2ds/progress")
     told = [json.loads(line)["event"] for line in store.cat_file(name).splitlines()]
     assert (told[0], told[-1]) == ("start", "finish")
 
@@ -104,7 +105,7 @@ def test_tensorboard_reads_what_is_written_for_it(
     (out / "00001_stats.json").unlink()
     made(server, out, reporters="tensorboard")
     assert ("tensorflow" in sys.modules) == there  # libcurl does not go with it
-    found = scalars(out / "_tensorboard", monkeypatch)
+    found = scalars(out / ".any2ds/tensorboard", monkeypatch)
     rows = found.Scalars("live/rows")
     steps = [value.step for value in rows]
     assert steps == sorted(set(steps))
@@ -113,7 +114,7 @@ def test_tensorboard_reads_what_is_written_for_it(
     assert found.Scalars("live/success_ratio")[-1].value == 0.5
     assert found.Scalars("outcomes/http_404")[-1].value == 1
     assert scalars(tmp_path / "board", monkeypatch).Scalars("live/rows")[-1].value == 5
-    assert not (tmp_path / "other" / "_tensorboard").exists()
+    assert not (tmp_path / "other" / ".any2ds/tensorboard").exists()
 
 
 def scraped(port: int) -> dict[tuple[str, str], float]:

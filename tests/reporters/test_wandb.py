@@ -189,7 +189,7 @@ def test_files_are_never_in_the_dataset_and_there_are_none_where_it_is_disabled(
         urls = f"--url_list={tmp_path / 'urls.txt'}"
         done = ran(here, urls, "--output_folder=.", "--wandb_samples=0", WANDB_MODE=mode, **nobody)
         assert done.returncode == 0, done.stderr
-        assert (here / "_wandb.json").exists() == bool(list(tmp_path.rglob("*.wandb"))) == (mode == "online")
+        assert (here / ".any2ds/wandb").exists() == bool(list(tmp_path.rglob("*.wandb"))) == (mode == "online")
         (here / "00000_stats.json").unlink()
     assert "`wandb sync` sends that" in " ".join(done.stderr.split())  # as nobody could be reached
     assert not (here / "wandb").exists()
@@ -236,7 +236,7 @@ def test_a_killed_run_leaves_no_process_and_the_next_goes_on(server: Server, tmp
         stderr=subprocess.PIPE,
         text=True,
     )
-    files = [tmp_path / "out" / name for name in ("_wandb.json", "00000_stats.json")]
+    files = [tmp_path / "out" / name for name in (".any2ds/wandb", "00000_stats.json")]
     wait_until(lambda: all(file.exists() for file in files))
     family = descendants(run.pid)
     assert len(family) >= 3  # a worker, ours for wandb, wandb's own

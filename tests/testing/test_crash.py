@@ -201,9 +201,12 @@ def test_half_a_file_under_a_final_name_is_seen_before_the_shard_is_finished(dat
 def test_what_is_missing_or_left_over_is_seen_in_the_end(dataset: tuple[Path, Expected]) -> None:
     folder, expected = dataset
     (folder / "00001_stats.json").unlink()
-    (folder / "_tmp").mkdir()
-    (folder / "_lock.json").write_text("{}")
-    assert problems_at_the_end(folder, expected) == ["missing: 00001_stats.json", "left over: _lock.json, _tmp"]
+    (folder / ".any2ds/tmp").mkdir()
+    (folder / ".any2ds/lock").write_text("{}")
+    assert problems_at_the_end(folder, expected) == [
+        "missing: 00001_stats.json",
+        "left over: .any2ds/lock, .any2ds/tmp",
+    ]
 
 
 def test_a_row_with_the_outcome_of_another_phase_is_seen(dataset: tuple[Path, Expected]) -> None:
@@ -214,11 +217,11 @@ def test_a_row_with_the_outcome_of_another_phase_is_seen(dataset: tuple[Path, Ex
 
 
 def test_moments_are_told_from_names() -> None:
-    before = Look({"_run.json": 1, "00000.tar": 2, "00000.parquet": 3, "00000_stats.json": 4, "00001.tar": 5})
+    before = Look({".any2ds/run": 1, "00000.tar": 2, "00000.parquet": 3, "00000_stats.json": 4, "00001.tar": 5})
     said = {
         STARTING: before,
-        FETCHING: Look({**before.files, "_run.json": 6}),
-        WRITING: Look({**before.files, "_run.json": 6}, frozenset({"00001.tar"})),
+        FETCHING: Look({**before.files, ".any2ds/run": 6}),
+        WRITING: Look({**before.files, ".any2ds/run": 6}, frozenset({"00001.tar"})),
         DATA: Look({**before.files, "00001.tar": 7}, frozenset({"00002.tar"})),
         METADATA: Look({**before.files, "00001.tar": 7, "00001.parquet": 8}),
         STATS: Look({**before.files, "00001.tar": 7, "00001.parquet": 8}, frozenset({"00001_stats.json"})),
@@ -228,7 +231,7 @@ def test_moments_are_told_from_names() -> None:
 
 
 def test_what_a_killed_run_has_left_is_not_taken_for_the_work_of_the_next() -> None:
-    left = {"_run.json": 1, "_tmp": 2, "_swap": 3, "00000.tar": 4}
+    left = {".any2ds/run": 1, ".any2ds/tmp": 2, ".any2ds/swap": 3, "00000.tar": 4}
     before = Look(left, frozenset({"host-1-a/00001.tar"}), frozenset({"00000"}))
     assert moment(before, Look(left, before.staged, before.swapping), 3) == STARTING
     assert moment(before, Look(left, frozenset({"host-2-b/00001.tar"}), before.swapping), 3) == WRITING

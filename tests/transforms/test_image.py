@@ -13,7 +13,7 @@ import pytest
 from PIL import ExifTags, Image, ImageCms, ImageOps
 
 from any2ds.errors import OptionError
-from any2ds.mediaoptions import MediaOptions
+from any2ds.mediaoptions import MediaOptions, TransformOptions
 from any2ds.stored import StoredBody
 from any2ds.testing.pictures import encoded, jpeg, photograph, through
 from any2ds.transforms.image import ImageTransform
@@ -153,7 +153,7 @@ def bombs() -> Iterator[tuple[str, bytes]]:
 
 @pytest.mark.parametrize(("kind", "data"), tuple(bombs()), ids=["png", "jpeg", "gif", "bmp", "webp"])
 def test_a_bomb_is_refused_by_its_header(kind: str, data: bytes) -> None:
-    step = ImageTransform.of(MediaOptions())
+    step = ImageTransform.of(MediaOptions(TransformOptions(file_size=256)))
     made = through(data)
     assert code(made) == "too_many_pixels"
     assert step.memory(sample_of(data)) == 0
@@ -165,7 +165,7 @@ def sample_of(data: bytes) -> Sample:
 
 
 def test_memory_is_what_is_decoded() -> None:
-    step = ImageTransform.of(MediaOptions())
+    step = ImageTransform.of(MediaOptions(TransformOptions(file_size=256)))
     large = np.zeros((1100, 1700, 3), np.uint8)
     baseline, progressive = (encoded(large, "JPEG", progressive=is_progressive) for is_progressive in (False, True))
     assert step.memory(sample_of(baseline)) < 1700 * 1100 * 3 / 10  # by 4 in both directions
@@ -254,6 +254,23 @@ def test_images_stand_upright(format: str, orientation: int, pixels: Any) -> Non
     assert cv2.PSNR(np.asarray(image.convert("RGB")), want) > 28
 
 
+@pytest.mark.parametrize("file_size", [0, 256])
+@pytest.mark.parametrize(("format", "ext"), KEPT.items())
+def test_an_image_in_the_format_asked_for_stands_upright_whatever_its_size(
+    format: str, ext: str, file_size: int
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = encoded(SMALL, format, exif=exif)
+    made = through(turned, file_size=file_size, encode_format=ext)
+    assert sizes(made) == (80, 120, 80, 120)
+    assert opened(made).size == (80, 120)
+    assert opened(made).getexif().get(0x0112, 1) == 1
+    upright = encoded(SMALL, format)
+    assert through(upright, file_size=file_size, encode_format=ext).data is upright
+    assert through(turned, file_size=0).data is turned  # neither a size nor a format is asked for
+
+
 def test_exif_is_json_by_the_names_of_its_standard() -> None:
     exif = Image.Exif()
     exif[0x010F], exif[0x0110] = "Maker", "Model\0 "
@@ -332,5 +349,5 @@ def test_a_quality_that_the_format_does_not_have_is_refused(format: str, quality
 
 
 def test_one_image_takes_one_thread() -> None:
-    ImageTransform.of(MediaOptions())
+    ImageTransform.of(MediaOptions(TransformOptions(file_size=256)))
     assert cv2.getNumThreads() == 1

@@ -229,12 +229,46 @@ def test_without_boxes_nothing_is_blurred(value: Any) -> None:
     assert through(data, row={"faces": value}, bbox_col="faces").data is data
 
 
-@pytest.mark.parametrize("value", [[[10, 10, 90, 60]], [[0, 0, 1]], "x", 5, [["a", 0, 1, 1]], [[0, 0, math.nan, 1]]])
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[10, 10, 90, 60]],  # pixels
+        [[0, 0, 1]],
+        [0, 0, 1, 1],
+        "x",
+        "{}",
+        "[" * 100_000,
+        5,
+        0,
+        False,
+        math.nan,
+        {"left": 0},
+        [None],
+        [BOX, None],
+        ["0011"],
+        [["a", 0, 1, 1]],
+        [[None, 0, 1, 1]],
+        [[False, 0, 1, True]],
+        [[0, 0, math.nan, 1]],
+        "[[0, 0, NaN, 1]]",
+        [[0.5, 0, 0.1, 1]],  # right of its right side
+        [[0, 0.5, 1, 0.1]],
+        [[0.5, 0, 0.5, 1]],  # nothing lies within
+        [[1.1, 0, 1.2, 1]],  # beside the image
+        [[0, -0.4, 1, -0.1]],
+    ],
+    ids=lambda value: repr(value)[:30],
+)
 def test_boxes_that_say_nothing_fail_their_row(value: Any) -> None:
     made = through(jpeg(PICTURE), row={"faces": value}, bbox_col="faces")
     assert made.failure is not None
-    assert (made.failure.code, made.body) == ("transform_error", None)
-    assert "faces wants [[left, top, right, bottom], ...]" in made.failure.detail
+    assert (made.failure.code, made.body) == ("bad_boxes", None)
+    assert "faces: expected [[left, top, right, bottom], ...]" in made.failure.detail
+
+
+def test_a_box_may_reach_a_little_over_the_edge() -> None:
+    found = pixels_of(through(encoded(noise(200, 200)), row={"faces": [[-0.2, -0.1, 0.5, 0.5]]}, bbox_col="faces"))
+    assert roughness(found[:90, :90]) < 8
 
 
 def test_what_cannot_be_blurred_is_not_stored() -> None:
@@ -242,13 +276,16 @@ def test_what_cannot_be_blurred_is_not_stored() -> None:
     for data, served_as in ((floats, None), (b"<svg/>", "image/png")):
         made = through(data, served_as, row={"faces": [BOX]}, bbox_col="faces")
         assert made.failure is not None
-        assert "cannot be blurred" in made.failure.detail
+        assert (made.failure.code, made.body) == ("not_blurrable", None)
 
 
 def test_images_of_kinds_that_are_not_decoded_are_not_stored_either_where_they_have_boxes() -> None:
     heic = b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + b"\0" * 100
     made = through(heic, row={"faces": [BOX]}, bbox_col="faces")
     assert made.failure is not None
-    assert "cannot be blurred" in made.failure.detail
+    assert (made.failure.code, made.body) == ("not_blurrable", None)
+    malformed = through(heic, row={"faces": "soon"}, bbox_col="faces")
+    assert malformed.failure is not None
+    assert (malformed.failure.code, malformed.body) == ("bad_boxes", None)
     assert through(heic, row={"faces": None}, bbox_col="faces").data == heic
     assert through(heic).data == heic

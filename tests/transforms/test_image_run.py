@@ -28,6 +28,7 @@ def test_rows_and_files_tell_of_images_before_and_after(tmp_path: Path) -> None:
             rows,
             output_folder=str(out),
             output_format="files",
+            file_size=256,
             bbox_col="faces",
             encode_format="webp",
             extract_exif=True,
@@ -50,7 +51,7 @@ def test_rows_and_files_tell_of_images_before_and_after(tmp_path: Path) -> None:
         assert (small["ext"], small["width"], small["original_width"]) == ("webp", 60, 60)
         assert (cut["status"], cut["error_code"], cut["width"]) == ("failed_to_subsample", "not_decodable", None)
         assert (page["stored_bytes"], page["width"]) == (None, None)
-        assert (out / "00000" / "000000003.data.txt").read_bytes() == b"no image"
+        assert (out / "00000" / "000000003.txt").read_bytes() == b"no image"
         # It was mended meanwhile; what a retry does to it, boxes included, is what the run would have done.
         (files / "cut.jpg").write_bytes(jpeg(photograph(600, 400)))
         assert retry(str(out), codes="not_decodable", distributor="inline", quiet=True).successes >= 1

@@ -47,7 +47,7 @@ def test_a_list_of_sound_and_video_becomes_a_dataset(tmp_path: Path) -> None:
         files = {one.name: tar.extractfile(one).read() for one in tar}  # type: ignore[union-attr]
     assert files["000000001_0001.flac"][:4] == files["000000000.flac"][:4] == b"fLaC"
     assert len(seen(files["000000001_0001.mp4"])) == 13
-    assert files["000000003.data.txt"] == b"neither"
+    assert files["000000003.txt"] == b"neither"
     assert first["stored_bytes"] == len(files["000000001_0000.mp4"])
     assert first["bytes"] == len(video)
 
@@ -68,11 +68,19 @@ def test_sound_that_is_split_off_is_a_column_where_a_format_has_no_further_files
         assert sounds[1] is None
 
 
+def test_a_max_duration_of_0_is_no_limit(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(tone(seconds=0.5))
+    report = download(
+        [f"file://{tmp_path}/a.wav"], output_folder=tmp_path / "o", distributor="inline", quiet=True, max_duration=0
+    )
+    assert report.successes == 1
+
+
 @pytest.mark.parametrize(
     "asked",
     [
         {"video_size": 64},
-        {"resize_mode": "border"},
+        {"resize_mode": "border", "file_size": 256},
         {"file_size": 512},
         {"extract_text": True},
         {"min_duration": 2},

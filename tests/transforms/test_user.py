@@ -101,7 +101,7 @@ def test_another_file_has_its_own_type_and_size_and_the_hash_of_what_came(throug
         ("png", "image/png", len(PNG)),
         ("npy", "application/octet-stream", 7),
         ("svg", "image/svg+xml", 6),
-        ("data.txt", "text/plain", 5),  # .txt is the caption
+        ("txt", "text/plain", 5),
     ]
     assert [row["bytes"] for row in rows] == [100, 101, 102, 103]
     assert rows[0]["md5"] == "6d0bb00954ceb7fbee436bb55a8397a9"  # of 100 zeros
@@ -460,9 +460,22 @@ class Broken:
         return samples
 
 
-def test_a_class_that_cannot_be_made_ends_the_run_and_fails_no_row(through: Through, tmp_path: Path) -> None:
-    with pytest.raises(BrokenStep, match="Broken cannot be made ready: OSError: no such model"):
+def test_a_class_that_cannot_be_made_is_refused_before_the_run(through: Through, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="Broken cannot be made ready: OSError: no such model"):
         through(Broken, rows=4)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_class_that_cannot_be_made_while_the_run_is_on_ends_it_and_fails_no_row(
+    through: Through, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "class Once:\n    def __init__(self):\n"
+        f"        with open({str(tmp_path / 'made')!r}, 'x'): pass\n"
+        "    def __call__(self, sample): return sample\n"
+    )
+    with pytest.raises(BrokenStep, match="Once cannot be made ready: FileExistsError"):
+        through(f"{tmp_path}/mine.py:Once", rows=4, distributor="multiprocessing", processes_count=1)
     assert not list((tmp_path / "out").glob("*_stats.json"))
 
 
@@ -482,17 +495,36 @@ def test_extensions_of_further_files_differ_in_more_than_case(
 
 
 @pytest.mark.parametrize("distributor", ["inline", "multiprocessing"])
-def test_and_nobody_says_that_it_is_tried_again(server: Server, tmp_path: Path, distributor: str) -> None:
+def test_and_no_folder_is_made(server: Server, tmp_path: Path, distributor: str) -> None:
     (tmp_path / "my_step.py").write_text(
         "class Broken:\n    def __init__(self): raise OSError('no such model')\n    def __call__(self, sample): ...\n"
     )
     (tmp_path / "urls.txt").write_text(server.url("0.bin") + "\n" + server.url("1.bin"))
     options = [f"--distributor={distributor}", "--processes_count=1", "--transform=my_step.py:Broken"]
     done = command(tmp_path, "--url_list=urls.txt", "--output_folder=out", *options)
-    assert done.returncode == 1
-    assert "Broken cannot be made ready: OSError: no such model" in done.stderr
-    assert "tried again" not in done.stderr
-    assert not list((tmp_path / "out").glob("*_stats.json"))
+    assert done.returncode == 2
+    assert "transform=my_step.py:Broken cannot be made ready: OSError: no such model" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_class_that_crashes_or_hangs_while_it_is_made_is_refused(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "my_step.py").write_text(
+        "import os, threading\n"
+        "class Crashes:\n    def __init__(self): os._exit(7)\n    def __call__(self, sample): ...\n"
+        "class Hangs:\n    def __init__(self): threading.Event().wait()\n    def __call__(self, sample): ...\n"
+    )
+    for name, words in {
+        "Crashes": "Crashes crashed: ended with exit code 7",
+        "Hangs": r"Hangs was not ready within 0.5 s \(--transform_timeout\)",
+    }.items():
+        with pytest.raises(OptionError, match=words):
+            any2ds.download(
+                [server.url("0.bin")],
+                output_folder=tmp_path / "out",
+                transform=f"{tmp_path}/my_step.py:{name}",
+                transform_timeout=0.5,
+            )
+        assert not (tmp_path / "out").exists()
 
 
 def test_a_disk_that_a_step_has_filled_ends_the_run_and_fails_no_row(through: Through, tmp_path: Path) -> None:
@@ -575,11 +607,10 @@ def test_the_column_of_the_files_cannot_be_one_that_is_filled_otherwise(
     name: str, through: Through, tmp_path: Path
 ) -> None:
     with pytest.raises(OptionError, match="data_column") as caught:
-        through(misfit, beside, data_column=name)
+        through(misfit, beside, data_column=name, decode_check=True)
     assert not (tmp_path / "out").exists()
     if name in ("score", "wav"):
         assert f"{name!r} is a column that the step for transform=" in str(caught.value)
-        assert through(misfit, beside, data_column=name, output_format="webdataset")  # which has no such column
 
 
 def test_two_steps_may_fill_a_column_of_one_type_alone(through: Through) -> None:
@@ -650,6 +681,9 @@ def test_a_step_that_is_not_there_is_refused_with_words_that_help(
     (tmp_path / "plain.py").write_text(
         "x = 3\nasync def later(sample): ...\nclass Bare: ...\nclass Two:\n"
         "    def __init__(self, model): ...\n    def __call__(self, sample): ...\n"
+        "def nothing(): ...\ndef pair(sample, other): ...\ndef by_name(*, sample): ...\n"
+        "class Alone:\n    def __call__(self): ...\n"
+        "class Pair:\n    def __call__(self, sample, other): ...\n"
     )
     (tmp_path / "ends.py").write_text("import sys; sys.exit('bye')")
     (tmp_path / "urls.txt").write_text("http://127.0.0.1:9/")
@@ -663,6 +697,11 @@ def test_a_step_that_is_not_there_is_refused_with_words_that_help(
         "plain.py:later": "a plain function, not `async def`",
         "plain.py:Bare": "it has no __call__",
         "plain.py:Two": "the class is made without arguments",
+        "plain.py:nothing": "transform=plain.py:nothing cannot be: a step is called with one argument",
+        "plain.py:pair": "missing a required argument: 'other'",
+        "plain.py:by_name": "a step is called with one argument",
+        "plain.py:Alone": "a step is called with one argument",
+        "plain.py:Pair": "missing a required argument: 'other'",
         "ends:f": "SystemExit: bye",
     }.items():
         with pytest.raises(OptionError) as caught:
@@ -736,7 +775,7 @@ def test_functions_travel_by_their_names(
     )
     rows = pq.read_table(tmp_path / "out" / "00000.parquet").to_pylist()
     assert [(row["status"], row["words"]) for row in rows] == [("filtered", "by name")] * 2
-    assert f'"own_steps_{distributor}:Inner.drop"' in (tmp_path / "out" / "_run.json").read_text()
+    assert f'"own_steps_{distributor}:Inner.drop"' in (tmp_path / "out" / ".any2ds/run").read_text()
 
 
 def test_what_worker_processes_would_not_find_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

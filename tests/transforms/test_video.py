@@ -239,6 +239,33 @@ def test_sound_is_dropped_or_split_off(kind: str) -> None:
             assert np.argmax(spectrum) * rate / len(sound[0][:rate]) == pytest.approx(440, abs=3)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"audio_rate": 8000, "audio_format": "flac"},
+            "audio_rate, audio_format: no effect on the sound of video (--v",
+        ),
+        (
+            {"audio_rate": 8000, "audio_trim": 0.1, "video_audio": "split"},
+            "audio_trim: no effect on the sound of video",
+        ),
+        ({"audio_rate": 8000, "video_audio": "split"}, ""),
+        ({"min_duration": 0.1}, ""),
+    ],
+)
+def test_options_for_sound_that_have_no_effect_on_video_are_told_once(
+    options: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted, data = media(**options), a_film(seconds=0.4)
+    step = Stretch((AudioTransform.of(wanted), VideoTransform.of(wanted)))
+    with caplog.at_level("WARNING", "any2ds"):
+        for one in (film("mp4", "libx264", None, seconds=0.4), data, data):
+            (found,) = step(sample(one))
+            assert found.failure is None
+    assert [record.getMessage()[: len(message)] for record in caplog.records] == ([message] if message else [])
+
+
 def test_sound_is_split_off_as_the_options_for_sound_say() -> None:
     found = made(a_film(seconds=1.0), video_audio="split", audio_format="flac", audio_rate=16_000, video_size=64)
     assert (found.fields["sample_rate"], found.fields["codec"], found.fields["width"]) == (16_000, "flac", 84)
@@ -301,18 +328,38 @@ def test_a_column_of_clips(value: Any, clips: list[Clip]) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["soon", "[[2, 1]]", [[1]], [["a", "b"]], 7, [[-1, 2]], [[0, float("inf")]], "[[0, NaN]]"]
+    "value",
+    [
+        "soon",
+        "[" * 100_000,
+        "[[2, 1]]",
+        [[1]],
+        [["a", "b"]],
+        7,
+        float("nan"),
+        [None],
+        [[0, None]],
+        [[None, 1]],
+        {"start": None, "end": 1},
+        [[False, True]],
+        [[-1, 2]],
+        [[0, float("inf")]],
+        [[float("nan"), 1]],
+        "[[0, NaN]]",
+    ],
+    ids=lambda value: repr(value)[:30],
 )
 def test_what_is_no_column_of_clips_says_what_it_should_be(value: Any) -> None:
     found = all_made(a_film(seconds=0.2), {"c": value}, clips_col="c")
-    assert [code_of(one) for one in found] == ["transform_error"]
-    assert found[0].fields["error_message"].startswith("column c: it takes pairs of seconds")
+    assert [code_of(one) for one in found] == ["bad_clips"]
+    assert found[0].fields["error_message"].startswith("c: expected pairs of seconds")
 
 
 def test_a_row_without_clips_keeps_its_video() -> None:
     data = a_film(seconds=0.2)
-    (found,) = all_made(data, {"c": None}, clips_col="c")
-    assert (found.data, found.key) == (data, "000000000")
+    for nothing in (None, "", " ", [], "null"):
+        (found,) = all_made(data, {"c": nothing}, clips_col="c")
+        assert (found.data, found.key) == (data, "000000000")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -329,13 +376,18 @@ def test_so_many_frames_as_images(kind: str) -> None:
 @pytest.mark.parametrize(
     ("options", "ext", "size"),
     [
-        ({}, "jpg", (341, 256)),
+        ({"file_size": 256}, "jpg", (341, 256)),
+        ({}, "jpg", (640, 480)),
         ({"file_size": 0}, "jpg", (640, 480)),
         ({"resize_mode": "no"}, "jpg", (640, 480)),
         ({"file_size": 100, "encode_format": "webp"}, "webp", (133, 100)),
-        ({"resize_mode": "center_crop", "encode_format": "png", "encode_quality": 5}, "png", (256, 256)),
-        ({"resize_mode": "border", "video_size": 240}, "jpg", (256, 256)),
-        ({"resize_mode": "keep_ratio_largest", "encode_format": "avif"}, "avif", (256, 192)),
+        (
+            {"file_size": 256, "resize_mode": "center_crop", "encode_format": "png", "encode_quality": 5},
+            "png",
+            (256, 256),
+        ),
+        ({"file_size": 256, "resize_mode": "border", "video_size": 240}, "jpg", (256, 256)),
+        ({"file_size": 256, "resize_mode": "keep_ratio_largest", "encode_format": "avif"}, "avif", (256, 192)),
         ({"file_size": 960, "resize_only_if_bigger": False}, "jpg", (1280, 960)),
     ],
 )
@@ -403,10 +455,36 @@ def test_images_beyond_the_most_there_may_be_are_not_left_out_silently(monkeypat
     data = a_film(seconds=2.0, size=(64, 48))
     assert len(all_made(data, frame_interval=0.2)) == 10
     assert len(all_made(that_lasts(1e16), frame_interval=0.21)) == 10  # what it claims does not count
-    (found,) = all_made(data, frame_interval=0.15)
-    assert found.failure is not None
-    assert (found.failure.code, found.body) == ("unpacks_too_large", None)
-    assert "more than 10 images" in found.failure.detail
+    unknown = film("h264", "libx264", None, seconds=2.0, size=(64, 48))  # a raw stream, whose length nobody knows
+    assert len(all_made(unknown, frame_interval=0.21)) == 10
+    two = {"c": [[0, 1], [1, 2]]}
+    for source, columns, options in (
+        (data, {}, {"frame_interval": 0.15}),
+        (unknown, {}, {"frame_interval": 0.15}),
+        (data, two, {"frame_interval": 0.15, "clips_col": "c"}),
+        (data, two, {"frames": 6, "clips_col": "c"}),
+    ):
+        (found,) = all_made(source, columns, **options)
+        assert found.failure is not None
+        assert (found.failure.code, found.body) == ("unpacks_too_large", None)
+        assert "more than 10 images" in found.failure.detail
+
+
+def test_an_interval_that_makes_too_many_images_is_refused_before_a_frame_is_decoded() -> None:
+    data = a_film("avi", seconds=1.0, size=(64, 48), sound=None)
+    with av.open(io.BytesIO(data)) as container:
+        for packet in container.demux(video=0):
+            if packet.size:  # no packet can be decoded any more
+                data = data.replace(bytes(packet), b"\xff" * packet.size)
+    assert [code_of(one) for one in all_made(data, frame_interval=0.5)] == ["not_decodable"]
+    assert [code_of(one) for one in all_made(data, frame_interval=1e-6)] == ["unpacks_too_large"]
+    assert [code_of(one) for one in all_made(data, frame_interval=5e-324)] == ["unpacks_too_large"]
+
+
+def test_an_interval_below_the_time_of_a_frame_gives_each_frame_once() -> None:
+    data = a_film(seconds=1.0, fps=10, size=(64, 48))
+    found = all_made(data, frame_interval=0.03)
+    assert [int(one.fields["frame_time"] * 10) for one in found] == list(range(10))
 
 
 def bomb(header: bool) -> bytes:

@@ -145,7 +145,7 @@ class TestShards:
         assert verify(dataset, quiet=True).ok
 
     def test_verify_compares_the_list_of_shards(self, dataset: Path) -> None:
-        path = dataset / "_shards.json"
+        path = dataset / ".any2ds/shards"
         right = path.read_bytes()
         for content in (
             None,

@@ -18,8 +18,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from any2ds.layout import RUN_FILE, SHARDS_FILE, SWAP_FOLDER
 from any2ds.testing.crash.source import EXT, LATER, Row
 from any2ds.testing.crash.step import made_of
+from any2ds.testing.folder import names_in
 from any2ds.testing.records import examples
 
 _BLOCK = 512
@@ -77,7 +79,7 @@ class Expected:
         suffixes = {".parquet", "_stats.json"} | ({data} if data is not None else set())
         if self.output_format == "webdataset":
             suffixes.add(".tar.idx")
-        whole = {"_run.json", "_shards.json"}
+        whole = {RUN_FILE, SHARDS_FILE}
         if self.output_format in _RECORDS:
             whole |= {"features.json", "dataset_info.json"}
         if self.output_format == "webdataset":
@@ -97,9 +99,9 @@ class Wrong(Exception):
 
 def problems_now(folder: Path, expected: Expected) -> list[str]:
     """What a reader who looks at this moment, in the middle of a run, would find wrong."""
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    names = sorted(names_in(folder))
     # A shard whose replacement is decided is neither the former nor the new one for the moment of a few renames.
-    replaced = {int(path.parent.name) for path in folder.glob("_swap/*/_commit")}
+    replaced = {int(path.parent.name) for path in folder.glob(f"{SWAP_FOLDER}/*/_commit")}
     finished = {int(match[1]) for match in map(_STATS.fullmatch, names) if match} - replaced
     found: list[str] = []
     for shard in sorted(finished):
@@ -109,30 +111,30 @@ def problems_now(folder: Path, expected: Expected) -> list[str]:
     for name in names:
         for shard, check in _unfinished(name, finished, expected):
             found += _said(f"{name}, under its final name", lambda c=check, n=name, s=shard: c(folder / n, s, expected))
-    if "_run.json" in names:
-        found += _said("_run.json", lambda: json.loads((folder / "_run.json").read_bytes()))
-    if "_shards.json" in names:
-        found += _said("_shards.json", lambda: json.loads((folder / "_shards.json").read_bytes())["shardlist"])
+    if RUN_FILE in names:
+        found += _said(RUN_FILE, lambda: json.loads((folder / RUN_FILE).read_bytes()))
+    if SHARDS_FILE in names:
+        found += _said(SHARDS_FILE, lambda: json.loads((folder / SHARDS_FILE).read_bytes())["shardlist"])
     return found
 
 
 def problems_at_the_end(folder: Path, expected: Expected) -> list[str]:
     """What is wrong with a dataset that is said to be complete."""
     found = problems_now(folder, expected)
-    names = {path.name for path in folder.iterdir()}
+    names = names_in(folder)
     if missing := expected.file_names() - names:
         found.append(f"missing: {', '.join(sorted(missing))}")
     if left := names - expected.file_names() - {"report.html"}:
         found.append(f"left over: {', '.join(sorted(left))}")
     if not found:
-        found += _said("_shards.json", lambda: _check_list(folder, expected))
+        found += _said(SHARDS_FILE, lambda: _check_list(folder, expected))
     if not found and expected.output_format == "webdataset":
         found += _said("webdataset", lambda: _check_with_webdataset(folder, expected))
     return found
 
 
 def _check_list(folder: Path, expected: Expected) -> None:
-    said = json.loads((folder / "_shards.json").read_bytes())
+    said = json.loads((folder / SHARDS_FILE).read_bytes())
     stats = [json.loads((folder / f"{shard:05d}_stats.json").read_bytes()) for shard in range(expected.shards)]
     shown = [{name: each[name] for name in ("shard_id", "count", "nsamples", "bytes")} for each in said["shardlist"]]
     names = {"shard_id": "shard_id", "count": "count", "nsamples": "samples", "bytes": "bytes"}

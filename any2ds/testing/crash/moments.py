@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from any2ds.layout import RUN_FILE, STATE_FOLDER, SWAP_FOLDER, TEMPORARY_FOLDER
+
 STARTING = "starting"
 FETCHING = "fetching"
 WRITING = "writing a shard"
@@ -25,7 +27,7 @@ class Look:
     """What lay in a folder at one moment."""
 
     files: Mapping[str, int]  # name -> what tells it from a former file of that name
-    staged: frozenset[str] = frozenset()  # files on their way there: name, or folder/name in its `_tmp`
+    staged: frozenset[str] = frozenset()  # files on their way there: name, or folder/name in its `.any2ds/tmp`
     swapping: frozenset[str] = frozenset()  # names of shards
 
     def stats(self) -> int:
@@ -50,10 +52,13 @@ class Look:
         try:
             with os.scandir(folder) as entries:
                 files = {entry.name: entry.inode() for entry in entries}
-            if "_tmp" in files:
-                for part in os.listdir(folder / "_tmp"):
-                    staged.update(f"{part}/{name}" for name in _listed(folder / "_tmp" / part))
-            swapping = _listed(folder / "_swap") if "_swap" in files else []
+            if STATE_FOLDER in files:
+                with os.scandir(folder / STATE_FOLDER) as entries:
+                    files.update({f"{STATE_FOLDER}/{entry.name}": entry.inode() for entry in entries})
+            if TEMPORARY_FOLDER in files:
+                for part in os.listdir(folder / TEMPORARY_FOLDER):
+                    staged.update(f"{part}/{name}" for name in _listed(folder / TEMPORARY_FOLDER / part))
+            swapping = _listed(folder / SWAP_FOLDER) if SWAP_FOLDER in files else []
             return cls(files, frozenset(staged), frozenset(swapping))
         except OSError:  # not there yet, or going this very moment
             return cls(files, frozenset(staged))
@@ -68,7 +73,7 @@ def _listed(folder: Path) -> list[str]:
 
 def moment(before: Look, now: Look, shards: int) -> str:
     """What a run is at that found `before` when it began; `shards` is how many there will be."""
-    if "_run.json" not in now.files or (now.files == before.files and not now.at_work(before)):
+    if RUN_FILE not in now.files or (now.files == before.files and not now.at_work(before)):
         return STARTING
     fresh = {name for name, mark in now.files.items() if before.files.get(name) != mark}
     if now.swapping - before.swapping:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from any2ds.layout import STATE_FOLDER, SWAP_FOLDER
 from any2ds.testing.crash.moments import Look
 from any2ds.testing.s3 import CREDENTIALS, FAILURES, Wsgi, refuse, reset, served
 
@@ -58,9 +59,9 @@ class FailingApp:
 
     def look(self) -> Look:
         with self._lock:
-            files = {name.partition("/")[0]: number for name, number in self.objects.items()}
+            files = {_directly(name): number for name, number in self.objects.items()}
             uploading = frozenset(name for name, count in self.uploading.items() if count)
-            swapping = frozenset(name.split("/")[1] for name in self.objects if name.startswith("_swap/"))
+            swapping = frozenset(name.split("/")[2] for name in self.objects if name.startswith(f"{SWAP_FOLDER}/"))
             return Look(files, uploading, swapping)
 
     def settle(self) -> None:
@@ -68,6 +69,12 @@ class FailingApp:
         until = time.monotonic() + _SETTLES_WITHIN
         while self.look().staged and time.monotonic() < until:
             time.sleep(0.01)
+
+
+def _directly(name: str) -> str:
+    """What it is, or is in, of what lies directly in the dataset or in its folder for the state."""
+    parts = name.split("/")
+    return "/".join(parts[: 2 if parts[0] == STATE_FOLDER else 1])
 
 
 class Bucket:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from os import environ, pathsep
 from pathlib import Path
 
+from any2ds.layout import LOCK_FILE, RUN_FILE, SHARDS_FILE, STATE_FOLDER, TEMPORARY_FOLDER
 from any2ds.testing.crash import moments, processes
 from any2ds.testing.crash.check import Expected, problems_at_the_end, problems_now
 from any2ds.testing.crash.moments import Look, moment
@@ -24,6 +25,7 @@ from any2ds.testing.crash.places import Folder, Place, SmallDisk, small_disk
 from any2ds.testing.crash.s3 import failing_bucket
 from any2ds.testing.crash.source import Source, make_rows, served, write_list
 from any2ds.testing.crash.step import STEP
+from any2ds.testing.folder import names_in
 from any2ds.testing.processes import children
 
 # Kinds of kills. The first four end the run.
@@ -298,12 +300,13 @@ class _Story:
     def _left_by(self, pid: int) -> list[str]:
         """What the run of that process has left over, now that it has ended in order."""
         folder = self._place.dataset()
-        left = sorted({path.name for path in folder.glob("_*")} - {"_run.json", "_shards.json"})
+        state = {name for name in names_in(folder) if name.startswith(STATE_FOLDER)}
+        left = sorted(state - {RUN_FILE, SHARDS_FILE})
         if self._had_workers:  # by then it had removed whatever others had left
             return left
-        lock = folder / "_lock.json"
+        lock = folder / LOCK_FILE
         is_its_own = lock.exists() and json.loads(lock.read_bytes())["any2ds_lock"]["owner"]["pid"] == pid
-        return [lock.name] if is_its_own else []
+        return [LOCK_FILE] if is_its_own else []
 
     def _make_room(self, disk: SmallDisk, expected: Expected) -> None:
         words = self._words()
@@ -311,8 +314,8 @@ class _Story:
         self._blame("disk full", problems_now(disk.dataset(), expected))
         if not re.search(r"(?i)no space|disk|full|free|room", words):
             self._seen.problems.append(f"the disk is full, and the run says: {words}")
-        if "_tmp" in disk.look().files:
-            self._seen.problems.append("the disk is full, and half a shard is left in _tmp")
+        if TEMPORARY_FOLDER in disk.look().files:
+            self._seen.problems.append("the disk is full, and half a shard is left in its temporary folder")
         disk.grow(self._rng.randrange(500_000, 2_500_000))
 
     def _start(self, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:

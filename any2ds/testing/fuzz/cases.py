@@ -54,7 +54,7 @@ def _bombs() -> tuple[File, ...]:
 _FILES = TransformOptions(file_size=48, unpack=True, extract_text=True, unpack_max_files=200, unpack_max_bytes=16 << 20)
 _IMAGE = ImageOptions(max_image_area=4e6)
 SETTINGS: Mapping[str, MediaOptions] = {
-    "plain": MediaOptions(_FILES, _IMAGE),
+    "plain": MediaOptions(_FILES, _IMAGE, given=frozenset({"audio_format", "video_format"})),  # looked at, not changed
     "re-encoded": MediaOptions(
         _FILES,
         ImageOptions(resize_mode="center_crop", encode_format="webp", extract_exif=True, max_image_area=4e6),

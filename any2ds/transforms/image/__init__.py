@@ -5,19 +5,20 @@ head ─▶ limits ─▶ decode (reduced) ─▶ resize ─▶ upright, sRGB, b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
-from any2ds.errors import MissingExtra, OptionError
-from any2ds.mediaoptions import ImageOptions, MediaOptions, TransformOptions
+from any2ds.errors import OptionError
+from any2ds.mediaoptions import ImageOptions, MediaOptions
 from any2ds.transforms.image.head import KINDS
 from any2ds.types import Sample
 
 if TYPE_CHECKING:
     from any2ds.transforms.image.work import ImageWork
 
+LIBRARIES = ("opencv", "pillow", "simplejpeg")
 _SIZES = {name: pa.int32() for name in ("width", "height", "original_width", "original_height")}
 
 
@@ -25,8 +26,8 @@ class ImageTransform:
     """The step for images. What to do is in `work`, which needs the libraries."""
 
     extra: ClassVar[str] = "image"
-    options: ClassVar[frozenset[str]] = frozenset(ImageOptions.__dataclass_fields__)
-    columns: Mapping[str, pa.DataType] = _SIZES  # also where the libraries are absent
+    options: ClassVar[frozenset[str]] = frozenset({"file_size", "decode_check", *ImageOptions.__dataclass_fields__})
+    columns: Mapping[str, pa.DataType]
 
     def __init__(self, media: MediaOptions, work: ImageWork) -> None:
         self._work = work
@@ -35,18 +36,22 @@ class ImageTransform:
     @classmethod
     def of(cls, media: MediaOptions) -> ImageTransform:
         check(media.image)
-        try:
-            from any2ds.transforms.image.work import ImageWork
-        except ImportError as error:
-            is_asked = bool(cls.options.intersection(media.changed()))
-            if not is_asked and media.files.file_size not in (0, TransformOptions().file_size):
-                raise MissingExtra(f"--file_size={media.files.file_size}", cls.extra) from error
-            raise
+        from any2ds.transforms.image.work import ImageWork
+
         return (Blurring if media.image.bbox_col else cls)(media, ImageWork(media))
+
+    @classmethod
+    def libraries(cls, media: MediaOptions) -> Sequence[str]:
+        return LIBRARIES
 
     @staticmethod
     def takes(sample: Sample) -> bool:
         return sample.mime_type in KINDS
+
+    @staticmethod
+    def unsupported(sample: Sample) -> str:
+        kind = sample.mime_type
+        return f"{kind} is not decoded" if kind.startswith("image/") and kind not in KINDS else ""
 
     def memory(self, sample: Sample) -> int:
         return self._work.memory(sample.data)

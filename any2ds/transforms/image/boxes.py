@@ -14,25 +14,53 @@ from any2ds.transforms.image.colour import Pixels
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom, as parts of width and height."""
 
-_WORDS = "wants [[left, top, right, bottom], ...], as parts of width and height, from 0 to 1"
+_EXPECTED = "expected [[left, top, right, bottom], ...] as parts of width and height, left < right and top < bottom"
 _MARGIN = 0.1  # of the longer side, around each: detectors cut close
 _STRENGTH = 0.1  # standard deviation, of the longer side
 _SLACK = 0.5  # so far a box may reach over the edge; beyond that it must be meant in pixels
 
 
+class BadBoxes(Exception):
+    """What the list holds is no list of boxes."""
+
+
+class NotBlurrable(Exception):
+    """There are boxes, and the image is one in which nothing can be blurred."""
+
+
 def boxes_of(value: Any, column: str) -> Sequence[Box]:
-    """Those in the column of a row: lists, or JSON; none for null. Raises ValueError: better no image than one in the
-    clear."""
+    """The boxes in the column of a row: lists, or JSON text; none for null, blank text and an empty list.
+
+    Raises BadBoxes for anything else: better no image than one in the clear.
+    """
+    found = value
+    if isinstance(value, (str, bytes)):
+        try:
+            found = json.loads(value) if value.strip() else None
+        except (ValueError, RecursionError):
+            raise _bad(value, column) from None
+    if found is None:
+        return ()
+    if not isinstance(found, (list, tuple)):
+        raise _bad(value, column)
+    return [_box(box, column) for box in found]
+
+
+def _box(box: Any, column: str) -> Box:
+    if not isinstance(box, (list, tuple)) or len(box) != 4 or any(isinstance(side, bool) for side in box):
+        raise _bad(box, column)
     try:
-        if isinstance(value, (str, bytes)):
-            value = json.loads(value) if value.strip() else None
-        boxes = [tuple(map(float, box)) for box in value or ()]
-    except (TypeError, ValueError):
-        raise ValueError(f"{column} {_WORDS}") from None
-    for box in boxes:
-        if len(box) != 4 or not all(-_SLACK <= side <= 1 + _SLACK for side in box):
-            raise ValueError(f"{column} {_WORDS}; not {box}")
-    return boxes  # type: ignore[return-value]
+        left, top, right, bottom = map(float, box)
+    except (TypeError, ValueError, OverflowError):
+        raise _bad(box, column) from None
+    is_box = -_SLACK <= left < right <= 1 + _SLACK and -_SLACK <= top < bottom <= 1 + _SLACK
+    if not (is_box and left < 1 and top < 1 and right > 0 and bottom > 0):  # it overlaps the image
+        raise _bad(box, column)
+    return left, top, right, bottom
+
+
+def _bad(value: Any, column: str) -> BadBoxes:
+    return BadBoxes(f"{column}: {_EXPECTED}; not {value!r:.100}")
 
 
 def blurred(pixels: Pixels, boxes: Sequence[Box]) -> Pixels:
@@ -40,8 +68,7 @@ def blurred(pixels: Pixels, boxes: Sequence[Box]) -> Pixels:
     height, width = pixels.shape[:2]
     found = pixels.copy()
     for box in boxes:
-        left, right = sorted((box[0] * width, box[2] * width))
-        top, bottom = sorted((box[1] * height, box[3] * height))
+        left, top, right, bottom = box[0] * width, box[1] * height, box[2] * width, box[3] * height
         longer = max(right - left, bottom - top)
         margin = _MARGIN * longer
         x0, x1 = _within(left - margin, right + margin, width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cv2
@@ -26,9 +26,10 @@ class ImageWork:
 
     def __init__(self, media: MediaOptions) -> None:
         self._options = options = media.image
-        self._sizing = Sizing(options.resize_mode, media.files.file_size, options.resize_only_if_bigger)
-        # With file_size=0 originals are wanted, as they are.
-        self._normalises = media.files.file_size > 0
+        size = media.files.file_size or 0
+        self._sizing = Sizing(options.resize_mode, size, options.resize_only_if_bigger)
+        # Without a size and a format originals are wanted, as they are.
+        self._normalises = size > 0 or options.encode_format != "keep"
         self._up = resize.INTERPOLATIONS[options.upscale_interpolation]
         self._down = resize.INTERPOLATIONS[options.downscale_interpolation]
         decode.be_single()
@@ -46,9 +47,21 @@ class ImageWork:
         return pixels * (12 if found.bits == 8 else 24)  # Pillow's, ours, and a third with alpha
 
     def __call__(self, sample: Sample) -> Sample:
+        return self._with_boxes(sample, self._changed)
+
+    def _with_boxes(self, sample: Sample, change: Callable[[Sample, Sequence[Box]], Sample]) -> Sample:
+        """What `change` makes of it and the boxes that are to be blurred in it."""
+        try:
+            return change(sample, self._boxes(sample))
+        except boxes.BadBoxes as error:
+            return sample.failed("bad_boxes", str(error))
+        except boxes.NotBlurrable as error:
+            return sample.failed("not_blurrable", str(error))
+
+    def _changed(self, sample: Sample, to_blur: Sequence[Box]) -> Sample:
+        """Raises NotDecodable, NotBlurrable."""
         data = sample.data
         found = _head(data)
-        to_blur = self._boxes(sample)
         if found is None:
             return _untouched(sample, to_blur)
         width, height = _upright_size(found)
@@ -76,8 +89,8 @@ class ImageWork:
         )
 
     def unknown(self, sample: Sample) -> Sample:
-        """An image of a kind that is not decoded. Raises ValueError if something is to be blurred in it."""
-        return _untouched(sample, self._boxes(sample))
+        """An image of a kind that is not decoded. It fails if something is to be blurred in it."""
+        return self._with_boxes(sample, _untouched)
 
     def of_pixels(self, sample: Sample, pixels: Pixels) -> Sample:
         """The sample with an image that was never a file, such as a frame of a video; BGR, 8 bits, upright, in sRGB.
@@ -96,11 +109,11 @@ class ImageWork:
         return sample.with_data(data, format, MIME_TYPES[format], width=width, height=height)
 
     def _made(self, data: bytes, found: Head, to_blur: Sequence[Box]) -> tuple[Pixels, str] | None:
-        """The pixels and their format; None if the file stays as it is. Raises NotDecodable, Unfit."""
+        """The pixels and their format; None if the file stays as it is. Raises NotDecodable, Unfit, NotBlurrable."""
         options = self._options
         if found.is_animated and options.animated == "keep":
             if to_blur:
-                raise ValueError("its boxes cannot be blurred while it is animated: --animated=first makes it a still")
+                raise boxes.NotBlurrable("an animated image cannot be blurred: --animated=first makes it a still one")
             decode.decoded(data, found)
             return None
         fit = self._fit(found)
@@ -150,7 +163,7 @@ class ImageWork:
         if not self._options.skip_reencode or not is_in(found.kind, self._options.encode_format):
             return False
         if not self._normalises:
-            return True
+            return not (found.is_animated and self._options.animated == "first")
         is_cmyk = found.kind == "jpeg" and found.channels == 4
         is_upright = found.orientation == 1 and not found.is_turned_by_decoder
         return is_upright and not found.is_animated and not is_cmyk and not colour.is_foreign(found.profile, "RGB")
@@ -191,10 +204,10 @@ def _head(data: bytes) -> Head | None:
 
 
 def _untouched(sample: Sample, to_blur: Sequence[Box]) -> Sample:
-    """Raises ValueError rather than leave in the clear what was to be blurred."""
+    """Raises NotBlurrable rather than leave in the clear what was to be blurred."""
     if to_blur:
-        raise ValueError("its boxes cannot be blurred: it has no pixels of 8 or 16 bits, or they cannot be decoded")
-    return sample
+        raise boxes.NotBlurrable("it cannot be blurred: it has no pixels of 8 or 16 bits, or they cannot be decoded")
+    return sample.left_as_is(f"{sample.mime_type}: no pixels of 8 or 16 bits")
 
 
 def _upright_size(found: Head) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """img2dataset itself, beside `--preset=img2dataset`: the same command lines, the same images, the same names."""
 
+import glob
 import io
 import itertools
 import json
@@ -181,20 +182,27 @@ def names_in(folder: str) -> set[str]:
     return found
 
 
-OURS_BESIDE = {"_run.json", "report.html", "_shards.json", "0000.tar.idx", "0001.tar.idx", "0002.tar.idx"}
+GLOBS = ("*", "*.json", "*.parquet", "*.tar", "**/*.json", "**/*")
 
 
-@pytest.mark.parametrize("output_format", ["files", "webdataset", "parquet"])
+@pytest.mark.parametrize("output_format", ["files", "webdataset", "parquet", "dummy"])
 @pytest.mark.usefixtures("listed")
 def test_a_command_line_makes_the_same_dataset_after_the_programs_name_is_changed(output_format: str) -> None:
     run_theirs("--output_format", output_format, "--output_folder", "theirs")
     run_ours("--output_format", output_format, "--output_folder", "ours")
-    assert names_in("ours") - OURS_BESIDE == names_in("theirs")
-    for shard in ("0000", "0001", "0002"):
+    for pattern in GLOBS:
+        theirs, ours = (glob.glob(pattern, root_dir=folder, recursive=True) for folder in ("theirs", "ours"))
+        assert (pattern, sorted(ours)) == (pattern, sorted(theirs))
+    for pattern in ("*.json", "*.parquet"):  # `rglob` looks into hidden folders too
+        theirs, ours = (sorted(path.name for path in Path(folder).rglob(pattern)) for folder in ("theirs", "ours"))
+        assert ours == theirs
+    assert {name for name in names_in("ours") if not name.startswith(".")} == names_in("theirs")
+    assert verify("ours").ok
+    for shard in ("0000", "0001", "0002") if output_format != "dummy" else ():
         theirs, ours = pq.read_table(f"theirs/{shard}.parquet"), pq.read_table(f"ours/{shard}.parquet")
-        assert {field.name: ours.schema.field(field.name).type for field in theirs.schema} == {
-            field.name: field.type for field in theirs.schema
-        }
+        assert [(field.name, field.type) for field in ours.schema] == [
+            (field.name, field.type) for field in theirs.schema
+        ]
         of_ours = {row["key"]: row for row in ours.to_pylist()}
         same = ("url", "caption", "n", "score", "width", "height")
         for row in theirs.to_pylist():
@@ -214,10 +222,25 @@ def test_a_command_line_makes_the_same_dataset_after_the_programs_name_is_change
         assert [told[1][name] for name in figures] == [told[0][name] for name in figures]
         assert set(told[0]) <= set(told[1])
         assert told[0]["status_dict"].get("success") == told[1]["status_dict"].get("success")
-    if output_format != "parquet":
-        for key, described in sidecars("theirs").items():
-            assert set(described) <= set(sidecars("ours")[key])
-    assert verify("ours").ok
+    ours = sidecars("ours")
+    assert {key: list(described) for key, described in sidecars("theirs").items()} == {
+        key: list(described) for key, described in ours.items()
+    }
+
+
+@pytest.mark.usefixtures("listed")
+def test_each_file_of_a_folder_begins_a_shard_there_and_here() -> None:
+    lines = Path("list.csv").read_text(encoding="utf-8").splitlines()
+    Path("lists").mkdir()
+    for name, rows in {"a.csv": lines[1:3], "b.csv": lines[3:]}.items():
+        (Path("lists") / name).write_text("\n".join([lines[0], *rows]) + "\n", encoding="utf-8")
+    more = ("--url_list", "lists", "--output_format", "webdataset", "--output_folder")
+    run_theirs(*more, "theirs")
+    run_ours(*more, "ours")
+    shards = [sorted(Path(folder).glob("*.parquet")) for folder in ("theirs", "ours")]
+    keys = [[sorted(pq.read_table(path)["key"].to_pylist()) for path in paths] for paths in shards]
+    assert keys[1] == keys[0]
+    assert [len(each) for each in keys[0]] == [2, 3, 2]
 
 
 def sidecars(folder: str) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Source:
 
     - a list of dicts: rows;
     - a list of strings: URLs, one row each. None, NaN, an empty string and a string without a scheme are rows that
-      fail. It is a list of files, folders and globs instead if each string exists on this machine or ends in an
+      fail. It is a list of files, folders and globs instead if each string is an existing path or ends in an
       extension of a list, and none is an http(s) URL;
     - a list with a Path in it, or any list of strings if `input_format` is given: files, folders and globs;
     - an Arrow table, record batch or stream, or what can be had as one (a pandas or polars DataFrame): rows;
@@ -851,10 +851,10 @@ def _is_web(text: str) -> bool:
 
 
 def _is_list_name(text: str) -> bool:
-    """Whether it is something on this machine, or ends in an extension of a list."""
+    """Whether it is a path that exists on this machine, or ends in an extension of a list."""
     if text == STDIN or list_format(text)[0] is not None:
         return True
-    path = os.path.expanduser(text.removeprefix("file://"))
+    path = os.path.expanduser(text)
     if not path or "://" in path:
         return False
     return os.path.exists(path) or (glob.has_magic(path) and path.isprintable() and bool(glob.glob(path)))

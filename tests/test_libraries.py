@@ -25,7 +25,7 @@ from any2ds.testing.recordings import film, tone
 from any2ds.testing.server import serve
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = ["PIL", "av", "brotli", "charset_normalizer", "cv2", "lxml", "numpy", "pandas"]
+EXTRAS = ["PIL", "av", "charset_normalizer", "cv2", "lxml", "numpy", "pandas"]
 EXTRAS += ["pypdfium2", "requests", "simplejpeg", "trafilatura", "zstandard"]
 DRAWING = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
 

@@ -135,7 +135,7 @@ class Stock:
             (key_of(number), url, "failed_to_download" if number in missing else "success")
             for number, url in enumerate(self.urls)
         ]
-        assert not [name for name in names if not re.fullmatch(r"_run\.json|_shards\.json|\d{5}.*|[a-z_]+\.json", name)]
+        assert not [name for name in names if not re.fullmatch(r"\.any2ds|\d{5}.*|[a-z_]+\.json", name)]
 
     def copy(self, name: str, scratch: Path) -> Path:
         """The dataset as it is now, on this machine."""

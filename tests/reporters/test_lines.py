@@ -144,7 +144,7 @@ def test_every_line_on_standard_error_is_json(tmp_path: Path) -> None:
         (["--url_list=nowhere.txt"], 2, "no such file"),
         (["--url_list=nowhere.txt", "--foo=1"], 2, "unknown option"),
         (["retry", "nothing"], 2, "nothing"),
-        (["--url_list=broken.csv", "--input_format=csv"], 1, "could be read only up to"),
+        (["--url_list=broken.csv", "--input_format=csv", "--on_bad_row=stop"], 1, "could be read only up to"),
     ],
 )
 def test_the_error_at_the_end_is_json_as_well(tmp_path: Path, arguments: list[str], code: int, words: str) -> None:

@@ -7,7 +7,7 @@ INSTALL := -m pip --disable-pip-version-check install --quiet
 PIP := $(RUN) $(INSTALL)
 CORE := $(VENV)/.installed-core
 TEST := $(VENV)/.installed-test
-PACKAGE := requirements.txt setup.py any2ds/version.py
+PACKAGE := requirements.txt setup.py any2ds/core/version.py
 
 # Where datasets are read with other people's libraries: .venv-reading for tests/reading, and for what clashes with others
 # or is as big as all of them .venv-X for tests/reading/with_X, each with requirements of that name.

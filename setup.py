@@ -18,10 +18,10 @@ def requirements(name: str) -> list[str]:
 
 
 def constant(name: str) -> str:
-    """A text of any2ds/version.py, read without importing the package, whose libraries may not be there yet."""
-    match = re.search(rf'^{name} = "(.+)"$', read("any2ds/version.py"), re.MULTILINE)
+    """A text of any2ds/core/version.py, read without importing the package, whose libraries may not be there yet."""
+    match = re.search(rf'^{name} = "(.+)"$', read("any2ds/core/version.py"), re.MULTILINE)
     if match is None:
-        raise RuntimeError(f"any2ds/version.py has no {name}")
+        raise RuntimeError(f"any2ds/core/version.py has no {name}")
     return match[1]
 
 
@@ -66,7 +66,7 @@ setup(
     license="MIT",
     license_files=["LICENSE"],
     packages=find_packages(include=["any2ds", "any2ds.*"]),
-    package_data={"any2ds": ["py.typed", "reportpage/templates/*"]},
+    package_data={"any2ds": ["py.typed", "dataset/report/templates/*"]},
     python_requires=">=3.10",
     install_requires=requirements("requirements.txt"),
     extras_require={

@@ -9,18 +9,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from any2ds.errors import Any2dsError, IncompleteRun, RunError, UsageError
-from any2ds.types import RunReport, Sample
-from any2ds.version import __version__
+from any2ds.core.errors import Any2dsError, IncompleteRun, RunError, UsageError
+from any2ds.core.types import RunReport, Sample
+from any2ds.core.version import __version__
 
 if TYPE_CHECKING:
-    from any2ds.api import download, finish, retry
-    from any2ds.datasetcard import card
-    from any2ds.declaration import transform
-    from any2ds.overview import inspect
-    from any2ds.records import parse_example
-    from any2ds.reportpage import report
-    from any2ds.verification import verify
+    from any2ds.core.declaration import transform
+    from any2ds.dataset.card import card
+    from any2ds.dataset.inspect import inspect
+    from any2ds.dataset.report import report
+    from any2ds.dataset.verify import verify
+    from any2ds.run.api import download, finish, retry
+    from any2ds.writers.example_records import parse_example
 
 __all__ = [
     "Any2dsError",
@@ -41,17 +41,16 @@ __all__ = [
     "verify",
 ]
 
-# No module may have the name of one of these: once imported, it would stand in its place.
 _COMMANDS = {
-    "card": "datasetcard",
-    "download": "api",
-    "finish": "api",
-    "inspect": "overview",
-    "parse_example": "records",
-    "report": "reportpage",
-    "retry": "api",
-    "transform": "declaration",
-    "verify": "verification",
+    "card": "dataset.card",
+    "download": "run.api",
+    "finish": "run.api",
+    "inspect": "dataset.inspect",
+    "parse_example": "writers.example_records",
+    "report": "dataset.report",
+    "retry": "run.api",
+    "transform": "core.declaration",
+    "verify": "dataset.verify",
 }
 
 

@@ -33,7 +33,7 @@ _GO_ON = "finished shards are kept, run the same command again to go on"
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    from any2ds.stopping import own_process
+    from any2ds.core.processes.signals import own_process
 
     own_process()
     code = 130
@@ -59,55 +59,55 @@ class Command:
 
 
 def _commands() -> dict[str, Command]:
-    from any2ds import config
+    from any2ds.config import options
 
     return {
         "download": Command(
             "any2ds --url_list=urls.txt [--option=value ...]",
             "from a list of URLs to a dataset",
-            config.GROUPS,
+            options.GROUPS,
             _download,
             comfort=_GO_ON,
         ),
         "verify": Command(
             "any2ds verify OUTPUT_FOLDER [--sample=1%] [--repair]",
             "is a dataset whole?",
-            [config.VerifyOptions],
+            [options.VerifyOptions],
             _verify,
             "output_folder",
         ),
         "inspect": Command(
             "any2ds inspect OUTPUT_FOLDER",
             "what is in a dataset?",
-            [config.InspectOptions],
+            [options.InspectOptions],
             _inspect,
             "output_folder",
         ),
         "card": Command(
             "any2ds card OUTPUT_FOLDER [--license=cc-by-4.0]",
             "a README.md that tells what is in a dataset",
-            [config.CardOptions],
+            [options.CardOptions],
             _card,
             "output_folder",
         ),
         "report": Command(
             "any2ds report OUTPUT_FOLDER [--format=html|md|json] [--open]",
             "a page that tells what has become of a dataset",
-            [config.ReportOptions],
+            [options.ReportOptions],
             _report,
             "output_folder",
         ),
         "finish": Command(
             "any2ds finish OUTPUT_FOLDER",
             "the files that tell of a whole dataset, after several runs made it together",
-            [config.FinishOptions],
+            [options.FinishOptions],
             _finish,
             "output_folder",
         ),
         "retry": Command(
             "any2ds retry OUTPUT_FOLDER [--codes=timeout_total,http_5xx] [--option=value ...]",
             "fetch again what failed in a dataset",
-            config.RETRY_GROUPS,
+            options.RETRY_GROUPS,
             _retry,
             "output_folder",
             comfort="shards that are through are kept, run it again for the others",
@@ -116,9 +116,9 @@ def _commands() -> dict[str, Command]:
 
 
 def _download(options: dict[str, Any]) -> int:
-    from any2ds.api import download
-    from any2ds.config import GROUPS, ShareOptions, parse_groups
-    from any2ds.membership import from_environment
+    from any2ds.config.options import GROUPS, ShareOptions, parse_groups
+    from any2ds.run.api import download
+    from any2ds.run.ranks import from_environment
 
     (share,) = (group for group in parse_groups(options, GROUPS) if isinstance(group, ShareOptions))
     numbers, word = from_environment(share, os.environ)
@@ -129,7 +129,7 @@ def _download(options: dict[str, Any]) -> int:
 
 
 def _finish(options: dict[str, Any]) -> int:
-    from any2ds.api import finish
+    from any2ds.run.api import finish
 
     completion = finish(**options)
     _say(str(completion), sys.stdout)
@@ -137,15 +137,15 @@ def _finish(options: dict[str, Any]) -> int:
 
 
 def _retry(options: dict[str, Any]) -> int:
-    from any2ds.api import retry
+    from any2ds.run.api import retry
 
     retry(**options)
     return 0
 
 
 def _verify(options: dict[str, Any]) -> int:
-    from any2ds.config import VerifyOptions, parse_groups
-    from any2ds.verification import lines, verify
+    from any2ds.config.options import VerifyOptions, parse_groups
+    from any2ds.dataset.verify import lines, verify
 
     (wanted,) = parse_groups(options, [VerifyOptions])
     report = verify(**options)
@@ -157,8 +157,8 @@ def _verify(options: dict[str, Any]) -> int:
 
 
 def _inspect(options: dict[str, Any]) -> int:
-    from any2ds.config import InspectOptions, parse_groups
-    from any2ds.overview import inspect, show
+    from any2ds.config.options import InspectOptions, parse_groups
+    from any2ds.dataset.inspect import inspect, show
 
     (wanted,) = parse_groups(options, [InspectOptions])
     with contextlib.suppress(AttributeError):
@@ -173,7 +173,7 @@ def _inspect(options: dict[str, Any]) -> int:
 
 
 def _card(options: dict[str, Any]) -> int:
-    from any2ds.datasetcard import card
+    from any2ds.dataset.card import card
 
     _say_in_utf8()
     made = card(**options)
@@ -182,9 +182,9 @@ def _card(options: dict[str, Any]) -> int:
 
 
 def _report(options: dict[str, Any]) -> int:
-    from any2ds.config import ReportOptions, parse_groups
-    from any2ds.layout import REPORT_FILE
-    from any2ds.reportpage import report
+    from any2ds.config.options import ReportOptions, parse_groups
+    from any2ds.core.layout import REPORT_FILE
+    from any2ds.dataset.report import report
 
     (wanted,) = parse_groups(options, [ReportOptions])
     _say_in_utf8()
@@ -205,7 +205,7 @@ def _write_json(content: Any, path: str) -> None:
     """Raises OutputError if it cannot be written."""
     import json
 
-    from any2ds.errors import OutputError
+    from any2ds.core.errors import OutputError
 
     written = json.dumps(content, indent=2, ensure_ascii=True) + "\n"
     if path == "-":
@@ -219,15 +219,15 @@ def _write_json(content: Any, path: str) -> None:
 
 
 def _printable(words: str) -> str:
-    from any2ds.errors import printable
+    from any2ds.core.errors import printable
 
     return printable(words)
 
 
 def run(given: Sequence[str]) -> int:
     """Do what the arguments say; the exit code."""
-    from any2ds.errors import Any2dsError
-    from any2ds.stopping import Terminated
+    from any2ds.core.errors import Any2dsError
+    from any2ds.core.processes.signals import Terminated
 
     commands = _commands()
     name, arguments = (given[0], given[1:]) if given and given[0] in commands else ("download", given)
@@ -235,7 +235,7 @@ def run(given: Sequence[str]) -> int:
     if not given or {"--help", "-h"} & set(given) or list(given) == ["help"]:
         return _say(help_text(name, _preset_in(arguments)), sys.stdout)
     if "--version" in given:
-        from any2ds.version import __version__
+        from any2ds.core.version import __version__
 
         return _say(f"any2ds {__version__}", sys.stdout)
     debug = "--log_level=debug" in given
@@ -255,7 +255,7 @@ def run(given: Sequence[str]) -> int:
         code, words = 1, f"unexpected {type(error).__name__}: {error} (--log_level=debug shows where)"
         trace = traceback.format_exc()
     if is_json:
-        from any2ds.reporters import _jsonlines
+        from any2ds.run.reporters import _jsonlines
 
         _jsonlines.say("error", exit_code=code, message=words, **({"traceback": trace} if debug and trace else {}))
         return code
@@ -289,14 +289,14 @@ def parse(given: Sequence[str], command: Command) -> dict[str, Any]:
 
 def _joined(given: Sequence[str], command: Command) -> list[str]:
     """Every option as `--name=value`. Raises OptionError for anything else."""
-    from any2ds import recipes
-    from any2ds.config import check_names, declared, makes_datasets
-    from any2ds.errors import OptionError
+    from any2ds.config import presets
+    from any2ds.config.options import check_names, declared, makes_datasets
+    from any2ds.core.errors import OptionError
 
     flags = {info.name for info in declared(command.groups) if info.is_flag}
-    foreign = recipes.foreign_options() if makes_datasets(command.groups) else {}  # the preset may be in a file
+    foreign = presets.foreign_options() if makes_datasets(command.groups) else {}  # the preset may be in a file
     if foreign:
-        flags |= recipes.foreign_flags()
+        flags |= presets.foreign_flags()
     found: list[str] = []
     arguments = list(given)
     while arguments:
@@ -326,7 +326,7 @@ def _joined(given: Sequence[str], command: Command) -> list[str]:
 
 def _check(options: dict[str, Any], command: Command) -> bool:
     """Whether lines of JSON are wanted. Raises OptionError for a value that cannot be, before much is loaded."""
-    from any2ds.config import WatchOptions, parse_groups
+    from any2ds.config.options import WatchOptions, parse_groups
 
     groups = parse_groups(options, command.groups)
     return any(isinstance(group, WatchOptions) and group.log_format == "json" for group in groups)
@@ -334,23 +334,23 @@ def _check(options: dict[str, Any], command: Command) -> bool:
 
 def _preset_in(given: Sequence[str]) -> str | None:
     """The one that is asked for, if it is one."""
-    from any2ds.registry import names
+    from any2ds.core.plugins import names
 
     found = [
         argument.partition("=")[2] or value
         for argument, value in zip_longest(given, given[1:], fillvalue="")
         if argument.partition("=")[0] == "--preset"
     ]
-    return next((preset for preset in found if preset in names("recipes")), None)
+    return next((preset for preset in found if preset in names("presets")), None)
 
 
 def help_text(name: str = "download", preset: str | None = None) -> str:
     """With the defaults of a `preset`, and the options that it adds."""
-    from any2ds import recipes
-    from any2ds.config import declared
+    from any2ds.config import presets
+    from any2ds.config.options import declared
 
     commands = _commands()
-    recipe = recipes.find(preset)
+    recipe = presets.find(preset)
     defaults = recipe.defaults if recipe else {}
     lines = [f"any2ds: {commands[name].summary}", "", f"usage: {commands[name].usage}"]
     if name == "download":
@@ -379,7 +379,7 @@ def help_text(name: str = "download", preset: str | None = None) -> str:
 
 def _say(words: str, stream: TextIO) -> int:
     """Print, if anybody listens, without credentials. 0, so that saying something can be the last thing done."""
-    from any2ds.errors import redacted
+    from any2ds.core.errors import redacted
 
     with contextlib.suppress(AttributeError, OSError, ValueError):
         print(redacted(words.rstrip("\n")), file=stream)
@@ -392,7 +392,7 @@ def _log_to_terminal(is_json: bool) -> None:
 
 
 def _json_handler() -> logging.Handler:
-    from any2ds.reporters import _jsonlines
+    from any2ds.run.reporters import _jsonlines
 
     _jsonlines.speak_json()
     return _jsonlines.JsonHandler()
@@ -401,8 +401,8 @@ def _json_handler() -> logging.Handler:
 def _text_handler() -> logging.Handler:
     from rich.logging import RichHandler
 
-    from any2ds.errors import harmless
-    from any2ds.reporters._stderr import StderrConsole
+    from any2ds.core.errors import harmless
+    from any2ds.core.terminal.stderr import StderrConsole
 
     class Harmless(logging.Formatter):
         """Without credentials, and without what a terminal would obey."""

@@ -18,12 +18,14 @@ from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # any2ds, where it is not installed
 
-from any2ds import plan, registry, worker
-from any2ds.config import Config
-from any2ds.layout import Layout
-from any2ds.sources import Source
+from any2ds.config.options import Config
+from any2ds.core import plugins
+from any2ds.core.layout import Layout
+from any2ds.core.types import ShardReport
+from any2ds.readers import plan
+from any2ds.readers.sources import Source
 from any2ds.storage import OutputFolder
-from any2ds.types import ShardReport
+from any2ds.worker import worker
 
 
 class CarelessFolder(OutputFolder):
@@ -68,7 +70,7 @@ def main(options: Mapping[str, str]) -> int:
     names = Layout(config.output.number_sample_per_shard, config.output.oom_shard_count)
     source = Source.of(config)
     jobs = plan.plan(source.batches(), source.schema, names.rows_per_shard)
-    distributor = registry.load("distributors", config.run.distributor)(config.run)
+    distributor = plugins.load("distributors", config.run.distributor)(config.run)
     rows = sum(
         event.count
         for event in distributor.map(CarelessWorker(config.output, config.fetch), jobs)

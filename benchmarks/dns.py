@@ -25,11 +25,11 @@ sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # any2ds, where
 from rich.console import Console
 from rich.table import Table
 
-from any2ds.buffer import Buffer
-from any2ds.config import Config
+from any2ds.config.options import Config
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.types import Failure, Row
 from any2ds.fetch import UrlFetcher
-from any2ds.fetch.dns import IN_FLIGHT, Resolver
-from any2ds.types import Failure, Row
+from any2ds.fetch.engines.dns import IN_FLIGHT, Resolver
 
 _DROPS = (0.0, 0.2)  # shares of the questions that get no answer
 _REPEATS = 100_000  # look-ups of a known name

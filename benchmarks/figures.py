@@ -18,7 +18,7 @@ from measure import Bench, Broken, Run, interrupt
 from servers import DELAY, Server
 from slow import other_hosts
 
-from any2ds.config import declared
+from any2ds.config.options import declared
 
 FILES = 1000
 HASHES = {"sha256": {"compute_md5": False, "compute_hash": "sha256"}, "md5": {}}  # md5 is any2ds's default

@@ -15,12 +15,12 @@ from contextlib import closing, nullcontext
 import numpy as np
 from PIL import Image
 
-from any2ds.buffer import Buffer
-from any2ds.isolation import Isolation
-from any2ds.mediaoptions import MediaOptions, TransformOptions
-from any2ds.transforming import Transforming
-from any2ds.transforms import Pipeline
-from any2ds.types import Row, Sample
+from any2ds.config.media import MediaOptions, TransformOptions
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.types import Row, Sample
+from any2ds.transforms.chain import Pipeline
+from any2ds.transforms.isolation import Isolation
+from any2ds.transforms.pipeline import Transforming
 
 
 def main() -> None:

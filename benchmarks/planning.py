@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from any2ds.config import RunOptions
-from any2ds.protocols import Worker
-from any2ds.types import Event, ShardError, ShardJob, ShardReport
+from any2ds.config.options import RunOptions
+from any2ds.core.types import Event, ShardError, ShardJob, ShardReport
+from any2ds.distributors._contract import Worker
 
 _MOST_MEMORY = 600_000_000  # bytes that the driver may take
 _HEAD, _RANDOM, _END = b"https://images.example.org/media/full/", 14, b".jpg"  # with two digits a byte, 70 bytes

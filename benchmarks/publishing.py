@@ -13,7 +13,7 @@ from pathlib import Path
 
 from careless import CarelessFolder
 
-from any2ds.config import OutputOptions
+from any2ds.config.options import OutputOptions
 from any2ds.storage import OutputFolder
 
 _SHARDS = 500

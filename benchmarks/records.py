@@ -84,13 +84,13 @@ def any2ds_writer(name: str, records: int) -> float:
     """As a shard is written: each outcome into the metadata table, then into the data, which is closed."""
     import pyarrow as pa
 
-    from any2ds import registry
-    from any2ds.buffer import Buffer
-    from any2ds.config import OutputOptions
-    from any2ds.metadata import MetadataTable
-    from any2ds.types import Row, Sample
+    from any2ds.config.options import OutputOptions
+    from any2ds.core import plugins
+    from any2ds.core.bodies.buffer import Buffer
+    from any2ds.core.metadata import MetadataTable
+    from any2ds.core.types import Row, Sample
 
-    writer_class = registry.load("writers", name)
+    writer_class = plugins.load("writers", name)
     rows = [(n, *_row(n)) for n in range(records)]
     table = pa.table({"url": [url for _, url, _, _ in rows], "caption": [caption for _, _, caption, _ in rows]})
     buffer = Buffer(1 << 40, 1)

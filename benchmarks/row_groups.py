@@ -18,11 +18,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from any2ds.config import OutputOptions
-from any2ds.metadata import MetadataTable
-from any2ds.stored import StoredBody
-from any2ds.types import Row, Sample
-from any2ds.writers.parquet import ParquetWriter
+from any2ds.config.options import OutputOptions
+from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.metadata import MetadataTable
+from any2ds.core.types import Row, Sample
+from any2ds.writers.formats.parquet import ParquetWriter
 
 _IMAGES, _SIZE = 8000, 50_000
 _LOOK_UPS = 20

@@ -31,7 +31,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from any2ds.version import __version__
+from any2ds.core.version import __version__
 
 _RAM_DISK = Path("/dev/shm")
 _ROOM = 6_000_000_000  # bytes that a full run may take there; containers often have 64 MB

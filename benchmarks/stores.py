@@ -18,8 +18,8 @@ from pathlib import Path
 import orjson
 from bucket import Bucket, served
 
-from any2ds.config import Config, OutputOptions
-from any2ds.shardlist import entry_of, to_json
+from any2ds.config.options import Config, OutputOptions
+from any2ds.dataset.shard_list import entry_of, to_json
 from any2ds.testing.crash import source
 
 _PAIRS = 3

@@ -27,11 +27,11 @@ import orjson
 import pyarrow as pa
 import webdataset
 
-from any2ds.config import OutputOptions
-from any2ds.metadata import MetadataTable
-from any2ds.stored import StoredBody
-from any2ds.types import Row, Sample
-from any2ds.writers.webdataset import WebdatasetWriter
+from any2ds.config.options import OutputOptions
+from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.metadata import MetadataTable
+from any2ds.core.types import Row, Sample
+from any2ds.writers.formats.webdataset import WebdatasetWriter
 
 _SIZE = 50_000
 _CAPTION = "a photograph of a brown dog that runs over a wet beach in the evening, its reflection in the sand"

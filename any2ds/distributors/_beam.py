@@ -27,10 +27,10 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineState, create_runner
 
-from any2ds.cores import cores
+from any2ds.core.errors import OptionError, words_of
+from any2ds.core.processes.cores import cores
 from any2ds.distributors._beamtalk import CANCEL, Asked, Pipeline, State, Terms
 from any2ds.distributors._task import Errand
-from any2ds.errors import OptionError, words_of
 
 log = logging.getLogger(__name__)
 

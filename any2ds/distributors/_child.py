@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import IO, Any, Protocol
 
-from any2ds.childprocess import start
+from any2ds.core.processes.child_process import start
+from any2ds.core.processes.watchdog import Watch
+from any2ds.core.types import Event, Progress, ShardError, ShardJob, ShardReport
 from any2ds.distributors import _process
+from any2ds.distributors._contract import Worker
 from any2ds.distributors._process import ALIVE, END, STOP
 from any2ds.distributors._told import Told
-from any2ds.protocols import Worker
-from any2ds.types import Event, Progress, ShardError, ShardJob, ShardReport
-from any2ds.watchdog import Watch
 
 GONE = "gone"  # what a listener says when its process has ended, after everything that it had said
 Inbox = SimpleQueue[tuple["Child | None", str, Any]]

@@ -22,15 +22,15 @@ from itertools import count
 from queue import Empty, Full, Queue
 from typing import Protocol
 
-from any2ds.config import RunOptions
+from any2ds.config.options import RunOptions
+from any2ds.core.errors import RunError, shard_count, words_of
+from any2ds.core.processes.watchdog import Watch
+from any2ds.core.types import Event, Progress, ShardError, ShardJob, ShardReport
+from any2ds.distributors._contract import Worker
 from any2ds.distributors._post import Inbox, Letter, Office
 from any2ds.distributors._task import PackedJob, Task
 from any2ds.distributors._told import Told
-from any2ds.errors import RunError, shard_count, words_of
-from any2ds.protocols import Worker
 from any2ds.storage import OutputFolder
-from any2ds.types import Event, Progress, ShardError, ShardJob, ShardReport
-from any2ds.watchdog import Watch
 
 log = logging.getLogger(__name__)
 

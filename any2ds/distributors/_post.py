@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from any2ds import layout
-from any2ds.errors import LockLost, words_of
+from any2ds.core import layout
+from any2ds.core.errors import LockLost, words_of
 from any2ds.storage import OutputFolder
 
 log = logging.getLogger(__name__)

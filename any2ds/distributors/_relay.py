@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from any2ds.childprocess import start
+from any2ds.core.processes.child_process import start
+from any2ds.core.version import __version__
 from any2ds.distributors import _process
-from any2ds.version import __version__
 
 _MOST_KEPT = 8 << 20  # bytes that nobody has asked for yet; then the process has to wait
 _PIECE = 1 << 16

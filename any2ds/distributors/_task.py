@@ -18,14 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from any2ds.config import RunOptions
+from any2ds.config.options import RunOptions
+from any2ds.core.errors import ENDS_THE_RUN, LockLost, OutputError, OutputInUse, RunError
+from any2ds.core.types import ShardJob
+from any2ds.distributors._contract import Worker
 from any2ds.distributors._post import Office, Outbox
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
-from any2ds.errors import ENDS_THE_RUN, LockLost, OutputError, OutputInUse, RunError
-from any2ds.lock import Guard, Intervals, RunLock, held
-from any2ds.protocols import Worker
 from any2ds.storage import OutputFolder
-from any2ds.types import ShardJob
+from any2ds.storage.lock.run_lock import Guard, Intervals, RunLock, held
 
 log = logging.getLogger(__name__)
 

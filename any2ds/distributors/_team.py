@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from any2ds.config import RunOptions
+from any2ds.config.options import RunOptions
+from any2ds.core.errors import RunError, shard_count
+from any2ds.core.processes.watchdog import LOOK_SECONDS
+from any2ds.core.types import Event, Progress, ShardError, ShardJob, ShardReport
 from any2ds.distributors._child import FAREWELL, GONE, Child, Inbox, Link
+from any2ds.distributors._contract import Worker
 from any2ds.distributors._process import CRASHED, EVENT, FATAL, WANT_JOB
-from any2ds.errors import RunError, shard_count
-from any2ds.protocols import Worker
-from any2ds.types import Event, Progress, ShardError, ShardJob, ShardReport
-from any2ds.watchdog import LOOK_SECONDS
 
 log = logging.getLogger(__name__)
 

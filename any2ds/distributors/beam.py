@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from any2ds import quieting
-from any2ds.childprocess import Answering, ChildEnded
-from any2ds.children import Children, NotStarted
-from any2ds.config import RunOptions
+from any2ds.config.options import RunOptions
+from any2ds.core.errors import RunError, UsageError, words_of
+from any2ds.core.processes import quieting
+from any2ds.core.processes.child_process import Answering, ChildEnded
+from any2ds.core.processes.pool import Children, NotStarted
 from any2ds.distributors import _process
 from any2ds.distributors._beamtalk import CANCEL, STATE, Asked, Pipeline, State, Terms
 from any2ds.distributors._engine import EngineDistributor, ThreadBatch
 from any2ds.distributors._task import Errand, Task
-from any2ds.errors import RunError, UsageError, words_of
 
 log = logging.getLogger(__name__)
 

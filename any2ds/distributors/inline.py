@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from any2ds.config import RunOptions
-from any2ds.protocols import Worker
-from any2ds.types import Event, ShardJob
+from any2ds.config.options import RunOptions
+from any2ds.core.types import Event, ShardJob
+from any2ds.distributors._contract import Worker
 
 
 class InlineDistributor:

@@ -21,12 +21,12 @@ from typing import IO, Any
 from pyspark import InheritableThread, SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkException
 
-from any2ds import quieting
-from any2ds.config import RunOptions
-from any2ds.cores import cores
+from any2ds.config.options import RunOptions
+from any2ds.core.errors import UsageError, words_of
+from any2ds.core.processes import quieting
+from any2ds.core.processes.cores import cores
 from any2ds.distributors._engine import EngineDistributor, ThreadBatch
 from any2ds.distributors._task import Task, perform
-from any2ds.errors import UsageError, words_of
 
 log = logging.getLogger(__name__)
 

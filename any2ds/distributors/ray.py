@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from any2ds import childprocess
-from any2ds.config import RunOptions
-from any2ds.cores import cores
+from any2ds.config.options import RunOptions
+from any2ds.core.errors import OptionError, RunError, words_of
+from any2ds.core.processes import child_process
+from any2ds.core.processes.cores import cores
+from any2ds.core.version import __version__
 from any2ds.distributors._relay import Heard, Hello, Relay
 from any2ds.distributors._tameray import environment, ray, signals
 from any2ds.distributors._team import Place, TeamDistributor
-from any2ds.errors import OptionError, RunError, words_of
-from any2ds.version import __version__
 
 log = logging.getLogger(__name__)
 
@@ -300,7 +300,7 @@ class _RayLink:
     def _pass_on(self, complaints: bytes) -> None:
         """To where processes of this machine would have written it."""
         where = self._node.encode()
-        childprocess.complain(b"".join(where + b": " + line for line in complaints.splitlines(keepends=True)))
+        child_process.complain(b"".join(where + b": " + line for line in complaints.splitlines(keepends=True)))
 
 
 class _Answers(io.RawIOBase):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from any2ds.buffer import Buffer
-from any2ds.config import FetchOptions
+from any2ds.config.options import FetchOptions
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.metrics import Traffic
+from any2ds.core.types import Fetched, RobotsCost, Row
 from any2ds.fetch.feeder import Feeder
 from any2ds.fetch.loop import Loop
+from any2ds.fetch.policy.robots import Robots
+from any2ds.fetch.policy.rules import product_of
+from any2ds.fetch.policy.schedule import Schedule, spare_places
 from any2ds.fetch.profiles import Profiles
-from any2ds.fetch.robots import Robots
 from any2ds.fetch.routes import Routes
-from any2ds.fetch.rules import product_of
-from any2ds.fetch.schedule import Schedule, spare_places
 from any2ds.storage.stores import Stores
-from any2ds.types import Fetched, RobotsCost, Row
-from any2ds.vitals import Traffic
 
 
 class UrlFetcher:

@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 
-from any2ds.buffer import Buffer
-from any2ds.config import FetchOptions
-from any2ds.fetch.breaker import PROBE_TIMEOUT, Breaker
+from any2ds.config.options import FetchOptions
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.metrics import Traffic
+from any2ds.core.types import Failure, Fetched, Payload, Row
+from any2ds.fetch.engines.transport import Phases, Transport
 from any2ds.fetch.feeder import Feeder
-from any2ds.fetch.hosts import Host, Manners
-from any2ds.fetch.schedule import Attempt, Schedule
+from any2ds.fetch.policy.breaker import PROBE_TIMEOUT, Breaker
+from any2ds.fetch.policy.hosts import Host, Manners
+from any2ds.fetch.policy.schedule import Attempt, Schedule
+from any2ds.fetch.policy.window import Window
 from any2ds.fetch.traffic import Cause, Meter
-from any2ds.fetch.transport import Phases, Transport
 from any2ds.fetch.urls import normalize
-from any2ds.fetch.window import Window
-from any2ds.types import Failure, Fetched, Payload, Row
-from any2ds.vitals import Traffic
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from any2ds.config import FetchOptions
-from any2ds.cookies import CookieJar
-from any2ds.errors import OptionError
-from any2ds.fetch.hosts import Manners
-from any2ds.fetch.robots import Policy
-from any2ds.fetch.rules import product_of
-from any2ds.fetch.schedule import host_name
+from any2ds.config.options import FetchOptions
+from any2ds.core.cookies import CookieJar
+from any2ds.core.errors import OptionError
+from any2ds.fetch.policy.hosts import Manners
+from any2ds.fetch.policy.robots import Policy
+from any2ds.fetch.policy.rules import product_of
+from any2ds.fetch.policy.schedule import host_name
 from any2ds.fetch.urls import DEFAULT_PORTS, normalize, parts
 
 _REMEMBERED = 8192  # origins

@@ -9,18 +9,18 @@ from functools import partial
 from importlib import import_module
 from urllib.request import getproxies_environment
 
-from any2ds.buffer import Buffer
-from any2ds.config import MOST_HEADER_BYTES, FetchOptions
-from any2ds.errors import OptionError
+from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.errors import OptionError
+from any2ds.core.plugins import missing_extra
+from any2ds.core.types import Failure, Payload
+from any2ds.fetch.engines.threads import ThreadTransport
+from any2ds.fetch.engines.transport import Phases, Transport
+from any2ds.fetch.policy.robots import Robots
+from any2ds.fetch.policy.schedule import Attempt
 from any2ds.fetch.profiles import Profiles
-from any2ds.fetch.robots import Robots
-from any2ds.fetch.schedule import Attempt
-from any2ds.fetch.threads import ThreadTransport
-from any2ds.fetch.transport import Phases, Transport
 from any2ds.fetch.urls import FILE_SYSTEMS, normalize, scheme_of
-from any2ds.registry import missing_extra
 from any2ds.storage.stores import Stores
-from any2ds.types import Failure, Payload
 
 _LOG = logging.getLogger(__name__)
 
@@ -197,16 +197,16 @@ class Routes:
         engine: Transport
         options, buffer = self._options, self._buffer
         if name == "curl":
-            from any2ds.fetch.curl import CurlTransport
+            from any2ds.fetch.engines.curl import CurlTransport
 
             engine = CurlTransport(self._profiles, options, buffer, self._robots)
         elif name == "requests":
-            from any2ds.fetch.requests import RequestsClient, Trust
+            from any2ds.fetch.engines.requests import RequestsClient, Trust
 
             client = partial(RequestsClient, self._profiles, Trust(), self._robots)
             engine = ThreadTransport(client, options, buffer, self.wake)
         else:
-            from any2ds.fetch.fsspec import FileSystems, FsspecClient
+            from any2ds.fetch.engines.fsspec import FileSystems, FsspecClient
 
             files = partial(FsspecClient, options, FileSystems(self._stores), buffer.share // 2)
             engine = ThreadTransport(files, options, buffer, self.wake)

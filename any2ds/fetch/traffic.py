@@ -14,10 +14,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from any2ds.fetch.transport import Phases
-from any2ds.histogram import Histogram
-from any2ds.types import Failure, Payload
-from any2ds.vitals import HostLoad, Traffic, Wait
+from any2ds.core.histogram import Histogram
+from any2ds.core.metrics import HostLoad, Traffic, Wait
+from any2ds.core.types import Failure, Payload
+from any2ds.fetch.engines.transport import Phases
 
 Cause = Wait | Literal["places"]
 """`places`: all are taken, and the transfers that have them say by what."""

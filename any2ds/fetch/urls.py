@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from any2ds.core.types import Failure
 from any2ds.storage.stores import OBJECT_STORES, SERVERS
-from any2ds.types import Failure
 
 WEB = frozenset({"http", "https", "ftp", "ftps"})
 # Of what fsspec knows, not those that open further URLs (simplecache, zip, reference …), run programs (git) or speak

@@ -15,15 +15,15 @@ from typing import Any, BinaryIO, cast
 
 import fsspec
 
-from any2ds import layout, registry
-from any2ds.config import StorageOptions
-from any2ds.errors import DiskFull, InputError, OutputError, UsageError, redacted, words_of
-from any2ds.manifest import ListFile
-from any2ds.storage.disk import Room, RoomElsewhere
+from any2ds.config.options import StorageOptions
+from any2ds.core import layout, plugins
+from any2ds.core.errors import DiskFull, InputError, OutputError, UsageError, redacted, words_of
+from any2ds.core.manifest import ListFile
+from any2ds.storage.disk.space import Room, RoomElsewhere
+from any2ds.storage.disk.staging import staging
 from any2ds.storage.local import LocalStore
 from any2ds.storage.reading import opened, patiently, version_of
 from any2ds.storage.remote import FileServer, GoogleStore, Memory, ObjectStore, Store, renames
-from any2ds.storage.staging import staging
 from any2ds.storage.stores import Stores, appears_whole, is_local, protocols
 
 _TRIES = 100  # to make a folder where another process removes the empty one above it
@@ -52,7 +52,7 @@ class InputFile:
             options = {"cache_type": "none"} if random_access else {}
             return opened(self.name, lambda: self.fs.open(self.path, "rb", block_size=2**22, **options))
         except ImportError as error:
-            raise registry.missing_extra(self.name, error) from error
+            raise plugins.missing_extra(self.name, error) from error
 
     def _open_without_ranges(self) -> BinaryIO:
         """One HTTP answer, however long its rows are in use; only a silence of the server ends it."""
@@ -100,7 +100,7 @@ def input_files(url: str, stores: Stores) -> tuple[list[InputFile], bool]:
     except FileNotFoundError as error:
         raise InputError(f"{url}: no such file or folder") from error
     except ImportError as error:
-        raise registry.missing_extra(url, error) from error
+        raise plugins.missing_extra(url, error) from error
     except Exception as error:  # every file system has exceptions of its own
         raise InputError(f"{url}: cannot be looked at: {words_of(error)}") from error
     if not paths:

@@ -12,9 +12,9 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
-from any2ds.storage.disk import Room
-from any2ds.storage.durable import flush, flush_folder, make_folders
-from any2ds.storage.staging import remove, staging
+from any2ds.storage.disk.durable import flush, flush_folder, make_folders
+from any2ds.storage.disk.space import Room
+from any2ds.storage.disk.staging import remove, staging
 
 
 class LocalStore:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from any2ds.errors import words_of
-from any2ds.storage.disk import is_full
+from any2ds.core.errors import words_of
+from any2ds.storage.disk.space import is_full
 
 log = logging.getLogger(__name__)
 

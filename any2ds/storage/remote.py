@@ -18,10 +18,10 @@ from typing import Any, Protocol, TypeVar
 
 from fsspec import AbstractFileSystem
 
-from any2ds.storage.owner import Owner
+from any2ds.storage.disk.staging import remove
+from any2ds.storage.lock.owner import Owner
 from any2ds.storage.patience import PATIENT, Patience, persist
 from any2ds.storage.s3pages import read_fast
-from any2ds.storage.staging import remove
 from any2ds.storage.stores import protocols
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from fsspec.implementations.sftp import SFTPFileSystem
 from fsspec.spec import AbstractBufferedFile
 from paramiko.sftp import CMD_DATA, CMD_READ, SFTP_EOF, int64
 
-from any2ds.errors import words_of
+from any2ds.core.errors import words_of
 from any2ds.storage.sessions import LoggedIn, Sessions, healing, path_of
 
 log = logging.getLogger(__name__)

@@ -7,13 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import fsspec
 from fsspec.core import split_protocol, url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.registry import known_implementations
 
-from any2ds import registry
-from any2ds.errors import InputError, conceal, words_of
+from any2ds.core import plugins
+from any2ds.core.errors import InputError, conceal, words_of
 from any2ds.storage.kinds import own_class
 
 OBJECT_STORES = frozenset({"abfs", "abfss", "adl", "az", "gcs", "gs", "oci", "oss", "s3", "s3a", "tos"})
@@ -68,14 +67,14 @@ class Stores:
         try:
             own = own_class(split_protocol(url)[0] or "")
         except ImportError as error:
-            raise registry.missing_extra(url, error) from error
+            raise plugins.missing_extra(url, error) from error
         if own is not None and "::" not in url:
             return self._logged_in(own, url), str(own._strip_protocol(url))
         chain = {split_protocol(part)[0] or (part if part in self._options else "file") for part in url.split("::")}
         try:
             fs, path = url_to_fs(url, **{protocol: found for protocol in chain if (found := self.of(protocol))})
         except ImportError as error:
-            raise registry.missing_extra(url, error) from error
+            raise plugins.missing_extra(url, error) from error
         except (ValueError, TypeError) as error:
             raise InputError(f"{url}: {error}") from error
         except Exception as error:  # some connect at once, and have exceptions of their own
@@ -121,8 +120,3 @@ def secrets_in(options: Any, name: str = "") -> set[str]:
     if not isinstance(options, str) or len(options) < _LEAST or options in _NO_SECRETS:
         return set()
     return {options} if _SECRET.search(name) else set()
-
-
-def is_protocol(name: str) -> bool:
-    """Whether fsspec knows it."""
-    return name in fsspec.available_protocols()

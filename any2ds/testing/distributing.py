@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from any2ds.lockfile import Hold
-from any2ds.protocols import Distributor
+from any2ds.core.types import Event, Progress, ShardError, ShardJob, ShardReport
+from any2ds.distributors._contract import Distributor
 from any2ds.storage import OutputFolder
+from any2ds.storage.lock.lock_file import Hold
 from any2ds.testing.processes import wait_until_gone
-from any2ds.types import Event, Progress, ShardError, ShardJob, ShardReport
 
 _SOON = 20.0  # seconds, for what takes less than one: the machine may be busy
 

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any, get_args
 from unittest import SkipTest, mock
 
-from any2ds.buffer import Buffer
-from any2ds.config import Config, FetchOptions
-from any2ds.errors import MissingExtra
-from any2ds.fetch import rules
-from any2ds.protocols import Fetcher
+from any2ds.config.options import Config, FetchOptions
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.errors import MissingExtra
+from any2ds.core.metrics import Traffic, Wait
+from any2ds.core.types import Failure, Fetched, Payload, Row
+from any2ds.fetch.contract import Fetcher
+from any2ds.fetch.policy import rules
 from any2ds.testing.server import serve
-from any2ds.types import Failure, Fetched, Payload, Row
-from any2ds.vitals import Traffic, Wait
 
 BODY = bytes(range(256)) * 400
 SECRET = "s3cret"

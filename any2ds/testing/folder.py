@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from any2ds.layout import STATE_FOLDER
+from any2ds.core.layout import STATE_FOLDER
 from any2ds.storage import OutputFolder
 
 

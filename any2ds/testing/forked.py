@@ -20,8 +20,20 @@ from pathlib import Path
 
 from any2ds.testing.processes import LONG
 
-_IMPORTED = ("any2ds.api", "any2ds.cli", "any2ds.worker", "any2ds.fetch.curl", "any2ds.distributors.inline", "fire")
-_PARTS = ("any2ds.readers.text", "any2ds.writers.webdataset", "any2ds.reporters.console", "any2ds.reportpage")
+_IMPORTED = (
+    "any2ds.run.api",
+    "any2ds.cli",
+    "any2ds.worker.worker",
+    "any2ds.fetch.engines.curl",
+    "any2ds.distributors.inline",
+    "fire",
+)
+_PARTS = (
+    "any2ds.readers.text",
+    "any2ds.writers.formats.webdataset",
+    "any2ds.run.reporters.console",
+    "any2ds.dataset.report",
+)
 
 
 @dataclass(frozen=True, slots=True)

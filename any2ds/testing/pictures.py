@@ -13,13 +13,13 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from any2ds.config import parse_groups
-from any2ds.media import recognize
-from any2ds.mediaoptions import ImageOptions, MediaOptions, TransformOptions
-from any2ds.stored import StoredBody
-from any2ds.transforms import attempted
-from any2ds.transforms.image import ImageTransform
-from any2ds.types import SUCCESS, Row, Sample
+from any2ds.config.media import ImageOptions, MediaOptions, TransformOptions
+from any2ds.config.options import parse_groups
+from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.filetypes import recognize
+from any2ds.core.types import SUCCESS, Row, Sample
+from any2ds.transforms.chain import attempted
+from any2ds.transforms.steps.image import ImageTransform
 
 _OCTAVES = (4, 8, 16, 32, 64, 128, 256)  # pixels that a patch of one brightness measures
 _ROUGHNESS = 0.7  # how much less the small ones count

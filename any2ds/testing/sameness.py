@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 
+from any2ds.dataset.verify import verify
 from any2ds.testing.processes import LONG, wait_until
 from any2ds.testing.server import Server, serve
-from any2ds.verification import verify
 
 _ROWS, _IN_SHARD = 30, 5
 _SHARDS = _ROWS // _IN_SHARD

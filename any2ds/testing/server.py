@@ -32,7 +32,7 @@ from urllib.parse import quote, unquote
 from aiohttp import web
 from multidict import CIMultiDict
 
-from any2ds.errors import MissingExtra
+from any2ds.core.errors import MissingExtra
 from any2ds.testing.faults import FAULTS, STATUS, Exchange, Step, content_type_of
 
 if TYPE_CHECKING:

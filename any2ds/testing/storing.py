@@ -25,16 +25,17 @@ from typing import Any, Protocol
 import pyarrow.parquet as pq
 import pytest
 
-from any2ds import download, registry, retry, verify
-from any2ds.errors import DamagedShard
-from any2ds.layout import LOCK_FILE, PROBES, RUN_FILE, SWAP_FOLDER, TEMPORARY_FOLDER
-from any2ds.lock import Intervals, locked
-from any2ds.stopping import Terminated, raise_for
+from any2ds import download, retry, verify
+from any2ds.core import plugins
+from any2ds.core.errors import DamagedShard
+from any2ds.core.layout import LOCK_FILE, PROBES, RUN_FILE, SWAP_FOLDER, TEMPORARY_FOLDER
+from any2ds.core.processes.signals import Terminated, raise_for
+from any2ds.storage.lock.run_lock import Intervals, locked
 from any2ds.testing.pixel import jpg
 from any2ds.testing.server import Server, serve
 from any2ds.testing.servers import tied
 
-FORMATS = registry.names("writers")
+FORMATS = plugins.names("writers")
 
 _ROWS_PER_SHARD = 4
 _SHARDS = 3
@@ -116,7 +117,7 @@ class Stock:
 
     def check(self, name: str, output_format: str, missing: Sequence[int], scratch: Path) -> None:
         """The dataset holds each row once, with the bytes of its file; nothing else is in its folder."""
-        writer = registry.load("writers", output_format)
+        writer = plugins.load("writers", output_format)
         files = self.copy(name, scratch)
         names = {path.name for path in files.iterdir()}
         rows: list[dict[str, Any]] = []
@@ -179,7 +180,7 @@ class Observer:
     def __init__(self, place: Place, name: str, output_format: str, scratch: Path) -> None:
         self._fs = place.connect()
         self._root = f"{self._fs._strip_protocol(place.url)}/{name}"
-        self._writer = registry.load("writers", output_format)
+        self._writer = plugins.load("writers", output_format)
         self._scratch = scratch
         self._known: set[tuple[str, int]] = set()  # name and size of what was found whole
         self.problems: list[str] = []
@@ -238,7 +239,7 @@ class StoreContract:
     @pytest.fixture(autouse=True)
     def quick_lock(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nobody else wants the folder: no need to wait and see who has it."""
-        monkeypatch.setattr("any2ds.api.locked", partial(locked, intervals=Intervals(settle=0.1)))
+        monkeypatch.setattr("any2ds.run.api.locked", partial(locked, intervals=Intervals(settle=0.1)))
 
     @pytest.fixture
     def server(self, tmp_path: Path) -> Iterator[Server]:

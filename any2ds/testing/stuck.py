@@ -9,11 +9,11 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from any2ds.buffer import Buffer
-from any2ds.config import FetchOptions
+from any2ds.config.options import FetchOptions
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.metrics import Traffic
+from any2ds.core.types import Fetched, RobotsCost, Row
 from any2ds.fetch import UrlFetcher
-from any2ds.types import Fetched, RobotsCost, Row
-from any2ds.vitals import Traffic
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from any2ds.config import OutputOptions
-from any2ds.errors import DamagedShard
-from any2ds.metadata import MetadataTable
-from any2ds.protocols import ShardWriter
-from any2ds.stored import CAPTION, METADATA, StoredBody
-from any2ds.types import Row, Sample
+from any2ds.config.options import OutputOptions
+from any2ds.core.bodies.stored import CAPTION, METADATA, StoredBody
+from any2ds.core.errors import DamagedShard
+from any2ds.core.metadata import MetadataTable
+from any2ds.core.types import Row, Sample
+from any2ds.writers.contract import ShardWriter
 
 FILES: Sequence[tuple[str, bytes] | None] = (
     ("jpg", b"\xff\xd8 a picture"),

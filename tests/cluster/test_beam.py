@@ -26,20 +26,20 @@ from apache_beam.options.pipeline_options import (
 )
 
 from any2ds import download, verify
-from any2ds.config import Config, RunOptions
+from any2ds.config.options import Config, RunOptions
+from any2ds.core.errors import OptionError
+from any2ds.core.types import Event, Progress, ShardError, ShardReport
 from any2ds.distributors._beam import _Perform, _Wanted, graph
 from any2ds.distributors._beamtalk import Asked
 from any2ds.distributors._post import Inbox, Office
 from any2ds.distributors._task import Errand, PackedJob, Task
 from any2ds.distributors.beam import BeamDistributor, processes
-from any2ds.errors import OptionError
-from any2ds.plan import plan
+from any2ds.readers.plan import plan
 from any2ds.storage import OutputFolder
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import children, state, wait_until, wait_until_gone
 from any2ds.testing.server import serve
-from any2ds.types import Event, Progress, ShardError, ShardReport
-from any2ds.worker import ShardWorker
+from any2ds.worker.worker import ShardWorker
 
 IN_MEMORY = ("--direct_running_mode=in_memory",)
 PROCESSES = ("--direct_running_mode=multi_processing",)

@@ -22,9 +22,9 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from any2ds import download
-from any2ds.beam import ReadShards
-from any2ds.errors import IncompleteRun, OptionError
-from any2ds.samples import ShardReader, Wanted, finished_shards
+from any2ds.core.errors import IncompleteRun, OptionError
+from any2ds.dataset.beam import ReadShards
+from any2ds.dataset.samples import ShardReader, Wanted, finished_shards
 from any2ds.testing.server import Server, serve
 
 FORMATS = ["webdataset", "files", "parquet", "tfrecord", "arrayrecord"]
@@ -313,7 +313,7 @@ from pathlib import Path
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from any2ds.beam import ReadShards
+from any2ds.dataset.beam import ReadShards
 
 
 def keep(sample, folder):
@@ -382,17 +382,21 @@ def test_options_that_make_no_sense_are_refused_at_once() -> None:
 def test_without_beam_the_extra_is_named() -> None:
     program = (
         "import sys; sys.modules['apache_beam'] = None\n"
-        "import any2ds, any2ds.beam\n"
-        "from any2ds.errors import MissingExtra\n"
-        "try:\n    any2ds.beam.ReadShards('folder')\n"
+        "import any2ds, any2ds.dataset.beam\n"
+        "from any2ds.core.errors import MissingExtra\n"
+        "try:\n    any2ds.dataset.beam.ReadShards('folder')\n"
         "except MissingExtra as error:\n    print(error, error.extra)\n"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert said == "any2ds.beam.ReadShards needs a library that is not installed: pip install 'any2ds[beam]' beam\n"
+    assert (
+        said
+        == "any2ds.dataset.beam.ReadShards needs a library that is not installed: pip install 'any2ds[beam]' beam\n"
+    )
 
 
 def test_any2ds_alone_does_not_import_beam() -> None:
     program = (
-        "import sys, any2ds, any2ds.api; print([n for n in sys.modules if 'apache_beam' in n or n == 'any2ds.beam'])"
+        "import sys, any2ds, any2ds.run.api;"
+        " print([n for n in sys.modules if 'apache_beam' in n or n == 'any2ds.dataset.beam'])"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -15,18 +15,19 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 
-from any2ds import download, registry
-from any2ds.config import Config
-from any2ds.errors import LockLost, OptionError, RunError
-from any2ds.lockfile import Hold
-from any2ds.protocols import Distributor
+from any2ds import download
+from any2ds.config.options import Config
+from any2ds.core import plugins
+from any2ds.core.errors import LockLost, OptionError, RunError
+from any2ds.core.types import Event, Progress, ShardReport
+from any2ds.distributors._contract import Distributor
+from any2ds.storage.lock.lock_file import Hold
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.folder import names_in
 from any2ds.testing.processes import LONG, children, wait_until, wait_until_gone
 from any2ds.testing.raycluster import HEAD, SECOND, RayCluster, ray_cluster
 from any2ds.testing.server import Server, serve
-from any2ds.types import Event, Progress, ShardReport
-from any2ds.worker import ShardWorker
+from any2ds.worker.worker import ShardWorker
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def ours(cluster: RayCluster) -> Iterator[RayCluster]:
 
 def distributor(**given: Any) -> Distributor:
     config = Config.from_options({"url_list": "-", "distributor": "ray", **given})
-    made: Distributor = registry.load("distributors", "ray")(config.run)
+    made: Distributor = plugins.load("distributors", "ray")(config.run)
     return made
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark import SparkConf, SparkContext
 
-from any2ds.config import Config
+from any2ds.config.options import Config
 from any2ds.distributors.pyspark import PysparkDistributor, _in_words
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import descendants, wait_until
@@ -49,7 +49,7 @@ def test_the_active_session_is_used_and_left_alone(context: SparkContext, tmp_pa
 WITHOUT = """
 import signal, sys
 from pyspark import SparkContext
-from any2ds.config import Config
+from any2ds.config.options import Config
 from any2ds.distributors.pyspark import PysparkDistributor
 from any2ds.testing.distributing import ScriptedWorker, jobs_of
 distributor = PysparkDistributor(Config.from_options({"url_list": "-", "processes_count": 1}).run)

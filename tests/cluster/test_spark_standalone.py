@@ -17,9 +17,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from any2ds import download
-from any2ds.config import Config
+from any2ds.config.options import Config
+from any2ds.core.errors import RunError
 from any2ds.distributors.pyspark import PysparkDistributor
-from any2ds.errors import RunError
 from any2ds.testing.distributing import ProcessDistributorContract
 from any2ds.testing.processes import LONG, descendants, wait_until
 from any2ds.testing.server import Server

@@ -9,16 +9,16 @@ from queue import SimpleQueue
 
 import pytest
 
-from any2ds.config import Config, RunOptions
+from any2ds.config.options import Config, RunOptions
+from any2ds.core.errors import LockLost, RunError
+from any2ds.core.types import ShardReport
 from any2ds.distributors._child import Child
 from any2ds.distributors.inline import InlineDistributor
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
-from any2ds.errors import LockLost, RunError
-from any2ds.lockfile import Hold
+from any2ds.storage.lock.lock_file import Hold
 from any2ds.testing.distributing import DistributorContract, ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG, wait_until_gone
-from any2ds.types import ShardReport
-from any2ds.worker import ShardWorker
+from any2ds.worker.worker import ShardWorker
 
 
 def options(**given: object) -> RunOptions:
@@ -71,10 +71,10 @@ def test_a_process_that_does_not_read_holds_nobody_up() -> None:
 def test_workers_end_by_themselves_when_the_parent_is_killed(tmp_path: Path) -> None:
     script = textwrap.dedent(
         """
-        from any2ds.config import Config
+        from any2ds.config.options import Config
         from any2ds.distributors.multiprocessing import MultiprocessingDistributor
         from any2ds.testing.distributing import ScriptedWorker, jobs_of
-        from any2ds.types import ShardReport
+        from any2ds.core.types import ShardReport
 
         distributor = MultiprocessingDistributor(Config.from_options({"url_list": "-", "processes_count": 1}).run)
         for event in distributor.map(ScriptedWorker(hanging=frozenset({1})), jobs_of(3)):

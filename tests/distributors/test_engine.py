@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from any2ds.config import Config, RunOptions
+from any2ds.config.options import Config, RunOptions
+from any2ds.core.errors import RunError, words_of
+from any2ds.core.types import ShardError, ShardJob, ShardReport
 from any2ds.distributors._engine import EngineDistributor
 from any2ds.distributors._post import Office
 from any2ds.distributors._task import Errand, PackedJob, Task, UnseenFolder
-from any2ds.errors import RunError, words_of
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG
-from any2ds.types import ShardError, ShardJob, ShardReport
 
 
 def running(**options: object) -> RunOptions:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from any2ds.buffer import Buffer
-from any2ds.config import Config
+from any2ds.config.options import Config
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.types import Failure, Payload
 from any2ds.fetch import UrlFetcher
 from any2ds.testing.fetching import rows_of
-from any2ds.types import Failure, Payload
 
 Fetch = Callable[..., list[Payload | Failure]]
 

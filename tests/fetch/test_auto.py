@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from any2ds.buffer import Buffer
-from any2ds.config import Config
-from any2ds.errors import OptionError
+from any2ds.config.options import Config
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.errors import OptionError
+from any2ds.core.types import Payload
 from any2ds.fetch import UrlFetcher
 from any2ds.testing.fetching import rows_of
 from any2ds.testing.server import Server, serve
-from any2ds.types import Payload
 
 
 def fetch(server: Server, count: int, most: int | None = None, path: str = "a.jpg") -> int:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from any2ds.errors import NetworkDown
-from any2ds.fetch.breaker import MAX_EXCUSES, Breaker
-from any2ds.fetch.hosts import Host, Manners
-from any2ds.fetch.schedule import Attempt
-from any2ds.types import Failure, Row
+from any2ds.core.errors import NetworkDown
+from any2ds.core.types import Failure, Row
+from any2ds.fetch.policy.breaker import MAX_EXCUSES, Breaker
+from any2ds.fetch.policy.hosts import Host, Manners
+from any2ds.fetch.policy.schedule import Attempt
 
 RESET, TIMEOUT = Failure("fetch", "reset"), Failure("fetch", "timeout_total")
 UNREACHABLE = Failure("fetch", "connect", "Network is unreachable", blame="us")

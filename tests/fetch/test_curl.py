@@ -1,5 +1,5 @@
-from any2ds.buffer import Buffer
-from any2ds.config import FetchOptions
+from any2ds.config.options import FetchOptions
+from any2ds.core.bodies.buffer import Buffer
 from any2ds.fetch import UrlFetcher
 from any2ds.testing.fetching import WebFetcherContract
 

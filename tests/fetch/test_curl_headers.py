@@ -3,11 +3,11 @@
 from contextlib import closing
 from typing import Any
 
-from any2ds.buffer import Buffer
-from any2ds.config import Config
+from any2ds.config.options import Config
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.types import Failure, Payload
 from any2ds.fetch import UrlFetcher
 from any2ds.testing.fetching import _raw_server, rows_of
-from any2ds.types import Failure, Payload
 
 
 def fetch(*answers: bytes, **options: Any) -> list[Payload | Failure]:

@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from any2ds.buffer import Buffer
-from any2ds.config import Config
-from any2ds.errors import OptionError
-from any2ds.fetch import UrlFetcher, dns
-from any2ds.fetch.dns import Addresses, Resolver, asks_dns
+from any2ds.config.options import Config
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.errors import OptionError
+from any2ds.core.types import Failure, Fetched, Payload
+from any2ds.fetch import UrlFetcher
+from any2ds.fetch.engines import dns
+from any2ds.fetch.engines.dns import Addresses, Resolver, asks_dns
 from any2ds.testing.dns import DnsServer, serve_dns
 from any2ds.testing.fetching import rows_of
 from any2ds.testing.server import serve
-from any2ds.types import Failure, Fetched, Payload
 
 HOME = ("127.0.0.1",)
 

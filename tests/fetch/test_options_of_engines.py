@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from any2ds import api
-from any2ds.config import FetchOptions
-from any2ds.errors import OptionError
+from any2ds.config.options import FetchOptions
+from any2ds.core.errors import OptionError
+from any2ds.run import api
 from any2ds.testing.fetching import WebFetcherContract
 
 TESTS = Path(__file__).parent

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from any2ds.buffer import Buffer
-from any2ds.config import Config
-from any2ds.errors import NetworkDown
+from any2ds.config.options import Config
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.errors import NetworkDown
+from any2ds.core.types import Failure, Fetched, Payload
 from any2ds.fetch import UrlFetcher
 from any2ds.testing.fetching import rows_of
 from any2ds.testing.server import serve
-from any2ds.types import Failure, Fetched, Payload
 
 OUTAGE = 7.0  # seconds
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from any2ds.core.types import Failure, Payload
 from any2ds.testing.proxy import Proxy, serve_proxy
 from any2ds.testing.server import serve
-from any2ds.types import Failure, Payload
 
 LOGIN = "me:p@ss/w:rd"
 

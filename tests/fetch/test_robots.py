@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protego import Protego
 
-from any2ds.fetch import robots
-from any2ds.fetch.robots import LONGEST, Known, Robots, Rules, is_public, origin_of, parse
-from any2ds.types import Failure, Payload, Row
+from any2ds.core.types import Failure, Payload, Row
+from any2ds.fetch.policy import robots
+from any2ds.fetch.policy.robots import LONGEST, Known, Robots, Rules, is_public, origin_of, parse
 
 SITE = "https://example.org"
 ROW = Row(0, 0, "0", f"{SITE}/a")

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from any2ds import download
-from any2ds.buffer import Buffer
-from any2ds.config import FetchOptions
+from any2ds.config.options import FetchOptions
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.types import Failure, Payload
 from any2ds.fetch import UrlFetcher
-from any2ds.fetch.robots import LONGEST
+from any2ds.fetch.policy.robots import LONGEST
 from any2ds.testing.fetching import FetcherContract
 from any2ds.testing.server import serve
-from any2ds.types import Failure, Payload
 
 
 class Fetch(FetcherContract):

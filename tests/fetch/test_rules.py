@@ -4,13 +4,13 @@ import socket
 from contextlib import closing
 from pathlib import Path
 
-from any2ds.buffer import Buffer
-from any2ds.config import Config
+from any2ds.config.options import Config
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.types import Failure, Payload, Row
 from any2ds.fetch import UrlFetcher
-from any2ds.fetch.rules import address_of, opted_out
+from any2ds.fetch.policy.rules import address_of, opted_out
 from any2ds.testing.dns import serve_dns
 from any2ds.testing.server import serve
-from any2ds.types import Failure, Payload, Row
 
 
 def one(url: str, **options: object) -> Payload | Failure:

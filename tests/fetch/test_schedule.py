@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from any2ds.fetch.schedule import MAX_BACKOFF, Attempt, Schedule
-from any2ds.types import Failure, Fetched, Row
+from any2ds.core.types import Failure, Fetched, Row
+from any2ds.fetch.policy.schedule import MAX_BACKOFF, Attempt, Schedule
 
 TIMEOUT = Failure("fetch", "timeout_total")
 GONE = Failure("fetch", "http_404")

@@ -6,9 +6,9 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
-from any2ds.fetch.hosts import Manners
-from any2ds.fetch.schedule import Attempt, Schedule, host_name
-from any2ds.types import Failure, Fetched, Payload, Row
+from any2ds.core.types import Failure, Fetched, Payload, Row
+from any2ds.fetch.policy.hosts import Manners
+from any2ds.fetch.policy.schedule import Attempt, Schedule, host_name
 
 TIMEOUT = Failure("fetch", "timeout_total")
 OK: Payload = Payload(body=None, media_type=None, http_status=200, final_url=None, seconds=0.1)  # type: ignore[arg-type]

@@ -6,10 +6,10 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from any2ds.fetch.hosts import Manners
-from any2ds.fetch.robots import Robots
-from any2ds.fetch.schedule import Attempt, Schedule, host_name
-from any2ds.types import Failure, Fetched, Payload, Row
+from any2ds.core.types import Failure, Fetched, Payload, Row
+from any2ds.fetch.policy.hosts import Manners
+from any2ds.fetch.policy.robots import Robots
+from any2ds.fetch.policy.schedule import Attempt, Schedule, host_name
 
 
 class Bytes:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from any2ds.fetch.stall import Flow, StallRule
+from any2ds.fetch.policy.stall import Flow, StallRule
 
 
 def seconds_until_cut(sizes: list[int], limit: float = 4.0, speed: int = 100, away: float = 0.0) -> float | None:

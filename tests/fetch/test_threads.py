@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from any2ds.buffer import Buffer
-from any2ds.config import Config
-from any2ds.fetch.hosts import Host, Manners
-from any2ds.fetch.schedule import Attempt
-from any2ds.fetch.threads import Answer, Flight, Refused, ThreadTransport
-from any2ds.types import Failure, Payload, Row
+from any2ds.config.options import Config
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.types import Failure, Payload, Row
+from any2ds.fetch.engines.threads import Answer, Flight, Refused, ThreadTransport
+from any2ds.fetch.policy.hosts import Host, Manners
+from any2ds.fetch.policy.schedule import Attempt
 
 Act = Callable[[str, Flight], Answer | Failure]
 SOON = 100.0

@@ -1,7 +1,7 @@
 import pytest
 
+from any2ds.core.types import Failure
 from any2ds.fetch.urls import normalize
-from any2ds.types import Failure
 
 
 @pytest.mark.parametrize(

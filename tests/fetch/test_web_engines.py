@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from any2ds import api
-from any2ds.config import Config
-from any2ds.errors import MissingExtra
+from any2ds.config.options import Config
+from any2ds.core.errors import MissingExtra
+from any2ds.core.types import Failure, Payload
 from any2ds.fetch.routes import web_engine
+from any2ds.run import api
 from any2ds.testing.server import serve
-from any2ds.types import Failure, Payload
 
 BODY = bytes(range(256)) * 400
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from any2ds.fetch.window import FIRST, LEAST, Window
-from any2ds.types import Failure, Payload
+from any2ds.core.types import Failure, Payload
+from any2ds.fetch.policy.window import FIRST, LEAST, Window
 
 TIMEOUT = Failure("fetch", "timeout_total")
 BUSY = Failure("fetch", "http_503")

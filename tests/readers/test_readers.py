@@ -12,18 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from any2ds import registry
-from any2ds.badrows import split, until_bad_row
-from any2ds.errors import InputError, MissingColumns, ReadError, WrongFormat
+from any2ds.core import plugins
+from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat
+from any2ds.core.types import Failure
 from any2ds.fetch.urls import normalize
-from any2ds.protocols import Columns
-from any2ds.types import Failure
+from any2ds.readers.bad_rows import split, until_bad_row
+from any2ds.readers.contract import Columns
 
 URL = Columns("url")
 
 
 def read(format: str, data: bytes, columns: Columns = URL, schema: pa.Schema | None = None) -> list[dict[str, Any]]:
-    batches = list(registry.load("readers", format)().batches(io.BytesIO(data), columns, schema))
+    batches = list(plugins.load("readers", format)().batches(io.BytesIO(data), columns, schema))
     for batch in batches:
         batch.validate(full=True)
         assert batch.schema.names == list(columns.names)
@@ -36,7 +36,7 @@ def with_reasons(
     """The rows, and why each could not be read; empty for those that could."""
     rows: list[dict[str, Any]] = []
     reasons: list[str] = []
-    for batch in registry.load("readers", format)().batches(io.BytesIO(data), columns, schema):
+    for batch in plugins.load("readers", format)().batches(io.BytesIO(data), columns, schema):
         batch.validate(full=True)
         found, bad = split(batch)
         assert found.schema.names == list(columns.names)
@@ -53,7 +53,7 @@ def until_broken(
     format: str, data: bytes, columns: Columns = URL, schema: pa.Schema | None = None
 ) -> tuple[list[dict[str, Any]], ReadError]:
     rows: list[dict[str, Any]] = []
-    batches = until_bad_row(registry.load("readers", format)().batches(io.BytesIO(data), columns, schema))
+    batches = until_bad_row(plugins.load("readers", format)().batches(io.BytesIO(data), columns, schema))
     with pytest.raises(ReadError) as caught:
         rows.extend(row for batch in batches for row in batch.to_pylist())
     return rows, caught.value
@@ -71,7 +71,7 @@ class Breaking(io.BytesIO):
 
 def until_lost(format: str, data: bytes, columns: Columns = URL) -> list[str]:
     rows: list[str] = []
-    batches = registry.load("readers", format)().batches(Breaking(data), columns, None)
+    batches = plugins.load("readers", format)().batches(Breaking(data), columns, None)
     with pytest.raises(ReadError, match="connection lost"):
         rows.extend(url for batch in batches for url in batch["url"].to_pylist())
     return rows
@@ -115,7 +115,7 @@ class TestTxt:
         assert urls("txt", "\r\n".join(lines).encode()) == lines
 
     def test_batches_are_moderate(self) -> None:
-        batches = registry.load("readers", "txt")().batches(io.BytesIO(b"a\n" * 200_000), URL, None)
+        batches = plugins.load("readers", "txt")().batches(io.BytesIO(b"a\n" * 200_000), URL, None)
         sizes = [batch.num_rows for batch in batches]
         assert sum(sizes) == 200_000
         assert max(sizes) <= 65536
@@ -148,7 +148,7 @@ class TestSeparated:
     def test_types_are_those_of_the_first_rows(self, format: str, mark: str) -> None:
         data = self.table(mark, "url|i|f|b|d|s|none", "u|1|1.5|true|2024-01-02|x|", "v|||||y|", "")
         columns = Columns("url", None, ("i", "f", "b", "d", "s", "none"))
-        (batch,) = registry.load("readers", format)().batches(io.BytesIO(data), columns, None)
+        (batch,) = plugins.load("readers", format)().batches(io.BytesIO(data), columns, None)
         types = [pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.string(), pa.string()]
         assert batch.schema.types == types
         assert batch.to_pylist()[1] == {"url": "v", "i": None, "f": None, "b": None, "d": None, "s": "y", "none": ""}
@@ -382,7 +382,7 @@ class TestJsonl:
     )
     def test_types(self, values: list[str], type: pa.DataType) -> None:
         data = "\n".join(f'{{"url": "u", "n": {value}}}' for value in values).encode()
-        (batch,) = registry.load("readers", "jsonl")().batches(io.BytesIO(data), Columns("url", None, ("n",)), None)
+        (batch,) = plugins.load("readers", "jsonl")().batches(io.BytesIO(data), Columns("url", None, ("n",)), None)
         assert batch.schema.field("n").type == type
         assert batch["n"].null_count == values.count("null")
 
@@ -587,12 +587,12 @@ class TestParquet:
             }
         )
         columns = Columns("url", None, ("n", "time", "a.b", "nested"))
-        (batch,) = registry.load("readers", "parquet")().batches(io.BytesIO(self.file(table)), columns, None)
+        (batch,) = plugins.load("readers", "parquet")().batches(io.BytesIO(self.file(table)), columns, None)
         assert batch.schema == table.select(["url", "n", "time", "a.b", "nested"]).schema
 
     def test_one_large_row_group_comes_in_moderate_batches(self) -> None:
         data = self.file(pa.table({"url": [f"http://a/{i}" for i in range(200_000)]}))
-        batches = list(registry.load("readers", "parquet")().batches(io.BytesIO(data), URL, None))
+        batches = list(plugins.load("readers", "parquet")().batches(io.BytesIO(data), URL, None))
         assert max(batch.num_rows for batch in batches) <= 65536
         assert [url for batch in batches for url in batch["url"].to_pylist()] == [
             f"http://a/{i}" for i in range(200_000)
@@ -601,7 +601,7 @@ class TestParquet:
     def test_batches_of_wide_rows_are_small(self) -> None:
         table = pa.table({"url": ["u"] * 3000, "blob": [bytes([i % 256]) * 2**14 for i in range(3000)]})
         data = self.file(table, use_dictionary=False, compression="none")
-        reader = registry.load("readers", "parquet")()
+        reader = plugins.load("readers", "parquet")()
         batches = reader.batches(io.BytesIO(data), Columns("url", None, ("blob",)), None)
         assert max(batch.nbytes for batch in batches) <= 2**25
 

@@ -24,7 +24,7 @@ import pytest
 from PIL import Image
 
 from any2ds import download, retry
-from any2ds.loaders import snippets
+from any2ds.dataset.loaders import snippets
 from any2ds.testing.server import Server, serve
 
 README = Path(__file__).parents[2] / "README.md"

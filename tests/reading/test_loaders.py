@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from any2ds import card
-from any2ds.loaders import snippets
+from any2ds.dataset.loaders import snippets
 
 TABLES = ("pandas", "pyarrow", "DuckDB", "Polars", "Daft")
 OF_FORMAT = {

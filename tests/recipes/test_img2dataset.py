@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from any2ds import download, recipes
+from any2ds import download
 from any2ds.cli import _commands, help_text, parse
-from any2ds.config import RETRY_GROUPS, Config, declared, parse_groups
-from any2ds.errors import OptionError
-from any2ds.version import USER_AGENT
+from any2ds.config import presets
+from any2ds.config.options import RETRY_GROUPS, Config, declared, parse_groups
+from any2ds.core.errors import OptionError
+from any2ds.core.version import USER_AGENT
 
 # As in its README and its dataset_examples: what a person has on the command line behind the program's name.
 LINES = {
@@ -137,7 +138,7 @@ def test_boxes_are_carried_along_as_they_are_there() -> None:
 def test_our_own_options_go_with_it() -> None:
     found = options_of("--url_list=u.txt --file_size=128 --thread_count=auto --file_ext=auto --transform=my.py:clean")
     assert (found["file_size"], found["thread_count"], found["file_ext"]) == (128, "auto", "auto")
-    assert found["transform"] == ("any2ds.recipes._images:only_images", "my.py:clean")
+    assert found["transform"] == ("any2ds.config.presets._images:only_images", "my.py:clean")
 
 
 def test_it_reports_to_wandb_under_its_own_project_name() -> None:
@@ -196,7 +197,7 @@ def test_the_preset_works_in_a_config_file(tmp_path: Path) -> None:
 
 def test_help_shows_its_names_and_defaults() -> None:
     shown, plain = help_text("download", "img2dataset"), help_text()
-    for name in recipes.find("img2dataset").options:  # type: ignore[union-attr]
+    for name in presets.find("img2dataset").options:  # type: ignore[union-attr]
         assert f"--{name} " in shown
         assert f"--{name} " not in plain
     assert "[border]" in shown
@@ -205,7 +206,7 @@ def test_help_shows_its_names_and_defaults() -> None:
 
 def test_no_name_of_its_is_one_of_ours() -> None:
     ours = {info.name for info in declared()}
-    recipe = recipes.find("img2dataset")
+    recipe = presets.find("img2dataset")
     assert recipe is not None
     assert not ours & set(recipe.options)
     assert set(recipe.defaults) <= ours

@@ -20,7 +20,7 @@ from PIL import Image
 
 from any2ds import download, retry, verify
 from any2ds.cli import _commands, parse
-from any2ds.samples import ShardReader, Wanted, finished_shards
+from any2ds.dataset.samples import ShardReader, Wanted, finished_shards
 from any2ds.testing.folder import names_in
 from any2ds.testing.records import examples
 from any2ds.testing.server import Server, serve

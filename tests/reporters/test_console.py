@@ -14,14 +14,14 @@ import pytest
 from rich.console import Console
 
 from any2ds import download, retry
-from any2ds.again import retry_call, retry_command
-from any2ds.config import Config, OutputOptions, StorageOptions, public
-from any2ds.protocols import RunInfo
-from any2ds.reporters._ending import ending, tell, to_json
-from any2ds.reporters._words import clock, left, percent, rate, shortened
+from any2ds.config.options import Config, OutputOptions, StorageOptions, public
+from any2ds.config.retry_command import retry_call, retry_command
+from any2ds.core.terminal.text import clock, left, percent, rate, shortened
+from any2ds.core.types import FAILURE_CODES, RobotsCost, RunReport, failure_code
+from any2ds.run.reporters._contract import RunInfo
+from any2ds.run.reporters._ending import ending, tell, to_json
 from any2ds.storage import OutputFolder
 from any2ds.testing.server import serve
-from any2ds.types import FAILURE_CODES, RobotsCost, RunReport, failure_code
 
 PICTURES = Path(__file__).parent.parent.parent / "examples" / "data" / "images"
 ROOT = str(Path(__file__).parent.parent.parent)
@@ -163,7 +163,7 @@ def test_every_failure_has_a_meaning_and_advice() -> None:
 def test_advice_names_only_options_that_there_are() -> None:
     import re
 
-    from any2ds.config import RETRY_GROUPS, declared
+    from any2ds.config.options import RETRY_GROUPS, declared
 
     known = {info.name for info in (*declared(), *declared(RETRY_GROUPS))}
     for code in (*FAILURE_CODES, "http_403", "http_404", "http_429", "http_503", "http_400"):

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from any2ds.reporters._status import plain
+from any2ds.core.metrics import HostLoad, Snapshot, Verdict
+from any2ds.run.reporters._status import plain
 from any2ds.testing.server import serve
-from any2ds.vitals import HostLoad, Snapshot, Verdict
 
 ROOT = Path(__file__).parent.parent.parent
 PICTURES = ROOT / "examples" / "data" / "images"
@@ -160,11 +160,11 @@ def test_a_shard_that_failed_and_a_warning_are_json(tmp_path: Path) -> None:
     code = """
 import logging, threading, warnings
 from any2ds import cli
-from any2ds.config import StorageOptions, WatchOptions
-from any2ds.protocols import RunInfo
-from any2ds.reporters.console import ConsoleReporter
+from any2ds.config.options import StorageOptions, WatchOptions
+from any2ds.run.reporters._contract import RunInfo
+from any2ds.run.reporters.console import ConsoleReporter
 from any2ds.storage import OutputFolder
-from any2ds.types import RunReport, ShardError
+from any2ds.core.types import RunReport, ShardError
 
 cli._log_to_terminal(True)
 logging.getLogger("any2ds").warning("it is %s", "http://user:secret@a.example/")

@@ -16,15 +16,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import any2ds
 from any2ds import download, retry
-from any2ds.config import WatchOptions
-from any2ds.errors import OptionError
-from any2ds.protocols import RunInfo
-from any2ds.reporters.prometheus import Prometheus
+from any2ds.config.options import WatchOptions
+from any2ds.core.errors import OptionError
+from any2ds.core.metrics import Snapshot
+from any2ds.core.types import RunReport
+from any2ds.run.reporters._contract import RunInfo
+from any2ds.run.reporters.prometheus import Prometheus
 from any2ds.storage import OutputFolder, StorageOptions
 from any2ds.testing.folder import names_in
 from any2ds.testing.server import Server, serve
-from any2ds.types import RunReport
-from any2ds.vitals import Snapshot
 
 PICTURES = Path(__file__).parent.parent.parent / "examples" / "data" / "images"
 NAMES = sorted(path.name for path in PICTURES.glob("bars-0*.jpg"))[:4]

@@ -19,12 +19,12 @@ PICTURES = ROOT / "examples" / "data" / "images"
 # A run that is told by hand: `wait()` until the test has seen enough.
 STORY = """
 import sys, logging
-from any2ds.config import StorageOptions, WatchOptions
-from any2ds.protocols import RunInfo
-from any2ds.reporters.console import ConsoleReporter
+from any2ds.config.options import StorageOptions, WatchOptions
+from any2ds.run.reporters._contract import RunInfo
+from any2ds.run.reporters.console import ConsoleReporter
 from any2ds.storage import OutputFolder
-from any2ds.types import RunReport, ShardError, ShardReport
-from any2ds.vitals import HostLoad, Snapshot, Verdict
+from any2ds.core.types import RunReport, ShardError, ShardReport
+from any2ds.core.metrics import HostLoad, Snapshot, Verdict
 
 def wait():
     sys.stdin.readline()
@@ -112,7 +112,7 @@ def test_print_logging_and_errors_of_shards_stand_above_the_live_lines(terminal:
     code = """
 logging.basicConfig(format="LOGGED %(message)s")
 import os, subprocess
-from any2ds import childprocess
+from any2ds.core.processes import child_process
 reporter.on_progress(snapshot())
 wait()
 print("ONE")
@@ -293,7 +293,7 @@ def test_quiet_is_quiet(terminal: Callable[..., Any], tmp_path: Path) -> None:
 def test_checking_a_dataset_is_shown_and_leaves_only_its_findings(terminal: Callable[..., Any]) -> None:
     code = """
 import sys
-from any2ds.reporters._checking import Progress
+from any2ds.dataset.verify.progress import Progress
 with Progress(1200, "dataset\\x1b[2J", False) as progress:
     for _ in range(300):
         progress.on_shard(10_000, 10**6, False)

@@ -12,11 +12,11 @@ import paramiko
 import pytest
 
 from any2ds import download
-from any2ds.errors import InputError, OutputInUse
-from any2ds.lock import Intervals, locked
-from any2ds.lockfile import Holder, LockFile
+from any2ds.core.errors import InputError, OutputInUse
 from any2ds.storage import OutputFolder
-from any2ds.storage.owner import Owner
+from any2ds.storage.lock.lock_file import Holder, LockFile
+from any2ds.storage.lock.owner import Owner
+from any2ds.storage.lock.run_lock import Intervals, locked
 from any2ds.storage.sessions import login_of, path_of
 from any2ds.storage.stores import Stores
 from any2ds.testing.ftp import Ftp

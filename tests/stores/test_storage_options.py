@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from any2ds import download, inspect, retry, verify
-from any2ds.config import StorageOptions
-from any2ds.errors import OptionError
-from any2ds.parsers import storage_options
+from any2ds.config.options import StorageOptions
+from any2ds.config.parsers import storage_options
+from any2ds.core.errors import OptionError
 from any2ds.storage import OutputFolder
 from any2ds.storage.stores import Stores
 from any2ds.testing.s3 import Bucket, Door, Wsgi, served

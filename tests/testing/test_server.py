@@ -22,7 +22,7 @@ import pycurl
 import pytest
 import requests
 
-from any2ds.errors import MissingExtra
+from any2ds.core.errors import MissingExtra
 from any2ds.testing.certificate import FLAWS
 from any2ds.testing.faults import STAND_IN
 from any2ds.testing.server import Server, serve

@@ -20,12 +20,12 @@ import pytest
 import zstandard
 from PIL import Image
 
-from any2ds.errors import NotDecodable
-from any2ds.mediaoptions import MediaOptions, TransformOptions
-from any2ds.stored import StoredBody
+from any2ds.config.media import MediaOptions, TransformOptions
+from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.errors import NotDecodable
+from any2ds.core.types import Row, Sample
 from any2ds.testing.server import serve
-from any2ds.transforms.archive import ArchiveTransform
-from any2ds.types import Row, Sample
+from any2ds.transforms.steps.archive import ArchiveTransform
 
 Rows = list[dict[str, Any]]
 Unpacked = Callable[..., Rows]

@@ -13,16 +13,16 @@ import cv2
 import numpy as np
 import pytest
 
-from any2ds.errors import OptionError
-from any2ds.media import recognize
-from any2ds.mediaoptions import AudioOptions, MediaOptions, TransformOptions
-from any2ds.stored import StoredBody
+from any2ds.config.media import AudioOptions, MediaOptions, TransformOptions
+from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.errors import OptionError
+from any2ds.core.filetypes import recognize
+from any2ds.core.types import Row, Sample, code_of
 from any2ds.testing.recordings import film, heard, tone
-from any2ds.transforms import Stretch, attempted
-from any2ds.transforms._av import encoder
-from any2ds.transforms.audio import AudioTransform
-from any2ds.transforms.video import VideoTransform
-from any2ds.types import Row, Sample, code_of
+from any2ds.transforms.chain import Stretch, attempted
+from any2ds.transforms.steps._av import encoder
+from any2ds.transforms.steps.audio import AudioTransform
+from any2ds.transforms.steps.video import VideoTransform
 
 # muxer, encoder, rate, and what the header says: codec
 KINDS: dict[str, tuple[str, str, int, str]] = {

@@ -3,7 +3,7 @@
 
 import pytest
 
-from any2ds.transforms._charset import decoded
+from any2ds.transforms.steps._charset import decoded
 
 ENGLISH = "Some words of English stand before it, as they do in many pages of the web. "
 # What stands there, and the charsets that such pages are in.

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageCms, ImageOps
 
-from any2ds.errors import OptionError
-from any2ds.mediaoptions import MediaOptions, TransformOptions
-from any2ds.stored import StoredBody
+from any2ds.config.media import MediaOptions, TransformOptions
+from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.errors import OptionError
+from any2ds.core.types import Row, Sample
 from any2ds.testing.pictures import encoded, jpeg, photograph, through
-from any2ds.transforms.image import ImageTransform
-from any2ds.transforms.image.encode import MIME_TYPES
-from any2ds.types import Row, Sample
+from any2ds.transforms.steps.image import ImageTransform
+from any2ds.transforms.steps.image.encode import MIME_TYPES
 
 LARGE = photograph(480, 300)
 SMALL = photograph(120, 80)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
+from any2ds.core.types import Sample
 from any2ds.testing.pictures import encoded, jpeg, photograph, through
-from any2ds.types import Sample
 
 PICTURE = photograph(450, 300)
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from any2ds import download
-from any2ds.errors import OptionError
+from any2ds.core.errors import OptionError
 from any2ds.testing.recordings import film, seen, tone
 from any2ds.testing.server import serve
 

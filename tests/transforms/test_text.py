@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from any2ds import download
-from any2ds.errors import MissingExtra
+from any2ds.core.errors import MissingExtra
 from any2ds.testing.server import serve
-from any2ds.transforms.text import main_text
+from any2ds.transforms.steps.text import main_text
 
 Rows = list[dict[str, Any]]
 Extracted = Callable[..., Rows]

@@ -16,12 +16,12 @@ import pytest
 
 import any2ds
 from any2ds import Sample
-from any2ds.errors import BrokenStep, DiskFull, NotDecodable, OptionError
-from any2ds.media import recognize
-from any2ds.stored import StoredBody
+from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.errors import BrokenStep, DiskFull, NotDecodable, OptionError
+from any2ds.core.filetypes import recognize
+from any2ds.core.types import Row
 from any2ds.testing.server import Server, serve
-from any2ds.transforms.user import load
-from any2ds.types import Row
+from any2ds.transforms.steps.user import load
 
 ROWS = 12
 PNG = bytes.fromhex(
@@ -333,7 +333,7 @@ def test_a_step_may_write_into_a_sample_and_keep_it(through: Through) -> None:
         sample.members["txt"] = b"mine"  # type: ignore[index]
         if number_of(sample) == 2:
             return sample
-        raise ValueError if number_of(sample) else any2ds.errors.NotDecodable
+        raise ValueError if number_of(sample) else any2ds.core.errors.NotDecodable
 
     rows = through(greedy, rows=3)
     assert [row["error_code"] for row in rows] == ["not_decodable", "transform_error", "transform_error"]

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from any2ds.errors import OptionError
-from any2ds.media import recognize
-from any2ds.mediaoptions import AudioOptions, ImageOptions, MediaOptions, TransformOptions, VideoOptions
-from any2ds.stored import StoredBody
+from any2ds.config.media import AudioOptions, ImageOptions, MediaOptions, TransformOptions, VideoOptions
+from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.errors import OptionError
+from any2ds.core.filetypes import recognize
+from any2ds.core.types import Row, Sample, code_of
 from any2ds.testing.recordings import brightness, copied, film, heard, seen, tone
-from any2ds.transforms import Stretch
-from any2ds.transforms._clips import Clip, of_one_length, of_value
-from any2ds.transforms.audio import AudioTransform
-from any2ds.transforms.video import VideoTransform
-from any2ds.types import Row, Sample, code_of
+from any2ds.transforms.chain import Stretch
+from any2ds.transforms.steps._clips import Clip, of_one_length, of_value
+from any2ds.transforms.steps.audio import AudioTransform
+from any2ds.transforms.steps.video import VideoTransform
 
 QUICK = {"deadline": "realtime", "cpu-used": "8"}
 # muxer, encoder, sound, the extension and the codecs that are told
@@ -451,7 +451,7 @@ def test_more_clips_than_anybody_wants_are_not_made() -> None:
 
 
 def test_images_beyond_the_most_there_may_be_are_not_left_out_silently(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("any2ds.transforms.video._MOST_STILLS", 10)
+    monkeypatch.setattr("any2ds.transforms.steps.video._MOST_STILLS", 10)
     data = a_film(seconds=2.0, size=(64, 48))
     assert len(all_made(data, frame_interval=0.2)) == 10
     assert len(all_made(that_lasts(1e16), frame_interval=0.21)) == 10  # what it claims does not count

@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from any2ds import download, retry, verify
-from any2ds.config import OutputOptions
-from any2ds.errors import OptionError, OutputError
-from any2ds.metadata import MetadataTable
-from any2ds.stored import StoredBody
+from any2ds.config.options import OutputOptions
+from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.errors import OptionError, OutputError
+from any2ds.core.metadata import MetadataTable
+from any2ds.core.types import Row, Sample
 from any2ds.testing.pixel import jpg
 from any2ds.testing.server import serve
 from any2ds.testing.writing import WriterContract
-from any2ds.types import Row, Sample
-from any2ds.writers.parquet import ParquetWriter
+from any2ds.writers.formats.parquet import ParquetWriter
 
 STORED_AS_IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 

@@ -13,15 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset
 
-from any2ds import registry
-from any2ds.config import OutputOptions
-from any2ds.errors import DamagedShard
+from any2ds.config.options import OutputOptions
+from any2ds.core import plugins
+from any2ds.core.errors import DamagedShard
 from any2ds.testing.writing import WriterContract, read
-from any2ds.writers.arrayrecord import ArrayrecordWriter
-from any2ds.writers.files import FilesWriter
-from any2ds.writers.parquet import ParquetWriter
-from any2ds.writers.tfrecord import TfrecordWriter
-from any2ds.writers.webdataset import WebdatasetWriter, header
+from any2ds.writers.formats.arrayrecord import ArrayrecordWriter
+from any2ds.writers.formats.files import FilesWriter
+from any2ds.writers.formats.parquet import ParquetWriter
+from any2ds.writers.formats.tfrecord import TfrecordWriter
+from any2ds.writers.formats.webdataset import WebdatasetWriter, header
 
 
 class TestWebdataset(WriterContract):
@@ -37,7 +37,7 @@ class TestFiles(WriterContract):
 
 
 class TestDummy(WriterContract):
-    writer = registry.load("writers", "dummy")
+    writer = plugins.load("writers", "dummy")
 
 
 class TestTfrecord(WriterContract):
@@ -57,7 +57,7 @@ class TestArrayrecord(WriterContract):
 
 def test_every_writer_keeps_the_contract() -> None:
     tested = {name for name in globals() if name.startswith("Test")}
-    assert tested >= {f"Test{name.capitalize()}" for name in registry.names("writers")}
+    assert tested >= {f"Test{name.capitalize()}" for name in plugins.names("writers")}
 
 
 LONG = "a" * 120 + "/000000001"

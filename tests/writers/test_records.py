@@ -17,15 +17,15 @@ import pytest
 from google_crc32c import value
 
 from any2ds import download
-from any2ds.config import OutputOptions
-from any2ds.errors import DamagedShard, OptionError
-from any2ds.metadata import MetadataTable
-from any2ds.stored import StoredBody
+from any2ds.config.options import OutputOptions
+from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.errors import DamagedShard, OptionError
+from any2ds.core.metadata import MetadataTable
+from any2ds.core.types import Row, Sample
 from any2ds.testing.records import examples
-from any2ds.types import Row, Sample
-from any2ds.writers._example import Encoder
-from any2ds.writers.arrayrecord import ArrayrecordWriter
-from any2ds.writers.tfrecord import TfrecordWriter, masked
+from any2ds.writers.formats._example import Encoder
+from any2ds.writers.formats.arrayrecord import ArrayrecordWriter
+from any2ds.writers.formats.tfrecord import TfrecordWriter, masked
 
 GZIP = OutputOptions(tfrecord_compression="gzip")
 KINDS: list[tuple[Any, OutputOptions]] = [
@@ -183,11 +183,11 @@ def test_without_the_library_nothing_is_made(library: str, name: str, extra: str
 def test_arrayrecord_is_refused_in_words_where_its_library_is_not_to_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "any2ds.writers.arrayrecord")
+    monkeypatch.delitem(sys.modules, "any2ds.writers.formats.arrayrecord")
     with monkeypatch.context() as patch:
         patch.setattr(sys, "platform", "win32")
         with pytest.raises(OptionError, match="Linux or macOS"):
-            importlib.import_module("any2ds.writers.arrayrecord")
+            importlib.import_module("any2ds.writers.formats.arrayrecord")
 
 
 def test_no_list_of_nothing_but_failures_lacks_its_shard(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from any2ds import download, retry, verify
-from any2ds.config import OutputOptions
-from any2ds.metadata import MetadataTable
-from any2ds.stored import StoredBody
+from any2ds.config.options import OutputOptions
+from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.metadata import MetadataTable
+from any2ds.core.types import Row, Sample
 from any2ds.testing.server import serve
-from any2ds.types import Row, Sample
-from any2ds.writers._tarindex import index_of
-from any2ds.writers.webdataset import WebdatasetWriter
+from any2ds.writers.formats._tarindex import index_of
+from any2ds.writers.formats.webdataset import WebdatasetWriter
 
 
 def offsets(tar: Path) -> list[int]:
@@ -86,7 +86,9 @@ def test_behind_a_member_of_more_than_8_gib(tmp_path: Path) -> None:
 
 
 def test_the_writer_counts_members_of_more_than_8_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("any2ds.writers.webdataset._MOST", 1000)  # from here on sizes are written in the other notation
+    monkeypatch.setattr(
+        "any2ds.writers.formats.webdataset._MOST", 1000
+    )  # from here on sizes are written in the other notation
     write(tmp_path / "00000.tar", [b"x" * 5000, b"y" * 10, b"z" * 2000])
     assert index_of(tmp_path / "00000.tar") == (tmp_path / "00000.tar.idx").read_bytes()
     assert sample(tmp_path / "00000.tar", 2)["00002.bin"] == b"z" * 2000

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from any2ds.cores import cores
+from any2ds.core.processes.cores import cores
 from any2ds.testing import crash
 from any2ds.testing.crash.check import FORMATS
 from any2ds.testing.crash.places import may_mount

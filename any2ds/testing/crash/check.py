@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from any2ds.layout import RUN_FILE, SHARDS_FILE, SWAP_FOLDER
+from any2ds.core.layout import RUN_FILE, SHARDS_FILE, SWAP_FOLDER
 from any2ds.testing.crash.source import EXT, LATER, Row
 from any2ds.testing.crash.step import made_of
 from any2ds.testing.folder import names_in

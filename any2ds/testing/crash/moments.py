@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from any2ds.layout import RUN_FILE, STATE_FOLDER, SWAP_FOLDER, TEMPORARY_FOLDER
+from any2ds.core.layout import RUN_FILE, STATE_FOLDER, SWAP_FOLDER, TEMPORARY_FOLDER
 
 STARTING = "starting"
 FETCHING = "fetching"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from any2ds.layout import STATE_FOLDER, SWAP_FOLDER
+from any2ds.core.layout import STATE_FOLDER, SWAP_FOLDER
 from any2ds.testing.crash.moments import Look
 from any2ds.testing.s3 import CREDENTIALS, FAILURES, Wsgi, refuse, reset, served
 

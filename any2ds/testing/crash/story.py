@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from os import environ, pathsep
 from pathlib import Path
 
-from any2ds.layout import LOCK_FILE, RUN_FILE, SHARDS_FILE, STATE_FOLDER, TEMPORARY_FOLDER
+from any2ds.core.layout import LOCK_FILE, RUN_FILE, SHARDS_FILE, STATE_FOLDER, TEMPORARY_FOLDER
 from any2ds.testing.crash import moments, processes
 from any2ds.testing.crash.check import Expected, problems_at_the_end, problems_now
 from any2ds.testing.crash.moments import Look, moment

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from any2ds.cores import cores
+from any2ds.core.processes.cores import cores
 from any2ds.testing import fuzz
 from any2ds.testing.fuzz.cases import case
 from any2ds.testing.fuzz.play import Played, play

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 
-from any2ds.mediaoptions import AudioOptions, ImageOptions, MediaOptions, TransformOptions, VideoOptions
+from any2ds.config.media import AudioOptions, ImageOptions, MediaOptions, TransformOptions, VideoOptions
 from any2ds.testing.fuzz.bombs import bombs
 from any2ds.testing.fuzz.damage import damaged
 from any2ds.testing.fuzz.seeds import File, seeds

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from any2ds.loaders import snippets
+from any2ds.dataset.loaders import snippets
 
 
 @pytest.mark.parametrize("loader", ["tf.data", "TensorFlow Datasets"])

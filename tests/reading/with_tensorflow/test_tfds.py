@@ -14,8 +14,8 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from any2ds import download
-from any2ds.catalogue import rebuild
-from any2ds.config import OutputOptions
+from any2ds.config.options import OutputOptions
+from any2ds.dataset.catalogue import rebuild
 from any2ds.storage import OutputFolder
 
 SIDE, SHARD = 32, 10  # of a list of images: pixels, and rows in a shard

@@ -14,7 +14,7 @@ import tensorflow as tf
 import any2ds
 from any2ds import download
 from any2ds.testing.server import Server
-from any2ds.writers._example import feature_kind
+from any2ds.writers.formats._example import feature_kind
 
 DTYPES = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}
 HUGE = "ü" * 1_000_000
@@ -116,7 +116,7 @@ def test_its_own_example_says_what_ours_says(made: Path) -> None:
 
 def test_what_tensorflow_has_written_is_read(tmp_path: Path) -> None:
     """Its maps have another order, and each list of numbers is packed as ours."""
-    from any2ds.writers.tfrecord import TfrecordWriter
+    from any2ds.writers.formats.tfrecord import TfrecordWriter
 
     def feature(value: bytes) -> Any:
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))

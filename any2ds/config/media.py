@@ -1,0 +1,253 @@
+"""The options that say what becomes of the files: made smaller, taken apart, or left as they came."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from any2ds.config.parsers import boolean, byte_count, integer, limit, number, one_of, option, optional, text, words
+
+# Values that say "leave it": an option with one of these asks for no step, even if it is given. So does None.
+_OFF: Mapping[str, Any] = {
+    "file_size": 0,
+    "decode_check": False,
+    "unpack": False,
+    "extract_text": False,
+    "resize_mode": "no",
+    "extract_exif": False,
+    "min_image_size": 0,
+    "animated": "keep",
+    "min_duration": 0,
+    "max_duration": 0,
+    "audio_trim": 0,
+    "video_size": 0,
+    "clip_seconds": 0,
+    "frames": 0,
+    "frame_interval": 0,
+}
+_INTERPOLATIONS = ("nearest", "linear", "cubic", "area", "lanczos")
+
+
+# Options by which stored files are others than those that arrived, unless they have one of the values behind.
+_CHANGING = (
+    *("file_size", "unpack", "extract_text", "transform", "encode_format", "skip_reencode", "bbox_col", "animated"),
+    *("audio_rate", "audio_channels", "audio_format", "audio_trim", "video_audio"),
+    *("video_size", "video_fps", "video_format", "clip_seconds", "clips_col", "frames", "frame_interval"),
+)
+_LEFT_AS_THEY_ARRIVED = (None, 0, "keep", ())
+
+
+@dataclass(frozen=True, slots=True)
+class TransformOptions:
+    """What becomes of the files"""
+
+    file_size: int | None = option(
+        "pixels that images are made smaller to (see resize_mode); 0 keeps them",
+        optional(integer(0)),
+        None,
+        "none: originals are kept",
+    )
+    decode_check: bool = option(
+        "decode images, sound and video: what is damaged fails as not_decodable; width, duration ... go into the"
+        " metadata; the bytes stay as they came",
+        boolean,
+        False,
+    )
+    disable_all_reencoding: bool = option(
+        "decode nothing: images, sound and video are stored byte for byte", boolean, False
+    )
+    unpack: bool = option("files in archives (zip, tar, gz, tar.xz, tar.zst ...) become samples", boolean, False)
+    unpack_max_files: int = option(
+        "an archive with more files fails as unpacks_too_large", integer(1), 10_000, needs="unpack"
+    )
+    unpack_max_bytes: int = option(
+        "and so does one that unpacks to more than this, or sound or video that becomes larger",
+        byte_count,
+        2**30,
+        "1GiB",
+        needs="unpack, audio_*, video_*, clip* or frame*",
+    )
+    unpack_max_ratio: int = option("or to more than so many times its own size", integer(1), 200, needs="unpack")
+    extract_text: bool = option("the text of web pages and PDF files beside them, as .txt", boolean, False)
+    transform: Any = option(
+        "steps of your own, separated by commas: module:function, or my_step.py:clean", optional(words), None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ImageOptions:
+    """What becomes of images"""
+
+    resize_mode: str = option(
+        "keep_ratio: the shorter side becomes file_size; keep_ratio_largest: the longer one; center_crop, border: a"
+        " square; no",
+        one_of("keep_ratio", "keep_ratio_largest", "center_crop", "border", "no"),
+        "keep_ratio",
+        needs="file_size",
+    )
+    resize_only_if_bigger: bool = option("never make an image larger", boolean, True, needs="file_size")
+    upscale_interpolation: str = option(
+        "used to make images larger",
+        one_of(*_INTERPOLATIONS),
+        "lanczos",
+        needs="file_size and resize_only_if_bigger=False",
+    )
+    downscale_interpolation: str = option(
+        "used to make them smaller", one_of(*_INTERPOLATIONS), "area", needs="file_size"
+    )
+    encode_format: str = option(
+        "jpg, png, webp, avif, or keep, that of the file", one_of("keep", "jpg", "png", "webp", "avif"), "keep"
+    )
+    encode_quality: int = option(
+        "1 to 100 (jpg, webp, avif), or 0 to 9, how hard png is compressed",
+        integer(0, 100),
+        95,
+        needs="file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval",
+    )
+    skip_reencode: bool = option("an image for which nothing has to be done keeps its bytes", boolean, True)
+    min_image_size: int = option("an image with a shorter side below this fails as too_small", integer(0), 0)
+    max_image_area: float = option(
+        "one with more pixels fails as too_many_pixels, before it is decoded", number(1), 200_000_000, "200 million"
+    )
+    max_aspect_ratio: float | None = option(
+        "one whose longer side is more times its shorter one fails as aspect_ratio",
+        optional(number(1)),
+        None,
+        "no limit",
+    )
+    extract_exif: bool = option("EXIF as JSON into the metadata", boolean, False)
+    bbox_col: str | None = option(
+        "column of boxes to blur, [[left, top, right, bottom], ...] as parts of width and height", optional(text), None
+    )
+    animated: str | None = option(
+        "of animated GIF, PNG, WebP and AVIF: first, a still image; keep, the file",
+        optional(one_of("first", "keep")),
+        None,
+        "first where images are resized or encoded, else keep",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AudioOptions:
+    """What becomes of sound"""
+
+    audio_rate: int | None = option(
+        "samples per second, of sound files; of video only with video_audio=split",
+        optional(integer(1000, 768_000)),
+        None,
+        "as it is",
+    )
+    audio_channels: int | None = option(
+        "1 for mono, 2 for stereo, of the same", optional(integer(1, 2)), None, "as it is"
+    )
+    audio_format: str = option(
+        "flac, ogg, opus, mp3, wav, or keep, that of the file; for the same",
+        one_of("keep", "flac", "ogg", "opus", "mp3", "wav"),
+        "keep",
+    )
+    min_duration: float = option("seconds; shorter sound or video fails as too_short", number(0), 0.0)
+    max_duration: float | None = option(
+        "seconds; longer sound or video fails as too_long; 0 for no limit", limit(number(0)), None, "no limit"
+    )
+    audio_trim: float = option(
+        "seconds of a sound file that are kept, from its beginning, not of video; 0 for all", number(0), 0.0
+    )
+
+    @property
+    def limits_duration(self) -> bool:
+        """Whether it matters how long a file lasts."""
+        return self.min_duration > 0 or self.max_duration is not None
+
+
+@dataclass(frozen=True, slots=True)
+class VideoOptions:
+    """What becomes of video"""
+
+    video_size: int = option("pixels that the shorter side is made smaller to; 0 keeps it", integer(0, 16_384), 0)
+    video_fps: float | None = option("frames per second", optional(number(0.001, 1000)), None, "as it is")
+    video_format: str = option(
+        "mp4, webm, mkv, or keep, that of the file", one_of("keep", "mp4", "webm", "mkv"), "keep"
+    )
+    clip_seconds: float = option("cut into clips of so many seconds, each a sample; 0 for not", number(0), 0.0)
+    clips_col: str | None = option(
+        "column with [start, end] pairs in seconds, each of which becomes a sample", optional(text), None
+    )
+    frames: int = option("so many images instead of the video, evenly spaced; 0 for none", integer(0, 100_000), 0)
+    frame_interval: float = option("an image every so many seconds instead of the video; 0 for none", number(0), 0.0)
+    video_audio: str = option(
+        "the sound of video: keep, drop, or split, into a further member, .wav or as audio_format says",
+        one_of("keep", "drop", "split"),
+        "keep",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MediaOptions:
+    """All of them, for the steps."""
+
+    files: TransformOptions = dataclasses.field(default_factory=TransformOptions)
+    image: ImageOptions = dataclasses.field(default_factory=ImageOptions)
+    audio: AudioOptions = dataclasses.field(default_factory=AudioOptions)
+    video: VideoOptions = dataclasses.field(default_factory=VideoOptions)
+    given: frozenset[str] = frozenset()  # options that were set explicitly, maybe to their defaults
+
+    def asked(self) -> tuple[str, ...]:
+        """The options that ask for a step: given, or not the default; but for values that turn something off."""
+        return tuple(
+            field.name
+            for group in self._groups()
+            for field in dataclasses.fields(group)
+            if (value := getattr(group, field.name)) is not None
+            and (value != field.default or field.name in self.given)
+            and value != _OFF.get(field.name)
+        )
+
+    def changing(self) -> tuple[str, ...]:
+        """The options that make stored files others than those that arrived."""
+        return tuple(
+            field.name
+            for group in self._groups()
+            for field in dataclasses.fields(group)
+            if field.name in _CHANGING
+            and (value := getattr(group, field.name)) != field.default
+            and (value not in _LEFT_AS_THEY_ARRIVED or field.name == "skip_reencode")
+        )
+
+    def looks_at(self, column: str) -> bool:
+        """Whether a step may look at this column of the list; those of the user's own at any."""
+        own = [step for step in self.files.transform or () if not str(step).startswith("any2ds.")]
+        return bool(own) or column in (self.image.bbox_col, self.video.clips_col)
+
+    def _groups(self) -> tuple[Any, ...]:
+        return (self.files, self.image, self.audio, self.video)
+
+
+@dataclass(frozen=True, slots=True)
+class TransformLimits:
+    """What the steps may take in one process."""
+
+    threads: int = 1
+    timeout: float = 300.0  # seconds for one file; 0 for no limit
+    max_decoded_bytes: int = 2**30
+
+
+MEDIA_GROUPS: tuple[Any, ...] = (TransformOptions, ImageOptions, AudioOptions, VideoOptions)
+
+
+def as_made(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in the `.any2ds/run` of a dataset, completed where an earlier version wrote it. One without
+    `file_size` stored every file as it came."""
+    defaults = {field.name: field.default for group in MEDIA_GROUPS for field in dataclasses.fields(group)}
+    return {**defaults, **options, **({} if "file_size" in options else {"disable_all_reencoding": True})}
+
+
+def given_before(options: Mapping[str, Any], steps: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:
+    """The options that asked for the `steps` of a dataset. An earlier version, which recorded none, had those for
+    images, sound and video in every run."""
+    if steps is not None:
+        return frozenset(name for step in steps for name in step["asked"])
+    if options["disable_all_reencoding"]:
+        return frozenset()
+    return frozenset(field.name for group in MEDIA_GROUPS[1:] for field in dataclasses.fields(group))

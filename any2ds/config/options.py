@@ -1,0 +1,844 @@
+"""Every option of any2ds: declared, defaulted, documented and validated here and nowhere else.
+
+The flags of the command line, the keywords of `download()`, the keys of a `--config` file and the text of
+`--help` are all made from the dataclasses below.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from any2ds.config import presets
+from any2ds.config.media import (
+    MEDIA_GROUPS,
+    AudioOptions,
+    ImageOptions,
+    MediaOptions,
+    TransformLimits,
+    TransformOptions,
+    VideoOptions,
+)
+from any2ds.config.needs import without_effect
+from any2ds.config.parsers import (
+    HashCheck,
+    boolean,
+    byte_count,
+    byte_count_or_0,
+    byte_count_up_to,
+    column_name,
+    column_types,
+    cookie_file,
+    extension,
+    failure_codes,
+    flags,
+    grace,
+    hash_check,
+    header_value,
+    headers,
+    host_pattern,
+    input_format,
+    integer,
+    integer_or_auto,
+    local_folder,
+    metadata_formats,
+    names,
+    nameservers,
+    one_of,
+    option,
+    optional,
+    part,
+    path,
+    proxy,
+    seconds,
+    share,
+    stores,
+    text,
+    url_list,
+)
+from any2ds.config.watch import WatchOptions
+from any2ds.core.errors import OptionError, UsageError, redacted
+from any2ds.core.processes.cores import cores
+from any2ds.core.version import USER_AGENT
+
+log = logging.getLogger(__name__)
+
+_MOST_SHOWN = 100  # values of a list
+
+OVERRIDABLE = (
+    "user_agent",
+    "headers",
+    "cookies",
+    "proxy",
+    "ignore_ssl_certificate",
+    "max_per_host",
+    "host_delay",
+    "max_retry_after",
+    "disallowed_header_directives",
+    "robots",
+)
+"""The options that may be other ones for some hosts."""
+
+
+def host_overrides(value: Any) -> dict[str, dict[str, Any]]:
+    """Host pattern -> option -> value. Raises OptionError that names both, ValueError for what is no such mapping."""
+    if not isinstance(value, Mapping):
+        raise ValueError("a mapping of hosts to options, in a --config file or from Python")
+    fields = {f.name: f for f in dataclasses.fields(FetchOptions)}
+    parsed: dict[str, dict[str, Any]] = {}
+    for written, options in value.items():
+        pattern = host_pattern(written)
+        where = f"hosts: {written}"
+        if pattern in parsed:
+            raise OptionError(f"{where}: stands there twice")
+        if not isinstance(options, Mapping):
+            raise OptionError(f"{where}: must hold options, such as {{max_per_host: 2}}")
+        for name in options:
+            if name not in OVERRIDABLE:
+                near = difflib.get_close_matches(str(name), OVERRIDABLE, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]}?" if near else f"it may be one of {', '.join(OVERRIDABLE)}"
+                what = "is for all hosts alike" if name in _all_names() else "is no option"
+                raise OptionError(f"{where}: {name!r} {what}: {hint}")
+        try:
+            parsed[pattern] = {name: _parse(fields[name], given) for name, given in options.items()}
+        except OptionError as error:
+            raise OptionError(f"{where}: {error}") from None
+    return parsed
+
+
+def _all_names() -> frozenset[str]:
+    return frozenset(info.name for info in declared())
+
+
+# --- the options, by group ---
+
+_ON_THIS_MACHINE = ("multiprocessing", "inline")  # distributors whose workers run where the run does
+MOST_HEADER_BYTES = 300 << 10  # of one answer, interim ones (1xx) included: libcurl's own limit
+_MOST_AUTO = 8192  # transfers in flight that thread_count=auto never exceeds
+_LEAST_SHARE = 1 << 16  # bytes of memory for each of them
+
+
+@dataclass(frozen=True, slots=True)
+class InputOptions:
+    """Which rows"""
+
+    url_list: Any = option(
+        "file, folder, glob or list of them, local or remote; - is standard input", url_list, shown="urls.txt"
+    )
+    input_format: str | None = option(
+        "txt, csv, tsv, json, jsonl or parquet, each also compressed: csv.gz",
+        optional(input_format),
+        None,
+        "from the file name, else txt",
+    )
+    url_col: str = option("column that holds the URLs", text, "url")
+    caption_col: str | None = option("column that holds the captions", optional(text), None)
+    save_additional_columns: tuple[str, ...] | None = option(
+        "columns to carry into the metadata, separated by commas", optional(names), None
+    )
+    shuffle: int | None = option(
+        "a number, the seed: rows come in a random order, of parquet over the whole list, else within 100,000 rows",
+        optional(integer(0, 2**32 - 1)),
+        None,
+        "the order of the list",
+    )
+    column_types: Mapping[str, str] | None = option(
+        "types of these columns, by Arrow's names: id:string,score:float",
+        optional(column_types),
+        None,
+        "those of parquet; else told from the first rows",
+    )
+    on_bad_row: str = option(
+        "a malformed row of the list, or a value that does not have its column's type: fail_row, the row fails as"
+        " bad_row; stop, the list is read up to there",
+        one_of("stop", "fail_row"),
+        "fail_row",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """What is written"""
+
+    preset: str | None = option(
+        "img2dataset: the option names, defaults and metadata of that tool, so that its command lines work",
+        optional(part("presets")),
+        None,
+    )
+    output_folder: str = option("folder for the dataset, local or remote (s3://bucket/name)", path, "files")
+    output_format: str = option("files, webdataset, parquet, tfrecord, arrayrecord or dummy", part("writers"), "files")
+    incremental_mode: str = option(
+        "where there are shards already: incremental makes what is missing; extend puts a new list behind them;"
+        " overwrite removes them first",
+        one_of("incremental", "extend", "overwrite"),
+        "incremental",
+    )
+    metadata_format: tuple[str, ...] = option(
+        "how metadata are stored: parquet always; csv and jsonl as well if asked for", metadata_formats, ("parquet",)
+    )
+    row_group_bytes: int = option(
+        "parquet: a row group ends before its files are more than this; what is read at least to get one of them",
+        byte_count_up_to(2**30, "1GiB"),
+        4 << 20,
+        "4MiB",
+        needs="output_format=parquet",
+    )
+    parquet_data: str = option(
+        "parquet: the column data is plain bytes (binary), or what Hugging Face's datasets decodes as image or audio",
+        one_of("binary", "image", "audio"),
+        "binary",
+        needs="output_format=parquet",
+    )
+    data_column: str = option(
+        "parquet: the column that holds the files",
+        column_name,
+        "data",
+        needs="output_format=parquet|tfrecord|arrayrecord",
+    )
+    tfrecord_compression: str = option(
+        "of tfrecord shards: none, or gzip", one_of("none", "gzip"), "none", needs="output_format=tfrecord"
+    )
+    number_sample_per_shard: int = option("rows in a shard", integer(1), 10000)
+    oom_shard_count: int = option("digits of the shard number", integer(1, 18), 5)
+    file_ext: str = option("extension of the stored files; auto: by their content", extension, "auto")
+    compute_md5: bool = option("md5 of each file into the metadata", boolean, True)
+    compute_hash: str | None = option(
+        "a further hash into the metadata: md5, sha256 or sha512", optional(one_of("md5", "sha256", "sha512")), None
+    )
+    verify_hash: HashCheck | None = option(
+        "column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]",
+        optional(hash_check),
+        None,
+    )
+    on_hash_mismatch: str = option(
+        "a file with another hash is: fail_row, a failed row; drop, not stored; flag, stored and marked",
+        one_of("drop", "flag", "fail_row"),
+        "fail_row",
+        needs="verify_hash",
+    )
+    dedupe: str = option(
+        "a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each",
+        one_of("shard", "run", "none"),
+        "shard",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """How it is stored"""
+
+    staging_dir: str | None = option(
+        "folder on this machine where shards are made, and files wait, before they are published",
+        optional(local_folder),
+        None,
+        ".any2ds/tmp in a local output folder, else the system's temp folder",
+    )
+    fsync: bool = option(
+        "wait until the disk has what is published, so that a power failure leaves no shard half", boolean, True
+    )
+    min_free_bytes: int | None = option(
+        "the run ends when less is free where shards are staged or stored; 0: only when the disk is full",
+        optional(byte_count_or_0),
+        None,
+        "256MiB, but no more than 2 % of the disk",
+    )
+    max_staging_bytes: int = option(
+        "bytes of shards, per process, beyond which fetching waits as long as finished ones wait for a slow store",
+        byte_count,
+        16 << 30,
+        "16GiB",
+    )
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    """How it is fetched"""
+
+    fetcher: str = option(
+        "engine for http(s): curl, or requests (slower; adapters and auth of your own)",
+        one_of("curl", "requests"),
+        "curl",
+    )
+    thread_count: int | Literal["auto"] = option(
+        "transfers in flight per process (from 64 on, as many again may wait for silent hosts); auto: as many as bring"
+        " more",
+        integer_or_auto(1, 100_000),
+        256,
+    )
+    timeout: float = option(
+        "seconds until the first byte of a body, connecting and redirects included, and between its bytes",
+        seconds,
+        10.0,
+    )
+    total_timeout: float | None = option(
+        "seconds for one attempt, body included; 0 for no limit",
+        optional(seconds),
+        None,
+        "grows with the size: timeout and a second for each 8 KiB received",
+    )
+    outage_patience: float = option(
+        "seconds to wait when nothing answers any more, before the run is given up", seconds, 600.0
+    )
+    retries: int = option("further attempts after one that failed for a passing reason", integer(0), 0)
+    connect_timeout: float = option(
+        "seconds until connected, name look-up included; 0 for no limit of its own", seconds, 0.0
+    )
+    stall_timeout: float = option("seconds that a transfer may be slower than min_speed; 0 for no limit", seconds, 30.0)
+    min_speed: int = option("bytes per second below which a transfer counts as stalled", byte_count, 100)
+    max_per_host: int = option(
+        "transfers at once to one host, at most", integer(1), 1_000_000, "no limit but what it bears"
+    )
+    host_delay: float = option("seconds between two transfers to one host, at least", seconds, 0.0)
+    max_retry_after: float = option("seconds that a host may make us wait (Retry-After)", seconds, 120.0)
+    watchdog_timeout: float | None = option(
+        "seconds in which nothing at all moves, after which rows are given up; 0 for never",
+        optional(seconds),
+        None,
+        "one attempt, the longest waits that the other options allow, and 30 s",
+    )
+    max_redirects: int = option("redirects followed", integer(0, 100), 10)
+    max_header_bytes: int = option(
+        "an answer whose headers are longer fails as headers_too_large; at most 300KiB, what libcurl takes",
+        byte_count_up_to(MOST_HEADER_BYTES, "300KiB"),
+        MOST_HEADER_BYTES,
+        "300KiB",
+    )
+    max_file_bytes: int = option(
+        "bodies bigger than this, as they come over the network or decoded, fail as too_large",
+        byte_count,
+        2**30,
+        "1GiB",
+    )
+    max_content_ratio: int = option(
+        "a body with a Content-Encoding (gzip …) that decodes to more than so many times its bytes, and to more than"
+        " 16MiB, fails as too_large",
+        integer(1),
+        200,
+    )
+    max_buffered_bytes: int = option(
+        "memory for bodies, per process; beyond it they wait on disk", byte_count, 2**30, "1GiB"
+    )
+    user_agent: str = option("how any2ds introduces itself to servers", header_value, USER_AGENT)
+    headers: tuple[str, ...] | None = option(
+        "further request headers: 'Referer: https://a, X-Key: b'", optional(headers), None, is_secret=True
+    )
+    cookies: str | None = option("cookie file in Netscape's format", optional(cookie_file), None)
+    proxy: str | None = option(
+        "proxy for all requests: http://, https://, socks5:// or socks5h://", optional(proxy), None, is_secret=True
+    )
+    nameservers: tuple[str, ...] | None = option(
+        "name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system",
+        optional(nameservers),
+        None,
+        "those of the system",
+    )
+    ignore_ssl_certificate: bool = option(
+        "accept any certificate of a server (those of proxies are verified)", boolean, False
+    )
+    disallowed_header_directives: tuple[str, ...] | None = option(
+        "X-Robots-Tag directives that exclude a file; None for none",
+        optional(names),
+        ("noai", "noimageai", "noindex", "noimageindex"),
+        "noai,noimageai,noindex,noimageindex",
+    )
+    robots: str = option(
+        "robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere",
+        one_of("public", "respect", "ignore"),
+        "public",
+    )
+    block_private_addresses: bool = option(
+        "refuse loopback, private addresses and file://, for lists of strangers", boolean, False
+    )
+    allow_link_local: bool = option("fetch from link-local addresses, cloud metadata among them", boolean, False)
+    hosts: Mapping[str, Mapping[str, Any]] | None = option(
+        "other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}}",
+        optional(host_overrides),
+        None,
+        is_secret=True,
+    )
+
+    @property
+    def most_transfers(self) -> int:
+        """Transfers that there may ever be in flight, as far as the options say."""
+        if self.thread_count != "auto":
+            return self.thread_count
+        return max(1, min(_MOST_AUTO, self.max_buffered_bytes // 2 // _LEAST_SHARE))
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How the work is shared out"""
+
+    processes_count: int | None = option(
+        "worker processes, no more than there are shards",
+        optional(integer(1, 1024)),
+        None,
+        "number of cores; on a cluster: what it can run at a time",
+    )
+    distributor: str = option(
+        "multiprocessing; pyspark, ray or beam, which run on clusters; or inline for debugging",
+        part("distributors"),
+        "multiprocessing",
+    )
+    ray_address: str | None = option(
+        "the cluster: host:port, ray://host:10001, or auto for the one that this machine is in",
+        optional(text),
+        None,
+        "RAY_ADDRESS if that is set, else one on this machine that ends with the run",
+        needs="distributor=ray",
+    )
+    beam_options: tuple[str, ...] | None = option(
+        "what Beam's PipelineOptions take: --runner=DataflowRunner,--project=...; a list for values with ,-- in them",
+        optional(flags),
+        None,
+        "this machine",
+        is_secret=True,  # there are keys of stores among them
+        needs="distributor=beam",
+    )
+    subjob_size: int = option(
+        "shards that a cluster is given in one job", integer(1), 1000, needs="distributor=pyspark|beam"
+    )
+    max_shard_retry: int = option(
+        "further tries at a shard that failed as a whole, or whose worker process died", integer(0, 1000), 3
+    )
+    grace: float = option(
+        "seconds that open shards may take to be finished after Ctrl-C or SIGTERM; 0 stops at once", grace, 10.0
+    )
+    transform_threads: int | None = option(
+        "threads per process that decode and encode",
+        optional(integer(1, 1024)),
+        None,
+        "cores / processes; 1 on a cluster",
+    )
+    transform_timeout: float = option(
+        "seconds for one file, or batch, after which its row fails as transform_timeout; 0 for no limit", seconds, 300.0
+    )
+    max_decoded_bytes: int = option(
+        "memory for files being decoded, per process; one that needs more waits until it is alone",
+        byte_count,
+        2**30,
+        "1GiB",
+    )
+    log_level: str = option("debug, info, warning or error", one_of("debug", "info", "warning", "error"), "warning")
+    quiet: bool = option("no progress and no report on the terminal", boolean, False)
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether the workers run where the run does."""
+        return self.distributor in _ON_THIS_MACHINE
+
+    @property
+    def transform_limits(self) -> TransformLimits:
+        # The cores of this machine say nothing of those of a cluster, which gives a task one unless told otherwise.
+        is_here = self.is_on_this_machine
+        threads = self.transform_threads or (-(-cores() // (self.processes_count or cores())) if is_here else 1)
+        return TransformLimits(threads, self.transform_timeout, self.max_decoded_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOptions:
+    """How several runs make a dataset together"""
+
+    rank: int | None = option(
+        "number of this run among those that make the dataset together, from 0: it makes each world_size-th shard",
+        optional(integer(0)),
+        None,
+        "on the command line, as Slurm, torchrun or Kubernetes say: SLURM_PROCID, RANK, JOB_COMPLETION_INDEX",
+    )
+    world_size: int | None = option(
+        "how many they are; 1 to have the folder alone, whatever the environment says",
+        optional(integer(1)),
+        None,
+        "SLURM_NTASKS, WORLD_SIZE",
+    )
+    claim: str | None = option(
+        "store: any number of runs make the dataset together, each taking the next shard that none has taken; who has "
+        "which is kept in the output folder, on a disk or an object store",
+        optional(one_of("store")),
+        None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FinishOptions:
+    """Which dataset"""
+
+    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+    report: bool = option("write report.html into the folder", boolean, True)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryOptions:
+    """Which rows are tried again"""
+
+    output_folder: str = option("folder of the dataset, local or remote", path, shown="dataset")
+    codes: tuple[str, ...] = option(
+        "failures to try again: codes, http_<status>, http_4xx, http_5xx, transient (those that may have passed), all",
+        failure_codes,
+        ("transient",),
+        "transient",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """What is verified"""
+
+    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    sample: str | None = option(
+        "shards whose contents are read, picked at random: 1%, or a number of them; the files and counts of all are"
+        " checked",
+        optional(share),
+        None,
+        "all",
+    )
+    seed: int | None = option(
+        "picks the same shards again", optional(integer(0)), None, "another one each time", needs="sample"
+    )
+    repair: bool = option("put broken shards back to be done: remove their files, the stats first", boolean, False)
+    json: str | None = option("file for the whole report as JSON, - for standard output", optional(path), None)
+    processes_count: int | None = option(
+        "processes that read shards, no more than there are shards", optional(integer(1, 1024)), None, "number of cores"
+    )
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+    quiet: bool = option("no progress on the terminal", boolean, False)
+
+
+@dataclass(frozen=True, slots=True)
+class InspectOptions:
+    """What is looked at"""
+
+    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    samples: int = option("rows that are shown", integer(0, 1000), 5)
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+    json: str | None = option("file for all of it as JSON, - for standard output", optional(path), None)
+
+
+@dataclass(frozen=True, slots=True)
+class CardOptions:
+    """What the card says"""
+
+    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    pretty_name: str | None = option("name of the dataset for people", optional(text), None, "that of the folder")
+    license: str | None = option(
+        "of the dataset, as the Hugging Face Hub calls it: cc-by-4.0, cc0-1.0, mit …; any other is called other there",
+        optional(text),
+        None,
+    )
+    language: tuple[str, ...] | None = option("of captions and texts, as codes: en, de", optional(names), None)
+    output: str | None = option(
+        "file for the card, - for standard output", optional(path), None, "README.md in the folder of the dataset"
+    )
+    force: bool = option("replace a README.md that any2ds did not write", boolean, False)
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """What is reported"""
+
+    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    format: str = option(
+        "html, a page; md, for pull requests; or json, the figures", one_of("html", "md", "json"), "html"
+    )
+    output: str | None = option(
+        "file to write to, - for standard output",
+        optional(path),
+        None,
+        "report.html in the folder; of md and json, standard output",
+    )
+    samples: int = option("samples that the page shows", integer(0, 1000), 64, needs="format=html")
+    open: bool = option("show the page in a browser", boolean, False, needs="format=html")
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All options of a run, by group."""
+
+    input: InputOptions
+    output: OutputOptions
+    storage: StorageOptions
+    files: TransformOptions
+    image: ImageOptions
+    audio: AudioOptions
+    video: VideoOptions
+    fetch: FetchOptions
+    run: RunOptions
+    share: ShareOptions
+    watch: WatchOptions
+    given: frozenset[str] = frozenset()  # names of the options that were set explicitly
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Config:
+        """Parses and checks flat `options`; `config` among them names a file with more, over which the others win.
+
+        Raises OptionError that names the option and what it takes.
+        """
+        options = with_config_file(options, GROUPS)
+        given = _given(options, GROUPS)
+        groups = [_parse_group(given, group) for group in GROUPS]
+        for ignored in check_effects(options, groups):
+            log.warning("%s", ignored)
+        config = dataclasses.replace(cls(*groups), given=frozenset(given))
+        of_steps = (config.image.bbox_col, config.video.clips_col)
+        _check_columns_of_steps(config)
+        config = dataclasses.replace(config, input=_with_columns(config.input, of_steps))
+        _check_data_column(config)
+        return config
+
+    def to_options(self) -> dict[str, Any]:
+        """The flat options again."""
+        return flat([getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "given"])
+
+    @property
+    def media(self) -> MediaOptions:
+        return MediaOptions(self.files, self.image, self.audio, self.video, self.given)
+
+
+GROUPS: tuple[Any, ...] = (
+    InputOptions,
+    OutputOptions,
+    StorageOptions,
+    *MEDIA_GROUPS,
+    FetchOptions,
+    RunOptions,
+    ShareOptions,
+    WatchOptions,
+)
+"""Those of `download`. Other commands have others, and some in common with it."""
+
+RETRY_GROUPS: tuple[Any, ...] = (RetryOptions, StorageOptions, FetchOptions, RunOptions, WatchOptions)
+"""Those of `retry`."""
+
+
+def _check_data_column(config: Config) -> None:
+    """Raises OptionError if the files cannot be called so."""
+    taken, output_format = config.output.data_column, config.output.output_format
+    if taken in (config.input.save_additional_columns or ()):
+        raise OptionError(f"save_additional_columns: {taken!r} is the column of the files (data_column)")
+    is_own = config.output.preset is not None and taken == config.output.file_ext  # which tells readers what it is
+    if taken != "data" and output_format in ("tfrecord", "arrayrecord") and not is_own:
+        raise OptionError(f"output_format={output_format}: the file is in 'data' of its records: --data_column=data")
+
+
+def _check_columns_of_steps(config: Config) -> None:
+    """Raises OptionError for a column that steps would look for in vain: what was to be blurred would not be."""
+    named = {"bbox_col": config.image.bbox_col, "clips_col": config.video.clips_col}
+    taken = {config.input.url_col: "url_col", config.input.caption_col: "caption_col"}
+    for name, column in named.items():
+        if column is not None and column in taken:
+            raise OptionError(f"{name}: {column!r} is {taken[column]} already")
+
+
+def _with_columns(input: InputOptions, columns: Sequence[str | None]) -> InputOptions:
+    """Columns that steps ask for are carried like the additional ones, so that a retry finds them in the metadata."""
+    carried = input.save_additional_columns or ()
+    missing = [name for name in columns if name is not None and name not in carried]
+    return dataclasses.replace(input, save_additional_columns=(*carried, *missing)) if missing else input
+
+
+def parse_groups(options: Mapping[str, Any], groups: Sequence[Any]) -> list[Any]:
+    """One object for each of `groups`, from flat `options`; `config` among them names a file with more.
+
+    Raises OptionError that names the option and what it takes.
+    """
+    given = _given(options, groups)
+    return [_parse_group(given, group) for group in groups]
+
+
+def _given(options: Mapping[str, Any], groups: Sequence[Any]) -> dict[str, Any]:
+    """All options that are set: by `options`, the file that `config` among them names, and a preset."""
+    given = with_config_file(options, groups)
+    if makes_datasets(groups):
+        given = presets.applied(given)
+    check_names(given, groups)
+    return given
+
+
+def with_config_file(options: Mapping[str, Any], groups: Sequence[Any]) -> dict[str, Any]:
+    """`options` with those of the file that `config` among them names. Raises OptionError."""
+    given = dict(options)
+    if (file := given.pop("config", None)) is not None:
+        given = {**read_config_file(str(file), groups), **given}
+    return given
+
+
+def check_effects(options: Mapping[str, Any], groups: Sequence[Any]) -> list[str]:
+    """Raises OptionError for the first of the given `options` that has no effect beside the others.
+
+    `groups` are the options as parsed. Returns what the tool of a preset accepts without effect, as text.
+    """
+    given = {name: value for name, value in options.items() if name != "config"}
+    recipe = presets.find(given.get("preset"))
+    renamed = recipe.renamed if recipe else {}
+    named = {renamed.get(name, name): name for name in given}  # our names -> as they were given
+    names = named.keys()
+    # A file that `config` still names was written for `download`, which judges it.
+    is_set = presets.applied(given) if recipe else with_config_file(options, [type(group) for group in groups])
+    ignored = []
+    for name, reason in without_effect(names, groups, is_set.keys()):
+        if recipe is None or name not in recipe.tolerated:
+            raise OptionError(reason)
+        if name in is_set:
+            ignored.append(reason.replace(name, named[name], 1))
+    if left_out := sorted((names - is_set.keys()) & _all_names()):
+        ignored.append(f"no effect with disable_all_reencoding: {', '.join(named[name] for name in left_out)}")
+    _check_quality(names, groups)
+    return ignored
+
+
+def _check_quality(names: Collection[str], groups: Sequence[Any]) -> None:
+    """Raises OptionError for an `encode_quality` that png does not have. Its default is for the other formats."""
+    image = next((group for group in groups if isinstance(group, ImageOptions)), ImageOptions())
+    if "encode_quality" in names and image.encode_format == "png" and image.encode_quality > 9:
+        raise OptionError(
+            f"encode_quality={image.encode_quality}: for png it is how hard it is compressed, from 0 to 9"
+        )
+
+
+def flat(groups: Sequence[Any]) -> dict[str, Any]:
+    """The options of these objects, one for each group, by name."""
+    return {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
+
+
+def public(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as they may be shown to anybody, as plain JSON: without those that are secret, or lists given as data."""
+    hidden = {
+        f.name for group in (*GROUPS, *RETRY_GROUPS) for f in dataclasses.fields(group) if f.metadata["is_secret"]
+    }
+    return {name: _public(value) for name, value in options.items() if name not in hidden}
+
+
+def _public(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {redacted(str(name)): _public(each) for name, each in value.items()}
+    if isinstance(value, (tuple, list)) and len(value) > _MOST_SHOWN:  # URLs, most probably
+        return f"{len(value):,} values"
+    if isinstance(value, (tuple, list)) and all(isinstance(each, (str, int, float, bool, Path)) for each in value):
+        return [_public(str(each) if isinstance(each, Path) else each) for each in value]
+    return type(value).__name__
+
+
+def makes_datasets(groups: Sequence[Any]) -> bool:
+    """Whether these are the options of a command for which there are presets."""
+    return InputOptions in groups
+
+
+def _parse_group(given: Mapping[str, Any], group: Any) -> Any:
+    values = {f.name: _parse(f, given[f.name]) for f in dataclasses.fields(group) if f.name in given}
+    for f in dataclasses.fields(group):
+        if f.default is MISSING and f.name not in values:
+            example = f.metadata["shown"] or "..."
+            raise OptionError(f"{f.name} is missing: --{f.name}={example} (any2ds --help lists the options)")
+    return group(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class OptionInfo:
+    """One option as the command line and the documentation show it."""
+
+    name: str
+    group: str
+    help: str
+    default: Any  # MISSING where it has none
+    shown: str  # the default in words
+    is_flag: bool  # True or False, so that `--name` and `--noname` work
+    needs: str  # without which it has no effect: see `needs.py`
+
+
+def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
+    """Every option, in the order of the groups."""
+    for group in groups:
+        for f in dataclasses.fields(group):
+            shown = "required" if f.default is MISSING else f.metadata["shown"] or str(f.default)
+            needs = f.metadata["needs"]
+            help = f"{f.metadata['help']} (needs {needs})" if needs else f.metadata["help"]
+            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, f.metadata["parse"] is boolean, needs)
+
+
+_DECIDED = (InputOptions, OutputOptions, *MEDIA_GROUPS)  # what is in a dataset, for the commands that find one there
+
+
+def _names_of(groups: Sequence[Any]) -> frozenset[str]:
+    return frozenset(f.name for group in groups for f in dataclasses.fields(group))
+
+
+def check_names(given: Mapping[str, Any] | Sequence[str], groups: Sequence[Any] = GROUPS) -> None:
+    """Raises OptionError for the first name in `given` that is no option, with the nearest one that is."""
+    known = [info.name for info in declared(groups)]
+    for name in given:
+        if name not in known:
+            if name in _names_of(_DECIDED):
+                raise OptionError(f"{name!r} cannot be given here: it was decided when the dataset was made")
+            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else "any2ds --help lists the options"
+            raise OptionError(f"unknown option {name!r}: {hint}")
+
+
+def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any]:
+    """The flat options in a YAML or JSON file. Raises OptionError if it cannot be read as such.
+
+    Of a file for `download` other commands take what is theirs as well.
+    """
+    import yaml
+
+    try:
+        written = Path(path).expanduser().read_text(encoding="utf-8-sig")
+        try:
+            content = json.loads(written)  # YAML takes most of JSON, but no tabs
+        except ValueError:
+            content = yaml.safe_load(written)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise OptionError(f"config file {path!r} cannot be read: {' '.join(str(error).split())}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise OptionError(f"config file {path!r} must hold `option: value` lines")
+    foreign = presets.foreign_options()
+    try:
+        check_names([name for name in content if name not in foreign], (*GROUPS, *groups))
+        if makes_datasets(groups):
+            return content  # whether there is a preset that has its foreign names is known with the other options
+        content = presets.applied(content)
+    except OptionError as error:
+        raise OptionError(f"config file {path!r}: {error}") from None
+    own = _names_of(groups)
+    return {name: value for name, value in content.items() if name in own}
+
+
+def _parse(f: dataclasses.Field[Any], value: Any) -> Any:
+    try:
+        return f.metadata["parse"](value)
+    except UsageError:
+        raise
+    except ValueError as error:
+        shown = f.name if f.metadata["is_secret"] else f"{f.name}={value!r}"
+        raise OptionError(f"{shown} cannot be: it takes {error}") from None
+
+
+__all__ = [
+    "Config",
+    "FetchOptions",
+    "HashCheck",
+    "InputOptions",
+    "OptionInfo",
+    "OutputOptions",
+    "RunOptions",
+    "StorageOptions",
+    "WatchOptions",
+    "check_names",
+    "declared",
+]

@@ -1,0 +1,535 @@
+"""What the values of options may be: small parsers, and the only place where values are checked.
+
+Each turns what a person gave (text from the command line, any value from Python or YAML) into the option's type, and
+raises ValueError with the words for what it would have taken.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from any2ds.core import codes, plugins
+from any2ds.core.cookies import CookieJar
+from any2ds.core.errors import OptionError
+
+Parser = Callable[[Any], Any]
+"""Turns what a person gave (text from the command line, any value from Python or YAML) into the option's type.
+
+Raises ValueError with the words for what it would have taken."""
+
+
+def option(
+    help: str,
+    parse: Parser,
+    default: Any = MISSING,
+    shown: str | None = None,
+    is_secret: bool = False,
+    needs: str = "",
+) -> Any:
+    """A dataclass field that is an option. `shown` replaces the default in the help where it is not a plain value; for
+    one without a default it is an example.
+
+    The value of one that `is_secret` is never repeated in an error message. Without what it `needs` (see `needs.py`)
+    the option has no effect, and is refused.
+    """
+    metadata = {"help": help, "parse": parse, "shown": shown, "is_secret": is_secret, "needs": needs}
+    return field(default=default, repr=not is_secret, metadata=metadata)
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a text that is not empty")
+    return value
+
+
+def optional(parse: Parser) -> Parser:
+    """Also takes None. An empty text is refused: it comes from a variable that is not set, and whoever wrote that
+    variable wanted something."""
+
+    def parse_or_none(value: Any) -> Any:
+        if isinstance(value, str):
+            if not value.strip():
+                raise ValueError("a value that is not empty, or None for none")
+            if value in ("None", "none", "null"):
+                return None
+        return None if value is None else parse(value)
+
+    return parse_or_none
+
+
+def boolean(value: Any) -> bool:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    try:
+        return words[str(value).lower()]
+    except KeyError:
+        raise ValueError("True or False") from None
+
+
+def integer(at_least: int, at_most: int | None = None) -> Parser:
+    wanted = f"a whole number of at least {at_least}" + (f" and at most {at_most}" if at_most else "")
+
+    def parse(value: Any) -> int:
+        number = float(value) if not isinstance(value, bool) else None
+        if number is None or number != int(number) or number < at_least or (at_most and number > at_most):
+            raise ValueError
+        return int(number)
+
+    return _wanting(wanted, parse)
+
+
+def number(at_least: float, at_most: float = math.inf) -> Parser:
+    wanted = f"a number of at least {at_least:g}" + (f" and at most {at_most:g}" if at_most < math.inf else "")
+
+    def parse(value: Any) -> float:
+        found = float(value) if not isinstance(value, bool) else math.nan
+        if not at_least <= found <= at_most:
+            raise ValueError
+        return found
+
+    return _wanting(wanted, parse)
+
+
+def seconds(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number < 1e9:
+        raise ValueError("a number of seconds, 0 for no limit")
+    return number
+
+
+def limit(parse: Parser) -> Parser:
+    """An optional limit; 0 means no limit, and is None like a limit that is not given."""
+    return lambda value: optional(parse)(value) or None
+
+
+def share(value: Any) -> str:
+    """`1%`, `0.5%`, or a whole number; in Python also a fraction below 1."""
+    words = "a part such as 1%, or a number of shards such as 20"
+    if isinstance(value, float) and 0 < value < 1:
+        value = f"{round(value * 100, 10):f}%"
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(value).strip(), re.ASCII)
+    if found is None or float(found[1]) == 0 or (found[2] and float(found[1]) > 100):
+        raise ValueError(words)
+    if not found[2] and "." in found[1]:
+        raise ValueError(words)
+    return found[0]
+
+
+_UNITS = {
+    "": 1,
+    "k": 1000,
+    "m": 1000**2,
+    "g": 1000**3,
+    "t": 1000**4,
+    "ki": 1024,
+    "mi": 1024**2,
+    "gi": 1024**3,
+    "ti": 1024**4,
+}
+
+
+def grace(value: Any) -> float:
+    try:
+        return seconds(value)
+    except ValueError:
+        raise ValueError("a number of seconds, 0 to stop at once") from None
+
+
+def byte_count(value: Any) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?i?)b?", str(value).strip().lower())
+    if match is None or match[2] not in _UNITS or (size := int(float(match[1]) * _UNITS[match[2]])) < 1:
+        raise ValueError("a size such as 500000, 200MB or 1GiB")
+    return size
+
+
+def byte_count_up_to(most: int, shown: str) -> Parser:
+    def parse(value: Any) -> int:
+        if (size := byte_count(value)) > most:
+            raise ValueError(f"a size of at most {shown}")
+        return size
+
+    return parse
+
+
+def byte_count_or_0(value: Any) -> int:
+    """A size, which may be 0 here."""
+    try:
+        return 0 if float(value) == 0 else byte_count(value)
+    except (TypeError, ValueError):
+        return byte_count(value)
+
+
+def local_folder(value: Any) -> str:
+    found = path(value)
+    if "://" in found:
+        raise ValueError("a folder of this machine")
+    return found
+
+
+def words(value: Any) -> tuple[Any, ...]:
+    """One, or several separated by commas; from Python also functions, which pass as they are."""
+    several = value if isinstance(value, Sequence) and not isinstance(value, str) else None
+    if several is None:
+        return names(value) if isinstance(value, str) else (_callable(value),)
+    return tuple(part if isinstance(part, str) and part.strip() else _callable(part) for part in several)
+
+
+def _callable(value: Any) -> Any:
+    if not callable(value):
+        raise ValueError("module:function or file.py:function, several separated by commas")
+    return value
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """`a,b`, `[a, b]`, `["a", "b"]` or a list: people should not have to quote JSON in a shell."""
+    if isinstance(value, str):
+        outer = re.fullmatch(r"\s*(?:\[(.*)\]|\((.*)\))\s*", value)
+        inner = value if outer is None else outer[1] if outer[1] is not None else outer[2]
+        value = [part.strip().strip("\"'") for part in inner.split(",")]
+    found = tuple(value)
+    if not all(isinstance(part, str) and part.strip() for part in found):
+        raise ValueError("names separated by commas")
+    return found
+
+
+def flags(value: Any) -> tuple[str, ...]:
+    """Flags of another program: `--a=1,--b`, `["--a=1", "--b"]` or a list. A comma separates two where `--` follows."""
+    if isinstance(value, str):
+        try:
+            listed = json.loads(value)
+        except ValueError:
+            listed = re.split(r"\s*,\s*(?=--)", value.strip())
+        value = listed
+    found = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else ()
+    if not found or not all(isinstance(flag, str) and re.match(r"--\w", flag) for flag in found):
+        raise ValueError("flags such as --name=value,--other=value, or a list of them")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class HashCheck:
+    """Which hash of each file is known beforehand, and where it stands."""
+
+    column: str  # of the url list
+    kind: str  # md5, sha256 or sha512
+
+    def __str__(self) -> str:
+        return f"{self.column}:{self.kind}"
+
+
+def hash_check(value: Any) -> HashCheck:
+    """`column:kind`, `[column, kind]`, `["column", "kind"]` or a list of both."""
+    wanted = "a column and what it holds, md5, sha256 or sha512: column:sha256"
+    if isinstance(value, HashCheck):
+        return value
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            outer = re.fullmatch(r"\s*(?:\[(.*)\]|\((.*)\))\s*", value)
+            inner = value if outer is None else outer[1] if outer[1] is not None else outer[2]
+            match = re.fullmatch(r"(.*)[:,]([^:,]*)", inner, re.DOTALL)  # the name of a column may contain either
+            value = [part.strip().strip("\"'") for part in match.groups()] if match else []
+    if not isinstance(value, Sequence) or len(value) != 2 or not all(isinstance(part, str) for part in value):
+        raise ValueError(wanted)
+    column, kind = value[0], value[1].strip().lower().replace("-", "")
+    if not column or kind not in ("md5", "sha256", "sha512"):
+        raise ValueError(wanted)
+    return HashCheck(column, kind)
+
+
+def url_list(value: Any) -> Any:
+    """A path, or several; Arrow tables, arrays and Python lists pass as they are, since `sources` decides what they
+    mean."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, str):
+        return _written_list(value) if value.startswith("[") and value.endswith("]") else text(value)
+    if isinstance(value, Mapping) or value is None or isinstance(value, (bool, int, float, bytes)):
+        raise ValueError("a path, a list of paths, a list of URLs or an Arrow table")
+    if isinstance(value, Sequence):
+        return list(value)
+    return value
+
+
+def _written_list(written: str) -> list[Any]:
+    """`[a.txt, b.txt]`, or JSON. Without a URL in it, it is a list of files: a misspelt name must not become a row."""
+    try:
+        parts = list(json.loads(written))
+    except ValueError:
+        parts = list(names(written))
+    if all(isinstance(part, str) and part and "://" not in part for part in parts):
+        return [Path(part) for part in parts]
+    return parts
+
+
+def column_name(value: Any) -> str:
+    """That of the files, beside those of the metadata."""
+    from any2ds.core.metadata import RESERVED_COLUMNS  # which brings pyarrow
+
+    if text(value) in RESERVED_COLUMNS - {"data"} | {"url", "caption"}:
+        raise ValueError("a name that no column of the metadata has")
+    return str(value)
+
+
+def path(value: Any) -> str:
+    return text(str(value) if isinstance(value, Path) else value)
+
+
+def one_of(*allowed: str) -> Parser:
+    return _among(lambda: allowed)
+
+
+def part(kind: str) -> Parser:
+    """The name of a part that the registry knows."""
+    return _among(lambda: plugins.names(kind))
+
+
+COMPRESSIONS = ("gz", "bz2", "xz", "zst", "lz4", "br")
+"""The suffixes of lists that can be decompressed."""
+
+
+def split_format(name: str | None) -> tuple[str | None, str | None]:
+    """Format and compression of what `input_format` takes: `csv.gz` is csv and gz."""
+    format, _, compression = (name or "").partition(".")
+    return format or None, compression or None
+
+
+def input_format(value: Any) -> str:
+    """The name of a reader, also with the suffix of a compression: `csv`, `csv.gz`."""
+    reader, suffix = split_format(str(value))
+    format = part("readers")(reader)
+    if suffix is not None and suffix not in COMPRESSIONS:
+        raise ValueError(f"{format}, or {format} with one of {', '.join(f'.{name}' for name in COMPRESSIONS)}")
+    return f"{format}.{suffix}" if suffix else format
+
+
+_TYPES = {"int": "int64", "float": "float64", "double": "float64", "timestamp": "timestamp[us]", "text": "string"}
+
+
+def arrow_type(name: str) -> Any:
+    """The Arrow type called so. Raises ValueError for another name."""
+    import pyarrow as pa
+
+    return pa.type_for_alias(_TYPES.get(name, name))
+
+
+def column_types(value: Any) -> dict[str, str]:
+    """Column -> name of its Arrow type: `id:string,score:float`, JSON, or a mapping."""
+    wanted = (
+        "columns and their types, such as id:string,score:float: string, int, float, bool, date32, timestamp, or "
+        "another name that Arrow has for a type without parts"
+    )
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = dict(part.rpartition(":")[::2] for part in names(value))
+    if not isinstance(value, Mapping):
+        raise ValueError(wanted)
+    found = {}
+    for column, given in value.items():
+        name = str(given).strip()
+        try:
+            arrow_type(name)
+        except ValueError:
+            raise ValueError(f"{wanted}; {name!r} is none") from None
+        if not column or not isinstance(column, str):
+            raise ValueError(wanted)
+        found[column.strip()] = _TYPES.get(name, name)
+    return found
+
+
+def parts(kind: str) -> Parser:
+    """Names of parts that the registry knows, each once: a list, or words with commas between them."""
+    known = part(kind)
+    return lambda value: tuple(dict.fromkeys(known(name) for name in names(value)))
+
+
+def _among(allowed: Callable[[], tuple[str, ...]]) -> Parser:
+    def parse(value: Any) -> str:
+        if value not in allowed():
+            near = difflib.get_close_matches(str(value), allowed(), n=1)
+            raise ValueError(f"one of {', '.join(allowed())}" + (f" (did you mean {near[0]}?)" if near else ""))
+        return str(value)
+
+    return parse
+
+
+def _wanting(wanted: str, parse: Parser) -> Parser:
+    def parse_or_say(value: Any) -> Any:
+        try:
+            return parse(value)
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(wanted) from None
+
+    return parse_or_say
+
+
+def integer_or_auto(at_least: int, at_most: int) -> Parser:
+    number = integer(at_least, at_most)
+
+    def parse(value: Any) -> int | str:
+        try:
+            return "auto" if value == "auto" else int(number(value))
+        except ValueError as error:
+            raise ValueError(f"auto, or {error}") from None
+
+    return parse
+
+
+def extension(value: Any) -> str:
+    """A file extension without its dot; no dot in it, since webdataset cuts a member's name at the first one."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,16}", value):
+        raise ValueError("auto, or an extension of letters and digits such as flat")
+    return value
+
+
+def headers(value: Any) -> tuple[str, ...]:
+    """`Name: value, Name: value`, a mapping, or a list of `Name: value`."""
+    if isinstance(value, Mapping):
+        value = [f"{name}: {content}" for name, content in value.items()]
+    elif isinstance(value, str):
+        value = re.split(r",\s*(?=[A-Za-z0-9-]+:\s)", value)
+    found = tuple(header_value(part) for part in value)
+    if not all(re.match(r"[A-Za-z0-9-]+:\s", part) for part in found):
+        raise ValueError("headers such as 'Referer: https://example.org'")
+    return found
+
+
+METADATA_FORMATS = ("parquet", "csv", "jsonl")
+
+
+def metadata_formats(value: Any) -> tuple[str, ...]:
+    """Each once, parquet first."""
+    found = names(value)
+    if not set(found) <= set(METADATA_FORMATS):
+        raise ValueError(f"{' or '.join(METADATA_FORMATS)}, or several of them separated by commas")
+    return tuple(name for name in METADATA_FORMATS if name == "parquet" or name in found)
+
+
+def cookie_file(value: Any) -> str:
+    """The path of a file that has been read as cookies, so that a bad one is known before the start."""
+    wanted = "a cookie file in Netscape's format"
+    try:
+        CookieJar.read(str(value))
+    except OSError as error:
+        raise ValueError(f"{wanted}, and it cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{wanted}, and {error}") from None
+    return str(value)
+
+
+_PROXIES = ("http", "https", "socks4", "socks4a", "socks5", "socks5h")
+
+
+def proxy(value: Any) -> str:
+    """`http://host:port`, with a user name and a password if need be; `host:port` is an http proxy."""
+    import ada_url
+
+    wanted = f"a URL such as http://proxy:3128 ({', '.join(_PROXIES)})"
+    if not isinstance(value, str) or not value.strip() or any(char.isspace() for char in value.strip()):
+        raise ValueError(wanted)
+    value = value.strip()
+    try:
+        url = ada_url.URL(value if "://" in value else f"http://{value}")
+    except ValueError:
+        raise ValueError(wanted) from None
+    if url.protocol[:-1] not in _PROXIES or not url.hostname or url.pathname not in ("", "/") or url.search or url.hash:
+        raise ValueError(wanted)
+    port = re.search(r":(\d+)/?$", value)
+    if port is None:  # libcurl would take 1080, and requests 80
+        raise ValueError(f"{wanted}, with its port")
+    # As the parser writes it, percent-encoded: libraries disagree on where a password with an @ in it ends.
+    user = f"{url.username}:{url.password}@" if url.password else f"{url.username}@" if url.username else ""
+    return f"{url.protocol}//{user}{url.hostname}:{int(port[1])}"
+
+
+def storage_options(value: Any) -> dict[str, dict[str, Any]]:
+    """Protocol -> options of its file system, as a mapping or in JSON."""
+    import fsspec
+
+    wanted = 'options by protocol, such as {"s3": {"endpoint_url": "https://..."}}, in Python, JSON or a --config file'
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise ValueError(wanted) from None
+    if not isinstance(value, Mapping):
+        raise ValueError(wanted)
+    for name, options in value.items():
+        if not isinstance(options, Mapping):  # nobody should have to guess which store gets a password
+            raise ValueError(f"{wanted}: what is under {name!r} is no mapping")
+        if str(name) not in fsspec.available_protocols():
+            raise ValueError(f"{wanted}: {name!r} is no protocol that fsspec knows")
+    return {str(name): dict(options) for name, options in value.items()}
+
+
+def stores() -> Any:
+    """The option `storage_options`, which several commands have."""
+    return option(
+        "credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}}",
+        optional(storage_options),
+        None,
+        is_secret=True,
+    )
+
+
+def failure_codes(value: Any) -> tuple[str, ...]:
+    """Codes of the closed list, and classes of them."""
+    return codes.checked(names(value))
+
+
+def host_pattern(written: Any) -> str:
+    """`example.org`, `*.example.org` (what is below it), each with a port or without, in ASCII and lower case."""
+    import ada_url
+
+    wrong = OptionError(f"hosts: {written!r} is no host: it takes example.org, *.example.org or example.org:8080")
+    text = written.strip() if isinstance(written, str) else ""
+    host = text.removeprefix("*.")
+    if not host or re.search(r"[/@?#*\s\\]", host):
+        raise wrong
+    try:
+        name = ada_url.URL(f"http://{host}").hostname.removesuffix(".")
+    except ValueError:
+        raise wrong from None
+    port = re.search(r":(\d+)$", host)
+    is_address = name.startswith("[") or re.fullmatch(r"[\d.]+", name)
+    if not name or (is_address and text != host):
+        raise wrong
+    return ("*." if text != host else "") + name + (f":{int(port[1])}" if port else "")
+
+
+def nameservers(value: Any) -> tuple[str, ...]:
+    """Addresses with or without a port, `[::1]:53` for IPv6; or the word os."""
+    try:
+        found = names(value)
+        if found != ("os",):
+            for server in found:
+                _check_address(server)
+    except (TypeError, ValueError):
+        raise ValueError("addresses such as 1.1.1.1,8.8.8.8 or 127.0.0.1:5353, or os") from None
+    return found
+
+
+def _check_address(server: str) -> None:
+    match = re.fullmatch(r"\[([0-9a-fA-F:.]+)\](?::(\d+))?|([0-9.]+)(?::(\d+))?|([0-9a-fA-F:.]+)", server)
+    if match is None or not 0 < int(match[2] or match[4] or 53) < 65536:
+        raise ValueError
+    ipaddress.ip_address(match[1] or match[3] or match[5])
+
+
+def header_value(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or not (value.isprintable() and value.isascii()):
+        raise ValueError("one line of ASCII text")
+    return value.strip()

@@ -1,0 +1,87 @@
+"""Presets: what the options of another tool mean here, and which defaults it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from any2ds.core import plugins
+from any2ds.core.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """An option that any2ds does not have under this name."""
+
+    help: str
+    shown: str  # its default in words
+    is_flag: bool = False  # True or False, so that `--name` and `--noname` work
+
+
+class Preset(Protocol):
+    """What `--preset` selects; a module `any2ds/config/presets/<name>.py` has one in PART."""
+
+    options: Mapping[str, Foreign]  # by their names: those that any2ds does not have
+    renamed: Mapping[str, str]  # those of them that any2ds has under another name -> that name
+    tolerated: frozenset[str]  # any2ds' names of options that the other tool accepts where they have no effect
+    defaults: Mapping[str, Any]  # of any2ds' own options, where they differ from what these are otherwise
+    ignores_columns_of_txt: bool  # asked for of a txt list, which has none; otherwise they are refused
+    figures: Mapping[str, str]  # what the stats of a shard say as well -> what any2ds calls it
+    cuts_by_file: bool  # each file of the list begins a new shard
+
+    def columns(self, of_list: Sequence[str], own: Sequence[str]) -> tuple[str, ...]:
+        """Of the columns of the metadata those in sight, in order: `of_list` are those that come with the rows, `own`
+        those that any2ds writes behind them."""
+        ...
+
+    def own(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What was given, in any2ds' own options, with the defaults of the preset.
+
+        Raises OptionError for what cannot be had here.
+        """
+        ...
+
+
+def applied(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as they are without a preset, if one of them is `preset`. Raises OptionError."""
+    chosen = find(given.get("preset"))
+    if chosen is not None:
+        return chosen.own(given)
+    if (name := next((name for name in given if name in foreign_options()), None)) is not None:
+        preset = foreign_options()[name]
+        raise OptionError(f"{name!r} is an option of {preset}: --preset={preset} takes it")
+    return dict(given)
+
+
+def find(preset: Any) -> Preset | None:
+    """Raises OptionError for one that there is not."""
+    if preset is None or preset in ("None", "none", "null"):
+        return None
+    known = plugins.names("presets")
+    if preset not in known:
+        raise OptionError(f"preset={preset!r} cannot be: it takes one of {', '.join(known)}")
+    part: Preset = plugins.load("presets", str(preset))
+    return part
+
+
+def set_by(preset: str | None) -> Mapping[str, str]:
+    """The options that a preset has defaults of its own for -> how it is given."""
+    part = find(preset)
+    return dict.fromkeys(part.defaults, f"--preset={preset}") if part else {}
+
+
+def foreign_options() -> Mapping[str, str]:
+    """The names that only other tools have -> the preset of which each is; the first one that has it."""
+    found: dict[str, str] = {}
+    for preset in plugins.names("presets"):
+        part: Preset = plugins.load("presets", preset)
+        for name in part.options:
+            found.setdefault(name, preset)
+    return found
+
+
+def foreign_flags() -> frozenset[str]:
+    """Those that are True or False."""
+    parts: list[Preset] = [plugins.load("presets", preset) for preset in plugins.names("presets")]
+    return frozenset(name for part in parts for name, option in part.options.items() if option.is_flag)

@@ -1,0 +1,59 @@
+"""The command, and the call from Python, that fetches again what failed in a dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from any2ds.config.options import FetchOptions, RunOptions, StorageOptions
+from any2ds.core.errors import OptionError
+
+_OF_NO_USE = frozenset({"quiet", "log_level"})  # to somebody who looks at the terminal
+
+
+def retry_command(folder: str, options: Mapping[str, Any]) -> str:
+    """For the shell, with what `options` say beside the defaults on fetching, storing and running.
+
+    `options` are as `config.public` has them: what is secret has to be given again by whoever knows it.
+    """
+    subject = f"--output_folder={folder}" if folder.startswith("--") else folder
+    words = ["any2ds", "retry", subject, *(f"--{name}={_text(value)}" for name, value in _chosen(options))]
+    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
+
+
+def retry_call(folder: str, options: Mapping[str, Any]) -> str:
+    """The same as a line of Python."""
+    return f"any2ds.retry({', '.join([repr(folder), *(f'{name}={value!r}' for name, value in _chosen(options))])})"
+
+
+def _chosen(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The options that differ from their defaults, as far as a retry takes them and they can be said in words."""
+    for group in (StorageOptions, FetchOptions, RunOptions):
+        for field in dataclasses.fields(group):
+            if field.name not in options or field.name in _OF_NO_USE or field.metadata["is_secret"]:
+                continue
+            value = options[field.name]
+            if _plain(value) != _plain(field.default) and _means(field, _text(value), value):
+                yield field.name, value
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _means(field: dataclasses.Field[Any], text: str, value: Any) -> bool:
+    """Whether the parser of the option makes `value` of `text`."""
+    try:
+        return bool(_plain(field.metadata["parse"](text)) == _plain(value))
+    except (ValueError, OptionError):
+        return False

@@ -1,0 +1,287 @@
+"""Everything any2ds raises, as one tree.
+
+    Any2dsError
+    ├── UsageError            what was asked for cannot be done; nothing was created (exit code 2)
+    │   ├── OptionError       an unknown option, or a value that it cannot take
+    │   ├── InputError        the url list is missing or empty
+    │   │   ├── MissingColumns    it lacks a column
+    │   │   └── WrongFormat       it is not in the format that it was read as
+    │   ├── OutputError       the output folder cannot be used
+    │   │   └── OutputInUse       another run is at work in it
+    │   └── MissingExtra      a library is not installed that this choice needs
+    └── RunError              the run ended, but not with everything that was asked for (exit code 1)
+        ├── ReadError         the url list broke off: malformed line, broken gzip, truncated parquet
+        │   ├── NoGoodRow         none of its first rows can be read as its format
+        │   └── ChangedList       it can be read only once, and has turned out to be another one than before
+        ├── DamagedShard      a file of a finished shard cannot be read to its end
+        ├── LockLost          another run has taken the output folder over
+        ├── NetworkDown       nothing answers any more, for longer than --outage_patience
+        ├── BrokenStep        a step of the user's own cannot do anything at all
+        ├── UnfitWorker       a machine lacks what the steps of the run need
+        ├── DiskFull          a disk has no room for more, or less than --min_free_bytes
+        └── IncompleteRun     shards are missing; carries the report of what was done
+
+    ValueError
+    └── NotDecodable          a file is broken, or is not what it claims to be; a transform raises it
+    TypeError
+    └── WrongResult           a step of the user's own returned what no step may return
+
+What goes wrong with one row is not an exception but a `types.Failure`; what goes wrong with one
+shard travels as a `types.ShardError`.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from any2ds.core.types import RunReport
+
+
+_NAMES_SHOWN = 20
+_NEARLY_FULL = 64 << 20  # bytes free with which a disk may be called full: some keep a part to themselves
+
+
+_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s]*@")
+
+
+# What lets anybody in who has the URL: signatures of stores, and tokens.
+_SIGNED = re.compile(
+    r"([?&](?:x-(?:amz|goog)-(?:signature|security-token|credential)|signature|sig|(?:access_?|auth_?)?token|api_?key)=)"
+    r"[^&#\s\"'<>]+",
+    re.IGNORECASE,
+)
+_SECRETS: set[str] = set()  # of this process
+
+
+def conceal(secrets: Iterable[str]) -> None:
+    """From now on `redacted` leaves these out of whatever this process says."""
+    _SECRETS.update(secrets)
+
+
+def redacted(text: str) -> str:
+    """`text` without user names, passwords, signatures and tokens of the URLs in it, and what is to be concealed."""
+    for secret in _SECRETS:
+        if secret in text:  # as a word of its own: a short one may be part of others
+            text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", "[secret]", text)
+    if "=" in text:
+        text = _SIGNED.sub(r"\1[secret]", text)
+    return _CREDENTIALS.sub(r"\1", text) if "@" in text else text
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception of another library says, on one line and without credentials; its name if it says nothing."""
+    return redacted(" ".join(said_by(error).split())) or type(error).__name__
+
+
+def said_by(error: BaseException) -> str:
+    """What it says; nothing if it cannot, which may happen with those of other people."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+def printable(text: str) -> str:
+    """`text` on one line, without what a terminal would obey: such characters as Python would write them."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def harmless(text: str) -> str:
+    """`text` as a log may have it: its lines without credentials, and without what a terminal would obey."""
+    return "\n".join(map(printable, redacted(text).split("\n")))
+
+
+def shard_count(count: int, one: str = "", several: str = "") -> str:
+    """So many of them, and what is said of one or of several: `1 shard is`, `1,200 shards are`."""
+    return f"{count:,} shard {one}".rstrip() if count == 1 else f"{count:,} shards {several}".rstrip()
+
+
+def _size(count: float) -> str:
+    units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while count >= 1024 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return f"{count:.3g} {units[0]}"
+
+
+class NotDecodable(ValueError):
+    """Raised by a transform: the file is broken, or is not what it claims to be."""
+
+
+class WrongResult(TypeError):
+    """A step of the user's own has returned what no step may return, for one row."""
+
+
+class Any2dsError(Exception):
+    """The root: `except Any2dsError` catches whatever any2ds raises on purpose."""
+
+    exit_code = 1
+
+    def __str__(self) -> str:
+        return redacted(super().__str__())
+
+
+class UsageError(Any2dsError):
+    exit_code = 2
+
+
+class OptionError(UsageError):
+    pass
+
+
+class InputError(UsageError):
+    pass
+
+
+class MissingColumns(InputError):
+    """The columns `missing` are not among the `existing` ones; `source` names the url list and how it was read."""
+
+    def __init__(self, missing: Sequence[str], existing: Sequence[str], source: str = "url list") -> None:
+        super().__init__(missing, existing, source)
+        self.missing, self.existing, self.source = tuple(missing), tuple(existing), source
+
+    def __str__(self) -> str:
+        absent = ", ".join(map(repr, self.missing))
+        shown = ", ".join(printable(name[:100]) for name in self.existing[:_NAMES_SHOWN]) or "none"
+        more = len(self.existing) - _NAMES_SHOWN
+        return f"{redacted(self.source)}: no column {absent}; columns that exist: {shown}" + (
+            f" … and {more:,} more" * (more > 0)
+        )
+
+
+class WrongFormat(InputError):
+    """The url list `source` is not in the format that it was read as; `format` is the name of its own, if known."""
+
+    def __init__(self, reason: str, format: str | None = None, source: str = "url list") -> None:
+        super().__init__(reason, format, source)
+        self.reason, self.format, self.source = reason, format, source
+
+    def __str__(self) -> str:
+        hint = f": --input_format={self.format} reads it" if self.format else ""
+        return redacted(f"{self.source}: {self.reason}{hint}")
+
+
+class OutputError(UsageError):
+    pass
+
+
+class OutputInUse(OutputError):
+    """Another run is at work in the output folder; the words say which."""
+
+    command = ""  # what the other one does, where that is known
+
+
+class MissingExtra(UsageError):
+    """`extra` is the name in `pip install any2ds[extra]` that brings the missing library."""
+
+    def __init__(self, wanted: str, extra: str) -> None:
+        super().__init__(f"{wanted} needs a library that is not installed: pip install 'any2ds[{extra}]'")
+        self.wanted, self.extra = wanted, extra
+
+
+class RunError(Any2dsError):
+    pass
+
+
+class NetworkDown(RunError):
+    """Nothing answers any more. It ends the run: what is not finished would fail without reason."""
+
+
+class LockLost(RunError):
+    """The output folder belongs to another run now. It ends this one, which may not publish anything more."""
+
+
+class BrokenStep(RunError):
+    """A step of the user's own can do nothing, whatever it is given. It ends the run: every row would fail."""
+
+
+class UnfitWorker(RunError):
+    """The machine of a worker cannot make the steps of the run. It ends the run: shards must not depend on where they
+    are made."""
+
+
+class DiskFull(RunError):
+    """There is no room on the disk of `folder`, or less than is to stay free. It ends the run, which can be resumed.
+
+    `free` bytes are left, None if nobody knows; `least` were to stay free, 0 if the disk itself said that it is full;
+    with `no_more_files` it has no room for names. `way_out` is what to do beside making room.
+    """
+
+    def __init__(
+        self, folder: str, free: int | None, least: int = 0, way_out: str = "", no_more_files: bool = False
+    ) -> None:
+        super().__init__(folder, free, least, way_out, no_more_files)
+        self.folder, self.free, self.least = folder, free, least
+        self.way_out, self.no_more_files = way_out, no_more_files
+
+    def __str__(self) -> str:
+        left = "" if self.free is None else f"{_size(self.free)} free"
+        if self.least and self.free is not None:
+            what = f"too little room on the disk of {self.folder!r}: {left}, --min_free_bytes is {_size(self.least)}"
+        elif self.no_more_files:
+            what = f"the disk of {self.folder!r} takes no more files (no inodes; {left or 'its room is unknown'})"
+        elif self.free is not None and self.free > _NEARLY_FULL:
+            what = f"no more room for us on the disk of {self.folder!r} ({left}: is there a quota?)"
+        else:
+            what = f"the disk of {self.folder!r} is full" + (f" ({left})" if left else "")
+        way_out = f", or {self.way_out}" if self.way_out else ""
+        return redacted(
+            f"{what}. Make room there{way_out}; then run the same command again: finished shards are kept, "
+            "and it goes on with the others"
+        )
+
+
+ENDS_THE_RUN = (BrokenStep, DiskFull, LockLost, NetworkDown, UnfitWorker)
+"""What a worker raises that is the fault of no shard: it ends the run on all machines."""
+
+
+class DamagedShard(RunError):
+    pass
+
+
+class ReadError(RunError):
+    """A url list could be read only up to a point. `path` names the file, `where` the place in it."""
+
+    def __init__(self, where: str, reason: str, path: str = "") -> None:
+        super().__init__(path, where, reason)
+        self.path, self.where, self.reason = path, where, reason
+
+    def __str__(self) -> str:
+        return f"{redacted(self.path) or 'url list'}: could be read only up to {self.where}: {self.reason}"
+
+    def in_file(self, path: str, where: str = "") -> ReadError:
+        """The same error, which names the file, and the place if it names none."""
+        error = copy.copy(self)
+        error.path, error.where = path, self.where or where
+        error.__cause__ = self.__cause__
+        return error
+
+
+class NoGoodRow(ReadError):
+    """None of the first `rows` rows could be read; `where` and `reason` are those of the first."""
+
+    def __init__(self, where: str, reason: str, path: str = "", rows: int = 1) -> None:
+        super().__init__(where, reason, path)
+        self.rows = rows
+
+    def __str__(self) -> str:
+        which = "the first row could not" if self.rows == 1 else f"none of the first {self.rows} rows could"
+        return f"{redacted(self.path) or 'url list'}: {which} be read as this format: {self.where}: {self.reason}"
+
+
+class ChangedList(ReadError):
+    def __init__(self, reason: str) -> None:
+        super().__init__("", reason)
+
+    def __str__(self) -> str:
+        return redacted(self.reason)
+
+
+class IncompleteRun(RunError):
+    def __init__(self, message: str, report: RunReport) -> None:
+        super().__init__(message)
+        self.report = report

@@ -1,0 +1,166 @@
+"""What things are called in the output folder: shards, keys, marks of completion. Pure functions of numbers.
+
+00000.tar                data (or 00000/, 00000.parquet)
+00000.parquet            metadata, one row per outcome
+00000_stats.json         figures; its presence alone means that the shard is finished
+report.html              what has become of it all, for people
+features.json,
+dataset_info.json        what TensorFlow Datasets opens a folder of tfrecord or arrayrecord by
+.any2ds/                 the state of any2ds, out of sight: globs of other tools and of users do not see it. No file in
+                         it has the extension of a data format, since `Path.rglob` descends into hidden folders
+
+In `.any2ds/`:
+
+run                      what decides which row is in which shard
+shards                   the list of finished shards
+lock, lock.flock         which run is at work here; gone when it has ended
+lock-rank-3-of-8         the same for each of several that share the shards
+wandb                    which run of Weights & Biases tells of this dataset; `wandb-rank-3-of-8` of that one
+progress/<time>.log      how runs went, of the reporter jsonl
+tensorboard/             the same for TensorBoard
+claims/00000012.0        which of several runs makes shard 12; the highest number after the dot counts
+work/<run>/              word that the workers of a cluster leave for the run, and the run for them
+metadata/00000.metadata  with a preset: all that any2ds has to say of each row, where 00000.parquet is as the other tool
+                         has it
+report.html              with a preset, in whose datasets nothing else may lie in sight
+tmp/<run>/               shards being written; renamed into place when they are whole
+swap/00000/              the new version of a shard that is about to replace the former one
+probe-0123abcd           for a moment: whether the folder can be written
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from any2ds.core.errors import OutputError
+
+STATE_FOLDER = ".any2ds"
+RUN_FILE = f"{STATE_FOLDER}/run"
+LOCK_FILE = f"{STATE_FOLDER}/lock"
+SHARDS_FILE = f"{STATE_FOLDER}/shards"
+REPORT_FILE = "report.html"
+REPORT_MARK = b'<meta name="generator" content="any2ds'  # in its first 4 KB, which tells it from somebody's own
+TFDS_FEATURES = "features.json"
+TFDS_INFO = "dataset_info.json"
+REPORT_OUT_OF_SIGHT = f"{STATE_FOLDER}/{REPORT_FILE}"
+# That tell of the finished shards as a whole; the others are `tfds.names_of`.
+FOLDER_FILES = (SHARDS_FILE, REPORT_FILE, REPORT_OUT_OF_SIGHT)
+WANDB_FILE = f"{STATE_FOLDER}/wandb"
+PROGRESS_FOLDER = f"{STATE_FOLDER}/progress"
+TENSORBOARD_FOLDER = f"{STATE_FOLDER}/tensorboard"
+WATCHING = (WANDB_FILE, PROGRESS_FOLDER, TENSORBOARD_FOLDER)
+WORK_FOLDER = f"{STATE_FOLDER}/work"
+CLAIMS_FOLDER = f"{STATE_FOLDER}/claims"
+METADATA_FOLDER = f"{STATE_FOLDER}/metadata"
+METADATA_END = ".metadata"
+TEMPORARY_FOLDER = f"{STATE_FOLDER}/tmp"
+SWAP_FOLDER = f"{STATE_FOLDER}/swap"
+PROBES = f"{STATE_FOLDER}/probe-"  # with which the names of files begin that only try whether they can be written
+EARLIER_RUN_FILE = "_run.json"  # where versions before `.any2ds/` had it
+
+_STATS = re.compile(r"(\d+)_stats\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Names for shards of `rows_per_shard` rows, numbered with at least `shard_digits` digits.
+
+    A dataset that is to look like one of another tool `hides` what that does not write.
+    """
+
+    rows_per_shard: int
+    shard_digits: int
+    hides: bool = False
+
+    @property
+    def position_digits(self) -> int:
+        """As many as the last position in a full shard has."""
+        return len(str(max(1, self.rows_per_shard - 1)))
+
+    def shard_name(self, shard_id: int) -> str:
+        return f"{shard_id:0{self.shard_digits}d}"
+
+    def key(self, shard_id: int, position: int) -> str:
+        """Shard number and position, zero-padded: `000010005` is row 5 of shard 00001.
+
+        The position's width is fixed, so that keys stay unique when the shard number outgrows its digits.
+        """
+        return f"{shard_id:0{self.shard_digits}d}{position:0{self.position_digits}d}"
+
+    def data_name(self, shard_id: int, extension: str | None) -> str | None:
+        """The data file, by the `extension` that a writer declares: "" for a folder, None where there is no data."""
+        return None if extension is None else f"{self.shard_name(shard_id)}.{extension}".rstrip(".")
+
+    def metadata_name(self, shard_id: int, extension: str = "parquet") -> str:
+        return f"{self.shard_name(shard_id)}.{extension}"
+
+    def own_metadata_name(self, shard_id: int) -> str:
+        """That of the metadata out of sight, which has all columns."""
+        return f"{METADATA_FOLDER}/{self.shard_name(shard_id)}{METADATA_END}"
+
+    def metadata_names(self, shard_id: int) -> tuple[str, ...]:
+        """Where its metadata may be, the fuller ones first: shards of other tools have none out of sight."""
+        return (*([self.own_metadata_name(shard_id)] if self.hides else []), self.metadata_name(shard_id))
+
+    def stats_name(self, shard_id: int) -> str:
+        return f"{self.shard_name(shard_id)}_stats.json"
+
+
+def refuse_earlier(url: str, names: Collection[str]) -> None:
+    """Raises OutputError if an earlier version keeps its state in sight, among the file `names` of an output folder."""
+    if EARLIER_RUN_FILE in names:
+        raise OutputError(
+            f"{url!r} was written by an earlier version of any2ds, which had its state in {EARLIER_RUN_FILE}: to use "
+            f"it, make the folder {STATE_FOLDER} in it, move {EARLIER_RUN_FILE} to {RUN_FILE}, and remove _shards.json"
+        )
+
+
+def finished_shards(names: Iterable[str]) -> frozenset[int]:
+    """The shards whose stats file is among the file `names` of an output folder."""
+    matches = (_STATS.fullmatch(name) for name in names)
+    return frozenset(int(match[1]) for match in matches if match)
+
+
+MEMBER_LOCKS = f"{LOCK_FILE}-"  # with which the names of their files begin
+_KERNEL_LOCK = ".flock"
+_MEMBER = re.compile(rf"{re.escape(MEMBER_LOCKS)}([a-z0-9-]+)")
+_WANDB_OF_MEMBER = re.compile(rf"{re.escape(WANDB_FILE)}-[a-z0-9-]+")
+_PROBE = re.compile(rf"{re.escape(PROBES)}[0-9a-f]{{8}}")
+
+
+def report_file(hides: bool) -> str:
+    """Where a run leaves its report."""
+    return REPORT_OUT_OF_SIGHT if hides else REPORT_FILE
+
+
+def member_lock(member: str) -> str:
+    """The lock file of one of several runs that make a dataset together."""
+    return f"{MEMBER_LOCKS}{member}"
+
+
+def member_of(lock_file: str) -> str:
+    """The name of that run, also by its kernel lock; empty if `lock_file` is none of those."""
+    match = _MEMBER.fullmatch(lock_file.removesuffix(_KERNEL_LOCK))
+    return match[1] if match else ""
+
+
+def wandb_file(member: str) -> str:
+    """That of one of several runs that make a dataset together, or of a run that makes it alone: ""."""
+    return f"{WANDB_FILE}-{member}" if member else WANDB_FILE
+
+
+def is_of_watching(name: str) -> bool:
+    """Whether reporters keep it, of the runs that made a dataset."""
+    return name in WATCHING or _WANDB_OF_MEMBER.fullmatch(name) is not None
+
+
+def is_probe(name: str) -> bool:
+    """Whether it only tries if the folder can be written."""
+    return _PROBE.fullmatch(name) is not None
+
+
+def kernel_lock(lock_file: str) -> str:
+    """The file beside a lock file that is locked by its holder's process for as long as that lives: `lock.flock`."""
+    return f"{lock_file}{_KERNEL_LOCK}"

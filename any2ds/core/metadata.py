@@ -1,0 +1,213 @@
+"""The metadata table of a shard: the columns of the list, typed as they were, and what became of each row."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from any2ds.core.errors import redacted
+from any2ds.core.tables import to_json
+from any2ds.core.types import Sample, failure_code, member_column, member_value
+from any2ds.core.wide_columns import WideColumns, is_wide
+
+HASHES = ("md5", "sha256", "sha512")
+
+OUTCOME_FIELDS: Mapping[str, pa.DataType] = {
+    "status": pa.string(),  # success, failed_to_download, failed_to_subsample, dropped, filtered or duplicate
+    "error_code": pa.string(),  # of types.FAILURE_CODES; null on success
+    "error_message": pa.string(),  # also of what was dropped or filtered
+    "http_status": pa.int32(),
+    "mime_type": pa.string(),  # as recognised from the bytes, else as the server said
+    "ext": pa.string(),  # the stored file is <key>.<ext>; null where none is stored
+    "bytes": pa.int64(),  # size of the file that arrived
+    "final_url": pa.string(),  # only where redirects led elsewhere
+    "etag": pa.string(),  # validators, as the server gave them
+    "last_modified": pa.string(),
+    "attempts": pa.int32(),  # made for this row, or for the one whose outcome it shares
+}
+
+DUPLICATE_OF = pa.field("duplicate_of", pa.string())
+"""With dedupe=run: the key of the first row with the same URL, null in that one. It comes with the rows of a job."""
+
+EXPECTED_HASH = pa.field("expected_hash", pa.string())
+"""With verify_hash: what the list says, null or blank where it says nothing. It comes with the rows of a job."""
+
+HASH_MATCHES = pa.field("hash_matches", pa.bool_())
+"""Goes with it: whether what arrived has that hash; null where there was nothing to compare."""
+
+STORED_BYTES = pa.field("stored_bytes", pa.int64())
+"""Size of the stored file, where a transform has changed it; null where it is as it came."""
+
+STORED_CRC32 = pa.field("stored_crc32", pa.int64())
+"""Goes with it: the CRC-32 (as of zlib) of the stored file; hashes are those of what arrived. `verify` compares it."""
+
+RESERVED_COLUMNS = frozenset(
+    {
+        "key",
+        "data",
+        DUPLICATE_OF.name,
+        EXPECTED_HASH.name,
+        HASH_MATCHES.name,
+        STORED_BYTES.name,
+        STORED_CRC32.name,
+        *OUTCOME_FIELDS,
+        *HASHES,
+    }
+)
+"""Names of columns that any2ds writes itself; those of hashes only if they are computed."""
+
+
+def reserved_columns(hashes: Collection[str]) -> frozenset[str]:
+    """Names that an additional column cannot have in a dataset with these hashes."""
+    return RESERVED_COLUMNS - (set(HASHES) - set(hashes))
+
+
+_LONGEST_EXAMPLE = 300  # characters of a URL that stands in figures
+
+# Also where browsers' rules allow fewer slashes, and where a password has characters in it that end a host, which makes
+# the URL a bad one. RE2 takes it as well.
+_CREDENTIALS = re.compile(
+    r"^([^A-Za-z]*(?:[A-Za-z][A-Za-z0-9+.-]*://|(?i:https?|ftps?):[/\\\s]*))"
+    r"(?:[^/\\?#]*@|[^/\\?#:@\[]*:[^/\\?#]*[^0-9/\\?#][^/\\?#]*[/\\?#][^@]*@)"
+)
+
+
+def without_credentials(url: str) -> str:
+    """The URL as it may be shown: user name and password are for the server alone."""
+    return _CREDENTIALS.sub(r"\1", url) if "@" in url else url
+
+
+def example_of(url: str | None) -> str:
+    """The URL as figures name it: without credentials, and no longer than a person looks at; "" if there is none."""
+    shown = redacted(without_credentials((url or "").strip()))
+    return shown if len(shown) <= _LONGEST_EXAMPLE else f"{shown[: _LONGEST_EXAMPLE - 1]}…"
+
+
+class MetadataTable:
+    """Grows by one row per outcome. `rows` are the job's own, in order; `hashes` names the hash columns,
+    `columns` are those that transforms add. With `explains`, no failure is without an `error_message`. Without
+    `has_members` further files of a sample are columns. What may be large waits in a file in `folder`.
+
+    `in_sight` says which columns are in sight, of those of the list and of its own: all, if it is None.
+
+    A row that became several samples has one row here for each of them, under the key of the sample."""
+
+    def __init__(
+        self,
+        rows: pa.Table,
+        hashes: tuple[str, ...],
+        columns: Mapping[str, pa.DataType] | None = None,
+        explains: bool = False,
+        has_members: bool = True,
+        folder: Path | None = None,
+        in_sight: Callable[[Sequence[str], Sequence[str]], Sequence[str]] | None = None,
+    ) -> None:
+        urls = rows.schema.get_field_index("url")
+        shown = pc.replace_substring_regex(rows.column(urls), _CREDENTIALS.pattern, r"\1")
+        self._rows = rows.set_column(urls, rows.schema.field(urls), shown)
+        self.has_captions = "caption" in rows.schema.names
+        self.has_duplicates = DUPLICATE_OF.name in rows.schema.names
+        self.has_expected_hashes = EXPECTED_HASH.name in rows.schema.names
+        self._explains, self._has_members = explains, has_members
+        self._positions: list[int] = []
+        self._keys: list[str] = []
+        self._types = {**OUTCOME_FIELDS, **dict.fromkeys(hashes, pa.string())}
+        if self.has_expected_hashes:
+            self._types[HASH_MATCHES.name] = HASH_MATCHES.type
+        self._types.update(columns or {})
+        wide = {name: type for name, type in (columns or {}).items() if is_wide(type)}
+        self._wide = WideColumns(wide, folder or Path(tempfile.gettempdir())) if wide else None
+        self._columns: dict[str, list[Any]] = {name: [] for name in self._types if name not in wide}
+        self._appends = [(name, column.append) for name, column in self._columns.items()]
+        self.hides = in_sight is not None
+        self._shown = list(in_sight(self._rows.schema.names, tuple(self._types))) if in_sight is not None else None
+        self.added = 0  # bytes that the last row has in columns whose values may be large
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def schema(self) -> pa.Schema:
+        own = [pa.field(name, type) for name, type in self._types.items()]
+        return pa.schema([pa.field("key", pa.string()), *self._rows.schema.remove_metadata(), *own])
+
+    @property
+    def schema_in_sight(self) -> pa.Schema:
+        """Of what other tools read."""
+        return self.schema if self._shown is None else pa.schema([self.schema.field(name) for name in self._shown])
+
+    @property
+    def own_columns(self) -> tuple[str, ...]:
+        """Those that say what became of a row."""
+        return tuple(self._types)
+
+    def add(self, sample: Sample) -> None:
+        """Raises OSError if there is no room for what is large in it."""
+        self._positions.append(sample.row.position)
+        self._keys.append(sample.key)
+        fields = sample.fields
+        if self._explains and fields.get("error_code") and not fields.get("error_message"):
+            fields = {**fields, "error_message": failure_code(fields["error_code"]).meaning}
+        for name, append in self._appends:
+            append(fields.get(name))
+        if self._wide is not None:
+            self.added = self._wide.add(fields if self._has_members else {**fields, **_beside(sample)})
+
+    def to_json(self, sample: Sample) -> bytes:
+        """What the table says of one sample, as the JSON object that lies beside its file (bytes as base64)."""
+        row = sample.row
+        known: dict[str, Any] = {"key": sample.key, "url": row.url and without_credentials(row.url)}
+        if self.has_captions:
+            known["caption"] = row.caption
+        if self.has_expected_hashes:
+            known[EXPECTED_HASH.name] = row.expected_hash
+        if row.extra:
+            known.update(row.extra)
+        if self.has_duplicates:  # which are not stored
+            known[DUPLICATE_OF.name] = None
+        fields = sample.fields
+        for name in self._types:
+            known[name] = fields.get(name)
+        return to_json(known if self._shown is None else {name: known[name] for name in self._shown})
+
+    def table(self, start: int = 0, stop: int | None = None) -> pa.Table:
+        """The outcomes from `start` up to `stop`, as a table of `schema`."""
+        picked = self._rows.take(pa.array(self._positions[start:stop], pa.int64()))
+        last = len(self) if stop is None else stop
+        wide = self._wide.columns(start, last) if self._wide is not None else {}
+        own = [
+            wide[name] if name in wide else pa.array(self._columns[name][start:stop], type)
+            for name, type in self._types.items()
+        ]
+        keys = pa.array(self._keys[start:stop], pa.string())
+        return pa.Table.from_arrays([keys, *picked.columns, *own], schema=self.schema)
+
+    def table_in_sight(self, start: int = 0, stop: int | None = None) -> pa.Table:
+        """The same as a table of `schema_in_sight`."""
+        table = self.table(start, stop)
+        return table if self._shown is None else table.select(self._shown)
+
+    def pieces_in_sight(self) -> Iterator[pa.Table]:
+        """As `pieces`."""
+        for table in self.pieces():
+            yield table if self._shown is None else table.select(self._shown)
+
+    def pieces(self) -> Iterator[pa.Table]:
+        """All outcomes, in one table, or in several where they are too large for that."""
+        for rows in self._wide.pieces() if self._wide is not None else [range(len(self))]:
+            yield self.table(rows.start, rows.stop)
+
+    def close(self) -> None:
+        """Let go of the file, if there is one."""
+        if self._wide is not None:
+            self._wide.close()
+
+
+def _beside(sample: Sample) -> dict[str, str | bytes]:
+    return {member_column(ext): member_value(ext, bytes(body.read())) for ext, body in sample.beside.items()}

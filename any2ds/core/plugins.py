@@ -1,0 +1,91 @@
+"""Finds the implementation behind an option value, and loads it only then.
+
+A module `any2ds/writers/formats/webdataset.py` with a class in `PART` is what `--output_format=webdataset` selects.
+Other packages add theirs through entry points of the group `any2ds.writers` (readers, distributors, reporters).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from any2ds.core.errors import MissingExtra, OptionError
+
+# Library that an import failed on -> the extra that brings it.
+_EXTRAS = {
+    "s3fs": "s3",
+    "gcsfs": "gcs",
+    "adlfs": "azure",
+    "huggingface_hub": "hf",
+    "paramiko": "sftp",
+    "smbprotocol": "smb",
+    "cv2": "image",
+    "PIL": "image",
+    "av": "video",
+    "numpy": "image",
+    "trafilatura": "text",
+    "pypdfium2": "text",
+    "google_crc32c": "tfrecord",
+    "array_record": "arrayrecord",
+    "apache_beam": "beam",
+    "pyspark": "spark",
+    "wandb": "wandb",
+    "tensorboard": "tensorboard",
+    "prometheus_client": "prometheus",
+    "'ray'": "ray",  # in quotes: it is a part of other names, such as numpy's multiarray
+    "requests": "requests",  # late: words about the others may mention it
+    "socks": "requests",
+}
+
+
+# Kind of part -> the package whose modules are the parts, but for those that begin with an underscore.
+_PACKAGES = {
+    "readers": "any2ds.readers.formats",
+    "transforms": "any2ds.transforms.steps",
+    "writers": "any2ds.writers.formats",
+    "distributors": "any2ds.distributors",
+    "reporters": "any2ds.run.reporters",
+    "presets": "any2ds.config.presets",
+}
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """Every name that `kind` (a key of `_PACKAGES`) can take, sorted."""
+    return tuple(sorted({*_built_in(kind), *_plugins(kind)}))
+
+
+def load(kind: str, name: str) -> Any:
+    """The class called `name`. Raises OptionError for an unknown name, MissingExtra for a missing library."""
+    try:
+        if name in _built_in(kind):
+            return importlib.import_module(f"{_PACKAGES[kind]}.{name}").PART
+        if name in _plugins(kind):
+            return _plugins(kind)[name].load()
+    except ModuleNotFoundError as error:
+        raise missing_extra(f"{name} ({kind})", error) from error
+    raise OptionError(f"unknown {kind[:-1]} {name!r}: one of {', '.join(names(kind))}")
+
+
+def missing_extra(wanted: str, error: ImportError) -> Exception:
+    """What to raise when `wanted` failed on an import: the extra to install, or the error itself if none is known."""
+    text = f"{error.name or ''} {error}"
+    extra = next((extra for library, extra in _EXTRAS.items() if library in text), None)
+    return MissingExtra(wanted, extra) if extra else error
+
+
+@cache
+def _built_in(kind: str) -> frozenset[str]:
+    package = importlib.util.find_spec(_PACKAGES[kind])
+    if package is None or package.submodule_search_locations is None:
+        raise LookupError(f"{_PACKAGES[kind]} is not a package")
+    found = pkgutil.iter_modules(list(package.submodule_search_locations))
+    return frozenset(module.name for module in found if not module.name.startswith("_"))
+
+
+@cache
+def _plugins(kind: str) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=f"any2ds.{kind}")}

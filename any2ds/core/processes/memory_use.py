@@ -1,0 +1,66 @@
+"""What this process takes of the machine, with the children that it has started: memory, processor, and of how much."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+from any2ds.core.processes import child_process
+
+_PROC = Path("/proc")
+
+
+def name() -> str:
+    """Of this process, among all of a run: host and process id."""
+    return f"{_host()}:{os.getpid()}"
+
+
+def memory(children: bool = True) -> int:
+    """Bytes in memory now. Where nobody tells but what the most ever was (macOS), it is that; 0 where nobody does.
+
+    What processes share is counted for each of them.
+    """
+    if (own := _resident("self")) is not None:
+        return own + (sum(_resident(str(pid)) or 0 for pid in child_process.running()) if children else 0)
+    return _most_ever()
+
+
+def cpu() -> float:
+    """Seconds of the processor since this process began, those of children that have ended included."""
+    ended = os.times()
+    living = sum(_seconds(pid) for pid in child_process.running()) if sys.platform == "linux" else 0.0
+    return time.process_time() + ended.children_user + ended.children_system + living
+
+
+@cache
+def _host() -> str:
+    return platform.node() or "localhost"
+
+
+def _resident(process: str) -> int | None:
+    try:
+        return int((_PROC / process / "statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _seconds(pid: int) -> float:
+    try:
+        told = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        # utime, stime and those of its own children that have ended, by proc(5): fields 14 to 17
+        return sum(map(int, told[11:15])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return 0.0
+
+
+def _most_ever() -> int:
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return 0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024

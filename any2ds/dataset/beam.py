@@ -1,0 +1,127 @@
+"""Samples of a dataset in people's own Beam pipelines: `ReadShards`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from any2ds.config.options import StorageOptions, parse_groups
+from any2ds.core import plugins
+from any2ds.core.errors import redacted
+from any2ds.dataset.samples import FinishedShard, ShardReader, Wanted, finished_shards
+from any2ds.storage.stores import Stores
+
+_Transform: Any = object
+_DoFn: Any = object
+_missing: ImportError | None = None
+try:
+    import apache_beam as beam
+    from apache_beam.metrics import Metrics
+
+    _Transform, _DoFn = beam.PTransform, beam.DoFn
+except ImportError as error:  # told to who needs it; this module can be looked at without
+    _missing = error
+
+__all__ = ["ReadShards"]
+
+
+class ReadShards(_Transform):  # type: ignore[misc]  # what has no types for mypy
+    """The samples of a finished dataset, in whatever format, its shards in parallel.
+
+        import apache_beam as beam
+        from any2ds.dataset.beam import ReadShards
+
+        with beam.Pipeline() as pipeline:
+            samples = pipeline | ReadShards("gs://bucket/dataset", columns=["url", "caption"])
+            samples | beam.Map(lambda sample: (sample["key"], len(sample["data"]))) | beam.Map(print)
+
+    Each sample is a dict: `key`, unique in the dataset; `status`; `ext`, the extension of its file, without the dot;
+    `data`, the file, as bytes; `members`, further files that lie beside it, extension -> bytes (in parquet, tfrecord
+    and arrayrecord these are columns); and the columns of the metadata, with the types that Python has for them.
+
+    - `folder`: path or URL of the dataset, as the workers see it. A relative path is one of the machine where this is
+      made.
+    - `columns`: of the metadata, those that are wanted beside `key`, `status` and `ext`; all by default, [] for none.
+    - `with_data`: False leaves `data` and `members` out, and does not read the files.
+    - `status`: which rows; `success` by default. Another one (`failed_to_download`, `duplicate` …), several, or None
+      for all rows; what is not stored has None as `ext` and `data`.
+    - `partial`: True takes the shards that are finished of a dataset that is not, or not known to be.
+    - `storage_options`: protocol -> options of its fsspec file system, as for `download()`. They travel with the
+      pipeline, so better let workers log in by what their environment gives them.
+
+    Nothing is read before the pipeline runs: which shards there are is looked up by a worker, so that who launches it
+    need not see the folder, a list of a million shards is no part of the job's description, and a template finds the
+    shards of the day. A shard is the smallest unit of work. It is read as a stream, of which one sample is in memory;
+    one in a store is first copied to the worker's temporary folder, if data are wanted. Samples come in the order of
+    their shard, shards in none. Counters of the namespace `any2ds` tell `shards`, `samples` and `bytes`.
+
+    Raises MissingExtra without apache_beam, and OptionError. A pipeline fails with the words of OutputError if the
+    folder holds no dataset or one that is not finished, of MissingColumns, and of DamagedShard, which names the shard,
+    where one cannot be read to its end.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        columns: Sequence[str] | str | None = None,
+        with_data: bool = True,
+        status: Sequence[str] | str | None = "success",
+        partial: bool = False,
+        storage_options: Mapping[str, Mapping[str, Any]] | None = None,
+        label: str | None = None,
+    ) -> None:
+        if _missing is not None:
+            raise plugins.missing_extra("any2ds.dataset.beam.ReadShards", _missing) from _missing
+        super().__init__(label)
+        (storage,) = parse_groups({"storage_options": storage_options}, (StorageOptions,))
+        url = os.fspath(folder)
+        self._url = url if "://" in url or "::" in url else os.path.abspath(os.path.expanduser(url))
+        self._stores = Stores(storage.storage_options)
+        self._wanted, self._partial = Wanted.of(columns, status, with_data), partial
+
+    def expand(self, pipeline: Any) -> Any:
+        return (
+            pipeline
+            | "Folder" >> beam.Create([self._url])
+            | "Shards" >> beam.ParDo(_Shards(self._stores, self._partial))
+            | "Spread" >> beam.Reshuffle()
+            | "Samples" >> beam.ParDo(_Samples(ShardReader(self._url, self._stores, self._wanted)))
+        )
+
+    def display_data(self) -> dict[str, Any]:
+        columns = self._wanted.columns
+        return {
+            "folder": redacted(self._url),
+            "columns": "all" if columns is None else ", ".join(columns),
+            "with_data": self._wanted.with_data,
+        }
+
+
+class _Shards(_DoFn):  # type: ignore[misc]  # what has no types for mypy
+    """From a folder to its shards."""
+
+    def __init__(self, stores: Stores, partial: bool) -> None:
+        self._stores, self._partial = stores, partial
+
+    def process(self, url: str) -> Iterator[FinishedShard]:
+        yield from finished_shards(url, self._stores, self._partial)
+
+
+class _Samples(_DoFn):  # type: ignore[misc]  # what has no types for mypy
+    """From a shard to its samples."""
+
+    def __init__(self, read: ShardReader) -> None:
+        self._read = read
+        self._shards, self._samples, self._bytes = (
+            Metrics.counter("any2ds", name) for name in ("shards", "samples", "bytes")
+        )
+
+    def process(self, shard: FinishedShard) -> Iterator[dict[str, Any]]:
+        for sample in self._read(shard):
+            self._samples.inc()
+            if data := sample.get("data"):
+                self._bytes.inc(len(data))
+            yield sample
+        self._shards.inc()

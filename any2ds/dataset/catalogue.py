@@ -1,0 +1,292 @@
+"""Keeps the files that tell of a dataset as a whole true to its shards while a run makes them: `.any2ds/shards` first.
+
+A run marks the list as open before its first shard, and closes it at its end; a list that is closed is trusted by the
+next run, as far as its shards are there. After a crash it is open, and the figures are read from the stats again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from any2ds.config.options import OutputOptions
+from any2ds.core import layout, plugins
+from any2ds.core.errors import IncompleteRun, LockLost, OutputError, words_of
+from any2ds.core.layout import Layout
+from any2ds.core.metrics import Snapshot
+from any2ds.core.types import RunReport, ShardError, ShardJob, ShardReport
+from any2ds.dataset import shard_list, tfds
+from any2ds.dataset.shard_list import ShardEntry as ShardEntry
+from any2ds.dataset.shard_list import ShardList
+from any2ds.storage import OutputFolder
+
+log = logging.getLogger(__name__)
+
+_SHARE = 0.01  # of the time, at most, that writing takes while a run is at work
+_FAREWELL = 5.0  # seconds that a run which was broken off may take for it on a remote store
+
+
+class Catalogue:
+    """A reporter, and a context around a run: inside of the lock, and outside of whatever finishes shards.
+
+    `begun` is to see every job. Nothing is written where no job was begun and all is true. That a file cannot be
+    written is told, and fails nothing.
+    """
+
+    def __init__(self, output: OutputFolder, options: OutputOptions) -> None:
+        self._output, self._options = output, options
+        self._names = Layout(options.number_sample_per_shard, options.oom_shard_count)
+        self._lock = threading.Lock()  # for the four that follow
+        self._entries: dict[int, ShardEntry] = {}
+        self._doubtful: set[int] = set()  # shards that may have changed since their entry, if they have one
+        self._remaking: set[int] = set()  # those of them of which a report does not tell the whole
+        self._touched: set[int] = set()  # shards begun since the stats of others were last looked at
+        self._has_begun = False
+        self._before: frozenset[int] | None = None  # the shards that were finished when it began; None: nobody says
+        self._thread: threading.Thread | None = None
+        self._news = threading.Event()
+        self._ending = threading.Event()
+        self._has_file = False  # there was one, or is now
+        self._has_told = False
+        # There were shards half replaced when it began: they are finished first, and no list from before tells of that.
+        self._is_late = True
+
+    def begun(self, jobs: Iterable[ShardJob], finished: Collection[int]) -> Iterator[ShardJob]:
+        """The same jobs, each noted down before anybody has it. `finished` are the shards that are there before: to
+        list a store again at the end takes minutes if they are a million."""
+        self._before = frozenset(finished)
+        for job in jobs:
+            if not self._has_begun:
+                self._has_begun = True
+                self._begin()
+            with self._lock:
+                self._doubtful.add(job.shard_id)
+                self._touched.add(job.shard_id)
+                if job.redo is not None:
+                    self._remaking.add(job.shard_id)
+            yield job
+
+    def __enter__(self) -> Catalogue:
+        with contextlib.suppress(Exception):  # of any file system; whoever needs the folder says so
+            self._is_late = self._swaps_are_left()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        self._news.set()
+        if self._thread is not None:
+            self._thread.join()
+        ended = error is None or isinstance(error, IncompleteRun)
+        if ended or (self._has_begun and self._output.is_local):
+            self._finish()
+        elif self._has_begun:  # a store that does not answer must not keep who wants to stop
+            last = threading.Thread(target=self._finish, name="any2ds-catalogue", daemon=True)
+            last.start()
+            last.join(_FAREWELL)
+
+    # --- as a reporter ---
+
+    def on_start(self, finished_shards: int) -> None:
+        """Nothing is known yet."""
+
+    def on_progress(self, now: Snapshot) -> None:
+        """Of no interest here."""
+
+    def on_shard(self, event: ShardReport | ShardError) -> None:
+        if isinstance(event, ShardReport):
+            with self._lock:
+                self._doubtful.discard(event.shard_id)
+                if event.shard_id in self._remaking:
+                    self._entries.pop(event.shard_id, None)  # it is read
+                else:
+                    self._entries[event.shard_id] = ShardEntry.of(event)
+            self._news.set()
+
+    def on_stopping(self, open_shards: int, grace: float) -> None:
+        """It ends as any other."""
+
+    def on_finish(self, total: RunReport) -> None:
+        """Shards may still come, of processes that were killed over them."""
+
+    # --- while the run is at work ---
+
+    def _begin(self) -> None:
+        """Before the first shard can change: a list that says it is true must not outlive that.
+
+        Raises OutputError if it would.
+        """
+        former = None
+        with self._telling():
+            former = self._trusted(self._former())
+        if former is not None:
+            self._entries.update(former.entries)
+            try:
+                self._output.write(layout.SHARDS_FILE, former.opened())
+            except LockLost:
+                raise
+            except Exception as error:  # every file system has exceptions of its own
+                self._withdraw(error)
+        if self._output.is_local:
+            self._thread = threading.Thread(target=self._keep, name="any2ds-catalogue", daemon=True)
+            self._thread.start()
+
+    def _keep(self) -> None:
+        """Write whenever there are news, but no more than a share of the time."""
+        while True:
+            self._news.wait()
+            if self._ending.is_set():
+                return
+            self._news.clear()
+            started = time.monotonic()
+            with self._telling():
+                self._write(is_open=True)
+            if self._ending.wait((time.monotonic() - started) / _SHARE):
+                return
+
+    def _withdraw(self, error: Exception) -> None:
+        """Remove a list that cannot be marked as open."""
+        try:
+            self._output.remove(layout.SHARDS_FILE)
+        except Exception:
+            words = f"{layout.SHARDS_FILE}, which is about to be wrong, can be neither written nor removed"
+            raise OutputError(f"{self._output.url!r}: {words}: {words_of(error)}") from error
+
+    def _finish(self) -> None:
+        with self._telling():
+            self._output.guard()
+            if not self._has_begun:
+                former, finished = self._former(), self._finished()
+                if former is None and not finished:
+                    return
+                if (trusted := self._trusted(former)) is not None:
+                    has_all = all(map(self._output.exists, tfds.names_for(self._options)))
+                    if trusted.entries.keys() == finished and (has_all or not finished):
+                        return
+                    self._entries.update(trusted.entries)
+            self._write(is_open=self._swaps_are_left())
+
+    def _write(self, is_open: bool) -> None:
+        entries = self._now()
+        if not (entries or self._has_file):
+            return
+        self._has_file = True
+        is_whole = self._write_files(entries)
+        self._output.write(layout.SHARDS_FILE, shard_list.to_json(entries, self._options, is_open or not is_whole))
+
+    def _write_files(self, entries: Sequence[ShardEntry]) -> bool:
+        """The other files, or none where there are no shards. False if one is missing, or may be an old one."""
+        wanted, written = set(tfds.names_for(self._options)), set[str]()
+        with self._telling():
+            if not entries:
+                self._output.remove_many(sorted(wanted.intersection(self._output.names())))
+                wanted.clear()
+            elif wanted:
+                for name, content in tfds.files(entries, self._options, self._schema(entries)).items():
+                    self._output.write(name, content)
+                    written.add(name)
+        return written >= wanted
+
+    # --- what there is ---
+
+    def _swaps_are_left(self) -> bool:
+        """Whether shards wait to be replaced, by a process that is gone or a thread that goes on."""
+        return bool(self._output.names(layout.SWAP_FOLDER))
+
+    def _trusted(self, former: ShardList | None) -> ShardList | None:
+        """`former`, the list that is there, if it says that it is true, and nothing happened since."""
+        return None if former is None or former.is_open or self._is_late else former
+
+    def _former(self) -> ShardList | None:
+        content = self._output.read(layout.SHARDS_FILE)
+        self._has_file = self._has_file or content is not None
+        with contextlib.suppress(ValueError):
+            return ShardList.parse(content) if content is not None else None
+        return None
+
+    def _now(self) -> list[ShardEntry]:
+        """The finished shards, in order; those that are not known, or in doubt, are read."""
+        with self._lock:
+            doubtful = set(self._doubtful)
+            self._touched = set(doubtful)
+        finished = self._finished()
+        with self._lock:
+            known = {n: entry for n, entry in self._entries.items() if n in finished and n not in doubtful}
+        found = self._read([n for n in sorted(finished) if n not in known or n in doubtful])
+        with self._lock:
+            for shard_id in found.keys() - self._touched:
+                self._entries.setdefault(shard_id, found[shard_id])
+        return [entry for _, entry in sorted({**known, **found}.items())]
+
+    def _finished(self) -> frozenset[int]:
+        """The shards that are finished now; those in doubt may be among them and not be it."""
+        if self._before is None or self._output.is_local:
+            return layout.finished_shards(self._output.names())
+        with self._lock:
+            return self._before.union(self._entries, self._doubtful)
+
+    def _read(self, shards: Sequence[int]) -> dict[int, ShardEntry]:
+        """From the stats of `shards`, as far as these can be understood."""
+        names = {self._names.stats_name(shard_id): shard_id for shard_id in shards}
+        contents = dict(self._output.read_many(list(names)))
+        sizes: Mapping[str, int] = {}
+        if any(content is not None and b'"data_bytes"' not in content for content in contents.values()):
+            sizes = self._output.sizes()  # stats of other tools, and of earlier versions
+        extension = plugins.load("writers", self._options.output_format).extension
+        found = {}
+        for name, shard_id in names.items():
+            with contextlib.suppress(ValueError):  # it counts as missing, as for whoever goes on
+                size = sizes.get(self._names.data_name(shard_id, extension) or "", 0)
+                found[shard_id] = shard_list.entry_of(shard_id, contents[name], size)
+        return found
+
+    def _schema(self, entries: Sequence[ShardEntry]) -> pa.Schema | None:
+        """That of the metadata of the last shard: those of other tools, which differ, are the first ones."""
+        with contextlib.suppress(Exception):  # of any file system, and of Arrow: whoever needs it does without
+            with self._output.open(self._names.metadata_name(entries[-1].shard_id)) as stream:
+                schema = pq.read_schema(stream)
+            return pa.schema([field.remove_metadata() for field in schema if field.name != "data"])
+        return None
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Whatever goes wrong is told, once."""
+        try:
+            yield
+        except LockLost:
+            log.debug("%s is left to the run that has the folder now", layout.SHARDS_FILE)
+        except Exception as error:  # every file system has exceptions of its own
+            level = logging.DEBUG if self._has_told else logging.WARNING
+            self._has_told = True
+            log.log(level, "%s cannot be kept up to date: %s", layout.SHARDS_FILE, words_of(error))
+
+
+def rebuild(output: OutputFolder, options: OutputOptions) -> None:
+    """Write the files anew from the stats of all finished shards. By whoever has the folder for itself."""
+    catalogue = Catalogue(output, options)
+    with catalogue._telling():
+        catalogue._former()  # to be replaced, be there shards or not
+        catalogue._write(is_open=False)
+
+
+def reopen(output: OutputFolder, options: OutputOptions) -> None:
+    """Mark the list as open, if there is one: others that make the dataset do not keep it true. Raises OutputError."""
+    former = Catalogue(output, options)._former()
+    if former is not None and not former.is_open:
+        output.write(layout.SHARDS_FILE, former.opened())
+
+
+def is_closed(output: OutputFolder, options: OutputOptions) -> bool:
+    """Whether there is a list that says that it is true, and has all shards that are finished now."""
+    former = Catalogue(output, options)._former()
+    if former is None or former.is_open:
+        return False
+    return former.entries.keys() >= layout.finished_shards(output.names())

@@ -1,0 +1,416 @@
+"""A dataset as it lies in its folder, finished or not: its shards and their files, figures, and what made it."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from any2ds.config.parsers import METADATA_FORMATS
+from any2ds.core import layout, plugins
+from any2ds.core.errors import Any2dsError, OutputError, words_of
+from any2ds.core.histogram import Histogram
+from any2ds.core.layout import Layout
+from any2ds.core.types import not_processed_in
+from any2ds.dataset import tfds
+from any2ds.storage import OutputFolder
+from any2ds.storage.stores import Stores
+from any2ds.writers.contract import ShardWriter
+from any2ds.writers.formats.parquet import THRIFTY, body_columns
+
+_READS_AT_ONCE = 32  # small files, most of the time of which is waiting for a store
+_FILES_OF_SHARD = re.compile(r"(\d+)(_stats\.json|\.[A-Za-z0-9_.]+|)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What lies directly in the folder, or in that for the state: `.any2ds/run`."""
+
+    name: str
+    size: int  # bytes; 0 for a folder
+    is_folder: bool
+    is_odd: bool = False  # a pipe, a device: to open it may take for ever
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFiles:
+    """Names of the files of one shard; None for what is not there."""
+
+    shard_id: int
+    stats: str | None = None
+    metadata: str | None = None  # with all columns
+    data: str | None = None  # the same as `metadata` where one file holds both; a folder for the format files
+    beside: tuple[str, ...] = ()  # sidecars of the data, and metadata in further formats
+    shown: str | None = None  # the metadata in sight, if these are not `metadata`; maybe in one file with the data
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """Each once: the stats, which say that the others count, first."""
+        names = (self.stats, self.metadata, self.shown, self.data, *self.beside)
+        return tuple(dict.fromkeys(name for name in names if name))
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The figures of a finished shard, as far as who made it wrote them."""
+
+    count: int
+    successes: int
+    failed: Mapping[str, int]  # failed_to_download and the like
+    dropped: int
+    filtered: int
+    duplicates: int
+    samples: int  # stored; of other tools as many as successes
+    size: int | None  # bytes of the files stored
+    status_dict: Mapping[str, int]
+    start_time: float
+    end_time: float
+    shard_id: int | None  # None in those of img2dataset and any2dataset
+    attempts: int = 0  # the next three are 0 and empty where an earlier version wrote it
+    examples: Mapping[str, str] = field(default_factory=dict)  # failure code -> URL
+    latencies: Mapping[int, int] = field(default_factory=dict)  # of a Histogram, in seconds
+    not_processed: Mapping[str, int] = field(default_factory=dict)  # reason -> files
+    duration: float = 0.0  # seconds for which it was open, retries included; 0 where that is not told
+
+    @property
+    def has_times(self) -> bool:
+        """Whether start and end can be what they say they are."""
+        return 0 < self.start_time <= self.end_time < 1e11
+
+    @property
+    def seconds(self) -> float:
+        """For which it was open. A retry puts the end off, by days maybe in which nobody worked at it."""
+        span = self.end_time - self.start_time
+        return min(span, self.duration) if self.duration > 0 else span
+
+    @classmethod
+    def parse(cls, content: bytes) -> Stats:
+        """Raises ValueError for what are no figures of a shard."""
+        try:
+            found = orjson.loads(content)
+            return cls(
+                count=int(found["count"]),
+                successes=int(found["successes"]),
+                failed=_failed(found),
+                dropped=int(found.get("dropped", 0)),
+                filtered=int(found.get("filtered", 0)),
+                duplicates=int(found.get("duplicates", 0)),
+                samples=int(found.get("samples", found["successes"])),
+                size=None if found.get("bytes") is None else int(found["bytes"]),
+                status_dict={str(name): int(rows) for name, rows in found.get("status_dict", {}).items()},
+                start_time=float(found.get("start_time") or 0),
+                end_time=float(found.get("end_time") or 0),
+                shard_id=None if found.get("shard_id") is None else int(found["shard_id"]),
+                attempts=int(found.get("attempts") or 0),
+                examples={str(code): str(url) for code, url in (found.get("examples") or {}).items()},
+                latencies=dict(Histogram.from_json(found.get("latencies") or {}).counts),
+                not_processed=not_processed_in(found),
+                duration=float(found.get("duration") or 0),
+            )
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            words = f"it lacks {error}" if isinstance(error, KeyError) else words_of(error)
+            raise ValueError(words) from error
+
+
+def _failed(stats: Mapping[str, Any]) -> dict[str, int]:
+    """By status; what a preset of ours says again in the words of another tool counts once."""
+    found = {name: int(value) for name, value in stats.items() if name.startswith("failed_to_")}
+    if "failed_to_subsample" in found:
+        found.pop("failed_to_resize", None)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class UrlList:
+    """One of the lists that a dataset was made from, one after the other."""
+
+    first_shard: int = 0
+    rows: int | None = None  # None until a run has read it to its end
+    shards: int | None = None
+    files: tuple[str, ...] = ()
+    is_cut_by_file: bool = False  # each file of it by itself, as img2dataset does: any shard may be short
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """What `.any2ds/run` says."""
+
+    options: Mapping[str, Any]
+    lists: tuple[UrlList, ...]  # empty where an earlier version wrote it, which did not keep account
+    version: str
+    asked: frozenset[str] = frozenset()  # the options that asked for a step, maybe with their default values
+
+    @classmethod
+    def parse(cls, content: bytes) -> RunFile:
+        """Raises ValueError for what does not tell the options of a run."""
+        try:
+            written = orjson.loads(content)
+            options = dict(written["options"])
+            lists = [_url_list(found) for found in written.get("lists") or ()]
+            version = str(written.get("any2ds", "unknown"))
+            asked = frozenset(str(name) for step in written.get("steps") or () for name in step["asked"])
+            return cls(options, tuple(sorted(lists, key=lambda found: found.first_shard)), version, asked)
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            words = f"it lacks {error}" if isinstance(error, KeyError) else words_of(error)
+            raise ValueError(words) from error
+
+    @property
+    def layout(self) -> Layout | None:
+        try:
+            rows, digits = int(self.options["number_sample_per_shard"]), int(self.options["oom_shard_count"])
+        except (KeyError, TypeError, ValueError):
+            return None
+        return Layout(rows, digits, bool(self.options.get("preset"))) if rows > 0 and digits > 0 else None
+
+
+def _url_list(found: Mapping[str, Any]) -> UrlList:
+    files = [file if isinstance(file, str) else file.get("path") or file.get("name") for file in found.get("files", ())]
+    rows, shards = found.get("rows"), found.get("shards")
+    return UrlList(
+        int(found.get("first_shard", 0)),
+        None if rows is None else int(rows),
+        None if shards is None else int(shards),
+        tuple(str(file) for file in files if file),
+        found.get("cut") == "file",
+    )
+
+
+class Dataset:
+    """A folder, looked at once, by names alone; contents are read when they are asked for.
+
+    `entries` are those that count, where somebody knows them already. Raises OutputError if it cannot be listed, or
+    holds no dataset.
+    """
+
+    def __init__(self, url: str, stores: Stores | None = None, entries: Iterable[Entry] | None = None) -> None:
+        self.folder = OutputFolder(url, stores=stores)
+        self.entries = {entry.name: entry for entry in (self._listed() if entries is None else entries)}
+        self.run_problem: str | None = None  # why `run` is None though the file is there
+        self.run = self._run_file()
+        by_number, self._digits = _by_number(self.entries, self.run.layout if self.run else None)
+        first = self._any_stats(by_number)
+        # Theirs have no number in their stats, and no run file.
+        self.is_foreign = self.run is None and layout.RUN_FILE not in self.entries and first.shard_id is None
+        self.output_format = self._format(by_number)
+        self.writer = self._writer()
+        extension = self.writer.extension if self.writer else None
+        data = {"": "", None: None}.get(extension, f".{extension}")
+        beside = self.ends_beside
+        self.shards = {number: _files(number, found, data, beside) for number, found in sorted(by_number.items())}
+        self.shards = {number: files for number, files in self.shards.items() if files.present}
+        if not self.shards and self.run is None:
+            raise OutputError(f"{url!r} holds no dataset of any2ds or img2dataset")
+
+    @property
+    def made_by(self) -> str:
+        """Which tool, for a person."""
+        if self.is_foreign:
+            return "img2dataset or any2dataset"
+        return f"any2ds {self.run.version}" if self.run else "any2ds"
+
+    @property
+    def hides(self) -> bool:
+        """Whether it is to look like one of another tool."""
+        return self.run is not None and bool(self.run.options.get("preset"))
+
+    @property
+    def ends_beside(self) -> tuple[str, ...]:
+        """Of the names of files that a shard has beside data, metadata and stats."""
+        sidecars = self.writer.sidecars if self.writer and self.run and not self.hides else ()
+        formats = self.run.options.get("metadata_format") or () if self.run else ()
+        return (*sidecars, *(f".{name}" for name in formats if name in METADATA_FORMATS and name != "parquet"))
+
+    @property
+    def finished(self) -> list[ShardFiles]:
+        return [files for files in self.shards.values() if files.stats]
+
+    @cached_property
+    def layout(self) -> Layout | None:
+        """Names and keys. Where no run file tells, from the metadata that is there; `rows_per_shard` is none then."""
+        if self.run is not None:
+            return self.run.layout
+        for files in self.finished[:20]:
+            try:
+                with self.metadata_file(files) as file:
+                    keys = next(iter(file.iter_batches(1, columns=["key"]))).column("key").to_pylist()
+                return Layout(10 ** (len(keys[0]) - self._digits), self._digits)
+            except Exception:  # it is broken, as others will tell
+                continue
+        return None
+
+    def others(self) -> list[Entry]:
+        """What belongs to no shard, but for what any2ds and the system keep for themselves."""
+        own = {name for files in self.shards.values() for name in files.present}
+        own.update(layout.FOLDER_FILES, tfds.names_of(self.run.options if self.run else {}))
+        return [entry for name, entry in self.entries.items() if name not in own and name[:1] not in ("_", ".")]
+
+    def read(self, name: str) -> bytes:
+        """Raises OSError, or whatever the file system raises."""
+        if (content := self.folder.read(name)) is None:
+            raise FileNotFoundError(name)
+        return content
+
+    def stats(self, shards: Iterable[ShardFiles]) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
+        """The figures of finished shards, read at the same time; in order."""
+
+        def read(files: ShardFiles) -> Stats | Exception:
+            try:
+                return Stats.parse(self.read(files.stats or ""))
+            except Exception as error:  # every file system has exceptions of its own
+                return error
+
+        todo = list(shards)
+        threads = ThreadPoolExecutor(_READS_AT_ONCE if len(todo) > 1 else 1)
+        try:
+            yield from zip(todo, threads.map(read, todo), strict=True)
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    @contextmanager
+    def metadata_file(self, files: ShardFiles) -> Iterator[pq.ParquetFile]:
+        """The metadata table of a shard, of which only what is asked for is read, also from remote."""
+        with self.folder.open(files.metadata or "") as stream, pq.ParquetFile(stream, **THRIFTY) as file:
+            yield file
+
+    @contextmanager
+    def file_in_sight(self, files: ShardFiles) -> Iterator[pq.ParquetFile]:
+        """The same as others read it; in formats that hold both, it is the file of the data."""
+        with self.metadata_file(replace(files, metadata=files.shown or files.metadata)) as file:
+            yield file
+
+    def metadata_columns(self, schema: pa.Schema) -> list[str]:
+        """All of them but those of the files themselves."""
+        if not (self.writer and self.writer.holds_metadata):
+            return list(schema.names)
+        bodies = body_columns(schema)
+        return [name for name in schema.names if name not in bodies]
+
+    @contextmanager
+    def local(self, name: str) -> Iterator[Path]:
+        """A file or folder as a local path; what is remote is there for as long as the context."""
+        with ExitStack() as stack:
+            folder = Path()
+            if not self.folder.is_local:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="any2ds-verify-")))
+            yield self.folder.local_copy(name, folder)
+
+    def _listed(self) -> Iterator[Entry]:
+        folder = self.folder
+        try:
+            found = list(folder.listed())
+            if any(str(info["name"]).rstrip("/").endswith(f"/{layout.STATE_FOLDER}") for info in found):
+                with suppress(FileNotFoundError):  # a run that was refused has just removed it
+                    state = folder.listed(layout.STATE_FOLDER)
+                    found += state
+                    if any(str(info["name"]).rstrip("/").endswith(f"/{layout.METADATA_FOLDER}") for info in state):
+                        found += folder.listed(layout.METADATA_FOLDER)
+        except FileNotFoundError as error:
+            raise OutputError(f"{folder.url!r}: no such folder") from error
+        except Exception as error:  # every file system has exceptions of its own
+            raise OutputError(f"{folder.url!r} cannot be listed: {words_of(error)}") from error
+        root = folder.path.rstrip("/")
+        for info in found:
+            path = str(info["name"]).rstrip("/")
+            if path == root:
+                if info["type"] == "file" and len(found) == 1:
+                    raise OutputError(f"{folder.url!r} is a file, not the folder of a dataset")
+                continue  # the marker of a folder in an object store
+            is_folder = info["type"] == "directory" or (folder.is_local and os.path.isdir(path))
+            size = 0 if is_folder else int(info.get("size") or 0)
+            leads_nowhere = stat.S_ISLNK(int(info.get("mode") or 0))  # to open it fails at once
+            is_odd = info["type"] == "other" and not is_folder and not leads_nowhere
+            yield Entry(path.removeprefix(f"{root}/"), size, is_folder, is_odd)
+
+    def _run_file(self) -> RunFile | None:
+        if layout.RUN_FILE not in self.entries:
+            layout.refuse_earlier(self.folder.url, self.entries)
+            return None
+        if self.entries[layout.RUN_FILE].is_odd:
+            return None
+        try:
+            return RunFile.parse(self.read(layout.RUN_FILE))
+        except Exception as error:
+            self.run_problem = words_of(error)
+            return None
+
+    def _any_stats(self, by_number: Mapping[int, Mapping[str, Entry]]) -> Stats:
+        nothing = Stats(0, 0, {}, 0, 0, 0, 0, None, {}, 0.0, 0.0, None)
+        marks = [found["_stats.json"].name for _, found in sorted(by_number.items()) if "_stats.json" in found]
+        for name in marks[:20]:
+            try:
+                return Stats.parse(self.read(name))
+            except Exception:  # it is broken, as others will tell
+                continue
+        return nothing
+
+    def _format(self, by_number: Mapping[int, Mapping[str, Entry]]) -> str | None:
+        """As the run file says, else by the files that there are most of; None for one that nobody here knows."""
+        if self.run is not None:
+            return str(self.run.options.get("output_format"))
+        beside = ("_stats.json", ".parquet", ".tar.idx", layout.METADATA_END)  # of whatever format
+        ends = Counter(end for found in by_number.values() for end in found if end not in beside)
+        if ends:
+            return {"": "files", ".tar": "webdataset"}.get(ends.most_common(1)[0][0])
+        for _, found in sorted(by_number.items())[:20]:
+            try:
+                with self.metadata_file(ShardFiles(0, metadata=found[".parquet"].name)) as file:
+                    schema = file.schema_arrow
+                    return "parquet" if body_columns(schema) else "dummy"
+            except Exception:  # it is broken, as others will tell
+                continue
+        return None
+
+    def _writer(self) -> type[ShardWriter] | None:
+        try:
+            return cast("type[ShardWriter]", plugins.load("writers", self.output_format or ""))
+        except Any2dsError:
+            return None
+
+
+def _by_number(entries: Mapping[str, Entry], names: Layout | None) -> tuple[dict[int, dict[str, Entry]], int]:
+    """Number of each shard -> what of its names follows the number -> the file. And the digits of a number.
+
+    Only names with as many digits as the others count; nothing else could have been written by the same run.
+    """
+    matches = list(_of_shards(entries))
+    if names is not None:
+        digits = names.shard_digits
+    else:  # more digits are for numbers that need them
+        digits = min((len(number) for number, end, _ in matches if end == "_stats.json"), default=0)
+    found: dict[int, dict[str, Entry]] = {}
+    for number, end, entry in matches:
+        if number == f"{int(number):0{digits}d}" and entry.is_folder == (end == "") and not entry.is_odd:
+            found.setdefault(int(number), {})[end] = entry
+    return found, digits
+
+
+def _of_shards(entries: Mapping[str, Entry]) -> Iterator[tuple[str, str, Entry]]:
+    """Number, what follows it in the name, and the file."""
+    folder = f"{layout.METADATA_FOLDER}/"
+    for name, entry in entries.items():
+        inside = name.removeprefix(folder)
+        match = _FILES_OF_SHARD.fullmatch(inside)
+        if match and (match[2] == layout.METADATA_END) == (inside != name):
+            yield match[1], match[2], entry
+
+
+def _files(number: int, found: Mapping[str, Entry], data: str | None, beside: Iterable[str]) -> ShardFiles:
+    def name(end: str | None) -> str | None:
+        return found[end].name if end is not None and end in found else None
+
+    others = tuple(found[end].name for end in beside if end in found)
+    own, table = name(layout.METADATA_END), name(".parquet")
+    return ShardFiles(number, name("_stats.json"), own or table, name(data), others, table if own else None)

@@ -1,0 +1,353 @@
+"""`inspect()`: what is in a dataset, at a glance; from the figures of all shards and the metadata of a few."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TextIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.filesize import decimal
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from any2ds.config.options import InspectOptions, parse_groups
+from any2ds.config.signature import document
+from any2ds.core import layout
+from any2ds.core.errors import printable, redacted, words_of
+from any2ds.core.metadata import STORED_BYTES, without_credentials
+from any2ds.core.types import NO_FAILURES, SUCCESS, in_order, meaning_of, most_frequent
+from any2ds.dataset.dataset import Dataset, ShardFiles, Stats
+from any2ds.dataset.shard_list import pattern
+from any2ds.dataset.verify.census import Census, in_words
+from any2ds.storage.stores import Stores
+
+_SHARDS_LOOKED_INTO = 4
+_OUTCOMES_SHOWN = 20  # of img2dataset each error message is one
+_LONGEST_PATTERN = 200  # characters on a terminal; with many gaps it is long
+_LONGEST = 2000  # characters of a value that are kept, for whoever reads the JSON
+_PIPE_WIDTH = 120  # columns where there is no terminal
+_SHOWN_COLUMNS = ("key", "status", "ext", "bytes", STORED_BYTES.name, "mime_type", "url", "caption")
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What is in a dataset. Figures are sums over the finished shards."""
+
+    output_folder: str
+    made_by: str
+    output_format: str | None
+    shards: int  # finished
+    pattern: str | None  # that stands for their data files, as a shell and webdataset take it
+    missing: tuple[int, ...]
+    unfinished: int  # shards of which there are files, but no stats
+    unreadable: int  # finished shards whose stats cannot be read, and are in no figure
+    lists: tuple[Mapping[str, Any], ...]  # files, rows (None: not read to the end), first_shard
+    options: Mapping[str, Any]  # that decide what is in which shard
+    rows: int
+    successes: int  # rows that are stored
+    stored: int  # samples: a row may have several
+    failed: int
+    dropped: int
+    filtered: int
+    duplicates: int
+    bytes_stored: int | None  # None where the stats do not tell
+    files_measured: int  # those that `bytes_stored` is the sum of: the stats of img2dataset tell no bytes
+    started: float | None  # Unix seconds
+    ended: float | None
+    outcomes: Mapping[str, int]  # by rows, the most frequent first
+    not_processed: Mapping[str, int]  # reason -> files that a step of their media has left as they came
+    columns: Mapping[str, str]  # of the metadata, with their types
+    looked_into: tuple[int, ...]  # shards that mime types, sizes and samples are from
+    mime_types: Mapping[str, int]
+    sizes: Mapping[str, int]  # in bytes: smallest, quartiles and largest
+    samples: tuple[Mapping[str, Any], ...]
+    problems: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+
+
+def inspect(output_folder: Any = None, **options: Any) -> Overview:
+    """Say what is in a dataset: how many rows, what became of them, what it takes, and some samples."""
+    given = options if output_folder is None else {"output_folder": output_folder, **options}
+    (wanted,) = parse_groups(given, [InspectOptions])
+    dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
+    census = Census.of(dataset)
+    finished = dataset.finished
+    problems: list[str] = []
+    known: list[Stats] = []
+    for files, stats in dataset.stats(finished):
+        if isinstance(stats, Stats):
+            known.append(stats)
+        else:
+            problems.append(f"{files.stats} cannot be read: {words_of(stats)}")
+    outcomes: Counter[str] = Counter()
+    not_processed: Counter[str] = Counter()
+    for stats in known:
+        outcomes.update(stats.status_dict)
+        not_processed.update(stats.not_processed)
+    measured = [stats for stats in known if stats.size is not None]
+    times = [stats for stats in known if stats.has_times]
+    looked_into = _Look(dataset, _spread(finished, _SHARDS_LOOKED_INTO), wanted.samples, problems)
+    if dataset.run_problem:
+        problems.append(f"{layout.RUN_FILE} cannot be understood: {dataset.run_problem}")
+    return Overview(
+        output_folder=redacted(wanted.output_folder),
+        made_by=dataset.made_by,
+        output_format=dataset.output_format,
+        shards=len(finished),
+        pattern=_pattern(dataset, [files.shard_id for files in finished]),
+        missing=tuple(census.missing),
+        unfinished=len(dataset.shards) - len(finished),
+        unreadable=len(finished) - len(known),
+        lists=tuple(
+            {"files": [redacted(name) for name in found.files], "rows": found.rows, "first_shard": found.first_shard}
+            for found in (dataset.run.lists if dataset.run else ())
+        ),
+        options=dict(dataset.run.options) if dataset.run else {},
+        rows=sum(stats.count for stats in known),
+        successes=sum(stats.successes for stats in known),
+        stored=sum(stats.samples for stats in known),
+        failed=sum(sum(stats.failed.values()) for stats in known),
+        dropped=sum(stats.dropped for stats in known),
+        filtered=sum(stats.filtered for stats in known),
+        duplicates=sum(stats.duplicates for stats in known),
+        bytes_stored=sum(stats.size or 0 for stats in measured) if measured or not known else None,
+        files_measured=sum(stats.samples for stats in measured),
+        started=min((stats.start_time for stats in times), default=None),
+        ended=max((stats.end_time for stats in times), default=None),
+        outcomes=dict(outcomes.most_common()),
+        not_processed=most_frequent(not_processed),
+        columns=looked_into.columns,
+        looked_into=tuple(looked_into.shards),
+        mime_types=dict(looked_into.mime_types.most_common()),
+        sizes=looked_into.sizes(),
+        samples=tuple(_spread(looked_into.samples, wanted.samples)),
+        problems=tuple(problems),
+    )
+
+
+document(inspect, [InspectOptions], Overview, "Raises UsageError for a folder that holds no dataset.")
+
+
+def _pattern(dataset: Dataset, finished: Sequence[int]) -> str | None:
+    if dataset.layout is None or dataset.writer is None:
+        return None
+    return pattern(finished, dataset.layout, dataset.writer.extension)
+
+
+def _spread(found: Sequence[Any], most: int) -> list[Any]:
+    """Up to `most` of them, evenly from the first to the last."""
+    if len(found) <= most:
+        return list(found)
+    return [found[n * (len(found) - 1) // max(1, most - 1)] for n in range(most)]
+
+
+class _Look:
+    """What the metadata of a few shards tells."""
+
+    def __init__(self, dataset: Dataset, shards: Sequence[ShardFiles], samples: int, problems: list[str]) -> None:
+        self.columns: dict[str, str] = {}
+        self.shards: list[int] = []
+        self.mime_types: Counter[str] = Counter()
+        self.samples: list[dict[str, Any]] = []
+        self._sizes: list[int] = []
+        for files in shards:
+            if files.metadata is None:
+                continue
+            try:
+                self._take(dataset, files, samples)
+            except Exception as error:  # of Arrow, of the system and of file systems
+                problems.append(f"{files.metadata} cannot be read: {words_of(error)}")
+
+    def _take(self, dataset: Dataset, files: ShardFiles, samples: int) -> None:
+        with dataset.metadata_file(files) as file:
+            schema = file.schema_arrow
+            if not self.columns:
+                self.columns = {field.name[:_LONGEST]: str(field.type)[:_LONGEST] for field in schema}
+            wanted = [name for name in _SHOWN_COLUMNS if name in dataset.metadata_columns(schema)]
+            table = file.read(columns=wanted)
+        if "status" in wanted:
+            table = table.filter(pc.fill_null(pc.equal(table["status"], SUCCESS), False))
+        if "mime_type" in wanted:
+            self.mime_types.update(str(name or "unknown") for name in table["mime_type"].to_pylist())
+        if "bytes" in wanted:
+            sizes = table["bytes"]
+            if STORED_BYTES.name in wanted:
+                sizes = pc.coalesce(table[STORED_BYTES.name], sizes)
+            self._sizes += [size for size in sizes.to_pylist() if isinstance(size, int)]
+        rows = table.take(pa.array(_spread(range(table.num_rows), samples), pa.int64()))
+        self.samples += [{name: _kept(value) for name, value in row.items()} for row in rows.to_pylist()]
+        self.shards.append(files.shard_id)
+
+    def sizes(self) -> dict[str, int]:
+        if not self._sizes:
+            return {}
+        quarters = [round(at) for at in statistics.quantiles(self._sizes, n=4)] if len(self._sizes) > 1 else []
+        first, median, third = quarters or 3 * self._sizes[:1]
+        return {
+            "smallest": min(self._sizes),
+            "first_quartile": first,
+            "median": median,
+            "third_quartile": third,
+            "largest": max(self._sizes),
+        }
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_credentials(value)[:_LONGEST]
+    return value if value is None or isinstance(value, (int, float, bool)) else str(value)[:_LONGEST]
+
+
+# --- showing it ---
+
+
+def show(overview: Overview, stream: TextIO) -> None:
+    """For a person, on a terminal or as plain text; nothing of what a list or a server said gets there raw."""
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    if console.is_terminal:
+        console.print(*_parts(overview), sep="\n")
+        return
+    console.width = _PIPE_WIDTH
+    with console.capture() as captured:
+        console.print(*_parts(overview), sep="\n")
+    stream.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def _parts(found: Overview) -> Iterator[Any]:
+    yield Text(printable(found.output_folder), style="bold")
+    yield _facts(found)
+    if found.outcomes:
+        yield Text("\noutcomes", style="bold")
+        yield _outcomes(found)
+    if found.columns:
+        yield Text("\ncolumns of the metadata", style="bold")
+        columns = ", ".join(f"{printable(name[:60])} {printable(kind[:60])}" for name, kind in found.columns.items())
+        yield Padding(Text(columns), (0, 0, 0, 2))
+    if found.samples:
+        yield Text("\nsamples", style="bold")
+        yield _samples(found)
+    for problem in found.problems[:5]:
+        yield Text(f"problem: {printable(problem)}", style="yellow")
+    if len(found.problems) > 5:
+        yield Text(f"… and {len(found.problems) - 5:,} more problems: any2ds verify tells of all", style="yellow")
+
+
+def _facts(found: Overview) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, words in _named_facts(found):
+        table.add_row(f"  {name}", Text(printable(words)))
+    return table
+
+
+def _named_facts(found: Overview) -> Iterator[tuple[str, str]]:
+    yield "made by", f"{found.made_by}, format {found.output_format or 'unknown'}"
+    for each in found.lists:
+        files = ", ".join(each["files"][:3]) + (f" … and {len(each['files']) - 3:,} more" * (len(each["files"]) > 3))
+        rows = "not read to its end yet" if each["rows"] is None else f"{each['rows']:,} rows"
+        yield "list", f"{files or 'given from Python'}: {rows}"
+    yield (
+        "shards",
+        ", ".join(
+            [
+                f"{found.shards:,} finished",
+                *([f"{len(found.missing):,} MISSING ({in_words(found.missing)})"] if found.missing else []),
+                *([f"{found.unfinished:,} begun and not finished"] if found.unfinished else []),
+            ]
+        ),
+    )
+    if found.pattern:
+        yield (
+            "data",
+            found.pattern if len(found.pattern) <= _LONGEST_PATTERN else f"{found.pattern[:_LONGEST_PATTERN]} …",
+        )
+    share = f" ({found.successes / found.rows:.1%})" if found.rows else ""
+    yield (
+        "rows",
+        (
+            f"{found.rows:,}: {found.successes:,} stored{share}, {found.failed:,} failed"
+            + (f", {found.dropped:,} dropped" if found.dropped else "")
+            + (f", {found.filtered:,} filtered" if found.filtered else "")
+            + (f", {found.duplicates:,} duplicates" if found.duplicates else "")
+        ),
+    )
+    if found.stored != found.successes:
+        yield "samples", f"{found.stored:,} of these rows"
+    if found.bytes_stored is not None:
+        measured = found.files_measured
+        mean = f", {decimal(found.bytes_stored // measured)} on average" if measured else ""
+        of = "" if measured == found.stored else f" (of {measured:,} files, of the others it is not known)"
+        yield "files", f"{decimal(found.bytes_stored)}{mean}{of}"
+    for reason, count in found.not_processed.items():
+        yield "not processed", f"{count:,} {'file' if count == 1 else 'files'} ({reason})"
+    if found.sizes:
+        yield "sizes", " · ".join(f"{name.replace('_', ' ')} {decimal(size)}" for name, size in found.sizes.items())
+    if found.mime_types:
+        total = sum(found.mime_types.values())
+        shown = [f"{name[:60]} {rows / total:.1%}" for name, rows in list(found.mime_types.items())[:6]]
+        more = f" … and {len(found.mime_types) - 6:,} more" if len(found.mime_types) > 6 else ""
+        of = "" if len(found.looked_into) == found.shards else f" (in {len(found.looked_into)} shards looked into)"
+        yield "types", " · ".join(shown) + more + of
+    if found.started is not None and found.ended is not None:
+        yield "made", f"{_moment(found.started)} to {_moment(found.ended)} ({_span(found.ended - found.started)})"
+    if found.options:
+        shown = [f"{name}={value}" for name, value in found.options.items() if value not in (None, False, [], "")]
+        yield "options", " ".join(str(option)[:200] for option in shown)
+
+
+def _outcomes(found: Overview) -> Padding:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(overflow="ellipsis", no_wrap=True, max_width=40)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    total = sum(found.outcomes.values())
+    ordered = in_order(found.outcomes)
+    for code, rows in ordered[:_OUTCOMES_SHOWN]:
+        style = "" if code in NO_FAILURES else "yellow"
+        share = f"{rows / total:.1%}" if total else ""
+        table.add_row(Text(printable(code[:200])), f"{rows:,}", share, Text(meaning_of(code)), style=style)
+    if rest := ordered[_OUTCOMES_SHOWN:]:
+        rows = sum(count for _, count in rest)
+        table.add_row(f"… and {len(rest):,} more", f"{rows:,}", f"{rows / total:.1%}" if total else "", "")
+    return Padding(table, (0, 0, 0, 2))
+
+
+def _samples(found: Overview) -> Padding:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=30)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for sample in found.samples:
+        name = ".".join(str(sample[part]) for part in ("key", "ext") if sample.get(part))
+        size = sample.get(STORED_BYTES.name)
+        size = sample.get("bytes") if size is None else size
+        shown_size = decimal(size) if isinstance(size, int) else ""
+        table.add_row(Text(printable(name)), shown_size, Text(printable(str(sample.get("url") or ""))))
+        if caption := sample.get("caption"):
+            table.add_row("", "", Text(printable(str(caption)), style="italic"))
+    return Padding(table, (0, 0, 0, 2))
+
+
+def _moment(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M}"
+
+
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return (f"{days} d " if days else "") + (
+        f"{hours}:{minutes:02d}:{rest:02d}" if seconds >= 60 else f"{seconds:.1f} s"
+    )

@@ -1,0 +1,65 @@
+"""Reads from a dataset's run file how it was made, and records what a later run made it with."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import orjson
+
+from any2ds.config.media import MEDIA_GROUPS, MediaOptions, as_made, given_before
+from any2ds.config.options import OutputOptions, parse_groups
+from any2ds.core.errors import OutputError, UsageError, words_of
+from any2ds.core.layout import RUN_FILE, refuse_earlier
+from any2ds.core.manifest import Manifest, StepRecord, with_versions
+from any2ds.storage import OutputFolder
+
+log = logging.getLogger(__name__)
+
+
+def options_of(output: OutputFolder) -> tuple[OutputOptions, MediaOptions]:
+    """The options with which the dataset was made. Raises OutputError if it does not say."""
+    try:
+        content = output.read(RUN_FILE)
+        names = () if content is not None else output.names()
+    except NotADirectoryError:
+        raise OutputError(f"{output.url!r} is a file, not the folder of a dataset") from None
+    except OSError as error:
+        raise OutputError(f"{output.url!r}: its {RUN_FILE} cannot be read: {words_of(error)}") from error
+    if content is None:
+        refuse_earlier(output.url, names)
+        raise OutputError(
+            f"{output.url!r} has no {RUN_FILE}: it is no dataset of any2ds"
+            if names
+            else f"{output.url!r} is empty, or there is no such folder"
+        )
+    try:
+        run = orjson.loads(content)
+        written = as_made(dict(run["options"]))
+        asked = given_before(written, run.get("steps"))
+        groups = (OutputOptions, *MEDIA_GROUPS)
+        known = {field.name for group in groups for field in dataclasses.fields(group)}
+        given = {name: value for name, value in written.items() if name in known}
+        options, *media = parse_groups({**given, "output_folder": output.url}, groups)
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+        raise OutputError(f"{output.url!r}: its {RUN_FILE} cannot be read: {error}") from error
+    return options, replace(MediaOptions(*media), given=asked)
+
+
+def record_versions(output: OutputFolder, now: Sequence[StepRecord]) -> None:
+    """Add the versions of the libraries of this run to the run's file, with a warning if they differ from before."""
+    try:
+        manifest = Manifest.parse(output.read(RUN_FILE) or b"")
+    except ValueError:  # an earlier version wrote it
+        return
+    steps, changes = with_versions(manifest.steps or (), now)
+    if changes:
+        warn_of_versions(output.url, changes)
+        output.write(RUN_FILE, replace(manifest, steps=steps).to_json())
+
+
+def warn_of_versions(url: str, changes: Sequence[str]) -> None:
+    """Files of several versions of a library may differ in detail."""
+    log.warning("%s was made with other versions of libraries (%s): new files may differ", url, "; ".join(changes))

@@ -1,0 +1,191 @@
+"""The list of a dataset's published shards, `.any2ds/shards`: what it says, as a function of the shards.
+
+    {"__kind__": "wids-shard-index-v1", "wids_version": 1, "any2ds": "…", "open": false,
+     "pattern": "{00000..00041}.tar", "gaps": [], "shards": 42, "count": …, "nsamples": …, "bytes": …, "shardlist": [
+    {"url": "../00000.tar", "nsamples": 9871, "filesize": …, "shard_id": 0, "count": 10000, "bytes": …, "exts": {…}},
+    …]}
+
+The keys `url`, `nsamples` and `filesize` are those of webdataset's `wids`, the others are any2ds's own. Each `url` is
+relative to the list, as `wids` takes it; the `pattern` is of names in the folder of the dataset.
+"""
+
+from __future__ import annotations
+
+import bisect
+import io
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from any2ds.config.options import OutputOptions
+from any2ds.core import plugins
+from any2ds.core.layout import Layout
+from any2ds.core.types import ShardReport
+from any2ds.core.version import __version__
+
+_KIND = {"__kind__": "wids-shard-index-v1", "wids_version": 1}  # says that the shards are tar files
+_NUMBERS = ("shard_id", "count", "nsamples", "bytes", "filesize")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """What is known of a finished shard."""
+
+    shard_id: int
+    count: int  # rows
+    samples: int  # in the data: a row that is stored has one, or several
+    bytes: int  # of the files stored; 0 in shards of other tools, which do not tell
+    data_bytes: int  # size of the data file; 0 where that is a folder, or there is none
+    exts: Mapping[str, int] = field(default_factory=dict)  # extension -> files; empty where that is not told
+
+    @classmethod
+    def of(cls, report: ShardReport) -> ShardEntry:
+        return cls(report.shard_id, report.count, report.samples, report.bytes, report.data_bytes, dict(report.exts))
+
+
+def entry_of(shard_id: int, stats: bytes | None, size: int = 0) -> ShardEntry:
+    """From its `_stats.json`; `size` is that of the data file, for stats that do not tell it. Raises ValueError."""
+    try:
+        found = orjson.loads(stats or b"")
+        return ShardEntry(
+            shard_id,
+            int(found["count"]),
+            int(found.get("samples", found["successes"])),  # other tools, and earlier versions, have one of a row
+            int(found.get("bytes") or 0),
+            int(found.get("data_bytes", size)),
+            {str(ext): int(files) for ext, files in (found.get("exts") or {}).items()},
+        )
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"no figures of a shard: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ShardList:
+    """`.any2ds/shards` as it was read."""
+
+    entries: Mapping[int, ShardEntry]
+    is_open: bool  # a run is at work, or was killed: shards may have changed since
+    content: bytes = b""
+
+    def opened(self) -> bytes:
+        """The same list, marked as open."""
+        return self.content.replace(b'"open":false', b'"open":true', 1)
+
+    @classmethod
+    def parse(cls, content: bytes) -> ShardList:
+        """Raises ValueError for what `to_json` has not written."""
+        try:
+            found = orjson.loads(content)
+            entries = [_entry(each) for each in found["shardlist"]]
+            return cls({entry.shard_id: entry for entry in entries}, b'"open":false' not in content, content)
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"no list of shards: {type(error).__name__}: {error}") from error
+
+
+def _entry(found: Mapping[str, Any]) -> ShardEntry:
+    shard_id, count, samples, size, data_bytes = numbers = [found[name] for name in _NUMBERS]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise TypeError("a number is none")
+    exts = {str(ext): int(files) for ext, files in found["exts"].items()}
+    return ShardEntry(shard_id, count, samples, size, data_bytes, exts)
+
+
+def to_json(entries: Sequence[ShardEntry], options: OutputOptions, is_open: bool) -> bytes:
+    """`entries` in the order of their numbers."""
+    names = Layout(options.number_sample_per_shard, options.oom_shard_count)
+    extension = plugins.load("writers", options.output_format).extension
+    numbers = [entry.shard_id for entry in entries]
+    head = {
+        **(_KIND if extension == "tar" else {}),
+        "any2ds": __version__,
+        "open": is_open,
+        "pattern": pattern(numbers, names, extension),
+        "gaps": gaps(numbers),
+        "shards": len(entries),
+        "count": sum(entry.count for entry in entries),
+        "nsamples": sum(entry.samples for entry in entries),
+        "bytes": sum(entry.bytes for entry in entries),
+    }
+    # Each line is copied at once: orjson gives it in the 4 KB that it was made in, which for a million shards are 4 GB.
+    content = io.BytesIO()
+    content.write(orjson.dumps(head)[:-1] + b',"shardlist":[')
+    for number, entry in enumerate(entries):
+        line = orjson.dumps(
+            {
+                "url": f"../{names.data_name(entry.shard_id, extension) or names.metadata_name(entry.shard_id)}",
+                "nsamples": entry.samples,
+                "filesize": entry.data_bytes,
+                "shard_id": entry.shard_id,
+                "count": entry.count,
+                "bytes": entry.bytes,
+                "exts": dict(entry.exts),
+            }
+        )
+        content.write(b",\n" if number else b"\n")
+        content.write(line)
+    content.write(b"\n]}\n")
+    return content.getvalue()
+
+
+class Numbers:
+    """Numbers of shards, to be iterated over in order. Memory holds one range where they are without a gap, and those
+    of a run come nearly in order, be they millions."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []  # of the same ranges, not included
+
+    def add(self, number: int) -> None:
+        starts, stops = self._starts, self._stops
+        place = bisect.bisect_right(starts, number)  # of the first range behind it
+        if place and number < stops[place - 1]:
+            return
+        follows, precedes = place and stops[place - 1] == number, place < len(starts) and starts[place] == number + 1
+        if follows and precedes:
+            stops[place - 1] = stops[place]
+            del starts[place], stops[place]
+        elif follows:
+            stops[place - 1] = number + 1
+        elif precedes:
+            starts[place] = number
+        else:
+            starts.insert(place, number)
+            stops.insert(place, number + 1)
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.chain.from_iterable(map(range, self._starts, self._stops))
+
+
+def gaps(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of each run of shards that are missing below the last of the sorted `numbers`."""
+    found, expected = [], 0
+    for number in numbers:
+        if number > expected:
+            found.append((expected, number - 1))
+        expected = number + 1
+    return found
+
+
+def pattern(numbers: Iterable[int], names: Layout, extension: str | None) -> str | None:
+    """The names of the files as a shell, and webdataset, takes them: `{00000..00041}.tar`, and, where there are gaps,
+    `{{00000..00004},{00006..00041}}.tar`. None if there are none. `numbers` are sorted.
+
+    Names with more digits than others have a range of their own: in one, all would be padded to the longest.
+    """
+    end = "" if extension == "" else f".{extension or 'parquet'}"
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1 and number != 10 ** max(names.shard_digits, len(str(number)) - 1):
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shown = [
+        names.shard_name(first) if first == last else f"{{{names.shard_name(first)}..{names.shard_name(last)}}}"
+        for first, last in runs
+    ]
+    if not shown:
+        return None
+    return f"{shown[0] if len(shown) == 1 else '{' + ','.join(shown) + '}'}{end}"

@@ -1,0 +1,162 @@
+"""What TensorFlow Datasets has to know of a dataset to open its folder: features.json and dataset_info.json.
+
+Both are JSON of TFDS's messages (tensorflow_datasets/core/proto/{dataset_info,feature}.proto), in which 64-bit numbers
+are texts. They are written by hand, because TFDS takes TensorFlow, or at least 250 MB, to write them itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from any2ds.config.options import OutputOptions
+from any2ds.core.errors import redacted
+from any2ds.core.layout import TFDS_FEATURES, TFDS_INFO, Layout
+from any2ds.core.metadata import without_credentials
+from any2ds.dataset.shard_list import ShardEntry
+from any2ds.writers.formats._example import DATA, feature_kind
+
+SPLIT = "train"
+VERSION = "1.0.0"
+"""TFDS wants one of three numbers. What a dataset was made of and when is in `.any2ds/run` and in the stats."""
+
+IMAGES = frozenset({"bmp", "jpg", "png"})
+"""Extensions of what TFDS's Image decodes to height, width and 3; gif and webp come out with a fourth dimension."""
+
+_FORMATS = {"tfrecord": "tfrecord", "arrayrecord": "array_record"}  # what TFDS calls them
+_DECIDING = ("output_format", "tfrecord_compression", "preset")
+_TOO_LONG = (
+    "It has no split here, because numbers of different lengths in the names of shards are beyond TensorFlow Datasets: "
+    "make it anew with a larger oom_shard_count, or read the shards without TensorFlow Datasets."
+)
+_DIGITS = 5  # of a number in TFDS's names of files, at least; as many as the number of shards has, if that is more
+_CLASSES = "tensorflow_datasets.core.features"
+
+
+def names_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The files for TFDS in a dataset with these options, as `.any2ds/run` has them.
+
+    There are none where TFDS does not read what is written: compressed tfrecord, and other formats, parquet too. What
+    it calls parquet is a single column of `tf.train.Example`. Nor with a preset, whose tool does not write any.
+    """
+    if options.get("preset"):
+        return ()
+    is_plain = options.get("tfrecord_compression", "none") == "none" or options.get("output_format") != "tfrecord"
+    return (TFDS_FEATURES, TFDS_INFO) if options.get("output_format") in _FORMATS and is_plain else ()
+
+
+def names_for(options: OutputOptions) -> tuple[str, ...]:
+    """`names_of` for options that are at hand."""
+    return names_of({name: getattr(options, name) for name in _DECIDING})
+
+
+def files(entries: Sequence[ShardEntry], options: OutputOptions, schema: pa.Schema | None) -> Mapping[str, bytes]:
+    """Name -> content of these files, for the finished shards `entries` of a dataset whose metadata have `schema`.
+
+    Without a split, and with words on it, when the numbers of shards have outgrown `oom_shard_count` digits: TFDS gives
+    all of them the same length.
+    """
+    if schema is None or not names_for(options):
+        return {}
+    shards = 1 + max((entry.shard_id for entry in entries), default=-1)
+    layout = Layout(options.number_sample_per_shard, options.oom_shard_count)
+    template = shard_template(layout, shards)
+    lengths = [0] * shards  # a number without a shard is to TFDS an empty one, whose file it does not look for
+    for entry in entries:
+        lengths[entry.shard_id] = entry.samples
+    split = {
+        "name": SPLIT,
+        "shardLengths": [str(length) for length in lengths],
+        "numBytes": str(sum(entry.data_bytes for entry in entries)),
+        "filepathTemplate": f"{template}.{options.output_format}",
+    }
+    info = {
+        "name": dataset_name(options.output_folder),
+        "version": VERSION,
+        "description": "Made by any2ds from a list of URLs." if template else _TOO_LONG,
+        "fileFormat": _FORMATS[options.output_format],
+        "splits": [split] if template else [],
+    }
+    exts = {ext for entry in entries for ext in entry.exts}
+    return {TFDS_FEATURES: _json(features(schema, holds_images=exts <= IMAGES)), TFDS_INFO: _json(info)}
+
+
+def features(schema: pa.Schema, holds_images: bool) -> dict[str, Any]:
+    """What stands in a record, with its types: a feature for each column, and the file."""
+    of_columns = {field.name: _feature(field.type) for field in schema}
+    data = _image() if holds_images else _tensor("string")
+    return {
+        "pythonClassName": f"{_CLASSES}.features_dict.FeaturesDict",
+        "featuresDict": {"features": {**of_columns, DATA: data}},
+    }
+
+
+def shard_template(layout: Layout, shards: int) -> str | None:
+    """A format string that makes the names of `shards` shards of TFDS's `SHARD_INDEX`, which is a text of digits.
+
+    None where their names have not all the same length.
+    """
+    digits = layout.shard_digits
+    if shards > 10**digits:
+        return None
+    theirs = max(_DIGITS, len(str(shards)))
+    if digits >= theirs:
+        return "0" * (digits - theirs) + "{SHARD_INDEX}"
+    return "".join(f"{{SHARD_INDEX[{place}]}}" for place in range(theirs - digits, theirs))
+
+
+def dataset_name(output_folder: str) -> str:
+    """A name that TFDS takes (a letter, then letters, digits and _), of the folder's."""
+    shown = without_credentials(redacted(output_folder))
+    parts = [part for part in re.split(r"[\\/]", shown.rpartition("://")[2]) if part]
+    name = re.sub(r"[^A-Za-z0-9]+", "_", parts[-1] if parts else "").strip("_")
+    if not name:
+        return "dataset"
+    return name if name[0].isalpha() else f"dataset_{name}"
+
+
+def _feature(type: pa.DataType) -> dict[str, Any]:
+    """Numbers have the types that they have in the record; bools are the int64 there that TFDS stores them as, too."""
+    found = feature_kind(type)
+    if found.is_list:
+        return _class("sequence_feature.Sequence", sequence={"feature": _feature(type.value_type), "length": "-1"})
+    if pa.types.is_dictionary(type):
+        type = type.value_type
+    if found.kind == "int64":
+        return _scalar("bool" if pa.types.is_boolean(type) else "int64")
+    if found.kind == "float":
+        return _scalar("float32")
+    return _tensor("string") if _is_binary(type) else _class("text_feature.Text", text={})
+
+
+def _is_binary(type: pa.DataType) -> bool:
+    of = pa.types
+    return bool(
+        of.is_binary(type) or of.is_large_binary(type) or of.is_fixed_size_binary(type) or of.is_binary_view(type)
+    )
+
+
+def _image() -> dict[str, Any]:
+    shape = {"dimensions": ["-1", "-1", "3"]}  # any height and width
+    return _class("image_feature.Image", image={"shape": shape, "dtype": "uint8"})
+
+
+def _scalar(dtype: str) -> dict[str, Any]:
+    return _class("scalar.Scalar", tensor={"shape": {}, "dtype": dtype, "encoding": "none"})
+
+
+def _tensor(dtype: str) -> dict[str, Any]:
+    """Without a dimension. `string` are bytes, as they are; Text is the same, but shown as text."""
+    return _class("tensor_feature.Tensor", tensor={"shape": {}, "dtype": dtype, "encoding": "none"})
+
+
+def _class(name: str, **content: Any) -> dict[str, Any]:
+    return {"pythonClassName": f"{_CLASSES}.{name}", **content}
+
+
+def _json(value: Any) -> bytes:
+    return bytes(orjson.dumps(value, option=orjson.OPT_INDENT_2))

@@ -1,0 +1,71 @@
+"""What a distributor implements, and what it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from any2ds.core.types import Event, ShardJob
+from any2ds.storage import OutputFolder
+from any2ds.storage.lock.lock_file import Hold
+
+
+class Worker(Protocol):
+    """What a distributor runs: a stream of jobs in, a stream of events out. It can be pickled."""
+
+    def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
+        """Works on the jobs that it has while `next(jobs)` waits for another. One with an `attempt` may be finished
+        already: by a worker that died before anybody had its report."""
+        ...
+
+    def stop(self) -> None:
+        """Asked from another thread, or before it has begun: begin no job more, give up without a word what cannot
+        be finished soon, and end when the rest is done."""
+        ...
+
+    @property
+    def patience(self) -> float:
+        """Seconds without an event after which its process is stuck, jobs or not; 0: it never is."""
+        ...
+
+    @property
+    def waiting(self) -> bool:
+        """Asked from another thread: whether it is held up by a disk, which is no reason to lose patience."""
+        ...
+
+    @property
+    def folder(self) -> OutputFolder:
+        """Where it publishes: a place that all workers of a run see, and the run as well. Another object each time."""
+        ...
+
+    def under(self, holds: tuple[Hold, ...]) -> Worker:
+        """The same, but publishing nothing once one of `holds` is lost."""
+        ...
+
+
+class Distributor(Protocol):
+    """Runs a worker over jobs, somewhere. Made from RunOptions.
+
+    If it has a method `close()` that is called when the run is over, in whatever way, and its folder is free again. A
+    static method `check(options)` of its class is called where it is there, before anything is made, and raises
+    UsageError if it cannot do what the options ask for.
+    """
+
+    def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
+        """Every job gives one ShardReport or ShardError, in any order, with Progress in between.
+
+        Pulls jobs as workers have room. A job whose worker died is given to another, with a higher `attempt`, as often
+        as `max_shard_retry` allows; what Progress has told of the rows of its open shards is taken back then, by a
+        Progress with fewer than none. Closing the iterator stops all workers within a second. It may be called again
+        when the iterator before has ended.
+        """
+        ...
+
+    def stop(self, grace: float) -> None:
+        """Pull and give out no more jobs, `Worker.stop` the workers, and break them off after `grace` seconds.
+
+        Asked from a signal handler or another thread, at any time; it only leaves word. The iterator soon yields a
+        Progress, and ends when all workers have; jobs without a report are nobody's business then. A `map` that begins
+        afterwards is empty. Asked again, the shorter time counts.
+        """
+        ...

@@ -1,0 +1,46 @@
+"""What a fetcher implements: rows in, outcomes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from any2ds.core.metrics import Traffic
+from any2ds.core.types import Fetched, RobotsCost, Row
+
+
+class Fetcher(Protocol):
+    """Fetches rows. One lives as long as its process, across shards, unless the watchdog gives it up."""
+
+    def robots_cost(self) -> RobotsCost:
+        """What robots.txt has cost since the last call: `RobotsCost()` for a fetcher that does not ask for it."""
+        ...
+
+    def traffic(self) -> Traffic:
+        """How it goes, for people who watch; asked about twice a second, in the thread that iterates over `fetch`.
+
+        `waits` are seconds in which that thread slept, by what kept it from starting more; none are also fine.
+        """
+        ...
+
+    @property
+    def signs(self) -> int:
+        """Grows with every sign of life that is neither an outcome nor a byte of a body: an attempt begins or ends.
+
+        Who pauses on purpose, with rows to fetch, lets it grow in the meantime: the watchdog gives up a fetcher in
+        which nothing moves for `fetch.limits.watchdog_limit` seconds.
+        """
+        ...
+
+    def fetch(self, rows: Iterable[Row]) -> Iterator[Sequence[Fetched]]:
+        """Pulls `rows` as it has room and yields outcomes in the order in which they complete.
+
+        Yields at least every 0.1 seconds, an empty batch if nothing is new, so that the caller can look after its
+        other work. Every row comes back exactly once; nothing that concerns one row raises. `next(rows)` may wait;
+        it runs in a thread of its own.
+        """
+        ...
+
+    def close(self) -> None:
+        """Abort what is in flight and free everything, at once."""
+        ...

@@ -1,0 +1,889 @@
+"""Moves bytes with libcurl: thousands of transfers on one `CurlMulti`, driven by socket events.
+
+Knows nothing of schedules: it starts attempts, polls, and says how each ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Literal
+from urllib.parse import urljoin
+from urllib.request import getproxies_environment
+
+import pycurl
+
+from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.cookies import CookieJar
+from any2ds.core.errors import redacted
+from any2ds.core.types import Failure, Payload, http_failure
+from any2ds.fetch.engines.certificates import certificate_bundle
+from any2ds.fetch.engines.dns import Addresses, Resolver, asks_dns
+from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable
+from any2ds.fetch.engines.transport import Phases
+from any2ds.fetch.policy.robots import LONGEST, REDIRECTS, Robots
+from any2ds.fetch.policy.rules import PROXIED, address_of, opted_out, product_of, refuses
+from any2ds.fetch.policy.schedule import Attempt, spare_places
+from any2ds.fetch.policy.stall import Flow, StallRule
+from any2ds.fetch.profiles import Profile, Profiles
+from any2ds.fetch.urls import normalize, parts
+
+# Sockets looked at per turn: enough to spread the cost of a turn over many transfers, few enough that a body is
+# still in the processor's cache when it is hashed and written (measured: 16 to 64 beat 1 and 256 by 10 to 30 %).
+_EVENTS_PER_TURN = 32
+_RECEIVE_BUFFER = 1 << 18  # libcurl's maximum is 10 MiB; one buffer per multi handle. Fewer callbacks than with 16 KiB
+_NEVER_MS = 2**31 - 1
+_BODY_ERRORS = frozenset({pycurl.E_WRITE_ERROR, 61})  # 61: bad encoding; of a redirect the body does not matter
+_ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
+
+# The headers that are read, by their names; their initials in both cases, and H of HTTP/, let most others pass quickly.
+_HEADERS = {name.encode(): name for name in ("content-encoding", "etag", "last-modified", "location", "x-robots-tag")}
+_SECRET = ("authorization:", "cookie:")  # headers that are not for the hosts to which others redirect
+_NO_ROUTE = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
+_INITIALS = frozenset(b"cCeElLxXH")
+# In the words for a handshake that failed: it was cut, not refused.
+_BROKE_OFF = re.compile("Recv failure|Send failure|unexpected eof|SSL_ERROR_SYSCALL")
+
+_CODES = {
+    pycurl.E_UNSUPPORTED_PROTOCOL: "unsupported_scheme",
+    pycurl.E_URL_MALFORMAT: "bad_url",
+    pycurl.E_COULDNT_RESOLVE_PROXY: "dns",
+    pycurl.E_COULDNT_RESOLVE_HOST: "dns",
+    pycurl.E_COULDNT_CONNECT: "connect",
+    8: "protocol",  # CURLE_WEIRD_SERVER_REPLY
+    9: "access_denied",  # CURLE_REMOTE_ACCESS_DENIED
+    16: "reset",  # CURLE_HTTP2
+    pycurl.E_PARTIAL_FILE: "truncated",
+    19: "not_found",  # CURLE_FTP_COULDNT_RETR_FILE
+    pycurl.E_SSL_CONNECT_ERROR: "tls",
+    pycurl.E_TOO_MANY_REDIRECTS: "too_many_redirects",
+    pycurl.E_GOT_NOTHING: "reset",
+    pycurl.E_SEND_ERROR: "reset",
+    pycurl.E_RECV_ERROR: "reset",
+    58: "tls",  # CURLE_SSL_CERTPROBLEM
+    59: "tls",  # CURLE_SSL_CIPHER
+    60: "tls",  # CURLE_PEER_FAILED_VERIFICATION
+    61: "bad_encoding",  # CURLE_BAD_CONTENT_ENCODING: of a Transfer-Encoding
+    63: "too_large",  # CURLE_FILESIZE_EXCEEDED
+    66: "tls",  # CURLE_SSL_ENGINE_INITFAILED
+    67: "access_denied",  # CURLE_LOGIN_DENIED
+    77: "tls",  # CURLE_SSL_CACERT_BADFILE
+    78: "not_found",  # CURLE_REMOTE_FILE_NOT_FOUND
+    83: "tls",  # CURLE_SSL_ISSUER_ERROR
+    91: "tls",  # CURLE_SSL_INVALIDCERTSTATUS
+    92: "reset",  # CURLE_HTTP2_STREAM
+    97: "connect",  # CURLE_PROXY: what a SOCKS proxy refuses
+    100: "headers_too_large",  # CURLE_TOO_LARGE
+}
+
+
+class CurlTransport:
+    """Every method but `wake` belongs to one thread.
+
+    A handle is configured once, for one profile, and never for another one: what one host was given (a proxy, headers,
+    leave to be unverified) cannot stay behind on it. A redirect to a host of another profile goes on with another one.
+    """
+
+    def __init__(self, profiles: Profiles, options: FetchOptions, buffer: Buffer, robots: Robots | None = None) -> None:
+        self._profiles = profiles
+        self._options = options  # those that do not differ by host
+        self._buffer = buffer
+        self._robots = robots  # whose rules hold for redirects too
+        self._multi = pycurl.CurlMulti()
+        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
+        self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
+        # Those that hang count as well: without room for them no connection would be kept.
+        connections = options.most_transfers + spare_places(options) + _EVENTS_PER_TURN
+        self._multi.setopt(pycurl.M_MAXCONNECTS, connections)
+        self._selector = selectors.DefaultSelector()
+        self._watched: set[int] = set()
+        self._ready: deque[tuple[int, int]] = deque()  # sockets that were found ready and not yet attended to
+        self._timer: float | None = None  # when libcurl wants to be called, by time.monotonic()
+        self._by_handle: dict[Any, _Transfer] = {}
+        self._by_attempt: dict[Attempt, _Transfer] = {}
+        self._most_handles = 2 * options.most_transfers  # those in use, and idle ones of all profiles
+        self._bell, self._bell_button = socket.socketpair()
+        self._bell.setblocking(False)
+        self._bell_button.setblocking(False)
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._closed = False
+        self._resolver = _resolver(options, self.wake)
+        self._pools: dict[Profile, _Pool] = {}
+        self._default = self._pool(profiles.default)
+        self._waiting: dict[str, dict[_Transfer, None]] = {}  # host name -> transfers that wait for its addresses
+        self._resolving: dict[_Transfer, str] = {}  # the same by transfer, the longest wait first
+        self._unsent: list[tuple[Attempt, Failure]] = []  # ended by us
+        self._stall_rule = StallRule(options.stall_timeout, options.min_speed)
+        self.waited = 0.0
+
+    def phases(self) -> Phases:
+        waiting = len(self._resolving)
+        bodies = others = 0
+        for attempt, transfer in self._by_attempt.items():
+            if transfer.sent and not attempt.late:
+                if transfer.receiving.size and not transfer.discarding:
+                    bodies += 1
+                else:
+                    others += 1
+        return Phases(waiting, others, bodies)
+
+    def expect(self, transfers: int) -> None:
+        """So many may be in flight from now on: idle connections beyond that are closed, since they may be too much."""
+        kept = transfers + min(_EVENTS_PER_TURN, 1 + transfers // 8)  # one turn ends several
+        self._multi.setopt(pycurl.M_MAXCONNECTS, kept)
+        # The former closes one for each that comes back; this one as many as it takes, before a new one is made.
+        self._multi.setopt(pycurl.M_MAX_TOTAL_CONNECTIONS, kept)
+
+    @property
+    def backlog(self) -> int:
+        """Sockets that are known to be ready and wait for `poll`."""
+        return len(self._ready)
+
+    def start(self, attempt: Attempt, url: str) -> None:
+        """Begin to fetch `url`, which has been normalised."""
+        transfer = self._take(self._pool(self._profiles.of(url)) if self._profiles.differ else self._default)
+        transfer.begin(attempt, url)
+        self._by_attempt[attempt] = transfer
+        self._send(transfer)
+
+    def poll(self, wait: float) -> list[tuple[Attempt, Payload | Failure]]:
+        """Move bytes, waiting at most `wait` seconds for some to move; what ended since the last call.
+
+        Raises OSError if a body could not be buffered on disk.
+        """
+        multi = self._multi
+        if self._timer is not None:
+            wait = min(wait, self._timer - time.monotonic())
+        if self._unsent:
+            wait = 0.0
+        elif self._resolving and self._options.connect_timeout:
+            wait = min(wait, max(0.0, next(iter(self._resolving)).connect_by - time.monotonic()))
+        ready = self._ready
+        if not ready:
+            if wait > 0:
+                since = time.monotonic()
+                found = self._selector.select(wait)
+                self.waited += time.monotonic() - since
+            else:
+                found = self._selector.select(wait)
+            ready.extend((key.fd, events) for key, events in found)
+        for _ in range(min(len(ready), _EVENTS_PER_TURN)):
+            fd, events = ready.popleft()
+            if fd == self._bell.fileno():
+                self._silence_bell()
+            elif fd in self._watched:
+                # selectors and libcurl agree on the numbers: 1 for reading, 2 for writing.
+                multi.socket_action(fd, events)
+        if self._timer is not None and self._timer <= time.monotonic():
+            self._timer = None
+            multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+        if self._resolver is not None:
+            self._take_addresses(self._resolver)
+        if self._stall_rule.due(time.monotonic()):
+            self._give_up_stalled()
+        ended: list[tuple[Attempt, Payload | Failure]] = []
+        remaining = 1
+        while remaining:
+            remaining, complete, failed = multi.info_read()
+            for handle in complete:
+                self._end(self._by_handle[handle], ended, None)
+            for handle, number, words in failed:
+                self._end(self._by_handle[handle], ended, (number, words))
+        for attempt, failure in self._unsent:
+            if attempt in self._by_attempt:
+                ended.append((attempt, failure))
+                self._put_back(self._by_attempt[attempt])
+        self._unsent.clear()
+        return ended
+
+    def received(self, attempt: Attempt) -> int:
+        return self._by_attempt[attempt].received
+
+    def cancel(self, attempt: Attempt) -> Failure:
+        """Give an attempt up because its time is over, and say how far it came."""
+        transfer = self._by_attempt[attempt]
+        failure = transfer.timed_out(transfer in self._resolving)
+        if transfer in self._resolving:
+            failure = self._unanswered(transfer, failure)
+        self._put_back(transfer)
+        return failure
+
+    def wake(self) -> None:
+        """End a waiting `poll`; may be called from any thread."""
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._bell_button.send(b"\0")
+
+    def close(self) -> None:
+        """Abort everything. Returns at once, even while the system's resolver hangs."""
+        if self._closed:
+            return
+        self._closed = True
+        for transfer in self._by_attempt.values():
+            if transfer.sent:
+                self._multi.remove_handle(transfer.handle)
+            transfer.receiving.discard()
+        for transfer in self._by_handle.values():
+            transfer.handle.close()
+        self._by_attempt.clear()
+        if self._resolver is not None:
+            self._resolver.close()
+        # libcurl waits in here for look-ups that the resolver has not answered, up to 10 s: not in our time.
+        threading.Thread(target=self._multi.close, name="any2ds-curl-close", daemon=True).start()
+        self._selector.close()
+        self._bell.close()
+        self._bell_button.close()
+
+    def _pool(self, profile: Profile) -> _Pool:
+        pool = self._pools.get(profile)
+        if pool is None:
+            resolver = self._resolver if profile.options.proxy is None else None
+            pool = self._pools[profile] = _Pool(profile, _configuration(profile.options), resolver)
+        return pool
+
+    def _take(self, pool: _Pool) -> _Transfer:
+        """A transfer that is idle, or a new one."""
+        if pool.idle:
+            return pool.idle.pop()
+        if len(self._by_handle) >= self._most_handles:
+            for other in self._pools.values():
+                while other.idle:
+                    unused = other.idle.pop()
+                    del self._by_handle[unused.handle]
+                    unused.handle.close()
+        transfer = _Transfer(self._buffer, pool, self._robots)
+        self._by_handle[transfer.handle] = transfer
+        return transfer
+
+    def _send(self, transfer: _Transfer) -> None:
+        """Hand a transfer to libcurl as soon as its host's addresses are known, and if they may be asked."""
+        resolver = transfer.pool.resolver
+        if not transfer.pool.is_proxied:
+            host, port, is_name = _asked(transfer.at)
+            if is_name and resolver is not None:
+                found = resolver.lookup(host)
+                if found is None:
+                    self._waiting.setdefault(host, {})[transfer] = None
+                    self._resolving[transfer] = host
+                    return
+                self._add_resolved(transfer, host, port, found)
+                return
+            address = None if is_name else address_of(host)
+            if address is not None and (refusal := transfer.refusal(address)):
+                self._unsent.append((transfer.attempt, refusal))
+                return
+            transfer.resolve_nothing()
+        self._add(transfer)
+
+    def _add_resolved(self, transfer: _Transfer, host: str, port: str, found: Addresses | Failure) -> None:
+        if isinstance(found, Failure):
+            self._unsent.append((transfer.attempt, transfer.unresolved(found)))
+            return
+        refusals = [transfer.refusal(address) for address in found]
+        allowed = tuple(address for address, refusal in zip(found, refusals, strict=True) if refusal is None)
+        if allowed:
+            transfer.resolve(host, port, allowed)
+            self._add(transfer)
+        elif refusals[0] is not None:
+            self._unsent.append((transfer.attempt, refusals[0]))
+
+    def _give_up_stalled(self) -> None:
+        for attempt, transfer in self._by_attempt.items():
+            if transfer.sent and self._stall_rule.stalled(transfer.flow, transfer.received):
+                self._unsent.append((attempt, replace(transfer.timed_out(), code="timeout_stalled")))
+
+    def _add(self, transfer: _Transfer) -> None:
+        transfer.sent = True
+        self._stall_rule.begin(transfer.flow)
+        self._multi.add_handle(transfer.handle)
+
+    def _take_addresses(self, resolver: Resolver) -> None:
+        """Send the transfers whose hosts were resolved, and end those whose hosts could not be."""
+        for host, found in resolver.finished():
+            for transfer in self._waiting.pop(host, ()):
+                del self._resolving[transfer]
+                self._add_resolved(transfer, host, parts(transfer.at)[3], found)
+        if self._resolving and self._options.connect_timeout:
+            now = time.monotonic()
+            for transfer in self._resolving:
+                if transfer.connect_by > now:
+                    break
+                failure = self._unanswered(transfer, transfer.timed_out(resolving=True))
+                self._unsent.append((transfer.attempt, replace(failure, code="timeout_connect")))
+
+    def _unanswered(self, transfer: _Transfer, failure: Failure) -> Failure:
+        """`failure` of a transfer that waits for its host's addresses: ours if the name servers say nothing at all."""
+        silent = self._resolver is not None and self._resolver.heard < transfer.started
+        return replace(failure, blame="us") if silent else failure
+
+    def _end(
+        self,
+        transfer: _Transfer,
+        ended: list[tuple[Attempt, Payload | Failure]],
+        error: tuple[int, str] | None,
+    ) -> None:
+        """libcurl is done with a transfer: follow its redirect, or say what became of it."""
+        outcome: Payload | Failure | None
+        if transfer.lines:
+            transfer.read_headers()
+        if transfer.discarding and (location := transfer.location(error)):
+            target = transfer.redirected(location)
+            if isinstance(target, str):
+                self._multi.remove_handle(transfer.handle)
+                transfer.sent = False
+                self._follow(transfer, target)
+                return
+            outcome = target
+        else:
+            outcome = transfer.succeeded() if error is None else transfer.failed(*error)
+        ended.append((transfer.attempt, outcome))
+        self._put_back(transfer)
+
+    def _follow(self, transfer: _Transfer, url: str) -> None:
+        if self._profiles.differ:
+            pool = self._pool(self._profiles.of(url))
+            if pool is not transfer.pool:
+                before, transfer = transfer, self._take(pool)
+                transfer.take_over(before)
+                self._by_attempt[transfer.attempt] = transfer
+                before.pool.idle.append(before)
+        transfer.ask(url)
+        self._send(transfer)
+
+    def _put_back(self, transfer: _Transfer) -> None:
+        if transfer.sent:
+            self._multi.remove_handle(transfer.handle)
+            transfer.sent = False
+        elif host := self._resolving.pop(transfer, None):
+            waiting = self._waiting[host]
+            del waiting[transfer]
+            if not waiting:
+                del self._waiting[host]
+            if self._resolver is not None:
+                self._resolver.leave(host)
+        transfer.receiving.discard()
+        del self._by_attempt[transfer.attempt]
+        transfer.pool.idle.append(transfer)
+
+    def _watch(self, events: int, fd: int, multi: Any, data: Any) -> None:
+        if self._closed:
+            return
+        if events == pycurl.POLL_REMOVE:
+            if fd in self._watched:
+                self._watched.discard(fd)
+                self._selector.unregister(fd)
+        elif fd in self._watched:
+            self._selector.modify(fd, events)
+        else:
+            self._watched.add(fd)
+            self._selector.register(fd, events)
+
+    def _set_timer(self, milliseconds: int) -> None:
+        self._timer = None if milliseconds < 0 else time.monotonic() + milliseconds / 1000
+
+    def _silence_bell(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._bell.recv(4096):
+                continue
+
+
+class _Pool:
+    """The handles of a profile."""
+
+    __slots__ = (
+        "configure",
+        "headers",
+        "idle",
+        "is_proxied",
+        "opt_outs",
+        "product",
+        "profile",
+        "public_headers",
+        "resolver",
+    )
+
+    def __init__(self, profile: Profile, configure: Callable[[Any], None], resolver: Resolver | None) -> None:
+        options = profile.options
+        self.profile = profile
+        self.configure = configure
+        # Of ours, or of the environment, which libcurl takes as well.
+        self.is_proxied = bool(options.proxy or getproxies_environment().keys() - {"no"})
+        self.resolver = resolver  # None where libcurl resolves, or a proxy does
+        self.idle: list[_Transfer] = []
+        self.headers = _request_headers(options)
+        self.public_headers = [header for header in self.headers if not header.lower().startswith(_SECRET)]
+        self.opt_outs = frozenset(options.disallowed_header_directives or ())
+        self.product = product_of(options.user_agent)
+
+
+class _Transfer:
+    """A libcurl handle and what it is doing; used again for one attempt after the other."""
+
+    __slots__ = (
+        "_addresses",
+        "_bounds_headers",
+        "_changed",
+        "_cut",
+        "_decoder",
+        "_error",
+        "_header_size",
+        "_headers",
+        "_jar",
+        "_longest",
+        "_options",
+        "_redirects",
+        "_refusal",
+        "_robots",
+        "at",
+        "attempt",
+        "connect_by",
+        "discarding",
+        "flow",
+        "handle",
+        "lines",
+        "pool",
+        "receiving",
+        "sent",
+        "started",
+        "url",
+    )
+
+    def __init__(self, buffer: Buffer, pool: _Pool, robots: Robots | None) -> None:
+        self.handle = pycurl.Curl()
+        self._robots = robots
+        self.receiving = buffer.receive()
+        self.pool = pool
+        self._options = pool.profile.options
+        self._jar = pool.profile.jar
+        self._bounds_headers = self._options.max_header_bytes < MOST_HEADER_BYTES
+        self._header_size = 0
+        self.lines: list[bytes] = []  # of headers, not yet read
+        self._headers: dict[str, str] = {}  # of the last answer, those that matter
+        self._addresses: list[str] = []  # that were asked, redirects included
+        self._changed: set[int] = set()  # libcurl's options that differ from what all handles have
+        self.flow = Flow()
+        self.sent = False  # libcurl has it
+        pool.configure(self.handle)
+        self.handle.setopt(pycurl.WRITEFUNCTION, self._write)
+        # All lines are read at once, before the body: ten calls of a function of ours would cost more than the rest.
+        self.handle.setopt(pycurl.HEADERFUNCTION, self.lines.append)
+        if self._options.proxy is None:
+            self.handle.setopt(pycurl.PREREQFUNCTION, self._connected)
+
+    def begin(self, attempt: Attempt, url: str) -> None:
+        self.attempt = attempt
+        self.url = self.at = url  # of the row, and where redirects have led
+        self._redirects = 0
+        self.discarding = False
+        self._refusal: tuple[str, str] | None = None  # code and words, where we end the transfer ourselves
+        self._error: OSError | None = None
+        self._decoder: Decoder | None = None  # of a body with a Content-Encoding
+        self.lines.clear()
+        self._headers.clear()
+        self._addresses.clear()
+        self.started = time.monotonic()
+        self.connect_by = self.started + self._options.connect_timeout
+        if self._changed:
+            self._restore()
+        self._longest = self._options.max_file_bytes
+        self._header_size = 0
+        self._cut = False  # enough has been read
+        if attempt.asks or attempt.probe:
+            self._prepare(attempt)
+        if self._options.proxy is not None:
+            self._addresses.append(PROXIED)
+        if self._jar is not None:
+            self._add_cookies(self._jar, url)
+        self.handle.setopt(pycurl.URL, url)
+
+    def _prepare(self, attempt: Attempt) -> None:
+        """For what is no row of the list: a robots.txt, or a probe."""
+        if attempt.asks:
+            self._longest = LONGEST
+            self.handle.setopt(pycurl.MAXFILESIZE_LARGE, 0)
+            self._changed.add(pycurl.MAXFILESIZE_LARGE)
+        else:
+            self.handle.setopt(pycurl.NOBODY, 1)
+            self.handle.setopt(pycurl.FRESH_CONNECT, 1)
+            self._changed |= {pycurl.NOBODY, pycurl.FRESH_CONNECT}
+
+    def take_over(self, other: _Transfer) -> None:
+        """Go on in the place of `other`, which has been redirected; `ask` says where."""
+        self.attempt, self.url, self.at = other.attempt, other.url, other.at
+        self._redirects = other._redirects
+        self._refusal = self._error = self._decoder = None
+        self._addresses[:] = other._addresses
+        self.started = other.started
+        self._longest, self._cut = other._longest, False
+        if self.attempt.asks:
+            self._prepare(self.attempt)
+        self.lines.clear()
+
+    def ask(self, url: str) -> None:
+        """Make ready to follow a redirect to `url`."""
+        self.discarding = False
+        self._decoder = None
+        self._header_size = 0
+        self._headers.clear()
+        self.receiving.discard()
+        self.connect_by = time.monotonic() + self._options.connect_timeout
+        if self._changed:
+            self._restore()
+        if self._options.proxy is not None:
+            self._addresses.append(PROXIED)
+        scheme, given, host, port = parts(url)
+        self.at = url if given is None else url.replace(f"{given}@", "", 1)  # used, and not told
+        first_scheme, secret, first_host, first_port = parts(self.url)
+        if (scheme, host, port) != (first_scheme, first_host, first_port):
+            # Headers that tell who we are belong to the hosts of the list, not to those that they redirect to; if they
+            # were given for this very host, they must not be lured out of the encryption.
+            is_downgrade = scheme == "http" and first_scheme == "https"
+            if not self.pool.profile.has_own_headers or is_downgrade:
+                self._hold_secrets_back()
+        elif given is None and secret is not None:
+            url = url.replace("://", f"://{secret}@", 1)
+        if self._jar is not None:
+            self._add_cookies(self._jar, self.at)
+        self.handle.setopt(pycurl.URL, url)
+
+    def resolve(self, host: str, port: str, addresses: Addresses) -> None:
+        """Tell libcurl the addresses of the host that it is about to ask."""
+        listed = ",".join(f"[{address}]" if ":" in address else address for address in addresses)
+        # The plus lets libcurl forget it, after a minute; without one it never would.
+        self.handle.setopt(pycurl.RESOLVE, [f"+{host}:{port}:{listed}"])
+        self._changed.add(pycurl.RESOLVE)
+        if self._options.connect_timeout:
+            left = max(1, int((self.connect_by - time.monotonic()) * 1000))
+            self.handle.setopt(pycurl.CONNECTTIMEOUT_MS, left)
+            self._changed.add(pycurl.CONNECTTIMEOUT_MS)
+
+    def resolve_nothing(self) -> None:
+        """The host is an address, or libcurl is to resolve it."""
+        if pycurl.RESOLVE in self._changed:
+            self.handle.unsetopt(pycurl.RESOLVE)
+            self._changed.discard(pycurl.RESOLVE)
+
+    def unresolved(self, failure: Failure) -> Failure:
+        return replace(failure, detail=f"{failure.detail}: {parts(self.at)[2]}", final_url=self._end_of_redirects)
+
+    def refusal(self, address: str) -> Failure | None:
+        """Why `address` may not be asked, as far as is known before it is connected to."""
+        options = self._options
+        reason = refuses([*self._addresses, address], options.block_private_addresses, options.allow_link_local)
+        if reason is None:
+            return None
+        return Failure("fetch", "blocked_address", f"{address} {reason}", None, self._end_of_redirects)
+
+    @property
+    def received(self) -> int:
+        """Bytes of the body that have come over the network."""
+        return self.receiving.size if self._decoder is None else self._decoder.received
+
+    @property
+    def _end_of_redirects(self) -> str | None:
+        return self.at if self._redirects else None
+
+    def _restore(self) -> None:
+        changed, options = self._changed, self._options
+        if pycurl.CONNECTTIMEOUT_MS in changed:
+            self.handle.setopt(pycurl.CONNECTTIMEOUT_MS, _connect_milliseconds(options))
+        if pycurl.HTTPHEADER in changed:
+            self.handle.setopt(pycurl.HTTPHEADER, self.pool.headers)
+        if pycurl.COOKIE in changed:
+            self.handle.unsetopt(pycurl.COOKIE)
+        if pycurl.MAXFILESIZE_LARGE in changed and not self.attempt.asks:
+            self.handle.setopt(pycurl.MAXFILESIZE_LARGE, options.max_file_bytes)
+            changed.discard(pycurl.MAXFILESIZE_LARGE)
+        if pycurl.NOBODY in changed:
+            self.handle.setopt(pycurl.NOBODY, 0)
+            self.handle.setopt(pycurl.FRESH_CONNECT, 0)
+        changed &= {pycurl.MAXFILESIZE_LARGE, pycurl.RESOLVE}  # which the next transfer sets anew, or takes back
+
+    def location(self, error: tuple[int, str] | None) -> str | None:
+        """Where an answer that is no success sends us, if anywhere; libcurl would resolve by itself there."""
+        if self._refusal is not None or self.attempt.probe:
+            return None
+        if error is not None and error[0] not in _BODY_ERRORS:
+            return None
+        if self.handle.getinfo(pycurl.RESPONSE_CODE) // 100 != 3:
+            return None
+        raw = bytes(self.handle.getinfo_raw(pycurl.REDIRECT_URL) or b"")
+        if not raw and "location" in self._headers:  # libcurl has not looked, because the body was too long
+            with contextlib.suppress(ValueError):
+                return urljoin(self.at, self._headers["location"])
+        try:
+            return raw.decode("utf-8") or None
+        except UnicodeDecodeError:  # bytes that are no text are asked for as what they are
+            return "".join(chr(byte) if byte < 128 else f"%{byte:02X}" for byte in raw)
+
+    def redirected(self, location: str) -> str | Failure:
+        """What to ask next, or why it is not asked."""
+        status = self.handle.getinfo(pycurl.RESPONSE_CODE)
+        at = self._end_of_redirects
+        most = self._options.max_redirects
+        if self._redirects >= (max(most, REDIRECTS) if self.attempt.asks else most):
+            return Failure("fetch", "too_many_redirects", f"more than {self._redirects}", status, at)
+        url = normalize(location)
+        if isinstance(url, Failure) and url.code == "bad_url":
+            return Failure("fetch", "bad_redirect", f"to what is {url.detail}", status, at)
+        if isinstance(url, Failure) or not url.startswith(("http://", "https://")):
+            return Failure("fetch", "bad_redirect", f"to {_scheme(location)}:", status, at)
+        if self._robots is not None and not self.attempt.asks and (refusal := self._robots.redirect_refusal(url)):
+            return replace(refusal, http_status=status, final_url=at)
+        self._redirects += 1
+        self.receiving.discard()
+        return url
+
+    def _hold_secrets_back(self) -> None:
+        pool = self.pool
+        if pool.public_headers != pool.headers:
+            self.handle.setopt(pycurl.HTTPHEADER, pool.public_headers)
+            self._changed.add(pycurl.HTTPHEADER)
+
+    def _add_cookies(self, jar: CookieJar, url: str) -> None:
+        cookies = jar.header(url) if url.startswith("http") else None
+        if cookies is not None:
+            self.handle.setopt(pycurl.COOKIE, cookies)
+            self._changed.add(pycurl.COOKIE)
+
+    def _connected(self, address: str, *_: Any) -> int:
+        """Before each request, on the connection that it is going to use."""
+        addresses = self._addresses
+        addresses.append(address)
+        options = self._options
+        if reason := refuses(addresses, options.block_private_addresses, options.allow_link_local):
+            self._refusal = ("blocked_address", f"{address} {reason}")
+            return int(pycurl.PREREQFUNC_ABORT)
+        return int(pycurl.PREREQFUNC_OK)
+
+    def read_headers(self) -> None:
+        """Take what the headers say that have come since the last call; a refusal may follow from it."""
+        lines, headers = self.lines, self._headers
+        if self._bounds_headers:  # more tightly than libcurl does
+            self._header_size += sum(map(len, lines))
+            if self._header_size > self._options.max_header_bytes:
+                self._refusal = ("headers_too_large", f"more than {self._options.max_header_bytes} bytes")
+        for line in lines:
+            if line[0] in _INITIALS:
+                if line.startswith(b"HTTP/"):  # of each answer: informational ones and the proxy's included
+                    self.discarding = line.partition(b" ")[2][:1] != b"2"
+                    headers.clear()
+                    continue
+                name, _, value = line.partition(b":")
+                key = _HEADERS.get(name.lower())
+                if key is not None:
+                    text = value.strip().decode("latin-1")
+                    if key in headers:  # an X-Robots-Tag may be for one agent, and the next one for everybody
+                        text = headers[key] + ("\n" if key == "x-robots-tag" else ", ") + text
+                    headers[key] = text
+        lines.clear()
+        if "x-robots-tag" in headers and not self.discarding and self._refusal is None and not self.attempt.asks:
+            directive = opted_out(headers["x-robots-tag"], self.pool.product, self.pool.opt_outs)
+            if directive is not None:
+                self._refusal = ("opted_out", f"X-Robots-Tag: {directive}")
+
+    def _write(self, chunk: bytes) -> int | None:
+        if self.lines:
+            self.read_headers()
+            if self._refusal is None and "content-encoding" in self._headers and not self.discarding:
+                self._start_decoding(self._headers["content-encoding"])
+            if self._refusal is not None:
+                return -1
+        if self.discarding:
+            self.receiving.size += len(chunk)
+            return None if self.receiving.size <= _ERROR_BODY else -1
+        return self._keep(chunk) if self._decoder is None else self._decode(self._decoder, chunk)
+
+    def _start_decoding(self, content_encoding: str) -> None:
+        try:
+            self._decoder = Decoder(content_encoding, self._options.max_content_ratio)
+        except Undecodable as error:
+            self._refusal = (error.code, str(error))
+
+    def _decode(self, decoder: Decoder, chunk: bytes) -> int | None:
+        try:
+            for piece in decoder.decode(chunk):
+                if self._keep(piece) is not None:
+                    return -1
+        except Undecodable as error:
+            self._refusal = (error.code, str(error))
+            return -1
+        if decoder.received > self._longest:  # a lot of nothing; of it libcurl only knows in newer versions
+            self._cut = bool(self.attempt.asks)
+            self._refusal = None if self._cut else ("too_large", f"more than {self._longest} bytes")
+            return -1
+        return None
+
+    def _keep(self, chunk: bytes) -> int | None:
+        """Take a piece of the file; not None if no more is wanted."""
+        receiving = self.receiving
+        size = receiving.size + len(chunk)
+        if size > self._longest:
+            if not self.attempt.asks:
+                self._refusal = ("too_large", f"more than {self._longest} bytes")
+                return -1
+            self._cut = True
+            chunk = chunk[: self._longest - receiving.size]
+        try:
+            receiving.write(chunk)
+        except OSError as error:
+            self._error = error
+            return -1
+        return -1 if self._cut else None
+
+    def succeeded(self) -> Payload | Failure:
+        handle = self.handle
+        url = self.at if self._redirects else None
+        status = handle.getinfo(pycurl.RESPONSE_CODE) if self.url.startswith("http") else None
+        if status is not None and (not 200 <= status < 300 or status in (204, 205, 206)):
+            return self._refused(status, url)
+        if self._refusal is not None:
+            return Failure("fetch", *self._refusal, status, url)
+        if self._decoder is not None and not (self._decoder.finished or self._cut):
+            return Failure("fetch", "truncated", BROKEN_STREAM, status, url)
+        if not self.receiving.size:
+            return Failure("fetch", "empty_body", "", status, url)
+        # Raw, because servers put into their headers what they like.
+        content_type = handle.getinfo_raw(pycurl.CONTENT_TYPE) or b""
+        media_type = content_type.decode("latin-1").partition(";")[0].strip().lower()
+        headers = self._headers
+        return Payload(
+            self.receiving.finish(),
+            media_type or None,
+            status,
+            url,
+            time.monotonic() - self.started,
+            headers.get("etag"),
+            headers.get("last-modified"),
+        )
+
+    def failed(self, number: int, words: str) -> Payload | Failure:
+        """Translate libcurl's error `number`. Raises the OSError that stopped this transfer, if one did."""
+        if self._error is not None:
+            raise self._error
+        handle = self.handle
+        status = handle.getinfo(pycurl.RESPONSE_CODE) or None
+        url = self._end_of_redirects
+        words = redacted(words.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        if self._cut:
+            return self.succeeded()
+        if self._refusal is not None:
+            return Failure("fetch", *self._refusal, status, url)
+        if number == pycurl.E_WRITE_ERROR and self.discarding and status:
+            return self._refused(status, url)
+        code = _CODES.get(number, "fetch_error")
+        blame: Literal["us"] | None = (
+            "us" if code == "connect" and handle.getinfo(pycurl.OS_ERRNO) in _NO_ROUTE else None
+        )
+        if number == pycurl.E_OPERATION_TIMEDOUT:
+            code = "timeout_connect"
+        elif code == "unsupported_scheme" and self.url.startswith("http"):
+            code = "protocol"  # the answer does not begin as HTTP does
+        elif code == "reset" and "chunk" in words.lower():
+            code = "protocol"  # libcurl reports malformed chunks as a failure to receive
+        elif code == "reset" and ("response headers" in words or "CONTINUATION" in words):
+            code = "headers_too_large"  # so it does with headers that are too much together; the latter in HTTP/2
+        elif code == "bad_url" and self._redirects:
+            code = "bad_redirect"  # libcurl takes fewer host names than the URL standard
+        elif number == pycurl.E_SSL_CONNECT_ERROR and _BROKE_OFF.search(words):
+            code = "reset"  # a host that is overloaded, most often: not the certificate
+        elif code == "fetch_error":
+            words = f"libcurl error {number}: {words}"
+        return Failure("fetch", code, words, status, url, blame=blame)
+
+    def timed_out(self, resolving: bool = False) -> Failure:
+        """Why it is given up; `resolving` if it waits for its host's addresses, and libcurl does not have it yet."""
+        handle = self.handle
+        seconds = time.monotonic() - self.started
+        if resolving:
+            detail = f"after {seconds:.1f} s, while resolving the host name"
+            return Failure("fetch", "timeout_total", detail, None, self._end_of_redirects)
+        if handle.getinfo(pycurl.STARTTRANSFER_TIME):
+            where = f"receiving the body ({self.received} bytes so far)"
+        elif handle.getinfo(pycurl.PRETRANSFER_TIME):
+            where = "waiting for the answer"
+        elif self.pool.resolver is not None or handle.getinfo(pycurl.NAMELOOKUP_TIME):
+            where = "connecting"
+        else:
+            where = "resolving the host name"
+        status = handle.getinfo(pycurl.RESPONSE_CODE) or None
+        detail = f"after {seconds:.1f} s, while {where}"
+        return Failure("fetch", "timeout_total", detail, status, self._end_of_redirects, received=self.received)
+
+    def _refused(self, status: int, url: str | None) -> Failure:
+        wait = self.handle.getinfo(pycurl.RETRY_AFTER) if status in (429, 503) else 0  # libcurl reads dates as well
+        return http_failure(status, url, float(wait) or None)
+
+
+def _configuration(options: FetchOptions) -> Callable[[Any], None]:
+    """What every handle of a profile has in common."""
+    web = pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS
+    settings: list[tuple[int, Any]] = [
+        (pycurl.NOSIGNAL, 1),
+        (pycurl.BUFFERSIZE, _RECEIVE_BUFFER),
+        (pycurl.USERAGENT, options.user_agent),
+        (pycurl.HTTPHEADER, _request_headers(options)),
+        (pycurl.ACCEPT_ENCODING, ACCEPTED),
+        (pycurl.HTTP_CONTENT_DECODING, 0),  # it is done by us
+        (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
+        (pycurl.PROTOCOLS, web | pycurl.PROTO_FTP | pycurl.PROTO_FTPS),
+        (pycurl.MAXFILESIZE_LARGE, options.max_file_bytes),
+        (pycurl.TCP_KEEPALIVE, 1),
+        (pycurl.CAINFO, certificate_bundle()),
+        (pycurl.PROXY_CAINFO, certificate_bundle()),  # of which libcurl does not take CAINFO
+        (pycurl.CONNECTTIMEOUT_MS, _connect_milliseconds(options)),
+    ]
+    if options.proxy:
+        # Without NOPROXY the environment's no_proxy would hold, though it is about the environment's proxies.
+        settings += [(pycurl.PROXY, options.proxy), (pycurl.NOPROXY, "")]
+    if options.ignore_ssl_certificate:
+        settings += [(pycurl.SSL_VERIFYPEER, 0), (pycurl.SSL_VERIFYHOST, 0)]
+
+    def configure(handle: Any) -> None:
+        for name, value in settings:
+            handle.setopt(name, value)
+
+    return configure
+
+
+def _request_headers(options: FetchOptions) -> list[str]:
+    """Never empty: to pycurl an empty list means that nothing is to be changed."""
+    return ["Accept: */*", *(options.headers or ())]
+
+
+def _connect_milliseconds(options: FetchOptions) -> int:
+    """Without a limit of ours there is none: libcurl's own would be 300 s."""
+    return int(options.connect_timeout * 1000) or _NEVER_MS
+
+
+def _resolver(options: FetchOptions, wake: Callable[[], None]) -> Resolver | None:
+    """None where libcurl resolves, or a proxy of the environment does, for libcurl takes these as well."""
+    proxies = getproxies_environment().keys() - {"no"}
+    if proxies or options.nameservers == ("os",):
+        return None
+    return Resolver(options.nameservers, wake)
+
+
+def _asked(url: str) -> tuple[str, str, bool]:
+    """Host and port of a normalised URL, and whether name servers are to be asked for the host."""
+    end = url.find("/", 8)
+    return _asked_at(url[:end]) if 0 < end < 300 else _asked_at.__wrapped__(url)
+
+
+@lru_cache(maxsize=4096)
+def _asked_at(origin: str) -> tuple[str, str, bool]:
+    _, _, host, port = parts(origin)
+    return host, port, asks_dns(host)
+
+
+def _scheme(url: str) -> str:
+    return url.partition(":")[0][:16]

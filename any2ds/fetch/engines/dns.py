@@ -1,0 +1,224 @@
+"""Resolves host names inside the process: c-ares asks the name servers in a thread of its own, answers are kept here.
+
+What an operating system knows beyond its name servers and its hosts file (mDNS, NSS modules, the per-domain rules of
+macOS and Windows) c-ares does not; names without a dot and `.local` are therefore left to libcurl, which asks the
+system, and `--nameservers=os` leaves all of them to it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+import socket
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from any2ds.core.types import Failure
+
+if TYPE_CHECKING:
+    import pycares
+
+Addresses = tuple[str, ...]
+"""IPv4 and IPv6 in the order in which they are best tried (RFC 6724); never empty."""
+
+IN_FLIGHT = 256  # names asked for at once; the others queue
+CACHED = 100_000  # names remembered
+_LEAST_TTL, _MOST_TTL = 1.0, 3600.0  # seconds
+# Our own memory of a name that does not exist is short, because c-ares keeps the answer for the zone's SOA minimum,
+# and asking it costs 20 µs. It is made to forget, and to read the system's configuration again, this often:
+_NEGATIVE = 1.0
+_REFRESH = 60.0
+_BROKEN = 5.0  # seconds for which SERVFAIL and other errors of all servers are remembered
+# A try is short, since a lost datagram is the usual reason for silence; c-ares learns down to 0.25 s from the answers
+# and doubles per round of servers. Short rounds that begin anew lose fewer names in 10 s than one long one.
+_TRY = 1.0
+_TRIES = 3  # per server and round
+# Of servers that say that they failed another may only have lost the question, so it is put again after these seconds.
+_PAUSES = (0.25, 0.5)
+_LONGEST = 60.0  # seconds after which a name is given up that rows without a timeout wait for
+
+# Numbers of ares.h, so that a run without names need not load the library.
+_NO_DATA, _NO_NAME, _BAD_NAME, _TIMEOUT = 1, 4, 8, 12
+_NO_SUCH_NAME = frozenset({_NO_DATA, _NO_NAME, _BAD_NAME})
+_MEANINGS = {
+    3: "the name servers say SERVFAIL",
+    6: "the name servers refuse to answer",
+    11: "no name server can be reached",
+    _TIMEOUT: "no name server answered",
+}
+_SILENT = frozenset({11, _TIMEOUT})
+_ENV_HOSTS = 1 << 8  # ARES_AI_ENVHOSTS: the variable CARES_HOSTS may name another hosts file; nobody needs root for it
+_STREAM = int(socket.SOCK_STREAM)  # without it each address comes once per kind of socket
+
+_NUMERIC = re.compile(r"\d+|0[xX][0-9a-fA-F]*")  # a last label that makes the whole host an IPv4 address (WHATWG)
+
+
+def asks_dns(host: str) -> bool:
+    """Whether `host`, in ASCII and lower case, is a name for name servers: not an address, not one of the system's."""
+    _, dot, last = host.rpartition(".")
+    return bool(dot and last) and last != "local" and host[0] != "[" and not _NUMERIC.fullmatch(last)
+
+
+@dataclass(slots=True)
+class _Lookup:
+    """A name that is being resolved."""
+
+    waiting: int  # lookups that wait for it
+    since: float
+    errors: int = 0  # rounds in which the servers failed
+    asked: bool = False  # c-ares has it
+
+
+class Resolver:
+    """Every method belongs to one thread; `wake` is called from another when `finished` has something to tell.
+
+    `nameservers` are addresses with an optional port, all of which are tried; None takes those of the system.
+    """
+
+    def __init__(
+        self,
+        nameservers: tuple[str, ...] | None,
+        wake: Callable[[], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._nameservers = nameservers
+        self._wake = wake
+        self._now = now
+        self._known: OrderedDict[str, tuple[float, Addresses | Failure]] = OrderedDict()  # until when, what
+        self._pending: dict[str, _Lookup] = {}
+        self._queue: deque[str] = deque()
+        self._later: list[tuple[float, str]] = []  # when, which: a heap of names to be queued again
+        self._asking = 0
+        self._answers: deque[tuple[str, Any, int | None]] = deque()  # filled by c-ares' thread
+        self._channel: pycares.Channel | None = None  # made for the first name, so that lists without names pay nothing
+        self._refresh_at = 0.0
+        self.heard = 0.0  # when a name server last said anything; 0 if none ever has
+
+    def lookup(self, host: str) -> Addresses | Failure | None:
+        """What is known of `host`, for which `asks_dns` holds; None if it is being asked for.
+
+        Of the latter, `finished` tells once, however often it was looked up; `leave` takes one look-up back.
+        """
+        known = self._known.get(host)
+        if known is not None and known[0] > self._now():
+            self._known.move_to_end(host)
+            return known[1]
+        lookup = self._pending.get(host)
+        if lookup is not None:
+            lookup.waiting += 1
+            return None
+        self._pending[host] = _Lookup(1, self._now())
+        self._queue.append(host)
+        self._ask()
+        return None
+
+    def leave(self, host: str) -> None:
+        """One that waited for `host` does not any more; what nobody waits for is not asked for again."""
+        if lookup := self._pending.get(host):
+            lookup.waiting -= 1
+            if not lookup.waiting and not lookup.asked:
+                del self._pending[host]  # its place in the queue is passed over
+
+    def finished(self) -> list[tuple[str, Addresses | Failure]]:
+        """The names that were resolved, or could not be, since the last call."""
+        if not self._answers and not self._later:
+            return []
+        found = []
+        while self._later and self._later[0][0] <= self._now():
+            self._queue.append(heapq.heappop(self._later)[1])
+        while self._answers:
+            host, result, error = self._answers.popleft()
+            self._asking -= 1
+            if error not in _SILENT:
+                self.heard = self._now()
+            lookup = self._pending[host]
+            lookup.asked = False
+            if self._again(lookup, error):
+                if not lookup.waiting:
+                    del self._pending[host]
+                elif error == _TIMEOUT:
+                    self._queue.append(host)
+                else:
+                    heapq.heappush(self._later, (self._now() + _PAUSES[lookup.errors], host))
+                    lookup.errors += 1
+                continue
+            outcome, seconds = _read(result, error)
+            self._remember(host, outcome, seconds)
+            del self._pending[host]
+            if lookup.waiting:
+                found.append((host, outcome))
+        self._ask()
+        return found
+
+    def _again(self, lookup: _Lookup, error: int | None) -> bool:
+        """Whether it was not the last word: a round of servers did not answer, or failed for the first times."""
+        if error is None or error in _NO_SUCH_NAME or self._now() - lookup.since > _LONGEST:
+            return False
+        return error == _TIMEOUT or lookup.errors < len(_PAUSES)
+
+    def close(self) -> None:
+        """Returns at once; what was being asked for is dropped."""
+        self._queue.clear()
+        if self._channel is not None:
+            self._channel.close()  # a thread of pycares waits for what is under way
+            self._channel = None
+
+    def _ask(self) -> None:
+        while self._queue and self._asking < IN_FLIGHT:
+            host = self._queue.popleft()
+            lookup = self._pending.get(host)
+            if lookup is None or lookup.asked:
+                continue
+            lookup.asked = True
+            self._asking += 1
+            self._send(host)
+
+    def _send(self, host: str) -> None:
+        import pycares
+
+        def answered(result: Any, error: int | None) -> None:
+            self._answers.append((host, result, error))
+            if len(self._answers) == 1:
+                self._wake()
+
+        try:
+            if self._channel is None:
+                self._channel = _channel(self._nameservers)
+                self._refresh_at = self._now() + _REFRESH
+            elif self._refresh_at <= self._now():
+                self._channel.reinit()
+                self._refresh_at = self._now() + _REFRESH
+            self._channel.getaddrinfo(host, None, type=_STREAM, flags=_ENV_HOSTS, callback=answered)
+        except (pycares.AresError, ValueError) as error:  # UnicodeError is one: a name that cannot be asked for
+            answered(str(error), _BAD_NAME)
+
+    def _remember(self, host: str, outcome: Addresses | Failure, seconds: float) -> None:
+        self._known[host] = (self._now() + seconds, outcome)
+        self._known.move_to_end(host)
+        if len(self._known) > CACHED:
+            self._known.popitem(last=False)
+
+
+def _channel(nameservers: tuple[str, ...] | None) -> pycares.Channel:
+    import pycares
+
+    # Search domains are the system's; they make no sense to other name servers.
+    flags = pycares.ARES_FLAG_NOSEARCH if nameservers else None
+    # Not `lookups`: pycares 5.2.1 hands c-ares a text that it has freed already. By default: the hosts file, then DNS.
+    return pycares.Channel(servers=nameservers, flags=flags, timeout=_TRY, tries=_TRIES)
+
+
+def _read(result: Any, error: int | None) -> tuple[Addresses | Failure, float]:
+    """What c-ares said, and for how many seconds it holds."""
+    if error is None and result.nodes:
+        addresses = tuple(dict.fromkeys(node.addr[0].decode() for node in result.nodes))
+        ttl = min(part.ttl for part in (*result.nodes, *result.cnames))
+        return addresses, min(max(float(ttl), _LEAST_TTL), _MOST_TTL)
+    if error is None or error in _NO_SUCH_NAME:
+        words = "the name has no address" if error in (None, _NO_DATA) else "there is no such name"
+        return Failure("fetch", "dns", words, blame="host"), _NEGATIVE
+    words = _MEANINGS.get(error) or f"c-ares error {error}"
+    return Failure("fetch", "dns", words, blame="us" if error in _SILENT else None), _BROKEN

@@ -1,0 +1,267 @@
+"""Fetches from whatever file system fsspec knows: object stores, hdfs, sftp, local files.
+
+Addresses cannot be checked on the connection here. Where a URL names its host, all that it resolves to is looked at
+before; files of this machine and hosts named by the URL are out of reach with `block_private_addresses`. Object stores
+are asked with the credentials that fsspec finds, and configured as fsspec is: `FSSPEC_S3='{"anon": true}'`.
+
+How far a piece of a file has come is not known before it is there whole, and it must not count as stalled meanwhile: so
+pieces are as big as the speed so far allows. One that takes longer than `timeout`, or than `stall_timeout`, is cut,
+whatever `min_speed`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import os
+import socket
+import stat
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.utils import format_datetime
+from typing import Any
+
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from any2ds.config.options import FetchOptions
+from any2ds.core.errors import MissingExtra, words_of
+from any2ds.core.plugins import missing_extra
+from any2ds.core.types import Failure
+from any2ds.fetch.engines.s3 import S3Object
+from any2ds.fetch.engines.threads import Answer, Flight, Refused, causes
+from any2ds.fetch.policy.rules import refuses
+from any2ds.fetch.urls import LOCAL, scheme_of
+from any2ds.storage.kinds import filesystem_class, own_class
+from any2ds.storage.stores import SERVERS, Stores
+
+_FIRST = 1 << 18  # bytes read at once to begin with
+_LEAST = 1 << 16  # the same, of slow transfers
+_BLOCK = 1 << 22  # the most that is read at once
+_OF_LIMIT = 0.25  # the part of the time limit that a piece should take at most
+
+_SERVERS_KEPT = 32  # to which connections are kept while they are not in use
+
+# By name, since the libraries are loaded only where they are used; the first that is found among the causes counts.
+_CODES = {
+    "IsADirectoryError": "not_found",
+    "NotADirectoryError": "not_found",
+    "FileNotFoundError": "not_found",
+    "PermissionError": "access_denied",
+    "AuthenticationException": "access_denied",  # paramiko
+    "NoCredentialsError": "access_denied",  # botocore
+    "UnknownHost": "tls",  # any2ds.storage.sftp
+    "BadHostKeyException": "tls",  # paramiko
+    "SSHException": "reset",
+    "DefaultCredentialsError": "access_denied",  # google.auth
+    "RefreshError": "access_denied",
+    "error_perm": "access_denied",  # ftplib
+    "gaierror": "dns",
+    "ConnectionRefusedError": "connect",
+    "EndpointConnectionError": "connect",  # botocore
+    "ConnectTimeoutError": "connect",
+    "NoValidConnectionsError": "connect",  # paramiko
+    "ClientConnectorError": "connect",  # aiohttp
+    "ClientError": "reset",
+    "ProxyError": "http_502",  # requests', by which gcsfs means that
+    "ConnectionResetError": "reset",
+    "BrokenPipeError": "reset",
+    "EOFError": "reset",
+    "FSTimeoutError": "reset",
+    "TimeoutError": "reset",
+}
+
+
+class FileSystems:
+    """The file systems of a run: one for all threads, or one for each that fetches, where they cannot be shared."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._lock = threading.Lock()
+        self._shared: dict[tuple[Any, ...], Any] = {}
+        self._idle: OrderedDict[tuple[Any, ...], list[Any]] = OrderedDict()  # logged in; the last used come last
+        self._missing: dict[str, str] = {}  # scheme -> what is to be installed
+
+    @contextmanager
+    def lend(self, scheme: str, url: str) -> Iterator[Any]:
+        """The file system of `url`, for the calling thread. Raises Refused if its library is missing."""
+        kind = self._class(scheme)
+        in_url = kind._get_kwargs_from_urls(url)
+        key = (scheme, *sorted(in_url.items()))
+        arguments = {**self._stores.of_item(scheme, in_url), **in_url}
+        if kind.async_impl or issubclass(kind, (LocalFileSystem, MemoryFileSystem)):
+            with self._lock:
+                if key not in self._shared:
+                    self._shared[key] = kind(**arguments, skip_instance_cache=True)
+            yield self._shared[key]
+            return
+        heals = kind is own_class(scheme)
+        if heals:
+            arguments["exclusive"] = True
+        system = self._take(key) or kind(**arguments, skip_instance_cache=True)
+        try:
+            yield system
+        except Exception:
+            if heals:  # others may be broken for good
+                self._take_back(key, system)
+            raise
+        self._take_back(key, system)
+
+    def _take(self, key: tuple[Any, ...]) -> Any:
+        with self._lock:
+            idle = self._idle.get(key)
+            return idle.pop() if idle else None
+
+    def _take_back(self, key: tuple[Any, ...], system: Any) -> None:
+        dropped: list[Any] = []  # to be closed outside of the lock
+        with self._lock:
+            idle = self._idle.pop(key, [])
+            idle.append(system)
+            self._idle[key] = idle
+            while len(self._idle) > _SERVERS_KEPT:
+                dropped += self._idle.popitem(last=False)[1]
+
+    def _class(self, scheme: str) -> Any:
+        with self._lock:
+            if scheme in self._missing:
+                raise Refused("missing_extra", self._missing[scheme])
+            try:
+                return filesystem_class(scheme)
+            except ImportError as error:
+                extra = missing_extra(f"{scheme}:", error)
+                self._missing[scheme] = str(extra) if isinstance(extra, MissingExtra) else words_of(error)
+                raise Refused("missing_extra", self._missing[scheme]) from error
+
+
+class FsspecClient:
+    """A `threads.Client` that reads at most `block` bytes at a time."""
+
+    def __init__(self, options: FetchOptions, systems: FileSystems, block: int) -> None:
+        self._options = options
+        self._systems = systems
+        self._block = max(_LEAST, min(_BLOCK, block))
+        self._limit = min((limit for limit in (options.timeout, options.stall_timeout) if limit), default=0.0)
+
+    def fetch(self, url: str, flight: Flight) -> Answer | Failure:
+        scheme = scheme_of(url)
+        try:
+            self._check(scheme, url)
+            if scheme == "data":
+                return _inline(url, flight)
+            with self._systems.lend(scheme, url) as system:
+                return self._read(system, url, flight)
+        except Refused:
+            raise
+        except ImportError as error:
+            return Failure("fetch", "missing_extra", words_of(error))
+        except Exception as error:  # every file system has exceptions of its own
+            return Failure("fetch", _code_of(error), f"{type(error).__name__}: {words_of(error)}")
+
+    def close(self) -> None:
+        """File systems are the run's."""
+
+    def _check(self, scheme: str, url: str) -> None:
+        """Raises Refused for what rows of this list may not lead to."""
+        options = self._options
+        if options.block_private_addresses and scheme in LOCAL | SERVERS:
+            raise Refused("blocked_address", f"{scheme}: is not for lists of strangers (--block_private_addresses)")
+        if scheme in SERVERS and (host := _host(url)):
+            for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+                if reason := refuses([str(address[0])], False, options.allow_link_local):
+                    raise Refused("blocked_address", f"{address[0]} {reason}")
+        if scheme == "file" and not stat.S_ISREG(os.stat(url.removeprefix("file://")).st_mode):
+            raise Refused("not_found", "not a regular file")  # a pipe or a device might never end
+
+    def _read(self, system: Any, url: str, flight: Flight) -> Answer | Failure:
+        path = system._strip_protocol(url)
+        if (connection := getattr(system, "connection", None)) is not None:
+            flight.watch(connection)
+        piece = min(_FIRST, self._block)
+        begun = time.monotonic()
+        with _opened(system, path, piece) as file:
+            size = getattr(file, "size", None)
+            if isinstance(size, int) and size > self._options.max_file_bytes:
+                raise Refused("too_large", f"{size} bytes")
+            while chunk := file.read(piece):
+                flight.receive(bytes(chunk))
+                now = time.monotonic()
+                piece = next_piece(len(chunk), now - begun, self._limit, self._block)
+                begun = now
+            details = getattr(file, "details", None)
+        if isinstance(size, int) and flight.parcel.size < size:
+            return Failure("fetch", "truncated", f"{flight.parcel.size} of {size} bytes")
+        if not flight.parcel.size:
+            return Failure("fetch", "empty_body")
+        return Answer(etag=_etag(details), last_modified=_last_modified(details))
+
+
+def _opened(system: Any, path: str, piece: int) -> Any:
+    """A file to be read from its start, so many bytes at once to begin with."""
+    if "s3" in system.protocol:
+        return S3Object(system, path, piece)
+    if "memory" in system.protocol:  # it lends everybody the same file, which has one position
+        return io.BytesIO(system.cat_file(path))
+    # What any thread may use reads by ranges: one request a block, and nothing is read ahead and held.
+    by_ranges = {"cache_type": "none"} if system.async_impl or "sftp" in system.protocol else {}
+    return system.open(path, "rb", block_size=piece, **by_ranges)
+
+
+def _code_of(error: BaseException) -> str:
+    for cause in causes(error):
+        names = [kind.__name__ for kind in type(cause).__mro__]
+        if found := next((_CODES[name] for name in names if name in _CODES), None):
+            return found
+        if "HttpError" in names and str(getattr(cause, "code", "")).isdigit():  # gcsfs
+            status = int(cause.code)  # type: ignore[attr-defined]
+            return "access_denied" if status in (401, 403) else f"http_{status}"
+        if type(cause) is OSError and str(cause).startswith("Forbidden"):  # gcsfs' word for a 403
+            return "access_denied"
+    return "fetch_error"
+
+
+def next_piece(size: int, seconds: float, limit: float, most: int) -> int:
+    """Bytes to read at once after `size` bytes that took so many seconds; at most `most`.
+
+    `limit` is how many seconds a piece may take; 0 for no limit.
+    """
+    if not limit or seconds <= 0:
+        return most
+    return min(most, max(_LEAST, int(size / seconds * limit * _OF_LIMIT)))
+
+
+def _inline(url: str, flight: Flight) -> Answer | Failure:
+    """A `data:` URL (RFC 2397), which is its own file."""
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(url) as file:
+            body, media_type = file.read(), file.headers.get_content_type()
+    except ValueError as error:
+        return Failure("fetch", "bad_url", words_of(error))
+    if not body:
+        return Failure("fetch", "empty_body")
+    flight.receive(body)
+    return Answer(media_type)
+
+
+def _host(url: str) -> str:
+    from urllib.parse import urlsplit
+
+    return urlsplit(url).hostname or ""
+
+
+def _etag(details: Any) -> str | None:
+    found = (details.get("ETag") or details.get("etag")) if isinstance(details, dict) else None
+    return str(found) if found else None
+
+
+def _last_modified(details: Any) -> str | None:
+    """In the form that HTTP gives it."""
+    names = ("LastModified", "last_modified", "updated")
+    found = next((details[name] for name in names if details.get(name)), None) if isinstance(details, dict) else None
+    if isinstance(found, datetime.datetime) and found.tzinfo is not None:
+        return format_datetime(found.astimezone(datetime.timezone.utc), usegmt=True)
+    return str(found) if found else None

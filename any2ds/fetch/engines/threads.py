@@ -1,0 +1,342 @@
+"""Moves bytes with threads, for libraries that wait: each thread fetches one URL at a time with a client of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from any2ds.config.options import FetchOptions
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.errors import words_of
+from any2ds.core.types import Failure, Payload
+from any2ds.fetch.engines.encodings import Decoder, Undecodable
+from any2ds.fetch.engines.transport import Phases
+from any2ds.fetch.policy.robots import LONGEST
+from any2ds.fetch.policy.schedule import Attempt
+from any2ds.fetch.policy.stall import Flow, StallRule
+
+_FOR_PROBES = 4  # threads
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known of a body that has arrived whole: a `Payload` but for the body, which is the flight's."""
+
+    media_type: str | None = None
+    http_status: int | None = None
+    final_url: str | None = None
+    etag: str | None = None
+    last_modified: str | None = None
+
+
+class Client(Protocol):
+    """Fetches one URL after the other; belongs to one thread."""
+
+    def fetch(self, url: str, flight: Flight) -> Answer | Failure:
+        """Hand the body to `flight` as it arrives. What is raised becomes a `fetch_error`, a Refused what it says."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Refused(Exception):
+    """Ends a fetch from within, with `failure` as its outcome."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.failure = Failure("fetch", code, detail)
+
+
+class Abandoned(Exception):
+    """Ends a fetch whose outcome nobody waits for any more."""
+
+
+class Flight:
+    """One attempt on its way, between the thread that fetches and the thread that polls."""
+
+    def __init__(self, attempt: Attempt, url: str, buffer: Buffer, options: FetchOptions) -> None:
+        self.attempt = attempt
+        self.url = url
+        self.parcel = buffer.parcel()
+        self.outcome: Answer | Failure
+        self.decoder: Decoder | None = None  # of a body with a Content-Encoding
+        self.received = 0  # bytes of the body that have come over the network
+        self.seconds = 0.0  # that it took
+        self.stage = "waiting for a thread"  # what it is busy with, in words
+        self.running = False
+        self.flow = Flow()
+        self.abandoned = False
+        self.disk_error: OSError | None = None  # the body could not be buffered
+        self._options = options
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+
+    def fly(self, fetch: Callable[[str, Flight], Answer | Failure]) -> None:
+        """In the fetching thread: from its start to its end."""
+        self.stage = "connecting"
+        try:
+            self.outcome = fetch(self.url, self)
+        except Refused as refusal:
+            self.outcome = refusal.failure
+        except Exception as error:  # whatever a library raises for one URL, it concerns no other
+            self.outcome = Failure("fetch", "fetch_error", f"{type(error).__name__}: {words_of(error)}")
+        finally:
+            self.seconds = time.monotonic() - self._started
+            self._forget_socket()
+
+    def watch(self, connection: socket.socket) -> None:
+        """Let `abandon` cut `connection`, on which the thread is going to wait. Raises Abandoned if it is too late."""
+        # A descriptor of our own: the library may close its one at any moment, and the number be another file's then.
+        copy = socket.fromfd(connection.fileno(), connection.family, connection.type)
+        self._forget_socket()
+        with self._lock:
+            self._socket = copy
+        if self.abandoned:
+            raise Abandoned
+
+    def receive(self, chunk: bytes) -> bool:
+        """Take a piece of the body as it came over the network; whether more is wanted.
+
+        Raises Refused where a bound is passed, Abandoned where nobody waits for it any more.
+        """
+        if self.abandoned:
+            raise Abandoned
+        self.received += len(chunk)
+        if self.decoder is None:
+            return self._keep(chunk)
+        try:
+            for piece in self.decoder.decode(chunk):
+                if not self._keep(piece):
+                    return False
+        except Undecodable as error:
+            raise Refused(error.code, str(error)) from error
+        most = LONGEST if self.attempt.asks else self._options.max_file_bytes
+        if self.received > most and not self.attempt.asks:  # a lot of nothing
+            raise Refused("too_large", f"more than {most} bytes")
+        return self.received <= most
+
+    def _keep(self, chunk: bytes) -> bool:
+        """Take a piece of the file; whether more is wanted."""
+        options, parcel = self._options, self.parcel
+        if self.attempt.asks:
+            chunk = chunk[: LONGEST - parcel.size]
+        elif parcel.size + len(chunk) > options.max_file_bytes:
+            raise Refused("too_large", f"more than {options.max_file_bytes} bytes")
+        try:
+            parcel.write(chunk)
+        except OSError as error:
+            self.disk_error = error
+            raise Abandoned from error
+        self.stage = f"receiving the body ({self.received} bytes so far)"
+        return not self.attempt.asks or parcel.size < LONGEST
+
+    def arrived(self, buffer: Buffer) -> Payload | Failure:
+        """In the polling thread: the outcome. Raises the OSError that kept the body from being buffered."""
+        outcome = self.outcome
+        if self.disk_error is not None or isinstance(outcome, Failure):
+            self.parcel.discard()
+            if self.disk_error is not None:
+                raise self.disk_error
+            assert isinstance(outcome, Failure)
+            return outcome
+        return Payload(
+            buffer.adopt(self.parcel),
+            outcome.media_type,
+            outcome.http_status,
+            outcome.final_url,
+            self.seconds,
+            outcome.etag,
+            outcome.last_modified,
+        )
+
+    def abandon(self) -> None:
+        """In the polling thread: the thread gives up at its next piece, at once if it waits on a watched connection."""
+        self.abandoned = True
+        with self._lock:
+            if self._socket is not None:
+                with contextlib.suppress(OSError):  # it was closed by the other side
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    def timed_out(self) -> Failure:
+        seconds = time.monotonic() - self._started
+        return Failure("fetch", "timeout_total", f"after {seconds:.1f} s, while {self.stage}", received=self.received)
+
+    def _forget_socket(self) -> None:
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+
+
+class ThreadTransport:
+    """A `transport.Transport` on as many threads as there are transfers, which are started as they are needed.
+
+    A thread that hangs in a look-up or a library after its attempt was cancelled is replaced by another one, as long
+    as there are no more of these than of the others; they are daemons, and nobody waits for them at the end.
+    `ring` is called from them whenever an attempt has ended.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Client], options: FetchOptions, buffer: Buffer, ring: Callable[[], None]
+    ) -> None:
+        self._connect, self._options, self._buffer, self._ring = connect, options, buffer, ring
+        self._most = options.most_transfers
+        self._stall_rule = StallRule(options.stall_timeout, options.min_speed)
+        self._bell = threading.Event()
+        self._flights: dict[Attempt, Flight] = {}
+        self._change = threading.Condition()  # guards all of the following
+        self._waiting: deque[Flight] = deque()
+        self._ended: deque[Flight] = deque()
+        self._threads = self._idle = self._stuck = 0
+        self._closed = False
+        self.waited = 0.0
+
+    def phases(self) -> Phases:
+        flights = [flight for attempt, flight in self._flights.items() if not attempt.late]
+        bodies = sum(flight.parcel.size > 0 for flight in flights)
+        return Phases(answers=len(flights) - bodies, bodies=bodies)
+
+    @property
+    def backlog(self) -> int:
+        """None: threads attend to their transfers themselves, whatever the polling thread is busy with."""
+        return 0
+
+    def expect(self, transfers: int) -> None:
+        with self._change:
+            self._most = transfers
+
+    def start(self, attempt: Attempt, url: str) -> None:
+        flight = self._flights[attempt] = Flight(attempt, url, self._buffer, self._options)
+        with self._change:
+            if attempt.probe:  # which must not wait for the threads that it asks about
+                self._waiting.appendleft(flight)
+                self._staff(_FOR_PROBES)
+            else:
+                self._waiting.append(flight)
+                self._staff()
+
+    def poll(self, wait: float) -> list[tuple[Attempt, Payload | Failure]]:
+        if wait > 0 and not self._ended:
+            since = time.monotonic()
+            self._bell.wait(wait)
+            self.waited += time.monotonic() - since
+        self._bell.clear()
+        ended: list[tuple[Attempt, Payload | Failure]] = []
+        while self._ended:
+            flight = self._ended.popleft()
+            if flight.abandoned:
+                flight.parcel.discard()
+            else:
+                del self._flights[flight.attempt]
+                ended.append((flight.attempt, flight.arrived(self._buffer)))
+        if self._stall_rule.due(time.monotonic()):
+            for attempt, flight in list(self._flights.items()):
+                if flight.running and self._stall_rule.stalled(flight.flow, flight.received):
+                    ended.append((attempt, replace(self.cancel(attempt), code="timeout_stalled")))
+        return ended
+
+    def received(self, attempt: Attempt) -> int:
+        return self._flights[attempt].received
+
+    def cancel(self, attempt: Attempt) -> Failure:
+        flight = self._flights.pop(attempt)
+        failure = flight.timed_out()
+        with self._change:
+            self._stuck += flight.running
+            flight.abandon()
+            self._staff()
+        return failure
+
+    def wake(self) -> None:
+        self._bell.set()
+
+    def close(self) -> None:
+        with self._change:
+            if self._closed:
+                return
+            self._closed = True
+            for flight in self._flights.values():
+                flight.abandon()
+            self._flights.clear()
+            self._waiting.clear()
+            for flight in self._ended:
+                flight.parcel.discard()
+            self._ended.clear()
+            self._change.notify_all()
+
+    def _staff(self, beyond: int = 0) -> None:
+        """See to it that somebody takes what is waiting, with so many threads beyond the usual number."""
+        if len(self._waiting) <= self._idle:
+            self._change.notify()
+        elif self._threads - self._stuck < self._most + beyond and self._threads < 2 * self._most + beyond:
+            try:
+                threading.Thread(target=self._run, name="any2ds-fetch", daemon=True).start()
+            except RuntimeError:  # as many as the system grants
+                if not self._threads:
+                    raise
+                self._most = self._threads
+            else:
+                self._threads += 1
+
+    def _run(self) -> None:
+        client: Client | None = None
+
+        def fetch(url: str, flight: Flight) -> Answer | Failure:
+            nonlocal client
+            client = client or self._connect()
+            return client.fetch(url, flight)
+
+        try:
+            for flight in self._work():
+                flight.fly(fetch)
+        finally:
+            if client is not None:
+                client.close()
+
+    def _work(self) -> Iterator[Flight]:
+        """Flights for one thread, until it is needed no more."""
+        while (flight := self._take()) is not None:
+            yield flight
+            with self._change:
+                flight.running = False
+                if not flight.abandoned:
+                    self._ended.append(flight)
+                else:
+                    flight.parcel.discard()
+                    self._stuck -= not self._closed
+                    if self._threads - self._stuck > self._most:
+                        self._threads -= 1
+                        return
+            self._ring()
+
+    def _take(self) -> Flight | None:
+        with self._change:
+            while not self._closed:
+                if not self._waiting:
+                    self._idle += 1
+                    self._change.wait()
+                    self._idle -= 1
+                elif not (flight := self._waiting.popleft()).abandoned:
+                    self._stall_rule.begin(flight.flow)
+                    flight.running = True
+                    return flight
+        return None
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception and what led to it, the way libraries wrap one in the other."""
+    queue, seen = deque([error]), set()
+    while queue:
+        found = queue.popleft()
+        if id(found) not in seen:
+            seen.add(id(found))
+            yield found
+            inner = (*found.args, getattr(found, "reason", None), found.__cause__, found.__context__)
+            queue.extend(part for part in inner if isinstance(part, BaseException))

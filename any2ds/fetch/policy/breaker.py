@@ -1,0 +1,171 @@
+"""Tells failures of ours (no network, no route, no name server) from failures of the hosts, and pauses for ours.
+
+The sign of an outage is silence: nothing comes in from anybody, and hosts that have answered before do not answer a
+probe either. A host that is down, or a list that ends in dead URLs, is not silent in that sense: the probes are
+answered. A failure that fell into a silence is not the row's: it is tried again, and that is not counted.
+
+A state machine over a clock that is handed in; it neither sends nor waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict, deque
+
+from any2ds.core.errors import NetworkDown
+from any2ds.core.types import BROKEN_OFF, Failure
+from any2ds.fetch.engines.dns import asks_dns
+from any2ds.fetch.policy.schedule import Attempt
+
+log = logging.getLogger(__name__)
+
+_QUIET = 2.0  # seconds without a sign of life, while transfers are in flight, before somebody is probed
+_SILENCE = 4.0  # seconds without one, and with a probe unanswered, that make an outage
+_FEW = 8  # transfers, or quick failures in doubt, that are not worth one
+_HASTE = 0.5  # seconds without one after which a failure in doubt stops new transfers and calls for a probe
+PROBE_EVERY = 2.0  # seconds
+PROBE_TIMEOUT = 10.0  # seconds for one probe
+_WITNESSES = 8  # hosts that answered last, which are probed in turn
+_REMEMBERED = 16  # outages that failures are compared with
+MAX_EXCUSES = 5  # outages that one row may be caught in
+_DNS_EXCUSES = 3  # the same where only the name servers are silent, which may be about this name after all
+
+# So many failures that only this machine can be blamed for, before anybody has ever answered, are an outage too.
+_FROM_THE_START = 200
+
+
+class Breaker:
+    """Watches over all transfers of one process. Pauses for at most `patience` seconds (0: for any time)."""
+
+    def __init__(self, patience: float, now: float) -> None:
+        self._patience = patience or float("inf")
+        self._heard = now  # when the last sign of life came, or when there was last nothing to wait for
+        self._witnesses: OrderedDict[str, str] = OrderedDict()  # host -> URL that it answered, the last one at the end
+        self._outages: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)
+        self._doubts: list[tuple[Attempt, Failure, float]] = []  # with the time of the failure
+        self._in_flight = 0
+        self._more = True
+        self._quiet = 0.0  # seconds of silence, at the last look
+        self._named = False  # one of them was found through a name server
+        self._hopeless = 0  # failures for want of a network, before anybody has answered
+        self._probes = 0  # without an answer
+        self._probing = now  # since when
+        self._next_probe = 0.0
+        self.paused = False
+
+    @property
+    def holding(self) -> bool:
+        """Whether new transfers have to wait."""
+        return self.paused or (self._urgent and self._quiet >= _HASTE)
+
+    @property
+    def _urgent(self) -> bool:
+        """Whether the failures in doubt are worth a probe: a few that failed at once are not."""
+        if not self._witnesses:
+            return False
+        if self._doubts and self._more and self._quiet >= _QUIET:
+            return True
+        return len(self._doubts) >= _FEW or any(at - attempt.started >= _QUIET for attempt, _, at in self._doubts)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no failure waits to be judged."""
+        return not self._doubts
+
+    def hear(self, now: float, attempt: Attempt | None = None) -> None:
+        """Something came in: bytes, or an answer to `attempt`, whatever it said."""
+        if self.paused:
+            log.warning("The network is back after %.0f s", now - self._heard)
+            self._outages.append((self._heard, now))
+            self.paused = False
+        self._heard = now
+        self._probes = self._hopeless = 0
+        if attempt is not None and attempt.row.url is not None and not attempt.probe:
+            host = attempt.host.name
+            if host not in self._witnesses:
+                self._named = self._named or asks_dns(host.partition(":")[0])
+            self._witnesses[host] = attempt.row.url
+            self._witnesses.move_to_end(host)
+            if len(self._witnesses) > _WITNESSES:
+                self._witnesses.popitem(last=False)
+
+    def doubts(self, attempt: Attempt, failure: Failure, now: float) -> bool:
+        """Whether it is open who is to blame for a failure; `judged` tells as soon as it is known."""
+        if failure.code not in BROKEN_OFF or failure.blame == "host" or attempt.excuses >= MAX_EXCUSES:
+            return False
+        if not self._witnesses:
+            self._hopeless += failure.blame == "us"
+            if self._hopeless >= _FROM_THE_START:
+                self._pause()
+            if not (self.paused or failure.blame == "us"):
+                return False
+        self._doubts.append((attempt, failure, now))
+        return True
+
+    def judged(self, now: float) -> list[tuple[Attempt, Failure, bool]]:
+        """The failures that are in doubt no longer, each with whether it is excused."""
+        if not self._doubts:
+            return []
+        found, left = [], []
+        # Without an end in sight nobody may be there to be probed, and rows wait for these very failures.
+        is_over = not (self._in_flight or self._urgent) and (not self._more or self._quiet >= _SILENCE)
+        for doubt in self._doubts:
+            attempt, failure, at = doubt
+            if self._excuses(attempt, failure, at):
+                found.append((attempt, failure, True))
+            elif (
+                is_over or self._heard >= at or (at - attempt.started >= 2 * _SILENCE and self._heard >= at - _SILENCE)
+            ):
+                found.append((attempt, failure, False))  # others were answered when it was not
+            else:
+                left.append(doubt)
+        self._doubts = left
+        return found
+
+    def look(self, now: float, in_flight: int, more: bool = True) -> None:
+        """To be called every turn; `more` if there are rows that wait for nothing but a place.
+
+        Raises NetworkDown when the patience is over.
+        """
+        self._in_flight, self._more = in_flight, more
+        if not (in_flight or self.paused or self._doubts):
+            self._heard = now
+        self._quiet = now - self._heard
+        # A probe that has just left tells nothing yet, however long the only transfer has been silent.
+        if self._quiet >= _SILENCE and self._probes and now - self._probing >= _SILENCE - _QUIET:
+            self._pause()
+        if self.paused and self._quiet > self._patience:
+            raise NetworkDown(f"nothing has answered for {self._quiet:.0f} s, not even hosts that did before")
+
+    def probe(self, now: float) -> str | None:
+        """A URL to ask for now, only to see whether anything comes back."""
+        if not self._witnesses or now < self._next_probe:
+            return None
+        worth_it = self._quiet >= _HASTE if self._urgent else self._quiet >= _QUIET and self._in_flight >= _FEW
+        if not (worth_it or self.paused):
+            return None
+        self._next_probe = now + PROBE_EVERY
+        self._probing = self._probing if self._probes else now
+        self._probes += 1
+        host, url = self._witnesses.popitem(last=True)
+        self._witnesses[host] = url
+        self._witnesses.move_to_end(host, last=False)
+        return url
+
+    def try_one(self, now: float) -> bool:
+        """Whether one transfer may start although others have to wait: where nobody can be probed, a row must do."""
+        if self._witnesses or now < self._next_probe:
+            return False
+        self._next_probe = now + PROBE_EVERY
+        return True
+
+    def _pause(self) -> None:
+        if not self.paused:
+            log.warning("Nothing answers any more: waiting for the network, for up to %.0f s", self._patience)
+        self.paused = True
+
+    def _excuses(self, attempt: Attempt, failure: Failure, at: float) -> bool:
+        if self.paused or any(attempt.started < end and start < at for start, end in self._outages):
+            return True
+        # Hosts whose addresses are known may answer while the name servers do not.
+        return failure.blame == "us" and self._named and attempt.excuses < _DNS_EXCUSES

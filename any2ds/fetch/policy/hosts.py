@@ -1,0 +1,212 @@
+"""How one host is treated: how many transfers at once, how far apart, and what it teaches by its answers.
+
+The number at once grows by one with each answer while the host is new (so it doubles per round trip), is halved when
+the host is in trouble, and then grows by one per round: what TCP does with a network. Trouble is a 429 or 503, or more
+timeouts than answers lately; a few tell more of the files than of the host. A host that says 429 or 503 to one
+transfer at a time is asked less and less often. A host that only ever lets us wait counts as down for a minute, so that
+thousands of its rows cost no more time than a few; so does one that refuses again and again after the wait that it
+asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from any2ds.core.metrics import HostLoad
+from any2ds.core.types import Failure, Payload
+
+if TYPE_CHECKING:
+    from any2ds.fetch.policy.schedule import Attempt
+
+FIRST_AT_ONCE = 16.0  # transfers at once to a host that nothing is known of
+_FIRST_DELAY = 0.25  # seconds between starts, when one at a time was still too much
+MOST_DELAY = 60.0
+_ONE_ROUND = 1.0  # seconds: answers within this time after a cut tell of the time before it
+_BUSY = frozenset({"http_429", "http_503"})
+_TIMEOUTS = frozenset({"timeout_total", "timeout_stalled", "timeout_connect"})
+SILENCE = 4  # timeouts without any answer after which a host counts as down
+_SIGN_OF_LIFE = 1 << 16  # bytes: a transfer that brought so many was slow, and no silence
+_REFUSALS = 5  # rounds of nothing but 429 and 503, each after the wait that it asked for, that make it count as down
+_DOWN = 60.0  # seconds until a host that is down is asked again
+_FEW_TIMEOUTS = 3  # up to here they tell nothing
+_MEMORY = 10.0  # seconds after which counts of answers and timeouts are halved
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """What holds for a host whatever it answers."""
+
+    max_per_host: int = 1_000_000  # transfers at once
+    host_delay: float = 0.0  # seconds between two starts
+    max_retry_after: float = 120.0  # seconds; a host is left alone for no longer, and rows for which it asks more fail
+
+
+class Host:
+    """What is known of one host. Times are those of the schedule's clock."""
+
+    __slots__ = (
+        "_answers",
+        "_counted_from",
+        "_cut_at",
+        "_delay",
+        "_floor",
+        "_limit",
+        "_refusals",
+        "_silence",
+        "_slow_start",
+        "_timeouts",
+        "down_as",
+        "down_until",
+        "gated",
+        "in_flight",
+        "in_turn",
+        "manners",
+        "name",
+        "not_before",
+        "put_off",
+        "queue",
+        "woken_at",
+    )
+
+    def __init__(self, name: str, manners: Manners) -> None:
+        self.name = name
+        self.queue: deque[Attempt] = deque()  # rows that wait for this host
+        self.put_off = 0  # attempts that wait for their time, or for a judgement
+        self.in_flight = 0
+        self.not_before = 0.0  # when the next transfer may start
+        self.in_turn = False  # the schedule has it in line
+        self.down_until = 0.0  # until then it is not asked at all
+        self.gated = False  # its rows are subject to robots.txt
+        self.down_as: Failure | None = None  # the refusal for which it is not; None where it was silent
+        self._silence = 0  # timeouts since its last answer
+        self._refusals = 0  # rounds of 429 and 503 since its last other answer
+        self.woken_at = -1.0  # the pause after which the schedule looks at it again
+        self.manners = manners
+        self._limit = min(FIRST_AT_ONCE, float(manners.max_per_host))
+        self._slow_start = True
+        self._delay = self._floor = manners.host_delay
+        self._cut_at = -_ONE_ROUND
+        self._answers = self._timeouts = 0  # lately
+        self._counted_from = 0.0
+
+    @property
+    def limit(self) -> int:
+        """Transfers at once that it gets at present."""
+        return int(self._limit)
+
+    @property
+    def delay(self) -> float:
+        """Seconds between two starts at present."""
+        return self._delay
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has not answered lately, or not after the last timeout."""
+        return not self._answers or self._silence > 0
+
+    @property
+    def has_slot(self) -> bool:
+        return self.in_flight < self._limit
+
+    def may_start(self, now: float) -> bool:
+        return self.in_flight < self._limit and self.not_before <= now
+
+    def keep_apart(self, seconds: float) -> None:
+        """Start transfers at least so many seconds apart, because its robots.txt asks for it."""
+        if seconds > self._floor:
+            self._floor = seconds
+            self._delay = max(self._delay, seconds)
+
+    def start(self, now: float) -> None:
+        self.in_flight += 1
+        if self._delay:
+            self.not_before = max(self.not_before, now) + self._delay
+
+    def learn(self, outcome: Payload | Failure, now: float) -> None:
+        """Take how a transfer ended into account."""
+        if now - self._counted_from > _MEMORY:
+            self._answers //= 2
+            self._timeouts //= 2
+            self._counted_from = now
+        if isinstance(outcome, Failure):
+            if outcome.retry_after:
+                self.not_before = max(self.not_before, now + min(outcome.retry_after, self.manners.max_retry_after))
+            if outcome.code not in _TIMEOUTS or outcome.received >= _SIGN_OF_LIFE:
+                self._silence = 0
+            if outcome.code in _BUSY:
+                if self._cut(now, busy=True) and outcome.retry_after:
+                    self._refusals += 1
+                    if self._refusals >= _REFUSALS:
+                        self.down_until, self.down_as = now + _DOWN, outcome
+            elif outcome.code in _TIMEOUTS:
+                self._timeouts += 1
+                self._silence += outcome.received < _SIGN_OF_LIFE
+                if self._silence and not self._answers:
+                    self._limit = min(self._limit, max(1.0, float(SILENCE - self._silence)))
+                    if self._silence >= SILENCE:
+                        self.down_until, self.down_as = now + _DOWN, None
+                if self._timeouts > max(_FEW_TIMEOUTS, self._answers):
+                    self._cut(now, busy=False)
+            else:
+                self._answers += 1
+                self._refusals = 0
+            return
+        self._silence = self._refusals = 0
+        self._answers += 1
+        if self._limit < self.manners.max_per_host:
+            self._limit = min(
+                self._limit + (1.0 if self._slow_start else 1.0 / self._limit), float(self.manners.max_per_host)
+            )
+        if self._delay > self._floor:
+            self._delay = max(self._floor, self._delay - 0.1 * _FIRST_DELAY)
+
+    @property
+    def waiting(self) -> int:
+        """Rows that wait for it, those included that are to be tried again later."""
+        return len(self.queue) + self.put_off
+
+    def load(self, now: float) -> HostLoad:
+        return HostLoad(self.name, self.waiting, self.in_flight, self.limit, self._why(now))
+
+    def _why(self, now: float) -> str:
+        """Why rows wait for it, in words."""
+        most = self.manners.max_per_host
+        if self.down_until > now:
+            return f"does not answer: it is asked again in {self.down_until - now:.0f} s"
+        if self.not_before > now + max(1.0, self._delay):
+            return f"asks us to come back in {self.not_before - now:.0f} s"
+        if self._delay > self._floor:
+            return f"refuses more: asked every {self._delay:.2g} s"
+        if self._delay:
+            return f"asked every {self._delay:.2g} s, as it or --host_delay wants it"
+        if not self.queue:
+            return "its rows are tried again later"
+        if self.in_flight >= most:
+            return f"{most} at once, by --max_per_host"
+        return f"gets {self.limit} at once, as it answers"
+
+    @property
+    def proven(self) -> bool:
+        """Whether it bears a good deal more than one that nothing is known of gets."""
+        return self._limit >= 2 * FIRST_AT_ONCE
+
+    def forgettable(self, now: float) -> bool:
+        """Whether nothing about it is worth keeping."""
+        return self._slow_start and not self.busy and max(self.not_before, self.down_until) <= now
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.in_flight or self.queue or self.in_turn or self.put_off)
+
+    def _cut(self, now: float, busy: bool) -> bool:
+        """Whether this is the first trouble of its round; the others tell nothing new."""
+        if now - self._cut_at < _ONE_ROUND:
+            return False
+        self._cut_at = now
+        self._slow_start = False
+        if busy and self._limit <= 1.0:
+            self._delay = min(MOST_DELAY, max(_FIRST_DELAY, 2 * self._delay))
+        self._limit = max(1.0, min(self._limit, float(self.in_flight + 1)) / 2)
+        return True

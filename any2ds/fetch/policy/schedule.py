@@ -1,0 +1,491 @@
+"""Decides which row is attempted when. A state machine over a clock that is handed in: no sockets, no sleep.
+
+Rows wait in a queue per host. The hosts that may start another transfer take turns, so that a slow host never holds
+up the others; how many transfers a host gets, and how far apart, follows from how it answers (`hosts.py`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from any2ds.config.options import FetchOptions
+from any2ds.core.metrics import HostLoad
+from any2ds.core.types import Failure, Fetched, Payload, Row
+from any2ds.fetch.policy.hosts import SILENCE, Host, Manners
+from any2ds.fetch.policy.robots import RETRIES, Robots, origin_of
+from any2ds.fetch.urls import WEB, normalize
+from any2ds.storage.stores import SERVERS
+
+if TYPE_CHECKING:
+    from any2ds.fetch.policy.window import Trial
+
+FIRST_BACKOFF = 1.0  # seconds; doubles with each attempt
+MAX_BACKOFF = 60.0
+# A host that says `not now` is asked again later without it counting as an attempt, but not for ever.
+MAX_DEFERRALS = 5
+_PROVEN_HOSTS = 10_000  # up to so many hosts, those that have shown what they bear need not do so again
+_LOOKED_AT = 1000  # rows in a row that may not start now, before others have their turn
+_LOGINS = 8  # sessions with one sftp server or the like: 30 ms of CPU each, and OpenSSH turns away who begins many
+
+# A transfer to a silent host is late after so many times the mean answer, and at least so many seconds.
+_LATE, _LEAST_LATE = 3.0, 0.1
+_FIRST_LATENCY = 0.3  # seconds, a guess until something was answered
+_CROWDED = 8  # while one slot in so many is with a late one, hosts that answer come first
+_MANY = 64  # fewer transfers than this are meant as a limit, also for those that hang
+_MOST_SOCKETS = 400 if sys.platform == "win32" else 1 << 30  # select() takes 512
+_ASIDE = 4  # times the slots: so many silent hosts may wait before no others are looked for
+_WAIT_CODES = frozenset({"http_429", "http_503"})
+
+# The time that one attempt may take grows by a second with so many bytes received. That is 64 kbit/s, the speed of an
+# ISDN channel: a line that serves files today is faster, and what drips (500 bytes/s) ends soon after `timeout`.
+BYTES_PER_SECOND = 8 << 10
+# How often in the time of `timeout` the transport is asked how many bytes an attempt has, since nobody reports each of
+# them: the attempt ends when none has come for `timeout` seconds, or for up to a twentieth more.
+LOOKS = 20
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One try at one row, or at a robots.txt."""
+
+    row: Row
+    host: Host
+    number: int = 1  # of attempts, this one included
+    sent: int = 0  # how often it was started, whatever for
+    deferrals: int = 0  # how often the host said that it should come later
+    excuses: int = 0  # how often it failed for reasons of ours
+    probe: bool = False  # only to see whether anything comes back; its row is none of the list
+    started: float = 0.0  # by the schedule's clock, like the next two
+    deadline: float = 0.0  # when its time may be up, unless bytes have come
+    heard: float = 0.0  # when it was last seen to have more bytes
+    received: int = 0  # bytes at that time
+    flying: bool = False
+    url: str | None = None  # of the row, normalised, if somebody has done so
+    asks: str = ""  # the origin whose robots.txt this is for; its row is none of the list
+    trial: Trial | None = None  # of the window, when it was started
+    late: bool = False  # it waits for a silent host for longer than answers take
+
+
+def spare_places(options: FetchOptions) -> int:
+    """Transfers beyond `thread_count` that may wait for silent hosts; threads, or a small number, are a real limit."""
+    if options.fetcher != "curl" or options.thread_count == "auto" or options.thread_count < _MANY:
+        return 0
+    return max(0, min(options.thread_count, _MOST_SOCKETS - options.thread_count))
+
+
+class Schedule:
+    """At most `slots` attempts in flight, `retries` more after the first.
+
+    An attempt ends when no byte of a body has come for `timeout` seconds (0: no limit), and after `total_timeout`
+    seconds in all (0: no limit). If that is None it has `timeout` seconds, and one more for each `BYTES_PER_SECOND`
+    bytes received.
+
+    Up to `spare` more wait for hosts that are silent: they take next to nothing, and would take the slots of others.
+    Where hosts differ, `host_of` says by what name a URL's host is known and how it is treated, instead of `manners`.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        timeout: float,
+        retries: int,
+        manners: Manners | None = None,
+        rng: random.Random | None = None,
+        robots: Robots | None = None,
+        host_of: Callable[[str | None], tuple[str, Manners]] | None = None,
+        spare: int = 0,
+        total_timeout: float | None = None,
+    ) -> None:
+        self.slots = slots
+        self.spare = spare
+        self.timeout = timeout or float("inf")
+        self.total_timeout = total_timeout
+        self.retries = retries
+        self.in_flight = 0
+        self.fresh: deque[Row] = deque()  # rows that nobody has looked at; a feeder may append from another thread
+        self.queued = 0  # rows that wait for their host, or for its robots.txt
+        self.deferred = 0  # rows that wait for their time
+        self._manners = manners or Manners()
+        self._named = host_of
+        self._rng = rng or random.Random()
+        self._robots = robots
+        self._interrupted = False  # there are more rows to look at right away
+        self._hosts: dict[str, Host] = {}
+        self._turn: deque[Host] = deque()  # hosts with waiting rows that may start one more now
+        self._aside: dict[Host, None] = {}  # the same, but they are silent, and come when no other one wants the place
+        self._latency = _FIRST_LATENCY  # mean seconds of an answer, lately
+        self._to_silent: deque[tuple[float, Attempt]] = deque()  # that are not late yet, by the time of their start
+        self._late = 0
+        self._paused: list[tuple[float, int, Host]] = []  # hosts with waiting rows, by the time when they may start
+        self._later: list[tuple[float, int, Attempt]] = []  # attempts by the time when they are due
+        self._given_up: deque[Fetched] = deque()
+        self._order = itertools.count()
+        # Attempts by their deadlines; the finished drop out late. Most end before the first look at them.
+        self._new: deque[Attempt] = deque()
+        self._looked_at: list[tuple[float, int, Attempt]] = []
+
+    @property
+    def idle(self) -> bool:
+        """Nothing in flight, nothing waiting."""
+        return not (self.in_flight or self.fresh or self.queued or self._later or self._given_up)
+
+    @property
+    def has_more(self) -> bool:
+        """Rows wait for a place or for their host's time, not for how another attempt ends."""
+        return bool(self.fresh or self._turn or self._aside) or any(host.queue for _, _, host in self._paused)
+
+    @property
+    def hosts(self) -> int:
+        """Hosts that are remembered: those with rows, those in trouble lately, and some that bear much."""
+        return len(self._hosts)
+
+    @property
+    def full(self) -> bool:
+        """Whether all places are taken."""
+        return self._full
+
+    def worst(self, now: float, most: int = 5) -> tuple[HostLoad, ...]:
+        """The hosts that most rows wait for; it looks at all of them."""
+        waited_for = [host for host in self._hosts.values() if host.queue or host.put_off]
+        return tuple(host.load(now) for host in heapq.nlargest(most, waited_for, key=lambda host: host.waiting))
+
+    def next(self, now: float) -> Attempt | None:
+        """The attempt to start now, if there is room and a host that may be asked."""
+        crowded = self._crowded(now)
+        if self._full:
+            return None
+        while self._later and self._later[0][0] <= now:
+            attempt = heapq.heappop(self._later)[2]
+            self.deferred -= 1
+            attempt.host.put_off -= 1
+            if attempt.host.down_until > now:
+                self._give_up(attempt, now)
+            else:
+                self._queue(attempt, now)
+        while self._paused and self._paused[0][0] <= now:
+            host = heapq.heappop(self._paused)[2]
+            self._offer_turn(host, now)
+            self._forget(host, now)
+        if self._aside and not crowded:
+            self._turn.extend(self._aside)
+            self._aside.clear()
+        while self._turn:
+            host = self._turn.popleft()
+            if crowded and self._comes_last(host):
+                self._aside[host] = None
+                continue
+            host.in_turn = False
+            if host.queue and host.may_start(now):
+                self.queued -= 1
+                return self._start(host.queue.popleft(), now)
+            self._offer_turn(host, now)
+        looked_at = 0
+        while self.fresh and looked_at < _LOOKED_AT and len(self._aside) <= _ASIDE * self.slots:
+            looked_at += 1
+            row = self.fresh.popleft()
+            attempt = Attempt(row, self._host_of(row))
+            host = attempt.host
+            if host.down_until > now:
+                self._give_up(attempt, now)
+                continue
+            first = self._past_robots(attempt, now) if host.gated else attempt
+            if first is None:
+                continue
+            if not host.queue and host.may_start(now) and not (crowded and self._comes_last(host)):
+                return self._start(first, now)
+            self._queue(first, now)
+        self._interrupted = looked_at == _LOOKED_AT
+        while self._aside or self._turn:  # nobody else wants the place
+            host = next(iter(self._aside)) if self._aside else self._turn.popleft()
+            self._aside.pop(host, None)
+            host.in_turn = False
+            if crowded and host.silent and host.in_flight >= SILENCE:
+                continue  # enough to tell whether it is down; it comes back when one of them ends
+            if host.queue and host.may_start(now):
+                self.queued -= 1
+                return self._start(host.queue.popleft(), now)
+            self._offer_turn(host, now)
+        return None
+
+    def given_up(self) -> list[Fetched]:
+        """The rows that are not tried at all, because of their host or its robots.txt; each is told once."""
+        found = list(self._given_up)
+        self._given_up.clear()
+        return found
+
+    def finish(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
+        """Record how an attempt ended. None if the row is going to be tried again."""
+        attempt.flying = False
+        self.in_flight -= 1
+        self._late -= attempt.late
+        attempt.late = False
+        attempt.host.in_flight -= 1
+        return self._settle(attempt, outcome, now)
+
+    def land(self, attempt: Attempt, now: float) -> None:
+        """An attempt has ended, and `settle` or `excuse` will say later what follows from it."""
+        attempt.host.put_off += 1
+        attempt.flying = False
+        self.in_flight -= 1
+        attempt.host.in_flight -= 1
+        self._late -= attempt.late
+        attempt.late = False
+        self._offer_turn(attempt.host, now)
+
+    def excuse(self, attempt: Attempt, now: float) -> None:
+        """An attempt that has landed does not count: its row is tried again."""
+        attempt.host.put_off -= 1
+        self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
+
+    def settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
+        """Like `finish`, for an attempt that has landed."""
+        attempt.host.put_off -= 1
+        return self._settle(attempt, outcome, now)
+
+    def _settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
+        host = attempt.host
+        host.learn(outcome, now)
+        if isinstance(outcome, Payload):
+            self._latency += 0.05 * (outcome.seconds - self._latency)
+        if host.queue:
+            if host.down_until > now:
+                while host.queue:
+                    self.queued -= 1
+                    self._give_up(host.queue.popleft(), now)
+            self._offer_turn(host, now)
+        if isinstance(outcome, Failure) and self._put_off(attempt, outcome, now):
+            return None
+        if attempt.asks:
+            self._learn(attempt, outcome, now)
+        self._forget(host, now)
+        return None if attempt.asks else Fetched(attempt.row, outcome, attempt.sent)
+
+    def overdue(self, now: float, received: Callable[[Attempt], int]) -> list[Attempt]:
+        """The attempts whose time is up; each is told once, and is to be finished by the caller.
+
+        `received` says how many bytes of its body an attempt has by now; only long ones are asked for, now and then.
+        """
+        found = []
+        while (first := self._first()) and first.deadline <= now:
+            if self._new and self._new[0] is first:
+                self._new.popleft()
+            else:
+                heapq.heappop(self._looked_at)
+            if (size := received(first)) != first.received:
+                first.received, first.heard = size, now
+            if (end := self._end_of(first)) <= now:
+                found.append(first)
+            else:
+                first.deadline = min(end, now + self.timeout / LOOKS)
+                heapq.heappush(self._looked_at, (first.deadline, next(self._order), first))
+        return found
+
+    def _end_of(self, attempt: Attempt) -> float:
+        """When its time is up if no more bytes come."""
+        if self.total_timeout is None:
+            end = attempt.started + self.timeout + attempt.received / BYTES_PER_SECOND
+        else:
+            end = attempt.started + (self.total_timeout or float("inf"))
+        return min(end, attempt.heard + self.timeout)
+
+    def wait(self, now: float) -> float:
+        """Seconds until a deadline, a retry or a host is due; infinite if none is."""
+        due = float("inf")
+        if not self._full:
+            if self._interrupted and self.fresh:
+                return 0.0
+            due = min(queue[0][0] if queue else due for queue in (self._later, self._paused))
+        first = self._first()
+        return max(0.0, min(due, first.deadline if first else float("inf")) - now)
+
+    def backoff(self, attempt: int) -> float:
+        """Seconds before the next attempt: exponential with full jitter, so that failures of one moment spread out."""
+        return self._rng.uniform(0, min(MAX_BACKOFF, FIRST_BACKOFF * 2.0 ** (attempt - 1)))
+
+    def _crowded(self, now: float) -> bool:
+        """Whether those that hang take so many places that hosts that answer should have the others."""
+        waiting = self._to_silent
+        since = now - max(_LEAST_LATE, _LATE * self._latency)
+        while waiting and (waiting[0][0] <= since or not waiting[0][1].flying):
+            attempt = waiting.popleft()[1]
+            if attempt.flying and attempt.host.silent:
+                attempt.late = True
+                self._late += 1
+        return self._late >= max(1, self.slots // _CROWDED)
+
+    def _comes_last(self, host: Host) -> bool:
+        """Where it is crowded: a silent host, but for a first attempt as long as it may wait in a spare place."""
+        return host.silent and (host.in_flight > 0 or self._late >= self.spare)
+
+    @property
+    def _full(self) -> bool:
+        return self.in_flight - min(self._late, self.spare) >= self.slots
+
+    def _give_up(self, attempt: Attempt, now: float) -> None:
+        failure = Failure("fetch", "host_down", f"{attempt.host.name} has not answered anything")
+        if refusal := attempt.host.down_as:
+            said = refusal.detail if attempt.sent else "not asked"
+            failure = replace(refusal, detail=f"{said}: its host went on to refuse after the wait that it asked for")
+        if self._put_off(attempt, failure, now):
+            return
+        if attempt.asks:
+            self._learn(attempt, failure, now)
+        else:
+            self._given_up.append(Fetched(attempt.row, failure, attempt.sent))
+        self._forget(attempt.host, now)
+
+    def _put_off(self, attempt: Attempt, failure: Failure, now: float) -> bool:
+        """Line a failed attempt up to be made again later, if it is worth it."""
+        if not failure.transient:
+            return False
+        wait = self.backoff(attempt.number)
+        number, deferrals = attempt.number + 1, attempt.deferrals
+        if failure.code in _WAIT_CODES and failure.retry_after is not None:
+            if failure.retry_after > attempt.host.manners.max_retry_after:
+                return False
+            wait += failure.retry_after
+            if attempt.deferrals < MAX_DEFERRALS and attempt.host.down_until <= now:
+                number, deferrals = attempt.number, attempt.deferrals + 1
+        if number > (max(self.retries, RETRIES) if attempt.asks else self.retries) + 1:
+            return False
+        self._defer(replace(attempt, number=number, deferrals=deferrals), now + wait)
+        return True
+
+    def _defer(self, attempt: Attempt, due: float) -> None:
+        self.deferred += 1
+        attempt.host.put_off += 1
+        heapq.heappush(self._later, (due, next(self._order), attempt))
+
+    def _start(self, attempt: Attempt, now: float) -> Attempt:
+        host = attempt.host
+        attempt.flying = True
+        attempt.sent += 1
+        attempt.started = attempt.heard = now
+        attempt.received = 0
+        attempt.deadline = min(self._end_of(attempt), now + self.timeout / LOOKS)
+        self.in_flight += 1
+        if host.silent:
+            self._to_silent.append((now, attempt))
+        host.start(now)
+        if attempt.deadline != float("inf"):
+            self._new.append(attempt)
+        if host.queue:
+            self._offer_turn(host, now)
+        return attempt
+
+    def _queue(self, attempt: Attempt, now: float) -> None:
+        if attempt.asks:
+            attempt.host.queue.appendleft(attempt)
+        else:
+            attempt.host.queue.append(attempt)
+        self.queued += 1
+        self._offer_turn(attempt.host, now)
+
+    def _offer_turn(self, host: Host, now: float) -> None:
+        """Line a host up that has waiting rows: for its turn, or for the moment when its pause is over."""
+        if host.in_turn:
+            if self._aside and not host.silent and host in self._aside:
+                del self._aside[host]
+                self._turn.append(host)
+            return
+        if not host.queue or not host.has_slot:
+            return
+        if host.not_before <= now:
+            host.in_turn = True
+            self._turn.append(host)
+        elif host.woken_at != host.not_before:
+            host.woken_at = host.not_before
+            heapq.heappush(self._paused, (host.not_before, next(self._order), host))
+
+    def _host_of(self, row: Row) -> Host:
+        if self._named is None:
+            name, manners = host_name(row.url), self._manners
+        else:
+            name, manners = self._named(row.url)
+        host = self._hosts.get(name)
+        if host is None:
+            host = self._hosts[name] = Host(name, bounded(manners, row.url))
+            host.gated = self._robots is not None and self._robots.asks(name)
+        return host
+
+    def _past_robots(self, attempt: Attempt, now: float) -> Attempt | None:
+        """What is to be tried of a row: itself if robots.txt lets it, that file if nobody has asked for it, or nothing,
+        because the row waits for the file or is given up.
+
+        A host's name in the list tells nothing for sure: what counts is the origin of the URL that is asked for.
+        """
+        robots, host = self._robots, attempt.host
+        url = normalize(attempt.row.url)
+        if robots is None or isinstance(url, Failure):  # which fails without being asked for
+            return attempt
+        attempt.url = url
+        known = robots.known(url, now)
+        if known is None:
+            origin = origin_of(url) or ""
+            self.queued += 1
+            if not robots.hold(origin, attempt.row, now):
+                return None
+            return Attempt(Row(attempt.row.shard_id, -1, "", f"{origin}/robots.txt"), host, asks=origin)
+        if known.delay:
+            host.keep_apart(known.delay)
+        refusal = known.refusal(url)
+        if refusal is None:
+            return attempt
+        self._given_up.append(Fetched(attempt.row, refusal, 0))
+        self._forget(host, now)
+        return None
+
+    def _learn(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> None:
+        """A robots.txt is known, or known to be out of reach: the rows that waited for it are looked at again."""
+        if self._robots is not None:
+            held = self._robots.learn(attempt.asks, outcome, now)
+            self.queued -= len(held)
+            self.fresh.extendleft(reversed(held))
+
+    def _forget(self, host: Host, now: float) -> None:
+        """Forget an idle host that taught us nothing; one that is to be left alone for a while, after that."""
+        if host.busy or (host.proven and len(self._hosts) < _PROVEN_HOSTS):
+            return
+        if host.forgettable(now):
+            if self._hosts.get(host.name) is host:
+                del self._hosts[host.name]
+        elif host.woken_at != (until := max(host.not_before, host.down_until)) and until > now:
+            host.woken_at = until
+            heapq.heappush(self._paused, (until, next(self._order), host))
+
+    def _first(self) -> Attempt | None:
+        new, looked_at = self._new, self._looked_at
+        while new and not new[0].flying:
+            new.popleft()
+        while looked_at and not looked_at[0][2].flying:
+            heapq.heappop(looked_at)
+        if looked_at and not (new and new[0].deadline <= looked_at[0][0]):
+            return looked_at[0][2]
+        return new[0] if new else None
+
+
+def bounded(manners: Manners, url: str | None) -> Manners:
+    """How a server is treated that is logged in to for each transfer at once, rather than sent a request."""
+    if manners.max_per_host <= _LOGINS or (url or "").partition(":")[0].lower() not in SERVERS:
+        return manners
+    return replace(manners, max_per_host=_LOGINS)
+
+
+def host_name(url: str | None) -> str:
+    """The part of a URL that names the server, at 0.3 µs, and exactly if it is one: good enough to tell hosts apart."""
+    if not url:
+        return ""
+    scheme, _, rest = url.partition("://")
+    authority = rest.partition("/")[0]
+    if "@" in authority or scheme not in WEB:  # where the server is named depends on what else stands there
+        normal = normalize(url)
+        authority = "" if isinstance(normal, Failure) else normal.partition("://")[2].partition("/")[0]
+        authority = authority.rpartition("@")[2]
+    return authority.lower()

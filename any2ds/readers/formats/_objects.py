@@ -1,0 +1,254 @@
+"""Objects with keys become columns: types from the first of them, later values held to these."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from any2ds.core.errors import ReadError
+from any2ds.readers.bad_rows import MOST_LEADING, BadRow, Leading, excerpt, with_bad_rows
+from any2ds.readers.contract import Columns
+from any2ds.readers.formats._text import misfit, one_line, require, whole_lines
+
+LONGEST_LINE = 2**26  # bytes
+_ENOUGH = 100  # objects; a key that none of them has is missing
+
+Group = tuple[Sequence[Mapping[str, Any] | BadRow], Sequence[int]]
+"""Objects, or what is none and stands in the place of one; and their numbers in the list."""
+
+_MISFIT = (pa.ArrowException, ValueError, TypeError, OverflowError)
+# Where all Python values are of these types, pyarrow converts them without loss.
+_KINDS: Mapping[pa.DataType, frozenset[type]] = {
+    pa.int64(): frozenset({int}),
+    pa.float64(): frozenset({int, float}),
+    pa.bool_(): frozenset({bool}),
+    pa.string(): frozenset({str}),
+}
+_JSON_KINDS = frozenset({int, float, bool, str, list, dict})
+
+
+def to_batches(
+    groups: Iterable[Group], columns: Columns, schema: pa.Schema | None, place: str
+) -> Iterator[pa.RecordBatch]:
+    """One batch per group. `place` is the word before an object's number: line, item, row.
+
+    A column must occur in the first group, if only in one object, or in groups of together 100 objects where they are
+    smaller; the column of the URLs so in every list. Values of kinds that do not go together, objects whose keys differ
+    and nested values without a type become JSON text. An object with another value that does not have the type of its
+    column is a bad row, as is one whose URL is an array or an object.
+    """
+    types: dict[str, pa.DataType] = {name: pa.string() for name in columns.texts} | dict(columns.types)
+    if schema is not None:
+        types |= {field.name: field.type for field in schema}
+    leading = Leading()
+    is_first = True
+    for items, numbers in _gathered(groups, columns.names if schema is None else [columns.url]):
+        bad = {row: item for row, item in enumerate(items) if isinstance(item, BadRow)}
+        objects = [item for item in items if not isinstance(item, BadRow)]
+        if not objects:
+            if schema is None and is_first:
+                leading.hold(bad.values())
+            elif bad:
+                yield with_bad_rows(_nothing(columns.names, types), bad)
+            continue
+        if is_first:
+            _require(columns, objects, schema is not None)
+            is_first = False
+        own = [number for number, item in zip(numbers, items, strict=True) if not isinstance(item, BadRow)]
+        batch, misfits = _typed(objects, columns, types)
+        reasons = {row: BadRow(f"{place} {own[row]}", reason) for row, reason in misfits.items()}
+        if schema is None and len(misfits) == len(objects):  # none of them says what the list is
+            raise reasons[min(reasons)].error
+        yield with_bad_rows(batch, leading.before(bad), reasons)
+    leading.end()
+
+
+def _typed(
+    objects: Sequence[Mapping[str, Any]], columns: Columns, types: dict[str, pa.DataType]
+) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Their values, and why some of them do not fit; `types` are completed by those of the columns without one."""
+    misfits: dict[int, str] = {}
+    arrays = []
+    for name in columns.names:
+        values = [item.get(name) for item in objects]
+        if name == columns.url:
+            for row, value in enumerate(values):
+                if value.__class__ in (list, dict):
+                    what = f"column {name!r}: {excerpt(repr(value), 50)} is no URL"
+                    misfits[row] = f"{what}; --input_format=json reads a table in one document"
+        if name not in types:
+            types[name] = _type_of(values)
+        is_declared = name in columns.types
+        try:
+            arrays.append(_array(values, types[name], is_declared))
+        except _MISFIT:
+            fitting = []
+            for row, value in enumerate(values):
+                fits = _fits(value, types[name], is_declared)
+                fitting.append(value if fits else None)
+                if not fits:
+                    misfits.setdefault(row, misfit(name, types[name], value, is_declared))
+            arrays.append(_array(fitting, types[name], is_declared))
+    return pa.record_batch(arrays, names=list(columns.names)), misfits
+
+
+def _nothing(names: Sequence[str], types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+    schema = pa.schema([pa.field(name, types[name]) for name in names])
+    return pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _gathered(groups: Iterable[Group], names: Iterable[str]) -> Iterator[Group]:
+    """`groups`, of which the first are made one until all of `names` have occurred or that can be expected."""
+    iterator, missing = iter(groups), set(names)
+    items: list[Mapping[str, Any] | BadRow] = []
+    numbers: list[int] = []
+    objects = 0
+    failure: ReadError | None = None
+    while missing and objects < _ENOUGH and len(items) <= MOST_LEADING:
+        try:
+            more = next(iterator, None)
+        except ReadError as error:
+            failure, more = error, None
+        if more is None:
+            break
+        items += more[0]
+        numbers += more[1]
+        found = [item for item in more[0] if not isinstance(item, BadRow)]
+        objects += len(found)
+        missing.difference_update(*found)
+    yield items, numbers
+    if failure is not None:
+        raise failure
+    yield from iterator
+
+
+def lines(pieces: Iterator[bytes]) -> Iterator[Group]:
+    """The objects of JSON lines. A line that is none is a bad row."""
+    number = 0
+    for block in whole_lines(pieces, LONGEST_LINE):
+        items: list[Mapping[str, Any] | BadRow] = []
+        numbers = []
+        for line in block.removesuffix(b"\n").split(b"\n"):
+            number += 1
+            try:
+                item = parsed(line)
+            except (ValueError, RecursionError) as error:
+                if not line.strip():
+                    continue
+                why = f"not JSON ({one_line(error)})" if len(line) <= LONGEST_LINE else "a line of over 64 MiB"
+                item = BadRow(f"line {number}", f"{why}: {excerpt(line)!r}")
+            if not isinstance(item, (dict, BadRow)):
+                item = BadRow(f"line {number}", f"not a JSON object: {excerpt(line, 50)}")
+            items.append(item)
+            numbers.append(number)
+        yield items, numbers
+
+
+def parsed(line: bytes) -> Any:
+    """Raises ValueError or RecursionError for what is no JSON."""
+    try:
+        return orjson.loads(line)
+    except ValueError:
+        if not line.strip():
+            raise
+        return json.loads(line)  # takes NaN and Infinity, which Python's own json writes
+
+
+def _require(columns: Columns, objects: Sequence[Mapping[str, Any]], may_be_absent: bool) -> None:
+    wanted = [columns.url] if may_be_absent else columns.names
+    absent = [name for name in wanted if not any(name in item for item in objects)]
+    if absent:
+        existing = list(dict.fromkeys(str(name) for item in objects for name in item))
+        require(absent, existing)
+
+
+def _type_of(values: Sequence[Any]) -> pa.DataType:
+    try:
+        found = pa.array(values).type
+    except _MISFIT:
+        return pa.string()
+    if pa.types.is_nested(found) and not (_is_definite(found) and all(_has_shape(v, found, True) for v in values)):
+        return pa.string()
+    return pa.string() if pa.types.is_null(found) else found
+
+
+def _is_definite(type: pa.DataType) -> bool:
+    """Whether no part of a nested type is left without a type."""
+    if pa.types.is_struct(type):
+        return type.num_fields > 0 and all(_is_definite(field.type) for field in type)
+    if pa.types.is_list(type):
+        return _is_definite(type.value_type)
+    return not pa.types.is_null(type)
+
+
+def _has_shape(value: Any, type: pa.DataType, exactly: bool = False) -> bool:
+    """Whether pyarrow can turn a nested value into `type` without leaving something out."""
+    if value is None:
+        return True
+    if pa.types.is_struct(type):
+        names = {field.name for field in type}
+        return (
+            isinstance(value, Mapping)
+            and (value.keys() == names if exactly else value.keys() <= names)
+            and all(_has_shape(value.get(field.name), field.type, exactly) for field in type)
+        )
+    if pa.types.is_list(type):
+        return isinstance(value, (list, tuple)) and all(_has_shape(part, type.value_type, exactly) for part in value)
+    allowed = _KINDS.get(type)
+    return allowed is None or value.__class__ in allowed or value.__class__ not in _JSON_KINDS
+
+
+def _array(values: Sequence[Any], type: pa.DataType, is_declared: bool = False) -> pa.Array:
+    """`values` in `type`; if it was declared, texts may say values of it. Raises one of _MISFIT where that would lose
+    something."""
+    if is_declared and not pa.types.is_string(type) and any(value.__class__ is str for value in values):
+        return _from_texts(values, type)
+    allowed = _KINDS.get(type)
+    if allowed is not None:
+        kinds = {value.__class__ for value in values} - {None.__class__}
+        if not kinds <= allowed:
+            values = _coerced(values, type, kinds & _JSON_KINDS - allowed)
+    elif pa.types.is_nested(type) and not all(_has_shape(value, type) for value in values):
+        raise TypeError("another shape")
+    return pa.array(values, type)
+
+
+def _from_texts(values: Sequence[Any], type: pa.DataType) -> pa.Array:
+    texts = [value if value.__class__ is str else None for value in values]
+    others = [None if value.__class__ is str else value for value in values]
+    return pc.coalesce(pa.array(texts, pa.string()).cast(type), _array(others, type))
+
+
+def _fits(value: Any, type: pa.DataType, is_declared: bool) -> bool:
+    kind = value.__class__
+    if kind is int and pa.types.is_int64(type):
+        return bool(-(2**63) <= value < 2**63)
+    if value is None or (kind is not int and kind in _KINDS.get(type, ())):
+        return True
+    try:
+        _array([value], type, is_declared)
+    except _MISFIT:
+        return False
+    return True
+
+
+def _coerced(values: Sequence[Any], type: pa.DataType, others: Set[Any]) -> Sequence[Any]:
+    """`values` of which some are of the kinds `others`, which pyarrow would cut or refuse."""
+    if pa.types.is_string(type):
+        return [value if value is None else _as_text(value) for value in values]
+    if pa.types.is_int64(type) and others == {float}:
+        if not all(value.is_integer() for value in values if value.__class__ is float):
+            raise ValueError("not whole numbers")
+        return [int(value) if value.__class__ is float else value for value in values]
+    if others:
+        raise TypeError("another kind of value")
+    return values
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()

@@ -1,0 +1,206 @@
+"""What the readers of text share: blocks, lines, and bytes that become text."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+import filetype
+import pyarrow as pa
+
+from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, printable
+from any2ds.readers.bad_rows import excerpt
+
+BATCH_ROWS = 65536
+BLOCK = 2**20  # bytes; small enough to be there at once, large enough for vectorised work
+NO_UTF8_IN_URL = "any2ds.percent"  # an error handler for `bytes.decode`: the byte E9 becomes %E9
+
+
+def _percent(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return "".join(f"%{byte:02X}" for byte in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(NO_UTF8_IN_URL, _percent)
+
+
+_HEAD = 4096  # bytes that show whether a list is text
+_FEW = 4  # bytes that are waited for: those of the longest byte order mark
+# The longer ones first: that of UTF-16 begins that of UTF-32.
+_MARKS = ((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"),
+          (codecs.BOM_UTF16_BE, "utf-16"))  # fmt: skip
+_CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1b"))
+_COMPRESSIONS = {"gz": "gzip", "bz2": "bzip2", "xz": "xz", "zst": "Zstandard", "lz4": "LZ4"}
+
+
+class _Utf8:
+    """A stream of text as UTF-8, without a byte order mark. UTF-16 and UTF-32 are known by theirs.
+
+    `read` may return less than was asked for. Raises WrongFormat at the first read if the stream is not text.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._rest: bytes | None = None  # was read and not given out; None before the first read
+        self._decoder: codecs.IncrementalDecoder | None = None
+        self._failure: ReadError | None = None
+
+    def read(self, size: int) -> bytes:
+        if self._rest is None:
+            self._begin(size)
+        while not self._rest:
+            if self._failure is not None:
+                raise self._failure
+            if self._decoder is None:
+                return self._stream.read(size)
+            piece = self._stream.read(max(_FEW, size // 2))
+            self._rest = self._decoder.decode(piece, not piece).encode()
+            if not piece:
+                break
+        data, self._rest = (self._rest or b"")[:size], (self._rest or b"")[size:]
+        return data
+
+    def _begin(self, size: int) -> None:
+        head = b""
+        try:
+            while len(head) < _FEW and (piece := self._stream.read(size)):
+                head += piece
+        except ReadError as error:  # what was read before it comes first
+            self._failure = error
+        encoding = next((encoding for mark, encoding in _MARKS if head.startswith(mark)), None)
+        if encoding is not None:
+            self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+            self._rest = self._decoder.decode(head).encode()
+            return
+        self._rest = head.removeprefix(codecs.BOM_UTF8)
+        refuse_binary(self._rest[:_HEAD])
+
+
+def refuse_binary(head: bytes) -> None:
+    """Raises WrongFormat if a list that begins with `head` is not text."""
+    if not head or (head[:8].isascii() and not _count(head[:64], _CONTROLS) and not head.startswith(b"%PDF-")):
+        return
+    if head.startswith(b"PAR1"):
+        raise WrongFormat("this is a Parquet file, not text", "parquet")
+    kind = filetype.guess(head)
+    compression = kind.extension if kind is not None else None
+    if compression in _COMPRESSIONS:
+        raise WrongFormat(f"this file is compressed ({_COMPRESSIONS[compression]})", f".{compression}")
+    if kind is not None:
+        raise WrongFormat(f"this is {kind.mime}, not text: a url list is text or Parquet")
+    zeros = head.count(0)
+    if zeros > len(head) // 4:
+        raise WrongFormat(
+            "this is binary data, or UTF-16 without a byte order mark: a url list is UTF-8 text or Parquet"
+        )
+    if (zeros > 1 and zeros > len(head) // 100) or _count(head, _CONTROLS) > max(8, len(head) // 20):
+        raise WrongFormat("this is binary data, not text: a url list is text or Parquet")
+
+
+def _count(data: bytes, among: bytes) -> int:
+    return len(data) - len(data.translate(None, among))
+
+
+def blocks(stream: BinaryIO, size: int = BLOCK, held: int | None = None) -> Iterator[bytes]:
+    """`stream` in blocks of `size` bytes, the last one shorter, as UTF-8 without a byte order mark.
+
+    With `held`, nothing is waited for after so many bytes: a block is then what one `read` gives, which is less than
+    was asked for where more has not arrived yet.
+
+    A last line without newline is given one, unless a ReadError cuts it off; what was read before that comes first.
+    Raises WrongFormat if this is not text.
+    """
+    text, block, given, last = _Utf8(stream), bytearray(), 0, b"\n"
+    failure: ReadError | None = None
+    while failure is None:
+        try:
+            piece = text.read(size - len(block))
+        except ReadError as error:
+            failure, piece = error, b""
+        block += piece
+        has_arrived = held is not None and given + len(block) >= held
+        if len(block) == size or not piece or has_arrived:
+            data, block = bytes(block), bytearray()
+            given += len(data)
+            last = data[-1:] or last
+            if not piece and failure is None and last != b"\n":
+                data += b"\n"
+            if data:
+                yield data
+            if not piece and failure is None:
+                return
+    raise failure
+
+
+def whole_lines(pieces: Iterator[bytes], longest: int) -> Iterator[bytes]:
+    """The same bytes, cut only after newlines.
+
+    Of a line of more than `longest` bytes only the first `longest` + 1 are surely there. A last line without newline
+    is whole, unless `pieces` ends with a ReadError: then it is left out.
+    """
+    rest, skipping = b"", False
+    for piece in pieces:
+        if skipping:
+            end = piece.find(b"\n")
+            if end < 0:
+                continue
+            piece, skipping = piece[end:], False
+        piece = rest + piece
+        end = piece.rfind(b"\n") + 1
+        rest = piece[end:]
+        if end:
+            yield piece[:end]
+        if len(rest) > longest:
+            rest, skipping = rest[: longest + 1], True
+    if rest:
+        yield rest
+
+
+def to_text(
+    array: pa.Array, errors: str = "replace", on_invalid: Callable[[int], object] = lambda row: None
+) -> pa.Array:
+    """A binary or string array as valid strings. `errors` says, as for `bytes.decode`, what other bytes become;
+    `on_invalid` is called with the first row that has such bytes."""
+    binary = array.cast(pa.binary())
+    try:
+        return binary.cast(pa.string())
+    except pa.ArrowInvalid:
+        values = binary.to_pylist()
+        on_invalid(
+            next(row for row, v in enumerate(values) if v is not None and v.decode("utf-8", "ignore").encode() != v)
+        )
+        return pa.array([None if v is None else v.decode("utf-8", errors) for v in values], pa.string())
+
+
+def require(wanted: Sequence[str], existing: Sequence[str]) -> None:
+    """Raises MissingColumns, or InputError if the name of a wanted column is there twice."""
+    missing = [name for name in wanted if name not in existing]
+    if missing:
+        raise MissingColumns(missing, existing)
+    twice = [name for name in wanted if existing.count(name) > 1]
+    if twice:
+        raise InputError(f"the url list has several columns called {twice[0]!r}")
+
+
+def sliced(batch: pa.RecordBatch, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    """`batch` in parts of at most `rows` rows."""
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def one_line(text: Any, at_most: int = 200) -> str:
+    """`text` for an error message."""
+    words = printable(" ".join(str(text).split()))
+    return words if len(words) <= at_most else f"{words[:at_most]}…"
+
+
+def misfit(column: str, type: pa.DataType, value: Any, is_declared: bool = False) -> str:
+    """Why a value of a list does not have the type of its column, and what helps."""
+    why = (
+        "the type that --column_types declares"
+        if is_declared
+        else f"the type of the first rows; --column_types={column}:string declares another"
+    )
+    return f"column {column!r}: {excerpt(repr(value), 50)} is not {type}, {why}"

@@ -1,0 +1,39 @@
+"""Lists of one URL a line, whatever the line contains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from any2ds.readers.contract import Columns
+from any2ds.readers.formats._text import NO_UTF8_IN_URL, blocks, require, sliced, to_text, whole_lines
+
+LONGEST_LINE = 2**16  # bytes
+
+
+class Txt:
+    """Blanks around a URL are stripped and blank lines skipped; bytes that are not UTF-8 become percent-escapes.
+
+    Of a line of more than 64 KiB the beginning is kept, with dots that make it longer than any URL may be. So it fails
+    as a bad URL, and the metadata shows which.
+    """
+
+    seekable: ClassVar[bool] = False
+
+    def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+        require(columns.names, [columns.url])
+        for lines in whole_lines(blocks(stream, held=0), LONGEST_LINE):
+            urls = pc.list_flatten(pc.split_pattern(to_text(pa.array([lines], pa.binary()), NO_UTF8_IN_URL), "\n"))
+            too_long = pc.greater(pc.binary_length(urls), LONGEST_LINE)
+            urls = pc.utf8_trim_whitespace(urls)
+            if pc.any(too_long).as_py():
+                beginnings = pc.utf8_trim_whitespace(pc.utf8_slice_codeunits(urls, 0, LONGEST_LINE))
+                urls = pc.if_else(too_long, pc.utf8_rpad(beginnings, LONGEST_LINE + 1, "…"), urls)
+            urls = urls.filter(pc.greater(pc.binary_length(urls), 0))
+            yield from sliced(pa.record_batch([urls], names=[columns.url]))
+
+
+PART = Txt

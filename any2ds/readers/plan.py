@@ -1,0 +1,130 @@
+"""Cuts the rows of a url list into shard jobs: which row is in which shard, and which shards are still to be made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from any2ds.core.manifest import urls_sha256
+from any2ds.core.types import ShardJob
+from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
+
+State = Literal["missing", "short", "done"]
+"""Of a shard: it is to be made; it is finished, but has got further rows since; it is finished."""
+
+
+def nothing_yet(shard_id: int, rows: int) -> State:
+    return "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The rows of one shard."""
+
+    shard_id: int
+    start: int  # of its first row in the list, from 0
+    batches: tuple[pa.RecordBatch, ...]
+    is_broken_off: bool = False  # the list could not be read to its end
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.num_rows for batch in self.batches)
+
+    def urls(self) -> list[str | None]:
+        return [url for batch in self.batches for url in batch.column("url").to_pylist()]
+
+    def fingerprint(self, rows: int | None = None) -> str:
+        """Of the URLs of its first `rows`, or of all, as they stand in the list."""
+        return urls_sha256((batch.column("url") for batch in self.batches), rows)
+
+
+def plan(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    rows_per_shard: int,
+    state: Callable[[int, int], State] = nothing_yet,
+    first_shard: int = 0,
+    by_file: bool = False,
+    check: Callable[[Cut], object] | None = None,
+) -> Iterator[ShardJob]:
+    """Cut `batches` as `cuts` does; shards of which `state(shard_id, rows in it)` is done are passed over.
+
+    `check` is asked before, and may raise. If `batches` raises, the rows before still give their jobs, the last one
+    perhaps short, and then it is raised.
+    """
+    for cut in cuts(batches, rows_per_shard, first_shard, by_file):
+        if check is not None:
+            check(cut)
+        if (found := state(cut.shard_id, cut.rows)) != "done":
+            rows = _serialize(cut.batches, schema)
+            redo = () if found == "short" else None
+            yield ShardJob(cut.shard_id, rows, cut.rows, redo=redo, fingerprint=cut.fingerprint())
+
+
+def cuts(
+    batches: Iterable[pa.RecordBatch], rows_per_shard: int, first_shard: int = 0, by_file: bool = False
+) -> Iterator[Cut]:
+    """Shard `first_shard` + i holds the rows from i * `rows_per_shard`; with `by_file`, where a batch without rows ends
+    each file, a shard ends there too.
+
+    If `batches` raises, the rows before are given first.
+    """
+    start, shard_id = 0, first_shard
+    for parts in _cut(batches, rows_per_shard, by_file):
+        if isinstance(parts, Exception):
+            raise parts
+        batches_of_it, is_broken_off = parts
+        cut = Cut(shard_id, start, tuple(batches_of_it), is_broken_off)
+        yield cut
+        start, shard_id = start + cut.rows, shard_id + 1
+
+
+def _cut(
+    batches: Iterable[pa.RecordBatch], rows_per_shard: int, by_file: bool
+) -> Iterator[tuple[list[pa.RecordBatch], bool] | Exception]:
+    pending: list[pa.RecordBatch] = []
+    missing = rows_per_shard
+    stopped: Exception | None = None
+    iterator = iter(batches)
+    while True:
+        try:
+            batch = next(iterator, None)
+        except Exception as error:  # what was read before is used first
+            stopped, batch = error, None
+        if batch is None:
+            break
+        if by_file and not batch.num_rows and pending:
+            yield pending, False
+            pending, missing = [], rows_per_shard
+        while batch.num_rows:
+            part, batch = batch.slice(0, missing), batch.slice(missing)
+            pending.append(part)
+            missing -= part.num_rows
+            if not missing:
+                yield pending, False
+                pending, missing = [], rows_per_shard
+    if pending:
+        yield pending, stopped is not None
+    if stopped is not None:
+        yield stopped
+
+
+def _serialize(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
+    """The columns of `schema`, and `BAD_ROWS` if one of the batches has it."""
+    rows = list(batches)
+    if any(BAD_ROWS in batch.schema.names for batch in rows):
+        schema = schema.append(pa.field(BAD_ROWS, pa.string()))
+        rows = [
+            batch
+            if BAD_ROWS in batch.schema.names
+            else batch.append_column(BAD_ROWS, pa.nulls(batch.num_rows, pa.string()))
+            for batch in rows
+        ]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as stream:
+        for batch in rows:
+            stream.write_batch(batch.select(schema.names))
+    return bytes(sink.getvalue().to_pybytes())

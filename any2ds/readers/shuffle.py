@@ -1,0 +1,130 @@
+"""Puts the rows of a url list into a random order, which the seed and the list alone determine.
+
+Two means: row groups are read in a random order, several at a time (`interleaved`), and whatever comes is mixed within
+a window (`mixed`). How rows come in batches, timing, processes and versions of libraries have no influence: the random
+numbers are those of SHAKE128 (FIPS 202). Datasets are completed in the same order later, so it must never change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from any2ds.core.errors import ReadError
+
+WINDOW = 100_000  # rows that are mixed with each other
+_AT_ONCE = 32  # row groups; each takes a page or two of memory for each column
+_BATCH_ROWS = 65536
+# A list with row groups that is no larger than both is one window.
+_SMALL_ROWS = 1_000_000
+_SMALL_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Part of a file of a list that can be read by itself."""
+
+    file: int  # number of the file in the list
+    number: int  # in the file
+    rows: int
+    size: int  # bytes of the columns that are read, uncompressed
+
+
+Batches = Generator[pa.RecordBatch, None, None]
+
+
+def order(seed: int, purpose: str, count: int) -> pa.UInt64Array:
+    """A random order of the numbers below `count`."""
+    digest = hashlib.shake_128(f"any2ds shuffle {seed} {purpose}".encode()).digest(8 * count)
+    return pc.sort_indices(pa.Array.from_buffers(pa.uint64(), count, [None, pa.py_buffer(digest)]))
+
+
+def mixed(batches: Iterable[pa.RecordBatch], seed: int, window: int = WINDOW) -> Iterator[pa.RecordBatch]:
+    """The rows of `batches`, of each `window` rows in a random order.
+
+    A batch without rows ends a window. If `batches` raises, the rows of an unfinished window are not given: so those
+    that are given are the first ones of the unbroken list, too.
+    """
+    pool: list[pa.RecordBatch] = []
+    rows = number = 0
+    for batch in batches:
+        while rows + batch.num_rows >= window or (pool and not batch.num_rows):
+            pool.append(batch.slice(0, window - rows))
+            batch = batch.slice(window - rows)
+            yield from _in_random_order(pool, seed, number)
+            pool, rows, number = [], 0, number + 1
+        if batch.num_rows:
+            pool.append(batch)
+            rows += batch.num_rows
+        else:
+            yield batch
+    if pool:
+        yield from _in_random_order(pool, seed, number)
+
+
+def _in_random_order(batches: Sequence[pa.RecordBatch], seed: int, number: int) -> Iterator[pa.RecordBatch]:
+    # Batches with rows that could not be read have one column more, which is null in the others.
+    rows = pa.concat_tables(
+        [pa.Table.from_batches([batch]) for batch in batches], promote_options="default"
+    ).combine_chunks()
+    indices = order(seed, f"window {number}", len(rows))
+    for start in range(0, len(rows), _BATCH_ROWS):
+        yield from rows.take(indices.slice(start, _BATCH_ROWS)).to_batches()
+
+
+def shuffled(groups: Sequence[RowGroup], read: Callable[[RowGroup], Batches], seed: int) -> Batches:
+    """The rows of all `groups`, which `read` gives in batches, in a random order."""
+    rows = sum(group.rows for group in groups)
+    is_small = rows <= _SMALL_ROWS and sum(group.size for group in groups) <= _SMALL_BYTES
+    with closing(interleaved(groups, read, seed)) as batches:
+        yield from mixed(batches, seed, rows + 1 if is_small else WINDOW)
+
+
+def interleaved(groups: Sequence[RowGroup], read: Callable[[RowGroup], Batches], seed: int) -> Batches:
+    """The rows of row groups in a random order, of several in turns, of each as many as are left of it."""
+    waiting = [groups[number] for number in order(seed, "row groups", len(groups)).to_pylist()]
+    reading: list[_Reading] = []
+    try:
+        while waiting or reading:
+            while waiting and len(reading) < _AT_ONCE:
+                reading.append(_Reading(waiting.pop(), read))
+            left = sum(each.left for each in reading)
+            wanted, before = min(left, WINDOW), 0
+            for each in reading:
+                end = before + each.left
+                yield from each.next_rows(end * wanted // left - before * wanted // left)
+                before = end
+            reading = [each for each in reading if each.left]
+    finally:
+        for each in reading:
+            each.close()
+
+
+class _Reading:
+    """A row group of which rows are left."""
+
+    def __init__(self, group: RowGroup, read: Callable[[RowGroup], Batches]) -> None:
+        self.left, self._number = group.rows, group.number
+        self._batches = read(group)
+        self._rest: pa.RecordBatch | None = None
+
+    def next_rows(self, count: int) -> Iterator[pa.RecordBatch]:
+        while count:
+            batch = self._rest if self._rest is not None else next(self._batches, None)
+            if batch is None:
+                raise ReadError(f"row group {self._number}", "it has fewer rows than the file says")
+            self._rest = batch.slice(count) if batch.num_rows > count else None
+            part = batch.slice(0, count)
+            count -= part.num_rows
+            self.left -= part.num_rows
+            yield part
+        if not self.left:
+            self.close()
+
+    def close(self) -> None:
+        self._batches.close()

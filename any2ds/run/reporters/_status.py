@@ -1,0 +1,169 @@
+"""How a run is doing, in a few lines for a terminal or in a single one for a log: a function of the Snapshot."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from any2ds.core.errors import printable
+from any2ds.core.metrics import HostLoad, Snapshot
+from any2ds.core.terminal.text import clock, left, percent, rate, shortened, size
+from any2ds.core.types import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, SUCCESS
+from any2ds.run.reporters._figures import tried
+
+_TOP = 5  # failures named
+_HOSTS = 3  # named
+_HOST_LENGTH = 40  # characters of a host's name
+_WHY_LENGTH = 60
+_BAR = 40  # columns at most
+_LIMIT_LINES = 2  # that what holds the run up may take
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """What the terminal can show."""
+
+    done: str = "━"
+    todo: str = "─"
+    between: str = " · "
+    ellipsis: str = "…"
+
+
+UNICODE = Glyphs()
+ASCII = Glyphs("#", "-", " | ", "...")
+
+
+def live(now: Snapshot, columns: int, glyphs: Glyphs = UNICODE, whole: str = "the list") -> list[Text]:
+    """Lines of at most so many columns; what there is no room for, and what is not known, is left out.
+
+    `whole` is what there is a share of while its rows are not known.
+    """
+    lines = [_progress(now, columns, glyphs, whole)]
+    for pieces, style in (
+        (_speed(now), ""),
+        (_state(now), ""),
+        (_failures(now), "yellow"),
+        (_hosts(now, glyphs), ""),
+    ):
+        if line := _fitting(pieces, columns, glyphs):
+            lines.append(Text(f" {line}", style=style))
+    told = textwrap.wrap(limit(now), columns - 1, max_lines=_LIMIT_LINES, placeholder=glyphs.ellipsis)
+    return [*lines, *(Text(f" {line}", style="cyan") for line in told)]
+
+
+def plain(now: Snapshot) -> str:
+    """One line, with all that is known."""
+    parts = [
+        f"{clock(now.seconds)}: {_rows(now)}" + (f" ({percent(now.share, 1)})" if now.share is not None else ""),
+        *filter(None, [_left(now)]),
+        *_speed(now),
+        *_state(now)[:-1],  # which says how long it has been
+    ]
+    line = ", ".join(parts)
+    for pieces in (_failures(now), _hosts(now, ASCII)):
+        line += f"; {', '.join(pieces)}" if pieces else ""
+    return line + (f"; {words}" if (words := limit(now)) else "")
+
+
+def limit(now: Snapshot) -> str:
+    """What holds the run up."""
+    return "" if now.verdict is None else printable(now.verdict.words)
+
+
+def _rows(now: Snapshot) -> str:
+    rows = sum(now.outcomes.values())
+    of = f" of {now.total_rows:,}" if now.total_rows is not None else ""
+    return f"{rows:,}{of} rows"
+
+
+def _progress(now: Snapshot, columns: int, glyphs: Glyphs, whole: str) -> Text:
+    """`12,345 of 100,000 rows ━━━━━────── 12.3%, 4 min left`; without a share, only the rows."""
+    text = Text(f" {_rows(now)}", style="bold")
+    if now.share is None:
+        return text
+    after = f" {percent(now.share, 1)}{'' if now.total_rows is not None else f' of {whole}'}"
+    remaining = f"{glyphs.between}{_left(now)}" if _left(now) else ""
+    if text.cell_len + len(after) + len(remaining) < columns:
+        after += remaining
+    width = min(_BAR, columns - text.cell_len - len(after) - 2)
+    if width >= 8:
+        full = int(width * now.share)
+        text.append(" ").append(glyphs.done * full, "green").append(glyphs.todo * (width - full), "not bold dim")
+    return text.append(after)
+
+
+def _left(now: Snapshot) -> str:
+    return left(now.eta) if now.eta is not None and now.share != 1 else ""
+
+
+def _speed(now: Snapshot) -> list[str]:
+    pieces = [
+        f"{rate(now.successes_per_second)} stored/s",
+        f"{rate(now.attempts_per_second)} attempts/s" if now.attempts else "",
+        f"{size(now.bytes_per_second)}/s",
+        f"{now.in_flight:,} of {now.window:,} in flight" if now.window else "",
+        f"{now.queued:,} rows wait" if now.queued else "",
+        f"{_seconds(now.latency_p50)} a file" if now.latency_p50 is not None else "",
+        f"95% within {_seconds(now.latency_p95)}" if now.latency_p95 is not None else "",
+    ]
+    return [piece for piece in pieces if piece]
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 0.95:
+        return f"{max(1, round(1000 * seconds))} ms"
+    return f"{seconds:.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
+
+
+def _state(now: Snapshot) -> list[str]:
+    outcomes = now.outcomes
+    stored = outcomes.get(SUCCESS, 0)
+    open_ones = [f"{now.shards_open:,} open"] if now.shards_open else []
+    failed = [f"{now.shards_failed:,} failed"] if now.shards_failed else []
+    before = [f"{now.shards_before:,} before"] if now.shards_before else []
+    pieces = [
+        f"{stored:,} stored" + (f" ({percent(stored, tried(now))})" if tried(now) else ""),
+        *(f"{outcomes[code]:,} {name}" for code, name in _BESIDE.items() if outcomes.get(code)),
+        "shards: " + ", ".join([*open_ones, f"{now.shards_done:,} done", *failed, *before]),
+        f"{size(now.memory)} memory" if now.memory else "",
+        clock(now.seconds),
+    ]
+    return [piece for piece in pieces if piece]
+
+
+_BESIDE = {DROPPED: "dropped", FILTERED: "filtered", DUPLICATE: "duplicates"}
+
+
+def _failures(now: Snapshot) -> list[str]:
+    found = sorted(
+        ((code, rows) for code, rows in now.outcomes.items() if code not in NO_FAILURES),
+        key=lambda item: (-item[1], item[0]),
+    )
+    pieces = [f"{printable(code)} {rows:,}" for code, rows in found[:_TOP]]
+    if len(found) > _TOP:
+        pieces.append(f"others {sum(rows for _, rows in found[_TOP:]):,}")
+    return [f"failed: {pieces[0]}", *pieces[1:]] if pieces else []
+
+
+def _hosts(now: Snapshot, glyphs: Glyphs) -> list[str]:
+    pieces = [_host(host, glyphs) for host in now.hosts[:_HOSTS] if host.waiting]
+    return [f"rows wait for {pieces[0]}", *pieces[1:]] if pieces else []
+
+
+def _host(host: HostLoad, glyphs: Glyphs) -> str:
+    why = f" ({shortened(host.why, _WHY_LENGTH, glyphs.ellipsis)})" if host.why else ""
+    return f"{shortened(host.name, _HOST_LENGTH, glyphs.ellipsis)} {host.waiting:,}{why}"
+
+
+def _fitting(pieces: Iterable[str], columns: int, glyphs: Glyphs) -> str:
+    """As many of them, in their order, as there is room for; the first one cut off if need be."""
+    line = ""
+    for piece in pieces:
+        longer = f"{line}{glyphs.between}{piece}" if line else piece
+        if Text(longer).cell_len > columns - 1:
+            return line or shortened(piece, columns - 1, glyphs.ellipsis)
+        line = longer
+    return line

@@ -1,0 +1,112 @@
+"""Room on disks: how much there is, how much is to stay free, and telling a full disk from other trouble."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from any2ds.core.errors import DiskFull, said_by
+
+# Enough to finish shards that are complete, and for whoever else writes there, while somebody makes room.
+LEAST_FREE = 256 << 20  # bytes
+_LEAST_SHARE = 50  # of small disks, one part in so many
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FULL_WINDOWS = {39, 112}  # ERROR_HANDLE_DISK_FULL, ERROR_DISK_FULL
+_WORDS = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # pyarrow has only words for some of its errors
+
+
+def is_full(error: BaseException | None, worded: type[BaseException] = BaseException) -> bool:
+    """Whether this error, or one that it came from, says that a disk or a quota has no room.
+
+    `worded`: the errors that may say so in words alone; those of others' code may quote whatever they were reading.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, DiskFull):
+            return True
+        if isinstance(error, OSError) and (error.errno in _FULL or getattr(error, "winerror", None) in _FULL_WINDOWS):
+            return True
+        if isinstance(error, worded) and any(words in said_by(error) for words in _WORDS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class Room:
+    """The room on the disk of `folder`, which need not exist yet.
+
+    `least` bytes of it are to stay free; with None it is what is sensible for a disk of its size. `way_out` says what
+    a user can do when there is no room, beside making some.
+    """
+
+    def __init__(self, folder: Path, least: int | None, way_out: str) -> None:
+        self._folder, self._least, self._way_out = folder, least, way_out
+
+    def check(self, wanted: int = 0) -> None:
+        """Raises DiskFull if, with `wanted` bytes more, less would be free than is to stay free."""
+        usage = self._usage()
+        if usage is None:
+            return
+        total, free = usage
+        least = min(LEAST_FREE, total // _LEAST_SHARE) if self._least is None else self._least
+        if free - wanted < least or not free:
+            raise DiskFull(str(self._folder), free, least, self._way_out)
+
+    def full(self, error: BaseException) -> DiskFull:
+        """What to raise for `error`, which says that the disk is full."""
+        if isinstance(error, DiskFull):
+            return error
+        usage = self._usage()
+        return DiskFull(str(self._folder), usage and usage[1], 0, self._way_out, not self._takes_files())
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Raises DiskFull for whatever goes wrong because the disk is full."""
+        try:
+            yield
+        except Exception as error:
+            if not is_full(error):
+                raise
+            raise self.full(error) from error
+
+    def _usage(self) -> tuple[int, int] | None:
+        """Bytes of the disk, and those that are free; None if it does not know, as some network drives do not."""
+        try:
+            usage = shutil.disk_usage(_existing(self._folder))
+        except OSError:
+            return None
+        return (usage.total, usage.free) if usage.total else None
+
+    def _takes_files(self) -> bool:
+        """Whether there can be more files, however small."""
+        if not hasattr(os, "statvfs"):
+            return True
+        try:
+            found = os.statvfs(_existing(self._folder))
+        except OSError:
+            return True
+        return not found.f_files or found.f_favail > 0
+
+
+class RoomElsewhere(Room):
+    """That of a store behind a URL, which nobody can ask for."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(Path(), None, "choose another output_folder")
+        self._url = url
+
+    def check(self, wanted: int = 0) -> None:
+        """It tells when there is none."""
+
+    def full(self, error: BaseException) -> DiskFull:
+        return error if isinstance(error, DiskFull) else DiskFull(self._url, None, 0, self._way_out)
+
+
+def _existing(folder: Path) -> Path:
+    return next((path for path in (folder, *folder.parents) if path.exists()), folder)

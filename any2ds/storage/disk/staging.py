@@ -1,0 +1,253 @@
+"""Where shards are written before they are published: folders of one process each, swept when that is gone.
+
+Beside each folder lies a file of the same name and `.lock`, which says whose it is and for which output, and is locked
+by its process for as long as that lives. It is there before the folder, and goes after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+
+from any2ds.core.layout import STATE_FOLDER
+from any2ds.storage.lock.file_lock import FileLock, NoLocks
+from any2ds.storage.lock.owner import Owner as Owner
+
+_LOCK = ".lock"
+_TRIES = 100  # at a folder whose parent others may be removing at the same time
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Who has a staging folder."""
+
+    owner: Owner
+    serves: str = ""  # a fingerprint of the output that its shards are for; "" if that is not known
+    member: str = ""  # which of several runs that make the dataset together it works for
+
+    @classmethod
+    def parse(cls, name: str, content: bytes) -> Tenant | None:
+        """From what its lock file says, or the name alone if that is empty; None if any2ds did not write it."""
+        if (named := Owner.parse(name)) is None:
+            return None
+        if not content.strip(b"\0 \n"):
+            return cls(named)
+        try:
+            written = orjson.loads(content)["any2ds_staging"]
+            return cls(Owner(**written["owner"]), str(written["serves"]), str(written.get("member", "")))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def is_for(self, output: str, is_meant: Callable[[str], bool]) -> bool:
+        """An `output` of "" means any."""
+        return (not output or self.serves == fingerprint(output)) and is_meant(self.member)
+
+    def to_bytes(self) -> bytes:
+        return orjson.dumps({"any2ds_staging": asdict(self)})
+
+
+def fingerprint(output: str) -> str:
+    """What stands for the URL of an output in files that others can read."""
+    return hashlib.sha256(output.encode()).hexdigest()[:32]
+
+
+@contextmanager
+def staging(root: Path, output: str = "", member: str = "") -> Iterator[Path]:
+    """A folder of this process alone for shards of `output` being written, removed at the end."""
+    tenant = Tenant(Owner.here(), fingerprint(output) if output else "", member)
+    tries = 0
+    while True:
+        folder = root / _new_name()
+        tries += 1
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            lock = _mark(folder, tenant)
+            if lock is not None:
+                break
+        # Others may just be removing the empty root, also while `mkdir` looks what it is that is there already.
+        except (FileNotFoundError, FileExistsError):
+            if tries == _TRIES:  # there can be no such folder, as below /proc, an automounter's root, or a file
+                raise
+    try:
+        with lock:
+            folder.mkdir(mode=0o700)
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        _remove_if_empty(root)
+
+
+def sweep(
+    root: Path, output: str = "", is_meant: Callable[[str], bool] = lambda member: True, fence: bool = False
+) -> list[Owner]:
+    """Remove what processes that are gone have left in staging, and nothing else; the others that serve `output`.
+
+    Without `output` all of them do, as far as the members that they work for are meant. Folders whose process may be
+    alive, for all that can be told from here, stay, unless they serve `output` and are to be fenced off: whoever owns
+    the dataset knows that they are of a run that does not any more. Such a process finds nothing in its place that it
+    could publish.
+    """
+    alive: list[Owner] = []
+    with contextlib.suppress(OSError):  # not there, or another run is sweeping too
+        names = {path.name.removesuffix(_LOCK) for path in root.iterdir()}
+        for name in sorted(names):
+            tenant = _evict(root / name, output, is_meant, fence)
+            if tenant is not None and tenant.is_for(output, is_meant):
+                alive.append(tenant.owner)
+        _remove_if_empty(root)
+    return alive
+
+
+def evict(root: Path, output: str, member: str) -> None:
+    """Remove what the processes of a member have in staging for `output`, "" for any, whoever of them lives.
+
+    What they are just about to publish is not found any more.
+    """
+    with contextlib.suppress(OSError):  # not there, or another run is sweeping too
+        for name in sorted({path.name.removesuffix(_LOCK) for path in root.iterdir()}):
+            path = _lock_path(root / name)
+            tenant = Tenant.parse(name, path.read_bytes() if path.exists() else b"")
+            if tenant is None or tenant.member != member or (output and tenant.serves != fingerprint(output)):
+                continue
+            _remove_folder(root / name)
+            path.unlink(missing_ok=True)  # so that nobody waits for its end
+        _remove_if_empty(root)
+
+
+def staged(root: Path) -> tuple[list[str], list[str]]:
+    """The staging folders that lie there, by name: those of processes that are gone, and the others."""
+    gone: list[str] = []
+    others: list[str] = []
+    with contextlib.suppress(OSError):
+        for name in sorted({path.name.removesuffix(_LOCK) for path in root.iterdir()}):
+            is_left = _is_left(root / name)
+            (gone if is_left else others).append(name)
+    return gone, others
+
+
+def _is_left(folder: Path) -> bool:
+    path = _lock_path(folder)
+    with contextlib.suppress(OSError):
+        tenant = Tenant.parse(folder.name, path.read_bytes() if path.exists() else b"")
+        lock = None
+        try:
+            lock = FileLock.take(path, create=False) if path.exists() else None
+            return tenant is not None and _is_gone(tenant.owner, lock is not None)
+        except NoLocks:
+            return tenant is not None and _is_gone(tenant.owner, False)
+        finally:
+            if lock is not None:
+                lock.release(remove=False)
+    return False
+
+
+def remove(staged: Path) -> None:
+    """Remove a staged file or folder, if it is there."""
+    if staged.is_dir():
+        shutil.rmtree(staged, ignore_errors=True)
+    else:
+        staged.unlink(missing_ok=True)
+
+
+def is_staging_name(name: str) -> bool:
+    """Whether any2ds gives such names to what it stages: that of a staging folder, or of its lock file."""
+    return Owner.parse(name.removesuffix(_LOCK)) is not None
+
+
+def _new_name() -> str:
+    return f"{Owner.here().name}-{uuid.uuid4().hex[:8]}"
+
+
+@contextmanager
+def _unlocked(path: Path) -> Iterator[None]:
+    """A lock file where there are no locks: it says whose the folder is, and that must do."""
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _mark(folder: Path, tenant: Tenant) -> contextlib.AbstractContextManager[object] | None:
+    path = _lock_path(folder)
+    try:
+        return FileLock.take(path, tenant.to_bytes())  # None: taken for a dead one by who sweeps at this moment
+    except NoLocks:
+        with contextlib.suppress(OSError):
+            path.write_bytes(tenant.to_bytes())
+        return _unlocked(path)
+
+
+def _lock_path(folder: Path) -> Path:
+    return folder.with_name(folder.name + _LOCK)
+
+
+def _evict(folder: Path, output: str, is_meant: Callable[[str], bool], fence: bool) -> Tenant | None:
+    """Remove a staging folder with its lock file; who has it, if somebody does."""
+    path = _lock_path(folder)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        content = None
+    tenant = Tenant.parse(folder.name, content or b"")
+    if tenant is None or (content is None and not folder.is_dir()):
+        return None  # not ours, or it has just gone
+    lock = None
+    if content is not None:
+        try:
+            lock = FileLock.take(path, create=False)
+        except FileNotFoundError:
+            return None
+        except NoLocks:
+            pass
+        else:
+            if lock is None:
+                return tenant
+    gone = _is_gone(tenant.owner, lock is not None) or (
+        fence and tenant.is_for(output, is_meant) and tenant.owner.state() != "alive"
+    )
+    try:
+        if gone:
+            _remove_folder(folder)
+            if lock is None:
+                path.unlink(missing_ok=True)
+    finally:
+        if lock is not None:
+            lock.release(remove=gone)
+    return None if gone else tenant
+
+
+def _is_gone(owner: Owner, lock_was_free: bool) -> bool:
+    if not owner.kernel:  # nothing but its name is known
+        return lock_was_free or owner.is_gone()
+    # Network file systems may keep the locks of each machine to itself.
+    return owner.state() == "gone" or (lock_was_free and owner.shares_kernel())
+
+
+def _remove_folder(folder: Path) -> None:
+    """At once for whoever should be at work in it: nothing has its path any more."""
+    aside = folder.with_name(_new_name())
+    try:
+        folder.rename(aside)
+    except FileNotFoundError:
+        return
+    except OSError:  # Windows, with a file in it open
+        aside = folder
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """And the folder that it is in, if that is one for the state of a dataset, which may be none of any2ds."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+        if folder.parent.name == STATE_FOLDER:
+            folder.parent.rmdir()

@@ -1,0 +1,282 @@
+"""The steps that files go through between network and writer, in order: what is asked for and what there is for it.
+
+    unpack ─▶ image │ audio │ video │ text ─▶ steps of the user's own
+
+Pure in what it does to a sample: no threads, no queues (`transforming.py` has those).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import logging
+import os
+import tempfile
+import traceback
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import pyarrow as pa
+
+from any2ds.config.media import AudioOptions, ImageOptions, MediaOptions, VideoOptions
+from any2ds.core import plugins
+from any2ds.core.errors import (
+    BrokenStep,
+    DiskFull,
+    MissingExtra,
+    NotDecodable,
+    OptionError,
+    WrongResult,
+    redacted,
+    said_by,
+)
+from any2ds.core.manifest import StepRecord
+from any2ds.core.metadata import STORED_BYTES, STORED_CRC32
+from any2ds.core.types import Sample, in_parts, member_column
+from any2ds.storage.disk.space import is_full
+from any2ds.transforms.contract import BatchTransform, Transform
+
+log = logging.getLogger(__name__)
+
+ORDER = ("archive", "image", "audio", "video", "text")
+"""The modules of this package that are steps, as they are gone through; those of the user come last."""
+
+_LONGEST_WORDS = 1000  # characters of an error that are stored with a row
+_UNDECODED = frozenset({"image", "audio", "video", "text"})  # the steps that disable_all_reencoding leaves out
+_MODULES = {"opencv": "cv2", "pillow": "PIL", "charset-normalizer": "charset_normalizer"}  # library -> its module
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps that one sample goes through in one go."""
+
+    steps: tuple[Any, ...]  # each a Transform
+
+    def takes(self, sample: Sample) -> bool:
+        try:
+            return any(step.takes(sample) or _unsupported(step, sample) for step in self.steps)
+        except Exception:  # it is going to be raised again where it is the failure of the row
+            return True
+
+    def memory(self, sample: Sample) -> int:
+        """Bytes that the first step that takes it is going to need."""
+        try:
+            return next((step.memory(sample) for step in self.steps if step.takes(sample)), 0)
+        except Exception:  # NotDecodable above all; as above
+            return 0
+
+    def __call__(self, sample: Sample) -> list[Sample]:
+        """What becomes of one sample; nothing that is wrong with it raises."""
+        samples, are_parts = [sample], False
+        for step in self.steps:
+            made: list[Sample] = []
+            for one in samples:
+                found = attempted(step, one)
+                are_parts = are_parts or not isinstance(found, Sample)
+                made += [found] if isinstance(found, Sample) else found
+            samples = made
+        if are_parts:
+            samples = in_parts(samples)
+        return samples or [sample.filtered("no sample is left of it")]
+
+
+class GivenUp(SystemExit):
+    """Raised in a thread whose step has taken too long, wherever it is; of no concern to anybody else."""
+
+
+OF_THE_RUN = (BrokenStep, GivenUp)  # what is not the fault of one file
+
+
+def attempted(step: Any, sample: Sample) -> Sample | Sequence[Sample]:
+    """What `step` makes of `sample`, its failure if it raises, and the sample itself where it is none of its kind.
+
+    Raises DiskFull and BrokenStep, which concern all rows.
+    """
+    if sample.body is None:
+        return sample
+    try:
+        if not step.takes(sample):
+            return sample.left_as_is(reason) if (reason := _unsupported(step, sample)) else sample
+        made: Sample | Sequence[Sample] = step(sample)
+    except OF_THE_RUN:
+        raise
+    except BaseException as error:  # also sys.exit() and KeyboardInterrupt: a real Ctrl-C goes to the main thread
+        return failed(sample, error)
+    return made
+
+
+def _unsupported(step: Any, sample: Sample) -> str:
+    """Why a step cannot take a file of its own media; "" if it can, or if the file is none of these."""
+    return str(step.unsupported(sample)) if hasattr(step, "unsupported") else ""
+
+
+def failed(sample: Sample, error: BaseException) -> Sample:
+    """The failure of a file over which a step has raised `error`. Raises DiskFull if that is what it says."""
+    if isinstance(error, NotDecodable):
+        return sample.failed("not_decodable", redacted(said_by(error)))
+    if isinstance(error, MemoryError):
+        return sample.failed("transform_error", "MemoryError: there is not enough memory for it")
+    if isinstance(error, WrongResult):
+        return sample.failed("transform_error", said_by(error))
+    if is_full(error, worded=pa.ArrowException):
+        named = getattr(error, "filename", None)
+        folder = os.path.dirname(os.path.abspath(named)) if isinstance(named, str) else tempfile.gettempdir()
+        raise DiskFull(folder, None) from error
+    log.debug("a step failed on %s", sample.key, exc_info=error)
+    return sample.failed("transform_error", last_line(error))
+
+
+def last_line(error: BaseException) -> str:
+    """Of its traceback, where a person reads what is wrong; what it says in several lines is put on one."""
+    lines = [line.strip() for line in "".join(traceback.format_exception_only(error)).splitlines() if line.strip()]
+    said = lines[-1:] if isinstance(error, SyntaxError) else lines
+    return redacted(" ".join(said)[:_LONGEST_WORDS]) or type(error).__name__
+
+
+def carried(media: MediaOptions) -> MediaOptions:
+    """With the files that steps of the user's own are in, as they are now, for workers anywhere."""
+    if not media.files.transform:
+        return media
+    from any2ds.transforms.steps import user
+
+    return replace(media, files=replace(media.files, transform=tuple(map(user.carried, media.files.transform))))
+
+
+class Pipeline:
+    """The steps for one run; false if there are none. It is made anew in each process, from options alone."""
+
+    def __init__(self, media: MediaOptions, by_preset: Mapping[str, str] | None = None) -> None:
+        """`by_preset`: options that are set by what somebody has given instead of them.
+
+        A step is there only if an option asks for it. Raises MissingExtra if a library that it needs is not installed,
+        OptionError for a bad step."""
+        _refuse_what_is_left_out(media)
+        named = _built_in(media, by_preset or {})
+        if media.files.transform:
+            from any2ds.transforms.steps import user
+
+            named += [(f"transform={user.name_of(spec)}", user.load(spec)) for spec in media.files.transform]
+        self.stretches = tuple(_stretches([step for _, step in named]))
+        self._filled_by: dict[str, str] = {}  # column -> step
+        self.columns: dict[str, pa.DataType] = {
+            field.name: field.type for field in (STORED_BYTES, STORED_CRC32) if named
+        }
+        self._members: dict[str, pa.DataType] = {}  # those in whose place are further files, in formats that have them
+        self.further = frozenset(ext for _, step in named for ext in getattr(step, "members", {}))
+        for name, step in named:
+            for ext, type in getattr(step, "members", {}).items():
+                self._members[member_column(ext)] = type
+                self._filled_by.setdefault(member_column(ext), name)
+            for column, type in step.columns.items():
+                if self.columns.setdefault(column, type) != type:
+                    other = self._filled_by[column]
+                    raise OptionError(
+                        f"{name} fills the column {column!r} with {type}, and {other} with {self.columns[column]}"
+                    )
+                self._filled_by.setdefault(column, name)
+
+    def metadata(self, has_members: bool) -> dict[str, pa.DataType]:
+        """The columns that the steps fill; in a format without further files beside a sample these are columns too."""
+        return dict(self.columns) if has_members else {**self._members, **self.columns}
+
+    def refuse_clashes(self, of_list: Collection[str], has_members: bool, of_files: str | None = None) -> None:
+        """Raises OptionError if a step fills a column that is one of the list, as it is to be stored, or `of_files`."""
+        for column in self.metadata(has_members):
+            if column == of_files:
+                raise OptionError(
+                    f"data_column: {column!r} is a column that the step for {self._named(column)} fills itself; give"
+                    " the files another one"
+                )
+            if column in of_list:
+                name = self._named(column)
+                if name.startswith("transform="):
+                    raise OptionError(
+                        f"{name} fills a column {column!r}, which the list has as well: give it another name"
+                    )
+                raise OptionError(
+                    f"save_additional_columns: the step for {name} writes a column {column!r} itself; rename it in the"
+                    " list, leave it out, or leave the files as they are with --disable_all_reencoding"
+                )
+
+    def _named(self, column: str) -> str:
+        """The step that fills it."""
+        return self._filled_by.get(column, "any2ds")
+
+    def __bool__(self) -> bool:
+        return bool(self.stretches)
+
+    def wants(self, sample: Sample) -> bool:
+        """Whether some step is going to look at it."""
+        return sample.body is not None and any(
+            not isinstance(stretch, Stretch) or stretch.takes(sample) for stretch in self.stretches
+        )
+
+
+def _refuse_what_is_left_out(media: MediaOptions) -> None:
+    """Raises OptionError if something is asked for that disable_all_reencoding leaves out."""
+    if not media.files.disable_all_reencoding:
+        return
+    of_media = {field.name for group in (ImageOptions, AudioOptions, VideoOptions) for field in fields(group)}
+    if left_out := [name for name in media.asked() if name in {"file_size", "decode_check", "extract_text", *of_media}]:
+        raise OptionError(
+            f"disable_all_reencoding leaves images, sound, video and documents as they came, without a look into them:"
+            f" {', '.join(left_out)} would have no effect; leave out one or the other"
+        )
+
+
+def _asked_for(media: MediaOptions) -> Iterator[tuple[str, type[Transform], tuple[str, ...]]]:
+    """The steps that options ask for, and which options do."""
+    options = media.asked()
+    for name in ORDER:
+        if name in _UNDECODED and media.files.disable_all_reencoding:
+            continue
+        step: type[Transform] = plugins.load("transforms", name)
+        if asked := tuple(option for option in options if option in step.options):
+            yield name, step, asked
+
+
+def _built_in(media: MediaOptions, by_preset: Mapping[str, str]) -> list[tuple[str, Any]]:
+    """The steps by name. Raises MissingExtra with all extras that are missing."""
+    steps, missing, wanted = list[tuple[str, Any]](), list[str](), ""
+    for name, step, asked in _asked_for(media):
+        try:
+            steps.append((name, step.of(media)))
+        except ImportError:
+            given = {by_preset[option] for option in asked if option in by_preset} or {f"--{min(asked)}"}
+            wanted = wanted or min(given)
+            missing.append(step.extra)
+    if missing:
+        extras = [extra for extra in missing if not (extra == "audio" and "video" in missing)]  # which is part of it
+        raise MissingExtra(wanted, ",".join(extras))
+    return steps
+
+
+def step_records(media: MediaOptions) -> tuple[StepRecord, ...]:
+    """The steps of any2ds that options ask for, with the versions of their libraries, which are installed."""
+    return tuple(
+        StepRecord(name, asked, {library: (_version(library),) for library in step.libraries(media)})
+        for name, step, asked in _asked_for(media)
+    )
+
+
+def _version(library: str) -> str:
+    module = importlib.import_module(_MODULES.get(library, library))
+    return str(getattr(module, "__version__", None) or importlib.metadata.version(library))
+
+
+def _stretches(steps: Sequence[Any]) -> Iterator[Stretch | BatchTransform]:
+    together: list[Any] = []
+    for step in steps:
+        if getattr(step, "batch_size", None):
+            if together:
+                yield Stretch(tuple(together))
+            together = []
+            yield step
+            continue
+        together.append(step)
+        if getattr(step, "unpacks", False):  # each of the files in it has memory and time of its own
+            yield Stretch(tuple(together))
+            together = []
+    if together:
+        yield Stretch(tuple(together))

@@ -1,0 +1,178 @@
+"""Steps in child processes, which may crash, hang or take all memory over a file without anything else being lost."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from any2ds.config.media import MediaOptions
+from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.processes.child_process import ChildEnded
+from any2ds.core.processes.pool import Children, NotStarted
+from any2ds.core.types import Sample
+from any2ds.transforms.chain import Pipeline, last_line
+from any2ds.transforms.pipeline import NotApart, memory_for, prepare, through
+
+log = logging.getLogger(__name__)
+
+_LONGEST_START = 600.0  # seconds until a child has made its steps; models may come over a network
+_MOST_FAILURES = 3  # to start a child, after which it is not tried any more
+_MOST_LATE = 2  # samples of a batch that may take too long each by itself before the others are not tried any more
+_GO_ON = None  # said to a child when there is memory for what it has been given
+
+_Packed = tuple[Sample, bytes | int | None]
+"""A sample without its body, and that: bytes, or whose of the samples it was among those that were given."""
+
+
+class Isolation:
+    """The `transforming.Runner` that does it."""
+
+    def __init__(self, media: MediaOptions, timeout: float) -> None:
+        """`timeout`: seconds for one file, or one batch; 0 for no limit."""
+        self._timeout = timeout
+        self._children: Children[Any, Any] = Children(_NewSteps(media), _LONGEST_START)
+        self._failures = 0  # to start a child, one after the other
+
+    def __call__(self, number: int, samples: Sequence[Sample], begin: Callable[[int], None]) -> list[list[Sample]]:
+        if self._failures >= _MOST_FAILURES:
+            raise NotApart
+        try:
+            child, memory = self._children.ask((number, [_packed(sample, ()) for sample in samples]), self._timeout)
+        except ChildEnded as error:
+            begin(0)
+            return self._after(error, number, samples)
+        except NotStarted as error:
+            self._failures += 1
+            log.info("a process for files that may crash cannot be started: %s", error)
+            raise NotApart from error
+        except Exception as error:  # it cannot be pickled
+            raise NotApart from error
+        self._failures = 0
+        try:
+            begin(memory)
+            answer = child.ask(_GO_ON, self._timeout)
+        except ChildEnded as error:
+            return self._after(error, number, samples)
+        finally:
+            self._children.give_back(child)
+        made = pickle.loads(answer)
+        if isinstance(made, Exception):
+            raise made
+        return [[_unpacked(one, samples) for one in ones] for ones in made]
+
+    def _after(self, error: ChildEnded, number: int, samples: Sequence[Sample]) -> list[list[Sample]]:
+        """The only one is to blame. Of several each is tried by itself, so that the one to blame shows."""
+        if len(samples) == 1:
+            return [[self._failed(samples[0], error)]]
+        made: list[list[Sample]] = []
+        late = 0
+        for sample in samples:
+            if late >= _MOST_LATE:
+                made.append([self._failed(sample, error)])
+                continue
+            try:
+                found = self(number, [sample], lambda memory: None)
+            except NotApart:  # one of them has ended a process, and is not to end this one
+                found = [[self._failed(sample, error)]]
+            failure = found[0][0].failure if found[0] else None
+            late += failure is not None and failure.code == "transform_timeout"
+            made += found
+        return made
+
+    def _failed(self, sample: Sample, error: ChildEnded) -> Sample:
+        if error.late:
+            return sample.failed("transform_timeout", f"after {self._timeout:g} s")
+        return sample.failed("transform_crash", f"the process that was at it {error}")
+
+    def close(self) -> None:
+        """End all children, whatever they are at."""
+        self._children.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _NewSteps:
+    """Makes what answers in the child."""
+
+    media: MediaOptions
+
+    def __call__(self) -> _Steps:
+        be_the_first_to_go()
+        pipeline = Pipeline(self.media)
+        for stretch in pipeline.stretches:
+            prepare(stretch)
+        return _Steps(pipeline)
+
+
+class _Steps:
+    """Is given samples, says how much memory they are going to take, and goes on when it is told to."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._given: tuple[int, list[Sample]] = 0, []
+
+    def __call__(self, asked: tuple[int, list[_Packed]] | None) -> int | bytes:
+        if asked is not None:
+            number, packed = asked
+            self._given = number, [_unpacked(one, ()) for one in packed]
+            return memory_for(self._pipeline.stretches[number], self._given[1])
+        (number, samples), self._given = self._given, (0, [])
+        try:
+            made = through(self._pipeline.stretches[number], samples, lambda: None)
+        except Exception as error:  # of no sample's
+            return _pickled(error)
+        try:
+            return _pickled([[_packed(one, samples) for one in ones] for ones in made])
+        except Exception as error:  # somebody has put something into a sample that cannot leave this process
+            words = f"what became of it cannot be sent: {last_line(error)}"
+            return _pickled([[_packed(one.failed("transform_error", words), ())] for one in samples])
+
+
+def _packed(sample: Sample, given: Sequence[Sample]) -> _Packed:
+    body = sample.body
+    if body is None:
+        return sample, None
+    whose = next((place for place, one in enumerate(given) if one.body is body), None)
+    return replace(sample, body=None), body.read() if whose is None else whose
+
+
+def _unpacked(packed: _Packed, given: Sequence[Sample]) -> Sample:
+    sample, body = packed
+    if body is None:
+        return sample
+    return replace(sample, body=given[body].body if isinstance(body, int) else StoredBody.of(body))
+
+
+def _pickled(value: Any) -> bytes:
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+def be_the_first_to_go() -> None:
+    """When memory runs short, it is this process that is to end: by its own error, or by the kernel's choice."""
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        import resource
+
+        # Private memory that can be written to, and not addresses: libraries reserve more of those than they ever use.
+        most = _kilobytes("/proc/self/status", "VmData") + _kilobytes("/proc/meminfo", "MemAvailable") // 2
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # it takes time
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        if soft == resource.RLIM_INFINITY or most < soft:
+            resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+
+
+def _kilobytes(path: str, name: str) -> int:
+    """Such a line of a file of /proc, in bytes. Raises KeyError if there is none."""
+    for line in Path(path).read_text(encoding="ascii").splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) << 10
+    raise KeyError(name)

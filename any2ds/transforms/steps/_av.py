@@ -1,0 +1,344 @@
+"""Opens sound and video with PyAV, tells what is in their headers, and decodes them: what is wrong with a file becomes
+NotDecodable here.
+
+PyAV leaves FFmpeg's messages alone by itself. We never turn its logging on: it takes the interpreter's lock from
+FFmpeg's threads, which is how programs hang.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import av
+import av.error
+
+from any2ds.core.errors import NotDecodable
+from any2ds.transforms.steps._container import claimed_size, has_its_length, missing_end, rotation, tells_its_length
+
+# Playlists and lists of files are formats as well to FFmpeg, with URLs and paths in them that it would open: of a
+# stranger's file only those that contain what they say.
+_FORMATS = (
+    "aa,aac,ac3,aiff,amr,amrnb,amrwb,ape,asf,asf_o,au,avi,caf,dts,dv,eac3,f4v,flac,flv,gxf,h261,h263,h264,hevc,ivf,loas,m4v,"
+    "matroska,webm,mj2,mov,mp4,m4a,3gp,3g2,mp3,mpc,mpc8,mpeg,mpegts,mpegvideo,mxf,nut,obu,ogg,oma,qcp,rm,sox,tak,tta,voc,"
+    "w64,wav,wtv,wv,xwma,vc1,vvc,evc,av1"
+)
+# FFmpeg makes their durations up from the size and the bit rate of the beginning.
+_GUESSED = frozenset(
+    {"aac", "ac3", "amr", "dts", "eac3", "h261", "h263", "h264", "hevc", "loas", "m4v", "mp3", "mpegvideo"}
+)
+_MOST_RATE, _MOST_CHANNELS = 768_000, 64  # a resampler's memory grows with both
+# And those that tell it right: a missing end shows in their sizes, or they are asked for their last times.
+_TELLING = ("mov,", "matroska", "wav", "avi", "mp3", "ogg", "mpeg", "mpegts")
+LEAST_PART = 0.9  # of the time that a file says it lasts: with less it is cut off, or damaged
+LATE = 0.1  # seconds that may be missing besides: codecs leave out as much at both ends
+_MOST_PADDING = 0.25  # seconds that codecs put there, and only some headers count
+_BEFORE_END = 1.0  # seconds, where the end is looked for
+_MOST_BAD = 20  # one packet of so many may be broken, besides one: the first of a stream that was cut out of another
+
+
+class TooManyPixels(NotDecodable):
+    """Its frames are larger than they may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """What a header says of sound."""
+
+    codec: str  # FFmpeg's name of the format, not of one decoder
+    rate: int  # samples per second
+    channels: int
+    bits: int  # of a sample, where nothing was lost; 0 for lossy formats
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a header says of moving pictures."""
+
+    codec: str
+    fps: float | None
+    width: int  # pixels, as they are stored
+    height: int
+    aspect: Fraction  # of a pixel: width / height
+    turn: int  # degrees clockwise until it is upright
+    frame_bytes: int  # of one decoded frame
+    seconds: float | None  # that it lasts, which may be less than the sound
+
+    @property
+    def shown(self) -> tuple[int, int]:
+        """Width and height as a player shows them: upright, of square pixels."""
+        width = max(1, round(self.width * self.aspect))
+        return (self.height, width) if self.turn in (90, 270) else (width, self.height)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the headers of a file say."""
+
+    container: str  # FFmpeg's name: "mov,mp4,m4a,3gp,3g2,mj2"
+    duration: float | None  # seconds
+    sound: Sound | None
+    picture: Picture | None  # cover art is none
+    brand: bytes = b""  # of MP4 and its relatives: which of them it is
+
+
+def facts_of(data: bytes, max_pixels: float, exact: bool = False) -> Facts:
+    """Decodes nothing. Raises NotDecodable, also for what is cut off, and TooManyPixels before a frame of so many can
+    be asked for.
+
+    What a header says of the duration is taken for true if the file has an end to it, which takes a look or two.
+    `exact`: all packets are read to know.
+    """
+    width, height = claimed_size(data)
+    if width * height > max_pixels:
+        raise TooManyPixels(f"{width} x {height}")
+    if words := missing_end(data):
+        raise NotDecodable(words)
+    with opened(data, max_pixels) as container, reading():
+        sound, picture = sound_of(container), picture_of(container)
+        if sound is None and picture is None:
+            raise NotDecodable("there is neither sound nor video in it")
+        if picture is not None and picture.width * picture.height > max_pixels:
+            raise TooManyPixels(f"{picture.width} x {picture.height}")
+        found = Facts(
+            container.format.name,
+            container.duration / 1_000_000 if container.duration and container.duration > 0 else None,
+            sound and _sound(sound),
+            picture and _picture(picture, rotation(data)),
+            data[8:12] if data[4:8] == b"ftyp" else b"",
+        )
+        _refuse_missing_packets(container, len(data))
+        if found.duration is None or (found.container in _GUESSED and not tells_its_length(data)):
+            streams = [stream for stream in (sound, picture) if stream is not None]
+            return _with_duration(found, _measured(container, streams))
+        is_told = found.container.startswith(_TELLING) and (found.container != "mp3" or has_its_length(data))
+        if not exact and (is_told or _reaches(container, found.duration)):
+            return found
+    with opened(data, max_pixels) as container, reading():
+        return _judged(found, _measured(container, list(container.streams)))
+
+
+def _with_duration(facts: Facts, duration: float | None) -> Facts:
+    return replace(facts, duration=duration or facts.duration)
+
+
+def _refuse_missing_packets(container: Any, size: int) -> None:
+    """Raises NotDecodable if the last packet in an index that came with the header lies behind the end."""
+    for stream in container.streams:
+        entries: Any = getattr(stream, "index_entries", ())  # not there in PyAV 16
+        if len(entries) and (end := entries[-1].pos + entries[-1].size) > size:
+            raise NotDecodable(f"it ends after {size:,} of {end:,} bytes")
+
+
+def _reaches(container: Any, duration: float) -> bool:
+    """Whether there is something near the end that it should have; if not, it may still be that nobody can seek there.
+
+    Where the container stands afterwards is not known.
+    """
+    start, enough = container.start_time or 0, duration - _MOST_PADDING
+    try:
+        container.seek(start + int(max(0.0, duration - _BEFORE_END) * 1_000_000))
+        for packet in container.demux():
+            at = packet.pts if packet.pts is not None else packet.dts
+            if not packet.size or at is None or not packet.time_base:
+                continue
+            if (at + (packet.duration or 0)) * packet.time_base - Fraction(start, 1_000_000) >= enough:
+                return True
+    except (av.error.FFmpegError, OverflowError):
+        pass
+    return False
+
+
+def _judged(facts: Facts, seconds: float | None) -> Facts:
+    """By how long its packets last. Raises NotDecodable if that is much less than it says."""
+    said = facts.duration or 0.0
+    if seconds is None:
+        raise NotDecodable("there is nothing behind its header")
+    # Matroska does not tell how long the last picture stays, and whether its end is missing is known already.
+    if seconds < LEAST_PART * said - LATE and facts.container[:8] != "matroska":
+        raise NotDecodable(f"it says that it lasts {said:.2f} s, and {seconds:.2f} s of it are there")
+    return facts if -LATE <= seconds - said <= _MOST_PADDING else _with_duration(facts, seconds)
+
+
+def _measured(container: Any, streams: list[Any]) -> float | None:
+    """Seconds from the first packet to the end of the last; 0 if packets have neither times nor lengths, None if there
+    are none."""
+    first, last, length = (dict.fromkeys((one.index for one in streams), 0) for _ in range(3))
+    timed: set[int] = set()
+    count = 0
+    for packet in container.demux(streams):  # in whole numbers, since there may be very many
+        if not packet.size or packet.is_discard:  # cut away by an edit list
+            continue
+        count += 1
+        number, at, long = packet.stream.index, packet.pts, packet.duration or 0
+        if at is None:
+            at = packet.dts
+        length[number] += long
+        if at is not None:
+            if number not in timed:
+                timed.add(number)
+                first[number], last[number] = at, at + long
+            else:
+                first[number], last[number] = min(first[number], at), max(last[number], at + long)
+    spans = [
+        (last[one.index] - first[one.index] if one.index in timed else length[one.index]) * one.time_base
+        for one in streams
+        if one.time_base
+    ]
+    if not count:
+        return None
+    return float(max(spans, default=0))
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """What FFmpeg says about a file in here is about the file."""
+    try:
+        yield
+    except NotDecodable:
+        raise
+    except MemoryError as error:
+        if not isinstance(error, av.error.FFmpegError):
+            raise
+        raise NotDecodable("it asks for more memory than FFmpeg gives to one thing") from error
+    except (av.error.FFmpegError, ValueError, OSError, EOFError, LookupError, TypeError, OverflowError) as error:
+        words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise NotDecodable(words) from error
+
+
+@contextmanager
+def opened(data: bytes, max_pixels: float) -> Iterator[Any]:
+    """A container to read from, whose decoders have one thread each. Raises NotDecodable.
+
+    A decoder is not to begin a frame of many more pixels than that, whatever the header has said.
+    """
+    most = str(int(min(max_pixels * 1.25 + 2**20, 2**31 - 1)))  # they round sizes up to those of their blocks
+    options = {"format_whitelist": _FORMATS, "protocol_whitelist": "none", "max_pixels": most}
+    if data[8:12] == b"WAVE":  # else it goes through megabytes to see whether they are DTS in disguise, for 50 ms
+        options["max_probe_packets"] = "2"
+    with reading():
+        container = av.open(io.BytesIO(data), "r", options=options, metadata_errors="replace")
+    try:
+        with reading():
+            for stream in container.streams:
+                if stream.type in ("audio", "video") and stream.codec_context is not None:
+                    stream.codec_context.thread_count = 1
+                    stream.codec_context.options = {"max_pixels": most}
+        yield container
+    finally:
+        container.close()
+
+
+def sound_of(container: Any) -> Any:
+    """Its best stream of sound, or None."""
+    return _best(stream for stream in container.streams.audio if stream.codec_context is not None)
+
+
+def picture_of(container: Any) -> Any:
+    """Its best stream of moving pictures, or None: the cover of an album is not one."""
+    return _best(
+        stream
+        for stream in container.streams.video
+        if stream.codec_context is not None and not stream.disposition & av.stream.Disposition.attached_pic
+    )
+
+
+def _best(streams: Iterator[Any]) -> Any:
+    """That which is marked as the default, else the first."""
+    found = list(streams)
+    marked = (stream for stream in found if stream.disposition & av.stream.Disposition.default)
+    return next(marked, found[0] if found else None)
+
+
+def _sound(stream: Any) -> Sound:
+    context = stream.codec_context
+    name = stream.codec.canonical_name
+    channels = int(context.layout.nb_channels)
+    if not context.sample_rate or not channels:
+        raise NotDecodable("its header says neither how many samples a second nor how many channels it has")
+    if context.sample_rate > _MOST_RATE or channels > _MOST_CHANNELS:
+        raise NotDecodable(f"no sound has {context.sample_rate:,} samples a second in {channels} channels")
+    is_exact = name.startswith("pcm_") or name in ("flac", "alac", "wavpack", "tta", "ape", "tak")
+    return Sound(name, int(context.sample_rate), channels, _bits(name, context) if is_exact else 0)
+
+
+def _bits(name: str, context: Any) -> int:
+    form = context.format.name if context.format else "s16"
+    if form.startswith(("flt", "dbl")):
+        return 32
+    return 16 if form.startswith(("u8", "s16")) else 24
+
+
+def _picture(stream: Any, turn: int) -> Picture:
+    context = stream.codec_context
+    width, height = int(context.width), int(context.height)
+    if width < 1 or height < 1:
+        raise NotDecodable("its header does not say how wide and high it is")
+    rate, aspect = stream.average_rate or stream.guessed_rate, stream.sample_aspect_ratio
+    form = context.format
+    bits = 12 if form is None else max(12, sum(part.bits for part in form.components))
+    return Picture(
+        stream.codec.canonical_name,
+        float(rate) if rate else None,
+        width,
+        height,
+        aspect if aspect and Fraction(1, 16) <= aspect <= 16 else Fraction(1),
+        turn,
+        width * height * bits // 8,
+        float(stream.duration * stream.time_base) if stream.duration and stream.duration > 0 else None,
+    )
+
+
+def decoded(container: Any, stream: Any) -> Iterator[Any]:
+    """Its frames from where the container stands. Raises NotDecodable if it is too broken."""
+    packets = bad = frames = 0
+    with reading():
+        for packet in container.demux(stream):
+            packets += 1
+            try:
+                found = packet.decode()
+            except MemoryError:
+                raise
+            except av.error.FFmpegError:
+                bad += 1
+                if bad > 1 + packets // _MOST_BAD and packets > 2 * _MOST_BAD:
+                    break
+                continue
+            frames += len(found)
+            yield from found
+    if bad and (not frames or bad > 1 + packets // _MOST_BAD):
+        raise NotDecodable(f"{bad} of {packets} packets cannot be decoded")
+
+
+def decode_all(data: bytes, max_pixels: float) -> None:
+    """Decode its pictures and its sound to the end. Raises NotDecodable if one of them is too broken."""
+    for stream_of in (picture_of, sound_of):
+        with opened(data, max_pixels) as container:
+            stream = stream_of(container)
+            if stream is not None and not sum(1 for _ in decoded(container, stream)):
+                raise NotDecodable(f"there is no frame of {stream.type} in it that can be decoded")
+
+
+def seek(container: Any, at: Fraction) -> None:
+    """To the last key frame at or before so many seconds, where the format knows it; else it stays where it is."""
+    try:
+        with reading():
+            container.seek(int(at * 1_000_000))
+    except NotDecodable:
+        return
+
+
+def encoder(*names: str) -> str | None:
+    """The first of these encoders that this build of PyAV has."""
+    return next((name for name in names if _has(name)), None)
+
+
+def _has(name: str) -> bool:
+    try:
+        return bool(av.codec.Codec(name, "w").name)
+    except ValueError:
+        return False

@@ -1,0 +1,249 @@
+"""Finds the steps of the user's own: by module and name, by file and name, or as the Python functions that they are."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.abc import SourceLoader
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from any2ds.core.errors import OptionError
+
+_EXAMPLES = "it takes module:function, or a file and what is in it, my_step.py:clean"
+_WAY_OUT = (
+    "put it into a file and name that, transform='my_step.py:clean', import it from a module, or use"
+    " distributor='inline'"
+)
+_files: dict[tuple[str, bytes], ModuleType] = {}  # by path and content: what has changed is loaded anew
+_loading: set[str] = set()  # names of modules
+
+
+@dataclass(frozen=True, slots=True)
+class StepOfFile:
+    """A step in a file, with all that stands in that file: a machine that does not have the file can call the step."""
+
+    given: str  # my_step.py:clean
+    path: str  # absolute, where the run was begun
+    content: bytes
+
+    def __str__(self) -> str:
+        return self.given
+
+
+def carried(step: Any) -> Any:
+    """What a worker is sent in the place of `step`, wherever it is and however the file changes meanwhile."""
+    place, _, _ = name_of(step).rpartition(":") if isinstance(step, str) else ("", "", "")
+    if not place.endswith(".py"):
+        return step
+    path = Path(place).expanduser().resolve()
+    return StepOfFile(step, str(path), path.read_bytes())
+
+
+def name_of(step: Any) -> str:
+    """What `.any2ds/run` calls a step, `module:function` or `file.py:function`, however it was given."""
+    if isinstance(step, (str, StepOfFile)):
+        place, colon, name = str(step).strip().rpartition(":")
+        place = os.path.normpath(place).replace("\\", "/") if place.endswith(".py") else place.strip()
+        return f"{place}{colon}{name.strip()}"
+    named = step if hasattr(step, "__qualname__") else type(step)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def find(step: Any) -> Callable[..., Any]:
+    """The function or class that `step` names, or is. Raises OptionError if there is none."""
+    if not isinstance(step, (str, StepOfFile)):
+        return _called(step, f"transform={name_of(step)}")
+    place, _, name = name_of(step).rpartition(":")
+    shown = f"transform={step}"
+    if not place or not name:
+        raise OptionError(f"{shown} cannot be: {_EXAMPLES}")
+    try:
+        step = carried(step)
+        found: Any = _of_file(step) if isinstance(step, StepOfFile) else _of_name(place)
+    except FileNotFoundError as error:
+        raise OptionError(f"{shown}: there is no file {str(error.filename)!r}") from error
+    except OptionError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's own code runs here
+        raise OptionError(f"{shown}: {place} cannot be imported: {_words(error, place)}") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise OptionError(f"{shown}: there is no {name!r} in {_where(found, place)}")
+        found = getattr(found, part)
+    return _called(found, shown)
+
+
+def _called(step: Callable[..., Any], shown: str) -> Callable[..., Any]:
+    if not callable(step):
+        raise OptionError(f"{shown} cannot be: it is a {type(step).__name__}, no function and no class")
+    if inspect.iscoroutinefunction(step):
+        raise OptionError(f"{shown} cannot be: a step is a plain function, not `async def`")
+    if isinstance(step, type):
+        if "__call__" not in dir(step):
+            raise OptionError(
+                f"{shown} cannot be: instances of a class are called, and it has no __call__(self, sample)"
+            )
+        try:
+            inspect.signature(step).bind()
+        except TypeError as error:
+            raise OptionError(f"{shown} cannot be: the class is made without arguments ({error})") from None
+        except ValueError:  # it does not tell
+            pass
+    if words := _why_not_called(step):
+        raise OptionError(
+            f"{shown} cannot be: a step is called with one argument, a sample or with batch_size a list ({words})"
+        )
+    return step
+
+
+def _why_not_called(step: Callable[..., Any]) -> str:
+    """Why the function, or an instance of the class, cannot be called with one argument; "" if it can, or may."""
+    given: list[Any] = [None]
+    call: Any = step
+    if isinstance(step, type):
+        call = inspect.getattr_static(step, "__call__")
+        if isinstance(call, FunctionType):
+            given = [None, None]  # with self
+        elif isinstance(call, (staticmethod, classmethod)):
+            call = step.__call__
+        else:
+            return ""
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):  # it does not tell
+        return ""
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _of_name(name: str) -> ModuleType:
+    """A module, of the folder at hand before all others, as with `python -m`.
+
+    The folder is put behind the others on the import path, for the modules beside it: a random.py in it is not to stand
+    in the place of Python's own.
+    """
+    folder, top = os.getcwd(), name.partition(".")[0]
+    if top not in sys.modules or top in _loading:
+        spec = importlib.machinery.PathFinder.find_spec(top, [folder])
+        if spec is not None and spec.origin is not None:
+            _add_to_path(folder)
+            _load(spec)
+    return importlib.import_module(name)
+
+
+class _Loader(SourceLoader):
+    """Of what was read, which the file may not say any more."""
+
+    def __init__(self, step: StepOfFile) -> None:
+        self._step = step
+
+    def get_filename(self, fullname: str) -> str:
+        return self._step.path
+
+    def get_data(self, path: str) -> bytes:
+        if path != self._step.path:
+            raise FileNotFoundError(path)  # there is no bytecode of it
+        return self._step.content
+
+
+def _of_file(step: StepOfFile) -> ModuleType:
+    known = (step.path, step.content)
+    if known not in _files:
+        path = Path(step.path)
+        _add_to_path(str(path.parent))
+        # Not its own name alone: that may be one of a module, or of a file in another folder.
+        digest = hashlib.md5(step.path.encode(), usedforsecurity=False).hexdigest()
+        name = f"any2ds_step_{path.stem}_{digest[:8]}"
+        spec = importlib.util.spec_from_file_location(name, path, loader=_Loader(step))
+        assert spec is not None  # it has a loader
+        _files[known] = _load(spec)
+    return _files[known]
+
+
+def _load(spec: importlib.machinery.ModuleSpec) -> ModuleType:
+    assert spec.loader is not None
+    if spec.name in _loading:
+        raise OptionError(
+            f"transform: {spec.origin} starts a download when it is imported: put that under"
+            ' `if __name__ == "__main__":`'
+        )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    _loading.add(spec.name)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(spec.name, None)
+        raise
+    finally:
+        _loading.discard(spec.name)
+    return module
+
+
+def _add_to_path(folder: str) -> None:
+    """Worker processes are given the import path of this one."""
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+def _words(error: BaseException, place: str) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name == place.partition(".")[0]:
+        return f"no module {place!r} is installed, nor in {os.getcwd()!r}"
+    return f"{type(error).__name__}: {error}"
+
+
+def _where(found: Any, place: str) -> str:
+    file = getattr(found, "__file__", None)
+    return f"{place!r}" if file is None or place.endswith(".py") else f"{place!r} ({file})"
+
+
+def check_travels(steps: Sequence[Any]) -> None:
+    """Raises OptionError for a step that worker processes, which find it by its name, would not find."""
+    for step in steps:
+        if not isinstance(step, str) and (reason := _stays(step)):
+            raise OptionError(
+                f"transform={name_of(step)}: worker processes cannot have it, because {reason}: {_WAY_OUT}"
+            )
+
+
+def _stays(step: Any) -> str:
+    """Why it cannot travel; "" if it can."""
+    name, module = getattr(step, "__qualname__", None), getattr(step, "__module__", None)
+    if name is None or module is None or (inspect.ismethod(step) and not isinstance(step.__self__, type)):
+        return f"a {type(step).__name__} object has no name to be imported by"
+    if "<lambda>" in name:
+        return "a lambda has no name"
+    if "<locals>" in name:
+        return "it is made inside of a function"
+    if module == "__main__":
+        return "it belongs to the program, or notebook, itself"
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found != step:
+        return f"{module} has something else under that name"
+    return "" if _is_importable(module) else f"another process would not find a module {module}, or find another one"
+
+
+def _is_importable(name: str) -> bool:
+    """Whether a process with the same import path has the same module by that name."""
+    top = name.partition(".")[0]
+    loaded = getattr(getattr(sys.modules.get(top), "__spec__", None), "origin", None)
+    for finder in sys.meta_path:
+        find_spec = getattr(finder, "find_spec", None)
+        spec = find_spec(top, None) if find_spec else None
+        if spec is not None:
+            return spec.origin is None or loaded is None or os.path.abspath(spec.origin) == os.path.abspath(loaded)
+    return False

@@ -1,0 +1,112 @@
+"""The text of PDF files, page by page, by pdfium in child processes of its own.
+
+pdfium is not thread-safe, and a page takes nearly a hundred times the memory that its instructions have bytes, which
+may be packed into a thousandth of that: a file of 30 KB took 2.5 GB. So it runs where there is a limit, and where hangs
+and crashes are no trouble to anybody.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import weakref
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from any2ds.core.errors import NotDecodable
+from any2ds.core.processes.pool import Children
+
+MOST_MEMORY = 1 << 30  # bytes that a child may take besides what it has when it begins
+MOST_SECONDS = 120.0  # for one document
+_MOST_FILE = 256 << 20  # bytes; a document is in the child's memory twice
+_MOST_START = 120.0
+_MOST_TEXT = 32 << 20  # characters
+_END = "\n\f"  # of each page, as pdftotext has it
+_HYPHENS = re.compile("[\x02\ufffe]\n?")  # pdfium's mark for a hyphen at the end of a line, and that end
+_NO_TEXT = re.compile("[\x00\x0c\uffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class PdfText:
+    pages: int
+    text: str  # of each page, and a form feed behind it
+
+
+class PdfReader:
+    """Reads documents, several at a time if several threads ask; children are started as they are needed."""
+
+    def __init__(self) -> None:
+        self._children: Children[bytes, PdfText | str] = Children(_Reading, _MOST_START)
+        weakref.finalize(self, self._children.close)
+
+    def __call__(self, data: bytes) -> PdfText:
+        """Raises NotDecodable, and ChildEnded where pdfium crashed, needed too much memory or took too long."""
+        if len(data) > _MOST_FILE:
+            raise NotDecodable(f"the PDF file has more than {_MOST_FILE >> 20} MiB, which is too much to read its text")
+        found = self._children.answer(data, MOST_SECONDS)
+        if isinstance(found, str):
+            raise NotDecodable(found)
+        return found
+
+
+# --- in the child ---
+
+
+class _Reading:
+    """Answers with the text of a document, or says in words why it has none."""
+
+    def __init__(self) -> None:
+        import pypdfium2
+
+        self._pdfium: Any = pypdfium2
+        _limit_memory()
+
+    def __call__(self, data: bytes) -> PdfText | str:
+        try:
+            return self._read(data)
+        except MemoryError:
+            return "its pages take too much memory"
+        except self._pdfium.PdfiumError as error:
+            if "password" in str(error).lower():
+                return "the PDF file is encrypted: it cannot be read without its password"
+            return f"a broken PDF file: {error}"
+
+    def _read(self, data: bytes) -> PdfText | str:
+        # Where there are no pages pdfium gives no reason, and would be asked for that of the last document.
+        with suppress(self._pdfium.PdfiumError):
+            self._pdfium.PdfDocument(b"broken").close()
+        with closing(self._pdfium.PdfDocument(data)) as document:
+            pages: list[str] = []
+            left = _MOST_TEXT
+            for number in range(len(document)):
+                pages.append(self._page(document, number))
+                left -= len(pages[-1])
+                if left < 0:
+                    return f"the text of the PDF file is longer than {_MOST_TEXT} characters"
+            return PdfText(len(pages), "".join(pages))
+
+    def _page(self, document: Any, number: int) -> str:
+        """A page that is broken has no text."""
+        try:
+            with closing(document[number]) as page, closing(page.get_textpage()) as content:
+                text = content.get_text_bounded()
+        except self._pdfium.PdfiumError:
+            return _END
+        text = _HYPHENS.sub("-\n", text.replace("\r\n", "\n").replace("\r", "\n"))
+        return _NO_TEXT.sub("", text).rstrip() + _END
+
+
+def _limit_memory() -> None:
+    """Beyond it pdfium ends the process, on Linux; elsewhere there is the limit of time alone."""
+    if sys.platform != "linux":
+        return
+    with suppress(OSError, ValueError):
+        import resource
+
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        now = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:"))
+        for which, most in ((resource.RLIMIT_DATA, now + MOST_MEMORY), (resource.RLIMIT_CORE, 0)):
+            _, hard = resource.getrlimit(which)
+            resource.setrlimit(which, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

@@ -1,0 +1,332 @@
+"""What the first bytes of an image say, read without decoding any of it: kind, size, profile, EXIF; and whether the
+file goes on to its end.
+
+Where a format is simple, it is read here, in some microseconds; the others are opened by Pillow (`decode.py`), which
+decodes nothing before it is asked to. Sources: ITU-T T.81 B.1 (JPEG), ICC.1 B.4 (profiles in it), PNG 3rd edition 5,
+GIF89a, RFC 9649 (WebP).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import error as StructError  # noqa: N812 - it has the name of a module
+from struct import unpack_from
+
+from any2ds.core.errors import NotDecodable
+
+KINDS = {
+    "image/jpeg": "jpeg",
+    "image/jpg": "jpeg",
+    "image/pjpeg": "jpeg",
+    "image/png": "png",
+    "image/x-png": "png",
+    "image/apng": "png",
+    "image/gif": "gif",
+    "image/webp": "webp",
+    "image/avif": "avif",
+    "image/bmp": "bmp",
+    "image/x-ms-bmp": "bmp",
+    "image/tiff": "tiff",
+    "image/jp2": "jp2",
+    "image/jpx": "jp2",
+}
+"""Media types -> kinds of images that can be decoded. All others pass untouched."""
+
+_JP2 = (b"\x00\x00\x00\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
+_SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})  # JPEG markers without a length
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_MOST_PROFILE = 8 << 20  # bytes; the largest in use, of printers, have 3 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """An image before it is decoded. Sizes are in pixels, as they are stored."""
+
+    kind: str
+    width: int
+    height: int
+    channels: int = 3  # as they are stored: 1 grey, 4 CMYK or with alpha; of a palette, 1
+    bits: int = 8  # of each
+    orientation: int = 1  # of EXIF, 1 to 8
+    exif: bytes | None = None  # from its TIFF header on
+    profile: bytes | None = None  # ICC
+    is_animated: bool = False
+    is_progressive: bool = False  # a JPEG that is decoded as a whole
+    is_turned_by_decoder: bool = False  # which leaves nothing for `orientation` to say
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether width and height change places when it is upright."""
+        return self.orientation >= 5
+
+
+def kind_of(data: bytes) -> str | None:
+    """By signature alone; None if it is none of `KINDS`."""
+    if data.startswith(b"\xff\xd8\xff"):
+        return "jpeg"
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "png"
+    if data[:6] in (b"GIF87a", b"GIF89a"):
+        return "gif"
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    if data[:2] == b"BM":
+        return "bmp"
+    if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
+        return "tiff"
+    if data[4:8] == b"ftyp" and data[8:12] in (b"avif", b"avis", b"mif1", b"msf1"):
+        return "avif"
+    if data.startswith(_JP2):
+        return "jp2"
+    return None
+
+
+def is_svg(data: bytes) -> bool:
+    """Whatever it was served as."""
+    start = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n")
+    return start.startswith((b"<svg", b"<?xml", b"<!--", b"<!DOCTYPE svg")) and b"<svg" in data[:65536]
+
+
+def read(data: bytes, kind: str) -> Head | None:
+    """Its head, after a look at whether it is whole; None for a kind that is left to Pillow.
+
+    Raises NotDecodable for a file that is cut off or damaged, as far as its structure shows.
+    """
+    try:
+        if kind == "jpeg":
+            return _jpeg(data)
+        if kind == "png":
+            return _png(data)
+        if kind == "gif":
+            return _gif(data)
+        if kind == "webp":
+            return _webp(data)
+    except (StructError, IndexError):
+        raise NotDecodable("it is cut off") from None
+    return None
+
+
+def orientation_of(exif: bytes | None) -> int:
+    """1 to 8; 1 where EXIF does not say, or is broken."""
+    try:
+        if not exif or exif[:4] not in (b"II*\0", b"MM\0*"):
+            return 1
+        order = "<" if exif[:1] == b"I" else ">"
+        (start,) = unpack_from(order + "I", exif, 4)
+        (count,) = unpack_from(order + "H", exif, start)
+        for entry in range(start + 2, start + 2 + 12 * min(count, 512), 12):
+            if unpack_from(order + "H", exif, entry)[0] == 0x0112:
+                value: int = unpack_from(order + "H", exif, entry + 8)[0]
+                return value if 1 <= value <= 8 else 1
+    except StructError:
+        return 1
+    return 1
+
+
+# --- JPEG ---
+
+
+def _jpeg(data: bytes) -> Head:
+    frame: tuple[int, int, int, int, int] | None = None
+    exif: bytes | None = None
+    profile: dict[int, bytes] = {}
+    for marker, start, end in _segments(data):
+        if marker in _SOF:
+            bits, height, width, channels = unpack_from(">BHHB", data, start)
+            frame = marker, bits, height, width, channels
+        elif marker == 0xE1 and exif is None and data.startswith(b"Exif\0", start):
+            exif = data[start + 6 : end]
+        elif marker == 0xE2 and data.startswith(b"ICC_PROFILE\0", start):
+            profile.setdefault(data[start + 12], data[start + 14 : end])
+        elif marker == 0xDA:
+            # 0xff stands for itself in compressed data only with a zero behind it, so this is no other than the end.
+            if data.rfind(b"\xff\xd9", end) < 0:
+                raise NotDecodable("it is cut off")
+            break
+    else:
+        raise NotDecodable("it has no image in it")
+    if frame is None or not frame[2] or not frame[3]:
+        raise NotDecodable("it does not say its size")
+    marker, bits, height, width, channels = frame
+    whole = b"".join(profile[number] for number in sorted(profile)) or None
+    return Head(
+        "jpeg",
+        width,
+        height,
+        channels,
+        bits,
+        orientation_of(exif),
+        exif,
+        whole,
+        is_progressive=marker not in (0xC0, 0xC1),
+    )
+
+
+def jpeg_end(data: bytes) -> int:
+    """Where the first image of a file that `read` has read ends; cameras put others behind it."""
+    return data.find(b"\xff\xd9", next(end for marker, _, end in _segments(data) if marker == 0xDA))
+
+
+def jpeg_core(data: bytes) -> bytes:
+    """Of such a file, without what lies between the segments before its image."""
+    parts, image = [data[:2]], len(data)
+    for marker, start, end in _segments(data):
+        parts.append(bytes((0xFF, marker)) + data[start - 2 : end])
+        if marker == 0xDA:
+            image = end
+            break
+    return b"".join((*parts, data[image:]))
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Marker, start and end of the payload of each, until the image begins."""
+    position = 2
+    while True:
+        position = data.find(b"\xff", position)
+        if position < 0:
+            raise NotDecodable("it is cut off")
+        while (marker := data[position]) == 0xFF:
+            position += 1
+        position += 1
+        if marker == 0xD9:
+            return
+        if marker in _ALONE or not marker:
+            continue
+        (length,) = unpack_from(">H", data, position)
+        if position + length > len(data) or length < 2:
+            raise NotDecodable("it is cut off")
+        yield marker, position + 2, position + length
+        position += length
+
+
+# --- PNG ---
+
+
+def _png(data: bytes) -> Head:
+    if data[12:16] != b"IHDR":
+        raise NotDecodable("it does not say its size")
+    width, height, bits, colour = unpack_from(">IIBB", data, 16)
+    if colour not in _PNG_CHANNELS or not width or not height:
+        raise NotDecodable("it does not say its size")
+    exif = profile = None
+    is_animated, has_end = False, False
+    for name, start, end in _chunks(data):
+        if name == b"eXIf":
+            exif = data[start:end]
+        elif name == b"iCCP":
+            profile = _inflated(data[data.index(b"\0", start) + 2 : end]) if b"\0" in data[start : start + 80] else None
+        elif name == b"acTL":
+            is_animated = unpack_from(">I", data, start)[0] > 1
+        elif name == b"IEND":
+            has_end = True
+    if not has_end:
+        raise NotDecodable("it is cut off")
+    return Head(
+        "png",
+        width,
+        height,
+        _PNG_CHANNELS[colour],
+        bits,
+        orientation_of(exif),
+        exif,
+        profile,
+        is_animated=is_animated,
+    )
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    position = 8
+    while position + 12 <= len(data):
+        (length,) = unpack_from(">I", data, position)
+        if position + 12 + length > len(data):
+            return
+        name = data[position + 4 : position + 8]
+        yield name, position + 8, position + 8 + length
+        if name == b"IEND":
+            return
+        position += 12 + length
+
+
+def _inflated(data: bytes) -> bytes | None:
+    try:
+        return zlib.decompressobj().decompress(data, _MOST_PROFILE) or None
+    except zlib.error:
+        return None
+
+
+def png_core(data: bytes) -> bytes:
+    """The PNG without whatever is beside its pixels, over which libpng would talk to the terminal."""
+    kept = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
+    return data[:8] + b"".join(data[start - 8 : end + 4] for name, start, end in _chunks(data) if name in kept)
+
+
+# --- GIF ---
+
+
+def _gif(data: bytes) -> Head:
+    width, height, flags = unpack_from("<HHB", data, 6)
+    position = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
+    frames = 0
+    while position < len(data):
+        block = data[position]
+        if block == 0x3B or (not block and frames):  # some end in zeros instead of the trailer
+            break
+        if block == 0x2C:
+            flags = data[position + 9]
+            if not frames and not (width and height):
+                width, height = unpack_from("<HH", data, position + 5)
+            position += 11 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
+            frames += 1
+        elif block == 0x21:
+            position += 2
+        else:
+            raise NotDecodable("it is damaged: there is a block of no known kind")
+        while size := data[position]:
+            position += size + 1
+        position += 1
+    if not frames or not width or not height:
+        raise NotDecodable("it has no image in it")
+    return Head("gif", width, height, 1, is_animated=frames > 1)
+
+
+# --- WebP ---
+
+
+def _webp(data: bytes) -> Head:
+    (length,) = unpack_from("<I", data, 4)
+    if length + 8 > len(data):
+        raise NotDecodable("it is cut off")
+    first = data[12:16]
+    if first == b"VP8 ":
+        width, height = (side & 0x3FFF for side in unpack_from("<HH", data, 26))
+        return Head("webp", width, height)
+    if first == b"VP8L":
+        (bits,) = unpack_from("<I", data, 21)
+        return Head("webp", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1, 4 if bits >> 28 & 1 else 3)
+    if first != b"VP8X":
+        raise NotDecodable("it does not say its size")
+    flags = data[20]
+    width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
+    exif = profile = None
+    position = 12
+    while position + 8 <= min(len(data), length + 8):
+        name, (size,) = data[position : position + 4], unpack_from("<I", data, position + 4)
+        if name == b"EXIF":
+            exif = data[position + 8 : position + 8 + size].removeprefix(b"Exif\0\0")
+        elif name == b"ICCP":
+            profile = data[position + 8 : position + 8 + size]
+        position += 8 + size + (size & 1)
+    return Head(
+        "webp",
+        width,
+        height,
+        4 if flags & 0x10 else 3,
+        8,
+        orientation_of(exif),
+        exif,
+        profile,
+        is_animated=bool(flags & 0x02),
+    )

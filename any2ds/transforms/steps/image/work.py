@@ -1,0 +1,237 @@
+"""What is done with one image. Here the libraries are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+
+from any2ds.config.media import MediaOptions
+from any2ds.core.errors import NotDecodable
+from any2ds.core.types import Sample
+from any2ds.transforms.steps.image import boxes, colour, decode, exif, head, resize
+from any2ds.transforms.steps.image.boxes import Box
+from any2ds.transforms.steps.image.colour import Pixels
+from any2ds.transforms.steps.image.encode import HOLD_ALPHA, MIME_TYPES, encoded, format_for, is_in, too_long_for
+from any2ds.transforms.steps.image.geometry import Fit, Sizing, reduction
+from any2ds.transforms.steps.image.head import Head
+
+_CHECKED_BY = 8  # an image that keeps its bytes is decoded to see whether it can be: as little of it as possible
+
+
+class ImageWork:
+    """For one run; called from several threads at once."""
+
+    def __init__(self, media: MediaOptions) -> None:
+        self._options = options = media.image
+        size = media.files.file_size or 0
+        self._sizing = Sizing(options.resize_mode, size, options.resize_only_if_bigger)
+        # Without a size and a format originals are wanted, as they are.
+        self._normalises = size > 0 or options.encode_format != "keep"
+        self._up = resize.INTERPOLATIONS[options.upscale_interpolation]
+        self._down = resize.INTERPOLATIONS[options.downscale_interpolation]
+        decode.be_single()
+
+    def memory(self, data: bytes) -> int:
+        """Bytes that decoding and resizing it take, about. Raises NotDecodable."""
+        found = _head(data)
+        if found is None or self.refusal(*_upright_size(found)) is not None:
+            return 0
+        fit = self._fit(found)
+        pixels = found.width * found.height
+        if found.kind == "jpeg":
+            coefficients = 2 * found.channels * pixels if found.is_progressive else 0
+            return int(coefficients + found.channels * pixels // self._reduction(found, fit) ** 2)
+        return pixels * (12 if found.bits == 8 else 24)  # Pillow's, ours, and a third with alpha
+
+    def __call__(self, sample: Sample) -> Sample:
+        return self._with_boxes(sample, self._changed)
+
+    def _with_boxes(self, sample: Sample, change: Callable[[Sample, Sequence[Box]], Sample]) -> Sample:
+        """What `change` makes of it and the boxes that are to be blurred in it."""
+        try:
+            return change(sample, self._boxes(sample))
+        except boxes.BadBoxes as error:
+            return sample.failed("bad_boxes", str(error))
+        except boxes.NotBlurrable as error:
+            return sample.failed("not_blurrable", str(error))
+
+    def _changed(self, sample: Sample, to_blur: Sequence[Box]) -> Sample:
+        """Raises NotDecodable, NotBlurrable."""
+        data = sample.data
+        found = _head(data)
+        if found is None:
+            return _untouched(sample, to_blur)
+        width, height = _upright_size(found)
+        sample = sample.with_fields(original_width=width, original_height=height)
+        if self._options.extract_exif and found.exif:
+            sample = sample.with_fields(exif=exif.as_json(found.exif))
+        if (refusal := self.refusal(width, height)) is not None:
+            return sample.failed(*refusal)
+        try:
+            made = self._made(data, found, to_blur)
+        except decode.Unfit:
+            return _untouched(sample.with_fields(width=width, height=height), to_blur)
+        if made is None:
+            return sample.with_fields(width=width, height=height)
+        pixels, format = made
+        height, width = pixels.shape[:2]
+        if words := too_long_for(format, width, height):
+            return sample.failed("not_encodable", words)
+        return sample.with_data(
+            encoded(pixels, format, self._options.encode_quality),
+            ext=format,
+            mime_type=MIME_TYPES[format],
+            width=width,
+            height=height,
+        )
+
+    def unknown(self, sample: Sample) -> Sample:
+        """An image of a kind that is not decoded. It fails if something is to be blurred in it."""
+        return self._with_boxes(sample, _untouched)
+
+    def of_pixels(self, sample: Sample, pixels: Pixels) -> Sample:
+        """The sample with an image that was never a file, such as a frame of a video; BGR, 8 bits, upright, in sRGB.
+
+        What it was made from has been asked for its `refusal` already.
+        """
+        height, width = pixels.shape[:2]
+        found = Head("", width, height)
+        if (fit := self._fit(found)) is not None:
+            pixels = self._resized(pixels, found, fit, 1)
+            if fit.side is not None:
+                pixels = _square(pixels, fit.side)
+        height, width = pixels.shape[:2]
+        format = format_for("", self._options.encode_format, has_alpha=False)
+        data = encoded(pixels, format, self._options.encode_quality)
+        return sample.with_data(data, format, MIME_TYPES[format], width=width, height=height)
+
+    def _made(self, data: bytes, found: Head, to_blur: Sequence[Box]) -> tuple[Pixels, str] | None:
+        """The pixels and their format; None if the file stays as it is. Raises NotDecodable, Unfit, NotBlurrable."""
+        options = self._options
+        if found.is_animated and options.animated == "keep":
+            if to_blur:
+                raise boxes.NotBlurrable("an animated image cannot be blurred: --animated=first makes it a still one")
+            decode.decoded(data, found)
+            return None
+        fit = self._fit(found)
+        if fit is None and not to_blur and self._may_stay(found):
+            decode.decoded(data, found, _CHECKED_BY if found.kind == "jpeg" else 1)
+            return None
+        by = self._reduction(found, fit)
+        is_png = format_for(found.kind, options.encode_format, has_alpha=True) == "png"
+        is_foreign = colour.is_foreign(found.profile, "RGB")
+        pixels = decode.decoded(data, found, by, 16 if is_png and not is_foreign else 8)
+        pixels = colour.without_idle_alpha(pixels)
+        has_alpha = pixels.ndim == 3 and pixels.shape[2] == 4
+        format = format_for(found.kind, options.encode_format, has_alpha)
+        if format != "png" or is_foreign:
+            pixels = colour.in_8_bits(pixels)
+        if has_alpha:
+            pixels = colour.premultiplied(pixels)
+        if fit is not None:
+            pixels = self._resized(pixels, found, fit, by)
+        if has_alpha:
+            pixels = colour.divided(pixels) if format in HOLD_ALPHA else colour.on_white(pixels)
+        pixels = _upright(colour.into_srgb(pixels, found.profile if found.channels != 4 or has_alpha else None), found)
+        if to_blur:
+            pixels = boxes.blurred(pixels, to_blur)
+        if fit is not None and fit.side is not None:
+            pixels = _square(pixels, fit.side)
+        return pixels, format
+
+    def refusal(self, width: int, height: int) -> tuple[str, str] | None:
+        """Code and words for an image that is not wanted because of its size, upright."""
+        options = self._options
+        shorter, longer = sorted((width, height))
+        size = f"{width} x {height}"
+        if shorter < options.min_image_size:
+            return "too_small", size
+        if width * height > options.max_image_area:
+            return "too_many_pixels", size
+        if options.max_aspect_ratio is not None and longer > options.max_aspect_ratio * shorter:
+            return "aspect_ratio", size
+        return None
+
+    def _fit(self, found: Head) -> Fit | None:
+        return self._sizing.fit(*_upright_size(found))
+
+    def _may_stay(self, found: Head) -> bool:
+        """Whether an image that needs no resizing keeps its bytes."""
+        if not self._options.skip_reencode or not is_in(found.kind, self._options.encode_format):
+            return False
+        if not self._normalises:
+            return not (found.is_animated and self._options.animated == "first")
+        is_cmyk = found.kind == "jpeg" and found.channels == 4
+        is_upright = found.orientation == 1 and not found.is_turned_by_decoder
+        return is_upright and not found.is_animated and not is_cmyk and not colour.is_foreign(found.profile, "RGB")
+
+    def _reduction(self, found: Head, fit: Fit | None) -> int:
+        """By averaging, which is what libjpeg does, only where averaging is asked for."""
+        if fit is None or found.kind != "jpeg" or self._down != cv2.INTER_AREA:
+            return 1
+        return reduction(*_upright_size(found), fit)
+
+    def _resized(self, pixels: Pixels, found: Head, fit: Fit, by: int) -> Pixels:
+        """`pixels` are as the file has them, reduced `by` so much, and not upright."""
+        width, height = (fit.height, fit.width) if found.is_turned else (fit.width, fit.height)
+        smaller = width < found.width or height < found.height
+        # Sizes are rounded up by reduction: by the true factor, what is beyond the edge of the image is left out.
+        return resize.resized(
+            pixels,
+            (width, height),
+            (by * width / found.width, by * height / found.height),
+            self._down if smaller else self._up,
+            is_of_jpeg=found.kind == "jpeg",
+        )
+
+    def _boxes(self, sample: Sample) -> Sequence[Box]:
+        if (column := self._options.bbox_col) is None:
+            return ()
+        return boxes.boxes_of((sample.row.extra or {}).get(column), column)
+
+
+def _head(data: bytes) -> Head | None:
+    """None for what passes untouched. Raises NotDecodable."""
+    kind = head.kind_of(data)
+    if kind is None:
+        if head.is_svg(data):
+            return None
+        raise NotDecodable("it is no image, whatever the server says")
+    return head.read(data, kind) or decode.head_by_pillow(data, kind)
+
+
+def _untouched(sample: Sample, to_blur: Sequence[Box]) -> Sample:
+    """Raises NotBlurrable rather than leave in the clear what was to be blurred."""
+    if to_blur:
+        raise boxes.NotBlurrable("it cannot be blurred: it has no pixels of 8 or 16 bits, or they cannot be decoded")
+    return sample.left_as_is(f"{sample.mime_type}: no pixels of 8 or 16 bits")
+
+
+def _upright_size(found: Head) -> tuple[int, int]:
+    return (found.height, found.width) if found.is_turned else (found.width, found.height)
+
+
+def _upright(pixels: Pixels, found: Head) -> Pixels:
+    orientation = found.orientation
+    if orientation in (5, 6, 7, 8):
+        pixels = cv2.transpose(pixels)
+    flips = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}
+    return cv2.flip(pixels, flips[orientation]) if orientation in flips else pixels
+
+
+def _square(pixels: Pixels, side: int) -> Pixels:
+    """Cropped, or with a white border."""
+    height, width = pixels.shape[:2]
+    left, top = max(0, (width - side) // 2), max(0, (height - side) // 2)
+    pixels = pixels[top : top + side, left : left + side]
+    height, width = pixels.shape[:2]
+    if (height, width) == (side, side):
+        return pixels
+    left, top = (side - width) // 2, (side - height) // 2
+    white: Any = [int(np.iinfo(pixels.dtype).max)] * 4
+    return cv2.copyMakeBorder(
+        pixels, top, side - height - top, left, side - width - left, cv2.BORDER_CONSTANT, value=white
+    )

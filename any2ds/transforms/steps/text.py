@@ -1,0 +1,109 @@
+"""The text in documents becomes a further file beside them, `.txt`: that of web pages without what is around it, that
+of PDF files page by page."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import pyarrow as pa
+
+from any2ds.config.media import MediaOptions
+from any2ds.core.processes.child_process import ChildEnded
+from any2ds.core.types import Sample
+from any2ds.transforms.steps._pdf import MOST_MEMORY, MOST_SECONDS, PdfReader
+
+_HTML = frozenset({"text/html", "application/xhtml+xml"})
+_PDF = frozenset({"application/pdf", "application/x-pdf"})
+_OTHERS = frozenset({"application/msword", "application/rtf", "text/rtf", "application/epub+zip"})
+_OFFICE = (
+    "application/vnd.ms-excel",
+    "application/vnd.ms-powerpoint",
+    "application/vnd.ms-word",
+    "application/vnd.openxmlformats-",
+    "application/vnd.oasis.opendocument.",
+)
+_MOST_HTML = 5 << 20  # bytes, as many as Common Crawl keeps; a page of nothing but table cells takes 8 s for each MB
+_UNSAID = frozenset({"", "application/octet-stream", "binary/octet-stream"})
+_MARKUP = re.compile(rb"<(?:!doctype\s+html|html)\b", re.IGNORECASE)
+# libxml2 compares each attribute of a tag with all others: 20 000 of them took half a minute.
+_LONG_TAG = re.compile(r"<([^\s<>/]+)\s[^<>]{10000,}")
+_MOST_ATTRIBUTES = 500
+_PER_BYTE, _PER_TAG = 30, 1500  # bytes of memory that a page takes, measured
+_PDF_BYTES = 64 << 20  # that pdfium takes in its process for a document, about, besides the file
+
+
+class TextTransform:
+    extra: ClassVar[str] = "text"
+    options: ClassVar[frozenset[str]] = frozenset({"extract_text"})
+    columns: Mapping[str, pa.DataType] = {"pages": pa.int32()}
+    members: Mapping[str, pa.DataType] = {"txt": pa.string()}
+
+    def __init__(self, pdf_text: PdfReader) -> None:
+        self._pdf_text = pdf_text
+
+    @classmethod
+    def of(cls, media: MediaOptions) -> TextTransform:
+        import pypdfium2  # noqa: F401
+        import trafilatura  # noqa: F401
+
+        # They complain about each page that is not as pages should be.
+        for name in ("trafilatura", "htmldate", "courlan", "charset_normalizer", "justext", "pypdfium2"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        return cls(PdfReader())
+
+    @classmethod
+    def libraries(cls, media: MediaOptions) -> Sequence[str]:
+        return ("trafilatura", "lxml", "pypdfium2", "charset-normalizer")
+
+    @staticmethod
+    def unsupported(sample: Sample) -> str:
+        kind = sample.mime_type
+        return f"{kind}: its text is not extracted" if kind in _OTHERS or kind.startswith(_OFFICE) else ""
+
+    @staticmethod
+    def takes(sample: Sample) -> bool:
+        kind = sample.mime_type
+        if kind in _HTML or kind in _PDF:
+            return True
+        if kind not in _UNSAID or sample.body is None:
+            return False
+        head = sample.body.head()[:1024]
+        return head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<") and bool(_MARKUP.search(head))
+
+    def memory(self, sample: Sample) -> int:
+        if sample.mime_type in _PDF:
+            return min(MOST_MEMORY, _PDF_BYTES + 3 * sample.size)
+        page = sample.data[:_MOST_HTML]
+        return _PER_BYTE * len(page) + _PER_TAG * page.count(b"<")
+
+    def __call__(self, sample: Sample) -> Sample:
+        if sample.mime_type in _PDF:
+            try:
+                found = self._pdf_text(sample.data)
+            except ChildEnded as error:
+                if error.late:
+                    return sample.failed("transform_timeout", f"its text took more than {MOST_SECONDS:g} s")
+                return sample.failed("transform_crash", f"the process of pdfium {error}")
+            return sample.with_fields(pages=found.pages).with_member("txt", found.text.encode("utf-8", "replace"))
+        return sample.with_member("txt", main_text(sample.data[:_MOST_HTML]).encode("utf-8", "replace"))
+
+
+PART = TextTransform
+
+
+def main_text(page: bytes) -> str:
+    """What a page is about, in lines, without navigation, comments and the like; "" where there is nothing of it."""
+    import trafilatura
+
+    from any2ds.transforms.steps._charset import decoded
+
+    return trafilatura.extract(_LONG_TAG.sub(_with_few_attributes, decoded(page)), include_comments=False) or ""
+
+
+def _with_few_attributes(tag: re.Match[str]) -> str:
+    """The beginning of a tag, without any attributes if they are more than anybody means."""
+    found = tag[0]
+    return found if max(len(found.split()), found.count("=")) <= _MOST_ATTRIBUTES else f"<{tag[1]}"

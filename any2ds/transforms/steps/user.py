@@ -1,0 +1,384 @@
+"""The steps of the user's own: called with a sample, or with several at once, and what they return is looked at."""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import logging
+import mimetypes
+import re
+import threading
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from any2ds.core.bodies.stored import METADATA, StoredBody
+from any2ds.core.declaration import declaration_of
+from any2ds.core.errors import BrokenStep, OptionError, WrongResult, words_of
+from any2ds.core.filetypes import recognize
+from any2ds.core.metadata import RESERVED_COLUMNS
+from any2ds.core.processes.child_process import Answering, ChildEnded
+from any2ds.core.types import FAILURE_CODES, FILTERED, Sample, encodable, member_column
+from any2ds.transforms.contract import member_type
+from any2ds.transforms.steps._finding import carried, check_travels, find, name_of
+
+__all__ = ["BatchStep", "SampleStep", "carried", "check_made", "check_travels", "load", "name_of"]
+
+log = logging.getLogger(__name__)
+
+_OF_PYTHON: Mapping[Any, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+    datetime.datetime: pa.timestamp("us", "UTC"),
+    datetime.date: pa.date32(),
+}
+_EXT = re.compile(r"[A-Za-z0-9_-]{1,32}(\.[A-Za-z0-9_-]{1,32})?")
+_TOLD = frozenset({"ext", "mime_type", "status", "error_code", "error_message"})  # what methods of a sample write
+_OF_NO_KIND = "application/octet-stream"  # as servers say it
+_TYPES = mimetypes.MimeTypes(filenames=())  # only those that Python itself knows
+_ABSENT = object()
+_LONGEST_START = 600.0  # seconds until a child process has begun
+
+
+class _Step:
+    """What both forms have in common: the function, or the instance of a class that is made when it is first needed."""
+
+    def __init__(self, step: Callable[..., Any], name: str) -> None:
+        """Raises OptionError for a declaration that cannot be."""
+        self.name = name
+        declared = declaration_of(step)
+        self.columns: Mapping[str, pa.DataType] = _typed(declared.columns, name)
+        self.members = _members(declared.members, name)
+        self._new = step if isinstance(step, type) else None
+        self._function = None if isinstance(step, type) else step
+        self._making = threading.Lock()
+
+    @staticmethod
+    def takes(sample: Sample) -> bool:
+        return True
+
+    def memory(self, sample: Sample) -> int:
+        return 0
+
+    def prepare(self) -> None:
+        """Make the instance, which may load a model: once in a process. Raises BrokenStep if it cannot be made."""
+        with self._making:
+            if self._function is not None:
+                return
+            assert self._new is not None
+            try:
+                self._function = _made_before.pop(self._new) if self._new in _made_before else self._new()
+            except BaseException as error:  # sys.exit() too: it is not for a step to end this process
+                words = f"{type(error).__name__}: {words_of(error)}"
+                raise BrokenStep(f"transform={self.name} cannot be made ready: {words}") from error
+
+    def keep(self) -> None:
+        """Leave the instance of a class to the next step of that class that is loaded in this process."""
+        if self._new is not None:
+            _made_before[self._new] = self._function
+
+    def renew(self) -> None:
+        """A call of it hangs: if it is a class, the next call is of a new instance."""
+        if self._new is not None:
+            self._function = None
+
+    def _call(self, given: Any) -> Any:
+        while (function := self._function) is None:
+            self.prepare()
+        return function(given)
+
+    def _checked(self, made: Any, sample: Sample) -> Sample | list[Sample]:
+        """What the step has made of `sample`, of which it was given a copy. Raises WrongResult."""
+        if made is None:
+            return sample.filtered(f"by {self.name}")
+        if isinstance(made, Sample):
+            return self._one(made, sample)
+        if isinstance(made, (list, tuple)):
+            if not made:
+                return sample.filtered(f"by {self.name}, which made nothing of it")
+            for one in made:
+                if not isinstance(one, Sample):
+                    raise WrongResult(f"{self.name} returned a list with {_a(one)} in it: samples alone may be in it")
+            return [self._one(one, sample) for one in made]
+        hint = ""
+        if isinstance(made, (bytes, bytearray, str)):
+            hint = ": return sample.with_data(...) to store another file"
+        elif isinstance(made, bool):
+            hint = ": return the sample to keep it, None to filter it"
+        elif inspect.isgenerator(made):
+            hint = ": make a list of it"
+        elif isinstance(made, Mapping):
+            hint = ": return sample.with_fields(...) for metadata"
+        raise WrongResult(f"{self.name} returned {_a(made)}, not a Sample, a list of samples or None{hint}")
+
+    def _one(self, made: Sample, sample: Sample) -> Sample:
+        if made.row.key != sample.row.key or made.part != sample.part:
+            raise WrongResult(f"{self.name} was given the sample {sample.key}, and returned {made.key}")
+        fields = {**sample.fields, **self._fields(made, sample)}
+        if made.failure is not None:
+            if made.failure.code not in FAILURE_CODES:
+                known = "transform_error, not_decodable, too_small"
+                raise WrongResult(
+                    f"{self.name}: {made.failure.code!r} is no failure code: {known} … are, or filtered(why)"
+                )
+            return replace(sample, fields=fields).failed(made.failure.code, str(made.failure.detail))
+        if made.fields.get("status") == FILTERED:
+            return replace(sample, fields=fields).filtered(str(made.fields.get("error_message") or f"by {self.name}"))
+        members = self._members_of(made, sample)
+        if made.body is sample.body and made.ext == sample.ext:
+            return replace(sample, fields=fields, members=members)
+        return self._with_file(made, replace(sample, fields=fields, members=members))
+
+    def _with_file(self, made: Sample, sample: Sample) -> Sample:
+        """With another file, or another extension of it."""
+        body = made.body
+        if body is not sample.body and (not isinstance(body, StoredBody) or not body.size):
+            raise WrongResult(f"{self.name} returned a sample with an empty file: None filters it")
+        if not _EXT.fullmatch(made.ext):
+            raise WrongResult(f"{self.name}: {made.ext!r} is no extension: it takes letters and digits, such as npy")
+        assert body is not None
+        ext, before, told = sample.ext, sample.fields.get("mime_type"), made.fields.get("mime_type")
+        if told == before:
+            told = None
+        elif told is not None and not (isinstance(told, str) and encodable(told) == told):
+            raise WrongResult(f"{self.name} returned a sample whose mime_type is {_a(told)}: it takes a text")
+        is_new = body is not sample.body
+        media_type, usual_ext = recognize(body.head(), told) if is_new else (before, ext)
+        if made.ext != sample.ext:
+            ext = made.ext
+            guessed = _TYPES.guess_type(f"file.{made.ext}")[0]
+            media_type = media_type or guessed if is_new else guessed or media_type
+        elif media_type is None and not _is_told_by_bytes(sample):
+            media_type = before  # nor did the bytes tell before: text that was cleaned is text
+        elif media_type != before:
+            ext = usual_ext
+        mime_type = told or media_type or (_OF_NO_KIND if is_new else before)
+        return replace(sample, body=body, ext=ext, fields={**sample.fields, "ext": ext, "mime_type": mime_type})
+
+    def _fields(self, made: Sample, sample: Sample) -> dict[str, Any]:
+        """The metadata that it has filled, as values of Python."""
+        found = {}
+        for name, value in made.fields.items():
+            before = sample.fields.get(name, _ABSENT)
+            if value is before:
+                continue
+            if (type := self.columns.get(name)) is not None:
+                found[name] = self._value(name, value, type)
+            elif name in RESERVED_COLUMNS and name not in _TOLD:
+                raise WrongResult(f"{self.name} fills the column {name!r}, which any2ds writes itself")
+            elif name not in _TOLD:
+                shown = type_name(value)
+                raise WrongResult(
+                    f"{self.name} fills the column {name!r} and does not declare it: put"
+                    f" @any2ds.transform(columns={{{name!r}: {shown}}}) before it"
+                )
+        return found
+
+    def _value(self, name: str, value: Any, type: pa.DataType) -> Any:
+        if value is None:
+            return None
+        if hasattr(value, "tolist"):  # of numpy, for which there is no JSON
+            value = value.tolist()
+        try:
+            return pa.scalar(value, type).as_py()
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            raise WrongResult(f"{self.name} declares {name!r} as {type}, and fills it with {_a(value)}") from None
+
+    def _members_of(self, made: Sample, sample: Sample) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        for ext, data in made.members.items():
+            if ext not in self.members and ext not in sample.members:
+                raise WrongResult(
+                    f"{self.name} adds a file .{ext} and does not declare it: put"
+                    f" @any2ds.transform(members=({ext!r},)) before it"
+                )
+            if not isinstance(data, (bytes, bytearray, memoryview)):
+                raise WrongResult(f"{self.name} adds a file .{ext} of {_a(data)}: it takes bytes")
+            found[ext] = bytes(data)
+        return found
+
+
+_made_before: dict[type, Any] = {}  # by `check_made`, for the run that follows in this process
+
+
+def check_made(steps: Sequence[Any], patience: float, is_here: bool) -> None:
+    """Raises OptionError for a step that is a class of which no instance can be made.
+
+    With `is_here` the instances are made in this process and used by the run. Else they are made in a child process,
+    which ends before the run begins: a model would keep its memory, and a GPU cannot be used after a fork. An instance
+    has `patience` seconds (0: any time).
+    """
+    _made_before.clear()
+    classes = [step for step in steps if isinstance(find(step), type)]
+    if is_here:
+        for step in classes:
+            made = load(step)
+            try:
+                made.prepare()
+            except BrokenStep as error:
+                raise OptionError(str(error)) from error
+            made.keep()
+    elif classes:
+        _check_in_child(classes, patience)
+
+
+def _check_in_child(steps: Sequence[Any], patience: float) -> None:
+    child: Answering[Any, str] | None = None
+    try:
+        child = Answering(_new_maker)
+        child.begin(_LONGEST_START)
+    except (OSError, ChildEnded) as error:  # the workers are going to say what is wrong
+        log.info("it is not known whether the steps can be made: a process for that cannot be started: %s", error)
+        return
+    try:
+        for step in steps:
+            try:
+                words = child.ask(carried(step), patience)
+            except ChildEnded as error:
+                how = (
+                    f"was not ready within {patience:g} s (--transform_timeout)" if error.late else f"crashed: {error}"
+                )
+                raise OptionError(f"transform={name_of(step)} {how}") from error
+            if words:
+                raise OptionError(words)
+    finally:
+        child.end()
+
+
+def _new_maker() -> Callable[[Any], str]:
+    return _why_not_made
+
+
+def _why_not_made(step: Any) -> str:
+    """Why no instance of it can be made; "" if one can."""
+    try:
+        load(step).prepare()
+    except (BrokenStep, OptionError) as error:
+        return str(error)
+    return ""
+
+
+class SampleStep(_Step):
+    """Called with one sample, from several threads at once: `(Sample) -> Sample | None | list[Sample]`."""
+
+    def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
+        return self._checked(self._call(_lent(sample)), sample)
+
+
+class BatchStep(_Step):
+    """Called with a list of up to `batch_size` samples, from one thread at a time."""
+
+    def __init__(self, step: Callable[..., Any], name: str, batch_size: int) -> None:
+        super().__init__(step, name)
+        self.batch_size = batch_size
+
+    def __call__(self, samples: Sequence[Sample]) -> list[Sample | Sequence[Sample]]:
+        made = self._call([_lent(sample) for sample in samples])
+        if not isinstance(made, (list, tuple)):
+            raise WrongResult(f"{self.name} was given a list of samples, and returned {_a(made)}, not a list")
+        if len(made) != len(samples):
+            raise WrongResult(
+                f"{self.name} was given a list of {len(samples)}, and returned one of {len(made)}: None stands for a"
+                " sample that is not wanted, a list for several"
+            )
+        return [self._safely(one, sample) for one, sample in zip(made, samples, strict=True)]
+
+    def _safely(self, made: Any, sample: Sample) -> Sample | list[Sample]:
+        """What is wrong with one of them concerns no other."""
+        try:
+            return self._checked(made, sample)
+        except WrongResult as error:
+            return sample.failed("transform_error", str(error))
+
+
+def _is_told_by_bytes(sample: Sample) -> bool:
+    """Whether the type of its file is that of a signature, which another file of that type would have as well."""
+    return sample.body is not None and recognize(sample.body.head(), None)[0] is not None
+
+
+def load(spec: Any) -> SampleStep | BatchStep:
+    """The step that `--transform` names. Raises OptionError if there is none, or it declares what cannot be."""
+    step, name = find(spec), name_of(spec)
+    size = declaration_of(step).batch_size
+    return SampleStep(step, name) if size is None else BatchStep(step, name, size)
+
+
+def _lent(sample: Sample) -> Sample:
+    """For a step to do with what it likes: it may write into what it is given, and keep it."""
+    row = sample.row
+    if row.extra is not None:
+        row = replace(row, extra=dict(row.extra))
+    return replace(sample, row=row, fields=dict(sample.fields), members=dict(sample.members))
+
+
+def _typed(columns: Mapping[str, Any], step: str) -> dict[str, pa.DataType]:
+    found = {}
+    for name, type in columns.items():
+        if not isinstance(name, str) or not name:
+            raise OptionError(f"transform={step}: {name!r} is no name for a column")
+        if name in RESERVED_COLUMNS or name in ("url", "caption"):
+            raise OptionError(f"transform={step}: any2ds writes a column {name!r} itself; give yours another name")
+        try:
+            found[name] = _arrow_type(type)
+            pq.write_table(pa.schema([(name, found[name])]).empty_table(), pa.BufferOutputStream())
+        except (TypeError, ValueError, pa.ArrowException):
+            raise OptionError(
+                f"transform={step}: the column {name!r} cannot be {type!r}: it takes str, int, float, bool, bytes, a"
+                " list such as list[float], or the name of an Arrow type such as 'int32'"
+            ) from None
+    return found
+
+
+def _arrow_type(type: Any) -> pa.DataType:
+    """Raises TypeError, ValueError."""
+    if isinstance(type, pa.DataType):
+        return type
+    if isinstance(type, str):
+        return pa.type_for_alias(type)
+    if typing.get_origin(type) is list:
+        (of,) = typing.get_args(type)
+        return pa.list_(_arrow_type(of))
+    if type in _OF_PYTHON:
+        return _OF_PYTHON[type]
+    raise TypeError
+
+
+def type_name(value: Any) -> str:
+    """How a value would be declared."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return f"list[{type_name(value[0])}]" if value else "list[float]"
+    found = type(value)
+    return found.__name__ if found in _OF_PYTHON else "str"
+
+
+def _members(exts: Sequence[str], step: str) -> dict[str, pa.DataType]:
+    for ext in exts:
+        is_metadata = str(ext).lower() == METADATA  # readers do not mind the case, and nor do some file systems
+        if not isinstance(ext, str) or not _EXT.fullmatch(ext) or is_metadata:
+            taken = ", which is that of the metadata" if is_metadata else ""
+            raise OptionError(f"transform={step}: a further file cannot have the extension {ext!r}{taken}")
+        if (name := member_column(ext)) in RESERVED_COLUMNS:
+            raise OptionError(
+                f"transform={step}: any2ds writes a column {name!r} itself; give the file another extension"
+            )
+        if any(other != ext and str(other).lower() == ext.lower() for other in exts):
+            raise OptionError(f"transform={step}: the further files .{ext} have the same extension but for its case")
+    return {ext: member_type(ext) for ext in exts}
+
+
+def _a(value: Any) -> str:
+    """What kind of thing it is, with its article."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    shown = f" ({value!r:.60})" if isinstance(value, (str, int, float, bool)) else ""
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}{shown}"

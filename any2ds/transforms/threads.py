@@ -1,0 +1,264 @@
+"""The threads that run steps: so many at a time, in so much memory, each for so long.
+
+    put ─▶ inbox ═ threads ═▶ outbox ─▶ take
+
+A thread that takes too long is left behind, and another one takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from any2ds.core.errors import BrokenStep
+from any2ds.core.types import Sample
+from any2ds.transforms.chain import GivenUp
+
+_MOST_LEFT_BEHIND = 100  # threads that hang: a process with more of them is better begun anew
+
+Made = list[list[Sample]]
+"""What has become of each of the samples of a task."""
+
+
+@dataclass(eq=False, slots=True)
+class Task:
+    """Samples that are to go through a stretch of the pipeline together."""
+
+    stretch: int
+    samples: list[Sample]  # with bodies of their own, that no buffer knows of
+    of: Any = None  # for whoever puts it
+    apart: bool = False  # it is done in a process of its own, which keeps to a limit of time by itself
+    memory: int = 0  # bytes of the budget that it has
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(sample.size for sample in self.samples)
+
+
+class Budget:
+    """Bytes that threads may take together; one that needs more than all of it gets it alone. First come, first served:
+    else a large file would wait for as long as there are small ones."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._used = limit, 0
+        self._changed = threading.Condition()
+        self._line: deque[object] = deque()  # of those who wait
+        self._is_closed = False
+
+    def take(self, count: int) -> int:
+        """`count`, as soon as there is room for it."""
+        ticket = object()
+        with self._changed:
+            self._line.append(ticket)
+            self._changed.wait_for(lambda: self._is_closed or (self._line[0] is ticket and self._has_room(count)))
+            self._line.remove(ticket)
+            self._used += count
+            self._changed.notify_all()
+        return count
+
+    def change(self, before: int, after: int) -> None:
+        """Whoever had `before` has `after` from now on, whether there is room for it or not."""
+        with self._changed:
+            self._used += after - before
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _has_room(self, count: int) -> bool:
+        return not self._used or self._used + count <= self._limit
+
+
+@dataclass(eq=False, slots=True)
+class Seat:
+    """A thread, and what it is at."""
+
+    thread: threading.Thread | None = None
+    task: Task | None = None  # since `began`
+    began: float = 0.0
+    step: str = ""  # that is being made ready
+    is_left: bool = False  # nobody waits for it any more
+
+    def begin(self) -> None:
+        """The clock of its timeout starts now."""
+        self.began = time.monotonic()
+
+
+Work = Callable[[Task, Seat], Made]
+"""Does a task in a thread. Raises what concerns all rows."""
+
+
+@dataclass(eq=False, slots=True)
+class _Done:
+    task: Task
+    made: Made | BaseException
+    held: int = 0  # bytes of the budget that what was made has
+
+
+@dataclass(eq=False, slots=True)
+class _Broken:
+    error: BaseException
+
+
+class Crew:
+    """Up to `most` threads, which are started as they are needed. All methods but `pause` belong to one thread."""
+
+    def __init__(self, most: int, budget: Budget, timeout: float, work: Work) -> None:
+        """`work` is called in the threads. `timeout` is in seconds, 0 for none."""
+        self.most = most
+        self.queued = 0  # tasks that were put and not taken
+        self.queued_bytes = 0
+        self.signs = 0  # grows with every sign of life
+        self._budget, self._timeout, self._work = budget, timeout, work
+        self._inbox: SimpleQueue[Task | None] = SimpleQueue()
+        self._outbox: SimpleQueue[_Done | _Broken] = SimpleQueue()
+        self._seats: list[Seat] = []
+        self._left: list[threading.Thread] = []
+        self._ending = threading.Lock()  # whoever has it says how a task ends
+        self._is_closed = False
+
+    def put(self, task: Task) -> None:
+        self.queued += 1
+        self.queued_bytes += task.size
+        if len(self._seats) < min(self.most, self.queued):
+            self._start()
+        self._inbox.put(task)
+
+    def take(self, seconds: float = 0.0) -> Iterator[tuple[Task, Made | None]]:
+        """What was done, None for what took too long; waits up to `seconds` if there is nothing.
+
+        Raises what concerns all rows: BrokenStep, DiskFull, and whatever keeps a thread from working at all.
+        """
+        if seconds and self.queued and self._outbox.empty():
+            with contextlib.suppress(Empty):
+                yield self._taken(self._outbox.get(timeout=seconds))
+        while not self._outbox.empty():
+            yield self._taken(self._outbox.get())
+        yield from self._late()
+
+    def close(self) -> None:
+        """Give up what is under way, without waiting for it."""
+        self._is_closed = True
+        self._budget.close()
+        for _ in self._seats:
+            self._inbox.put(None)
+
+    def _taken(self, done: _Done | _Broken) -> tuple[Task, Made]:
+        self.signs += 1
+        if isinstance(done, _Broken):
+            raise done.error
+        self._budget.change(done.held, 0)
+        self._forget(done.task)
+        if isinstance(done.made, BaseException):
+            raise done.made
+        return done.task, done.made
+
+    def _forget(self, task: Task) -> None:
+        self.queued -= 1
+        self.queued_bytes -= task.size
+
+    def _late(self) -> Iterator[tuple[Task, None]]:
+        now = time.monotonic()
+        for seat in list(self._seats):
+            task, began = seat.task, seat.began
+            if task is None or not (began or task.apart):
+                continue
+            self.signs += 1
+            if not self._timeout or task.apart or now - began <= self._timeout:
+                continue
+            with self._ending:
+                if seat.task is not task or seat.began != began:  # it has ended, or gone on, in this very moment
+                    continue
+                if seat.step:
+                    raise BrokenStep(
+                        f"transform={seat.step} was not ready within {self._timeout:g} s (--transform_timeout)"
+                    )
+                seat.is_left = True
+                _interrupt(seat)
+            self._leave(seat)
+            self._budget.change(task.memory, 0)
+            self._forget(task)
+            yield task, None
+
+    def _leave(self, seat: Seat) -> None:
+        self._seats.remove(seat)
+        assert seat.thread is not None
+        self._left = [thread for thread in (*self._left, seat.thread) if thread.is_alive()]
+        if len(self._left) > _MOST_LEFT_BEHIND:
+            raise RuntimeError(f"{len(self._left)} files have taken longer than --transform_timeout, and still do")
+        self._start()
+
+    def _start(self) -> None:
+        seat = Seat()
+        seat.thread = threading.Thread(target=self._run, args=(seat,), name="any2ds-transform", daemon=True)
+        self._seats.append(seat)
+        seat.thread.start()
+
+    # --- in the threads ---
+
+    def pause(self, seat: Seat) -> None:
+        """Its clock stands still until it begins again. Raises GivenUp if nobody waits for it any more."""
+        with self._ending:
+            if seat.is_left:
+                raise GivenUp
+            seat.began = 0.0
+
+    def _run(self, seat: Seat) -> None:
+        try:
+            while not self._is_closed and (task := self._inbox.get()) is not None:
+                if self._is_closed or not self._do(task, seat):
+                    return
+        except GivenUp:
+            return
+        except BaseException as error:
+            self._outbox.put(_Broken(error))
+
+    def _do(self, task: Task, seat: Seat) -> bool:
+        """Whether this thread is to go on."""
+        seat.began, seat.task = 0.0, task
+        made: Made | BaseException
+        try:
+            made = self._work(task, seat)
+        except GivenUp:
+            return False
+        except BaseException as error:
+            made = error
+        with self._ending:
+            if seat.is_left:
+                return False
+            seat.task, seat.step = None, ""
+        # What was made is in nobody's account until the other thread takes it.
+        held = 0 if isinstance(made, BaseException) else _new_bytes(task, made)
+        self._budget.change(task.memory, held)
+        self._outbox.put(_Done(task, made, held))
+        return True
+
+
+def _new_bytes(task: Task, made: Made) -> int:
+    given = {id(sample.body) for sample in task.samples}
+    files = [sample for samples in made for sample in samples]
+    return sum(sample.size for sample in files if id(sample.body) not in given) + sum(
+        len(data) for sample in files for data in sample.members.values()
+    )
+
+
+def _interrupt(seat: Seat) -> None:
+    """Have the thread of a step that hangs end, if it is in Python code: else it would take turns with all others for
+    as long as the process lives. One that waits in a library is not reached."""
+    thread = seat.thread
+    if thread is None or thread.ident is None:
+        return
+    with contextlib.suppress(Exception):  # not every Python has it
+        import ctypes
+
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(GivenUp))

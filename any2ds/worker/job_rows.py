@@ -1,0 +1,89 @@
+"""The rows of one shard job as Python values, some of them or all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import count
+
+import pyarrow as pa
+
+from any2ds.core.layout import Layout
+from any2ds.core.metadata import DUPLICATE_OF, EXPECTED_HASH
+from any2ds.core.tables import rows_of
+from any2ds.core.types import BAD_ROW, DUPLICATE, Failure, Row, Sample, ShardJob
+from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
+from any2ds.readers.dedupe import expected_hashes
+
+_ROWS_AT_ONCE = 1000  # turned into Python objects in one go
+_OWN = frozenset({"url", "caption", EXPECTED_HASH.name, DUPLICATE_OF.name})  # columns that are not additional ones
+
+
+class JobRows:
+    """The rows of `job`; `table` holds them as Arrow does, or those at `positions` only."""
+
+    def __init__(
+        self, job: ShardJob, layout: Layout, table: pa.Table | None = None, positions: list[int] | None = None
+    ) -> None:
+        self.bad: dict[int, str] = {}  # position of a row that could not be read -> why
+        if table is None:
+            table = pa.ipc.open_stream(job.rows).read_all()
+            if BAD_ROWS in table.schema.names:
+                reasons = enumerate(table.column(BAD_ROWS).to_pylist())
+                self.bad = {position: reason for position, reason in reasons if reason is not None}
+                table = table.drop_columns(BAD_ROWS)
+        self.table = table
+        self._index = None if positions is None else {position: row for row, position in enumerate(positions)}
+        self._shard_id, self._layout = job.shard_id, layout
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._rows(self.table, count())
+
+    def at(self, positions: list[int]) -> Iterator[Row]:
+        """Those at `positions`, in that order."""
+        rows = positions if self._index is None else [self._index[position] for position in positions]
+        return self._rows(self.table.take(pa.array(rows, pa.int64())), positions)
+
+    def bare(self, position: int) -> Row:
+        """The row at `position` without what the list says of it."""
+        return Row(self._shard_id, position, self._layout.key(self._shard_id, position), None)
+
+    def url(self, position: int) -> str | None:
+        """Of the row at `position`, as it stands in the list."""
+        row = position if self._index is None else self._index[position]
+        url: str | None = self.table.column("url")[row].as_py()
+        return url
+
+    def duplicates(self) -> frozenset[int]:
+        """Positions of those that are not to be fetched: their URL stands in an earlier row of the run."""
+        if DUPLICATE_OF.name not in self.table.schema.names:
+            return frozenset()
+        known = self.table.column(DUPLICATE_OF.name).is_valid().to_pylist()
+        return frozenset(position for position, is_known in enumerate(known) if is_known)
+
+    def not_fetched(self) -> dict[int, str]:
+        """Position of each row that has its outcome without being fetched -> the code of this outcome."""
+        return {**dict.fromkeys(self.duplicates(), DUPLICATE), **dict.fromkeys(self.bad, BAD_ROW)}
+
+    def outcome(self, position: int) -> Sample:
+        """That of a row that is not fetched."""
+        row = self.bare(position)
+        if position not in self.bad:
+            return Sample(row, None, "", {"status": DUPLICATE, "attempts": 0})
+        failure = Failure("read", BAD_ROW, self.bad[position])
+        fields = {"status": failure.status, "error_code": BAD_ROW, "error_message": failure.detail, "attempts": 0}
+        return Sample(row, None, "", fields, failure)
+
+    def _rows(self, table: pa.Table, numbers: Iterable[int]) -> Iterator[Row]:
+        shard_id, layout = self._shard_id, self._layout
+        extra = [name for name in table.schema.names if name not in _OWN]
+        has_captions = "caption" in table.schema.names
+        positions = iter(numbers)
+        for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+            urls = batch.column("url").to_pylist()
+            captions = batch.column("caption").to_pylist() if has_captions else [None] * len(urls)
+            extras = rows_of(batch.select(extra)) if extra else [None] * len(urls)
+            hashes = expected_hashes(batch)
+            expected = [None] * len(urls) if hashes is None else hashes.to_pylist()
+            for url, caption, columns, digest in zip(urls, captions, extras, expected, strict=True):
+                position = next(positions)
+                yield Row(shard_id, position, layout.key(shard_id, position), url, caption, columns, digest)

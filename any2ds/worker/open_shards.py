@@ -1,0 +1,433 @@
+"""The shards that are open in one process: takes outcomes, writes and publishes, and tells what happened."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from itertools import islice
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+
+from any2ds.config.hashes import hash_columns
+from any2ds.config.media import MediaOptions
+from any2ds.config.options import OutputOptions
+from any2ds.core import plugins
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.errors import DiskFull, words_of
+from any2ds.core.layout import Layout
+from any2ds.core.types import (
+    Event,
+    Progress,
+    RobotsCost,
+    Row,
+    Samples,
+    ShardError,
+    ShardJob,
+    ShardReport,
+    code_of,
+    outcome_of,
+    release,
+)
+from any2ds.storage import OutputFolder
+from any2ds.storage.disk.space import is_full
+from any2ds.worker.rewrite import RemadeShard, Shard
+from any2ds.worker.rows import ShardRows
+from any2ds.worker.shard import WORTH_A_FLUSH, OpenShard
+from any2ds.worker.worker_metrics import Pulse
+from any2ds.worker.workshop import Workshop
+
+log = logging.getLogger(__name__)
+
+_PROGRESS_SECONDS = 0.5  # between two events of this kind
+# Rows without an outcome that one process may look at ahead: as many as fast hosts deliver while a slow one times out.
+_ROWS_AHEAD = 200_000
+_MOST_OPEN_SHARDS = 512
+_MOST_REMADE_SHARDS = 128
+_ROWS_AT_ONCE = 64  # rows that the feeder's thread takes from the list in one go
+_MOST_UNPUBLISHED = 4  # complete shards that may wait for the disk or the upload
+_LOOK_SECONDS = 0.25  # between two looks at the room on the disk
+_LOOK_BYTES = 32 << 20  # and bytes
+_LAST_PUBLISH = 0.5  # seconds that a shard may still take to be published when the run is broken off
+
+
+class OpenShards:
+    """The shards that are open in this process. `open` runs in the feeder's thread, all else in the worker's."""
+
+    def __init__(
+        self,
+        options: OutputOptions,
+        output: OutputFolder,
+        folder: Path,
+        publisher: ThreadPoolExecutor,
+        most_open: int,
+        most_staged: int,
+        columns: Mapping[str, pa.DataType] | None = None,
+        media: MediaOptions | None = None,
+        further: frozenset[str] = frozenset(),
+    ) -> None:
+        """`columns` of the metadata are those that transforms fill, `further` extensions of files that they add.
+
+        `most_staged`: bytes of shards on the staging disk, beyond which the next rows wait for the store.
+        """
+        self.buffer: Buffer  # of the present fetcher
+        self.taken = 0  # outcomes
+        self.writing = False  # the worker's thread is at the mercy of the disk
+        self.hopeless: deque[Shard] = deque()  # from the feeder's thread: not to be fetched
+        self._layout = Layout(options.number_sample_per_shard, options.oom_shard_count, options.preset is not None)
+        self._fetch_once = options.dedupe == "shard"
+        writer = plugins.load("writers", options.output_format)
+        self._workshop = Workshop(
+            self._layout,
+            options,
+            hash_columns(options),
+            writer,
+            folder,
+            media or MediaOptions(),
+            columns or {},
+            further,
+        )
+        self._output, self._publisher = output, publisher
+        self._most_staged = most_staged
+        self._flows = threading.Event()  # while rows may be given out
+        self._flows.set()
+        self.signs = 0  # grows while they may not, which is on purpose
+        self.pulse = Pulse(is_remote=not output.is_local)
+        self._open: dict[int, Shard] = {}
+        self._tried_before: set[int] = set()  # those of them
+        self._publishing: list[tuple[Shard, Future[ShardReport]]] = []
+        self._errors: list[ShardError] = []
+        self.unwritten: deque[Shard] = deque()  # those that can go on without another outcome
+        # From the feeder's thread:
+        self._unreadable: deque[tuple[ShardJob, Exception]] = deque()
+        self._found: deque[ShardReport] = deque()  # of shards that somebody had published
+        self._settled: deque[Shard] = deque()  # rows are not fetched: nobody else says so if none is
+        ahead = max(4, min(most_open, _MOST_OPEN_SHARDS, _ROWS_AHEAD // options.number_sample_per_shard))
+        self._room = threading.Semaphore(ahead)
+        # Of those that are made again most rows are there; they hold little until they are complete.
+        self._room_again = threading.Semaphore(max(4, min(most_open, _MOST_REMADE_SHARDS)))
+        self._rooms: dict[int, threading.Semaphore] = {}  # that open shards, or those to be given up, have taken
+        self._closed = False
+        self._stopping = False
+        self._outcomes: Counter[str] = Counter()  # since the last Progress
+        self._bytes = 0
+        self.robots = RobotsCost()  # since the last shard was complete
+        self._told = time.monotonic()
+        self._next_look = 0.0  # at the room on the disk, by the clock
+        self._next_look_at = 0.0  # and by the bytes that have arrived
+
+    @property
+    def any_open(self) -> bool:
+        return bool(self._open)
+
+    @property
+    def any_tried_before(self) -> bool:
+        """Whether a shard is open over which a process may have died: another death would cost it all of them."""
+        for shard_id in tuple(self._tried_before):
+            if shard_id not in self._open:
+                self._tried_before.discard(shard_id)
+        return bool(self._tried_before)
+
+    def open(self, jobs: Iterable[ShardJob]) -> Iterator[ShardRows]:
+        """The rows of all jobs, some at a time; a shard is opened when its first row is asked for."""
+        for job in jobs:
+            room = self._room if job.redo is None else self._room_again
+            if not room.acquire(blocking=False):
+                self.pulse.crowded.begin()
+                room.acquire()
+                self.pulse.crowded.end()
+            self._rooms[job.shard_id] = room
+            if self._closed or self._stopping:
+                return
+            try:
+                if job.attempt and job.redo is None and (report := self._published(job)):
+                    self._found.append(report)
+                    continue
+                shard = self._new(job)
+                self._open[job.shard_id] = shard
+                if job.attempt:
+                    self._tried_before.add(job.shard_id)
+                if shard.settled or shard.complete:
+                    self._settled.append(shard)
+                if job.hopeless:
+                    self.hopeless.append(shard)
+                    continue
+                rows = shard.rows()
+                while self._may_go_on(shard) and (some := list(islice(rows, _ROWS_AT_ONCE))):
+                    yield shard, some
+            except Exception as error:  # rows that cannot be read concern this shard alone
+                self._unreadable.append((job, error))
+
+    def _may_go_on(self, shard: Shard) -> bool:
+        """Whether the next rows of a shard are wanted; waits while too much waits for the store."""
+        self._flows.wait()
+        return not (shard.closed or self._closed or self._stopping)
+
+    def _hold_back(self) -> None:
+        """Let the next rows wait while more would only fill the disk. What is under way comes to its end meanwhile."""
+        waiting = len(self._publishing)
+        if not waiting or (waiting <= _MOST_UNPUBLISHED and self._staged <= self._most_staged):
+            self._flows.set()
+            self.pulse.held_back.end()
+            return
+        self.pulse.held_back.begin()
+        if self._flows.is_set():
+            log.info("%d shards wait for the store, or the disk: fetching waits, too", waiting)
+        self._flows.clear()
+        self.signs += 1
+
+    @property
+    def _staged(self) -> int:
+        return sum(shard.staged for shard in (*self._open.copy().values(), *(shard for shard, _ in self._publishing)))
+
+    def _published(self, job: ShardJob) -> ShardReport | None:
+        """The figures of a shard that was finished by an earlier attempt of this run, whose report got lost.
+
+        What is there is removed if it tells something else: as long as stats are there, no data may be replaced.
+        """
+        name = self._layout.stats_name(job.shard_id)
+        if (content := self._output.read(name)) is None:
+            return None
+        try:
+            report = ShardReport.from_json(orjson.loads(content))
+        except (KeyError, TypeError, ValueError):
+            report = None
+        if report is None or (report.shard_id, report.count) != (job.shard_id, job.count):
+            self._output.remove(name)
+            return None
+        return report
+
+    def leave_unfinishable(self) -> None:
+        """Begin no shard any more, and discard those of which no fetcher has taken all the rows."""
+        self._stopping = True
+        self._flows.set()
+        for shard_id, shard in list(self._open.items()):
+            if not (shard.all_handed or shard.complete):
+                del self._open[shard_id]
+                self._take_back(shard)
+                shard.discard()
+
+    def _give_up(self, job: ShardJob, error: Exception) -> None:
+        """Raises DiskFull if that is what is wrong: it is not this shard's matter."""
+        if shard := self._open.pop(job.shard_id, None):
+            self._take_back(shard)
+            shard.discard()
+        self._leave(job.shard_id)
+        self._errors.append(self._error_of(job, error))
+
+    def _take_back(self, shard: Shard) -> None:
+        """Its rows are told again, or do not count."""
+        self._outcomes.subtract(shard.told)
+        self._bytes -= shard.told_bytes
+
+    def _error_of(self, job: ShardJob, error: Exception) -> ShardError:
+        """Raises DiskFull if that is what is wrong: it is not this shard's matter."""
+        if is_full(error):
+            raise self._output.staging_room.full(error) from error
+        return ShardError(job.shard_id, words_of(error), "".join(traceback.format_exception(error)), job.attempt)
+
+    def _new(self, job: ShardJob) -> Shard:
+        if job.redo is not None:
+            return RemadeShard(job, self._workshop, self._output, self._fetch_once)
+        return OpenShard(job, self._workshop, self.buffer, self._fetch_once)
+
+    def _leave(self, shard_id: int) -> None:
+        if room := self._rooms.pop(shard_id, None):
+            room.release()
+
+    def take(self, samples: Samples) -> None:
+        """What has become of one row."""
+        row = samples[0].row
+        self.taken += 1
+        shard = self._open.get(row.shard_id)
+        if shard is None:  # given up before this row came back
+            release(samples)
+            return
+        rows = shard.rows_with(row.position)
+        code = code_of(outcome_of(samples))
+        self._outcomes[code] += rows
+        shard.told[code] += rows
+        size = sum(sample.size for sample in samples) * rows
+        self._bytes += size
+        shard.told_bytes += size
+        self.writing = True
+        since = time.monotonic()
+        try:
+            if not shard.take(samples):
+                self.unwritten.append(shard)
+        except Exception as error:  # this shard is lost, the others are not
+            self._give_up(shard.job, error)
+            return
+        finally:
+            self.writing = False
+            self.pulse.wrote(since)
+        self._settle(shard)
+
+    def _go_on(self) -> None:
+        """Write more of the shards of which much was waiting."""
+        for _ in range(len(self.unwritten)):
+            shard = self.unwritten.popleft()
+            if self._open.get(shard.job.shard_id) is not shard:  # given up meanwhile
+                continue
+            self.writing = True
+            since = time.monotonic()
+            try:
+                if not shard.go_on():
+                    self.unwritten.append(shard)
+            except Exception as error:  # as in `take`
+                self._give_up(shard.job, error)
+                continue
+            finally:
+                self.writing = False
+                self.pulse.wrote(since)
+            self._settle(shard)
+
+    def _settle(self, shard: Shard) -> None:
+        """After something was written."""
+        if shard.held and self.buffer.used > self.buffer.half:
+            self._relieve()
+        self._publish_if_complete(shard)
+
+    def _publish_if_complete(self, shard: Shard) -> None:
+        shard_id = shard.job.shard_id
+        if shard.complete and self._open.get(shard_id) is shard:
+            del self._open[shard_id]
+            shard.settle()
+            shard.robots, self.robots = self.robots, RobotsCost()
+            self._publishing.append((shard, self._publisher.submit(shard.publish, self._output)))
+
+    def hopeless_rows(self) -> list[list[Row]]:
+        """The rows, by shard, of the hopeless shards that have come since the last call."""
+        found = []
+        while self.hopeless:
+            found.append(self.hopeless.popleft().rows_without_outcome())
+        return found
+
+    def lost_rows(self, fetched: bool = True) -> list[list[Row]]:
+        """The rows, by shard, that a fetcher has taken and said nothing of; without `fetched`, the others as well."""
+        shards = list(self._open.values())
+        found = [shard.rows_without_outcome(shard.handed if fetched else None) for shard in shards]
+        return [rows for rows in found if rows]
+
+    def lose(self, error: Exception) -> Iterator[Event]:
+        """Publish what is complete, and report the rest as lost by `error`."""
+        for shard in list(self._open.values()):
+            self._give_up(shard.job, error)
+        yield from self.events(wait=True)
+
+    def break_off(self) -> Iterator[Event]:
+        """Publish what is complete, as far as there is room, and discard the rest."""
+        self._next_look = self._next_look_at = math.inf
+        for shard in list(self._open.values()):
+            self._take_back(shard)
+            shard.discard()
+        self._open.clear()
+        self._unreadable.clear()
+        self._errors.clear()
+        if any(self._outcomes.values()):
+            yield self._progress()
+        while self._publishing:
+            with contextlib.suppress(DiskFull):
+                yield from self.events(wait=True)
+
+    def _relieve(self) -> None:
+        """Make the writer that holds the most let go of it; the formats that write at once hold nothing."""
+        fullest = max(list(self._open.values()), key=lambda shard: shard.held, default=None)
+        if fullest is not None and fullest.held >= WORTH_A_FLUSH:
+            try:
+                fullest.flush()
+            except Exception as error:
+                self._give_up(fullest.job, error)
+
+    def events(self, wait: bool = False) -> Iterator[Event]:
+        """What happened since the last call. With `wait`, until all shards are published.
+
+        Whenever it waits, for a disk or an upload, there is Progress all the same: the process is alive.
+        """
+        self._look_at_room()
+        self._go_on()
+        while self._settled:
+            shard = self._settled.popleft()
+            self._outcomes.update(shard.settled)
+            shard.told.update(shard.settled)
+            self._publish_if_complete(shard)
+        if time.monotonic() - self._told >= _PROGRESS_SECONDS or wait:
+            yield self._progress()
+        while self._unreadable:
+            self._give_up(*self._unreadable.popleft())
+        while self._found:
+            report = self._found.popleft()
+            self._leave(report.shard_id)
+            self._outcomes.update(report.status_dict)  # what was told by the process that made it was taken back
+            self._bytes += report.bytes
+            yield report
+        while self._publishing:
+            shard, future = self._publishing[0]
+            if not future.done():
+                if not wait:
+                    break
+                since = time.monotonic()
+                wait_for([future], _PROGRESS_SECONDS)
+                self.pulse.waited_to_publish(since)
+                yield self._progress()
+                continue
+            self._publishing.pop(0)
+            self._leave(shard.job.shard_id)
+            try:
+                yield future.result()
+            except Exception as error:
+                self._take_back(shard)
+                shard.discard()
+                yield self._error_of(shard.job, error)
+        self._hold_back()
+        yield from self._errors
+        self._errors.clear()
+        if wait:  # none is open any more, and rows of a shard that could not be published are taken back
+            yield self._progress()
+
+    def _look_at_room(self) -> None:
+        """Raises DiskFull if the disk of the staged files is about to be full."""
+        if not self._open:
+            return
+        now = time.monotonic()
+        if now < self._next_look and self.buffer.received < self._next_look_at:
+            return
+        self._next_look = now + _LOOK_SECONDS
+        self._next_look_at = self.buffer.received + _LOOK_BYTES
+        self.writing = True
+        try:
+            self._output.staging_room.check()
+        finally:
+            self.writing = False
+            self.pulse.wrote(now)
+
+    def _progress(self) -> Progress:
+        vitals = self.pulse.take(len(self._open) + len(self._publishing))
+        progress = Progress(dict(self._outcomes), self._bytes, vitals)
+        self._outcomes.clear()
+        self._bytes = 0
+        self._told = time.monotonic()
+        return progress
+
+    def close(self) -> None:
+        """Give up whatever is not published."""
+        self._closed = True
+        self._flows.set()
+        self._room.release()
+        self._output.give_up()
+        self._room_again.release()
+        self._publisher.shutdown(wait=False, cancel_futures=True)
+        # One may be at it, and should not make files in a folder that is being removed.
+        wait_for([future for _, future in self._publishing if not future.cancelled()], _LAST_PUBLISH)
+        unpublished = [shard for shard, future in self._publishing if future.cancelled()]
+        for shard in [*self._open.values(), *unpublished]:
+            shard.discard()

@@ -1,0 +1,278 @@
+"""One shard while it is being made: puts outcomes back in order, writes them, and publishes the result."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.histogram import Histogram
+from any2ds.core.metadata import example_of
+from any2ds.core.types import (
+    DROPPED,
+    DUPLICATE,
+    FILTERED,
+    SUCCESS,
+    RobotsCost,
+    Row,
+    Sample,
+    Samples,
+    ShardJob,
+    ShardReport,
+    code_of,
+    most_frequent,
+    outcome_of,
+    release,
+)
+from any2ds.readers.dedupe import Copies, also_the_same, expected_hashes, repeated
+from any2ds.storage import OutputFolder
+from any2ds.worker.job_rows import JobRows
+from any2ds.worker.workshop import StagedFiles, Workshop, named, stats_json
+from any2ds.writers.contract import ShardWriter
+
+WORTH_A_FLUSH = 1 << 20  # bytes held by a writer; less would make tiny row groups
+_TURN = 64 << 20  # bytes written in one go of what was waiting; sockets wait meanwhile
+
+
+class OpenShard:
+    """Takes the outcomes of the rows of `job` in any order; complete when there is one for each row.
+
+    Not all rows are fetched: duplicates and bad rows have their outcome already, and with `fetch_once` rows with the
+    URL of an earlier one get the outcome of that.
+    """
+
+    def __init__(self, job: ShardJob, workshop: Workshop, buffer: Buffer, fetch_once: bool) -> None:
+        self.job = job
+        self._workshop = workshop
+        layout = self._layout = workshop.layout
+        self._buffer = buffer
+        self._rows = JobRows(job, layout)
+        self.metadata = workshop.metadata(self._rows.table)
+        self._staged = StagedFiles(workshop, job.shard_id)
+        self._writer: ShardWriter | None = None  # opened with the first sample: many shards may be waiting
+        self._accounted = 0  # bytes held by the writer that the buffer knows of
+        self._waiting: dict[int, Samples] = {}  # outcomes whose turn has not come
+        self._next = 0  # position whose turn it is
+        self._counts: Counter[str] = Counter()
+        self._statuses: Counter[str] = Counter()
+        self._exts: Counter[str] = Counter()
+        self._not_processed: Counter[str] = Counter()
+        self._attempts = 0
+        self._seconds = array("d")  # of transfers that succeeded
+        self._examples: dict[str, str] = {}
+        self._bytes = 0
+        self._beside = 0  # bytes of further files, and of what else is large in the metadata
+        self.told: Counter[str] = Counter()  # rows by outcome, as far as Progress has told of them
+        self.told_bytes = 0  # of these
+        self.robots = RobotsCost()  # that this shard is to report
+        self._start_time = time.time()
+        self.handed = 0  # position up to which a fetcher has taken the rows
+        self.closed = False  # no more of its rows are to be fetched
+        self._not_fetched = self._rows.not_fetched()
+        rows = self._rows.table
+        self._taken = workshop.taken(rows)
+        self._first_of = (
+            repeated(rows.column("url"), expected_hashes(rows), also_the_same(rows, workshop.media))
+            if fetch_once
+            else {}
+        )
+        self._copies = Copies(self._first_of, self._rows.at(list(self._first_of))) if self._first_of else None
+        self.go_on()
+
+    @property
+    def settled(self) -> Counter[str]:
+        """The outcomes of rows that are not fetched: bad ones, and duplicates of an earlier row of the run."""
+        return Counter(self._not_fetched.values())
+
+    @property
+    def all_handed(self) -> bool:
+        """Whether a fetcher has taken all the rows to fetch."""
+        first_of, not_fetched = self._first_of, self._not_fetched
+        return all(position in first_of or position in not_fetched for position in range(self.handed, self.job.count))
+
+    @property
+    def complete(self) -> bool:
+        return self._next == self.job.count
+
+    def rows(self) -> Iterator[Row]:
+        """The rows to fetch."""
+        if not (self._first_of or self._not_fetched):
+            return iter(self._rows)
+        known = self._first_of.keys() | self._not_fetched.keys()
+        return self._rows.at([position for position in range(self.job.count) if position not in known])
+
+    def rows_without_outcome(self, among: int | None = None) -> list[Row]:
+        """Of the first `among` rows those to fetch, bare of what the list says of them; of all if it is None.
+
+        There are no others to be fetched in the latter case: whoever asks is going to record these as failed.
+        """
+        self.closed = self.closed or among is None
+        known = self._waiting.keys() | self._first_of.keys() | self._not_fetched.keys()
+        positions = range(self._next, self.job.count if among is None else among)
+        return [self._rows.bare(position) for position in positions if position not in known]
+
+    def take(self, samples: Samples) -> bool:
+        """Write the samples of a row if its turn has come, and those that were waiting for it; else keep them.
+
+        False if more can be written by `go_on`, which is for the next turn because this one took long enough. Raises
+        OSError and whatever else the writer raises; the shard is to be discarded then.
+        """
+        samples = named(samples, self._taken)
+        position = samples[0].row.position
+        if position != self._next:
+            self._waiting[position] = samples
+            for sample in samples:
+                self._make_room(sample)
+            return True
+        self._write_next(samples)
+        return self.go_on()
+
+    def rows_with(self, position: int) -> int:
+        """How many rows have the outcome of this one that is about to be taken."""
+        return 1 if self._copies is None else 1 + self._copies.of(position)
+
+    def go_on(self) -> bool:
+        """Write the samples whose turn it is, as far as they are known. False and raises as `take` does."""
+        enough = self._bytes + _TURN
+        while (samples := self._known()) is not None:
+            self._write_next(samples)
+            if self._buffer.used > self._buffer.half and self.held >= WORTH_A_FLUSH:
+                self.flush()  # nobody else looks after the memory before the turn is over
+            if self._bytes >= enough:
+                return False
+        return True
+
+    def _known(self) -> Samples | None:
+        """The samples of the row whose turn it is, if they are known."""
+        position = self._next
+        if self._copies is not None and (copies := self._copies.at(position)):
+            return copies
+        if position in self._not_fetched:
+            return (self._rows.outcome(position),)
+        return self._waiting.pop(position, None) if self._waiting else None
+
+    @property
+    def held(self) -> int:
+        """Bytes of bodies that the writer keeps in memory."""
+        return self._writer.held if self._writer else 0
+
+    @property
+    def staged(self) -> int:
+        """Bytes of bodies on the staging disk, about."""
+        return self._bytes + self._beside
+
+    def flush(self) -> None:
+        """Let the writer let go of it."""
+        if self._writer is not None:
+            self._writer.flush()
+            self._account(self.held)
+
+    def settle(self) -> None:
+        """To be called when it is complete: what the writer still holds is about to be written, by another thread."""
+        self._account(0)
+
+    def publish(self, output: OutputFolder) -> ShardReport:
+        """Complete the files and give them their final names: data, metadata, then the stats, which mean `done`."""
+        writer = self._writer or self._open()
+        writer.close()
+        data_bytes = self._staged.data_bytes
+        output.publish_all({**self._staged.data(), **self._staged.write_metadata(self.metadata)})
+        self.metadata.close()
+        report = ShardReport(
+            shard_id=self.job.shard_id,
+            count=self.job.count,
+            successes=self._statuses[SUCCESS],
+            failed_to_download=self._statuses["failed_to_download"],
+            failed_to_subsample=self._statuses["failed_to_subsample"],
+            dropped=self._statuses[DROPPED],
+            filtered=self._statuses[FILTERED],
+            duplicates=self._statuses[DUPLICATE],
+            samples=sum(self._exts.values()),
+            bytes=self._bytes,
+            start_time=self._start_time,
+            end_time=time.time(),
+            status_dict=dict(self._counts),
+            robots=self.robots,
+            urls_sha256=self.job.fingerprint,
+            exts=dict(self._exts),
+            data_bytes=data_bytes,
+            not_processed=most_frequent(self._not_processed),
+            attempts=self._attempts,
+            examples=self._examples,
+            latencies=dict(Histogram.of(self._seconds).counts),
+        )
+        output.write(self._layout.stats_name(self.job.shard_id), stats_json(self._workshop.figures(report)))
+        return report
+
+    def discard(self) -> None:
+        """Free what the shard holds, in memory and on disk; others may be in want of it."""
+        self.closed = True
+        self._account(0)
+        if self._writer is not None:
+            with contextlib.suppress(Exception):  # it may be what failed
+                self._writer.close()
+        self._staged.discard()
+        self.metadata.close()
+        for samples in self._waiting.values():
+            release(samples)
+        self._waiting.clear()
+        if self._copies is not None:
+            self._copies.discard()
+
+    def _write_next(self, samples: Samples) -> None:
+        is_shared = self._copies is not None and self._copies.keep(samples)
+        for number, sample in enumerate(samples):
+            try:
+                self._write(sample, is_shared)
+            except BaseException:
+                release(samples[number + 1 :])
+                raise
+        outcome = outcome_of(samples)
+        code = code_of(outcome)
+        self._counts[code] += 1
+        self._statuses[outcome.fields["status"]] += 1
+        is_new = outcome.failure is not None and code not in self._examples
+        if is_new and (url := example_of(self._rows.url(self._next))):
+            self._examples[code] = url
+        if self._next not in self._first_of:  # the others were transferred once, for all of them
+            self._attempts += outcome.fields.get("attempts") or 0
+            self._seconds.append(outcome.seconds)
+        self._next += 1
+
+    def _write(self, sample: Sample, is_shared: bool) -> None:
+        body = sample.body
+        try:
+            self.metadata.add(sample)
+        except BaseException:
+            release((sample,))
+            raise
+        if body is not None:
+            try:
+                if is_shared:
+                    self._make_room(sample)
+                (self._writer or self._open()).write(sample)
+            finally:
+                release((sample,))
+                self._account(self.held)
+            self._bytes += body.size
+            self._beside += self.metadata.added or sum(further.size for further in sample.beside.values())
+            self._exts[sample.ext] += 1
+            if sample.not_processed:
+                self._not_processed[sample.not_processed] += 1
+
+    def _make_room(self, sample: Sample) -> None:
+        """It is going to wait, which it does in the spool unless there is plenty of memory."""
+        if self._buffer.used > self._buffer.few:
+            for body in sample.bodies:
+                body.spill()
+
+    def _account(self, held: int) -> None:
+        self._buffer.used += held - self._accounted
+        self._accounted = held
+
+    def _open(self) -> ShardWriter:
+        self._writer = self._staged.open(self.metadata)
+        return self._writer

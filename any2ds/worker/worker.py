@@ -1,0 +1,294 @@
+"""What every distributor runs: a stream of shard jobs in, a stream of events out.
+
+    jobs ─▶ rows ─▶ fetch ─▶ describe ─▶ transform ─▶ take (order, write) ─▶ publish ─▶ reports
+
+Shards overlap: when the last rows of one wait for slow hosts, rows of the next ones are in flight already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+
+from any2ds.config.media import MediaOptions, TransformLimits
+from any2ds.config.options import FetchOptions, OutputOptions, StorageOptions
+from any2ds.core import layout, plugins
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.errors import BrokenStep, UnfitWorker, UsageError
+from any2ds.core.manifest import with_versions
+from any2ds.core.processes.watchdog import LOOK_SECONDS, Watch
+from any2ds.core.types import Event, Failure, Fetched, Row, ShardJob
+from any2ds.fetch import UrlFetcher
+from any2ds.fetch.contract import Fetcher
+from any2ds.fetch.policy.limits import process_limit, watchdog_limit
+from any2ds.storage import OutputFolder
+from any2ds.storage.disk.space import is_full
+from any2ds.storage.disk.staging import staging
+from any2ds.storage.lock.lock_file import Hold
+from any2ds.storage.lock.run_lock import Guard
+from any2ds.storage.stores import Stores, absolute
+from any2ds.transforms.chain import Pipeline, carried, step_records
+from any2ds.transforms.isolation import Isolation
+from any2ds.transforms.pipeline import Transforming
+from any2ds.worker.describe import Describe
+from any2ds.worker.open_shards import OpenShards
+from any2ds.worker.rows import Rows
+from any2ds.worker.steps import Steps
+
+log = logging.getLogger(__name__)
+
+_WINDOWS_FILES = 8192  # handles are not limited there; this bounds open shards
+_FAREWELL = 5.0  # seconds that a fetcher may take to close
+_HASTY_FAREWELL = 0.5  # and when the run is being stopped
+_HOPELESS = "not tried: the processes that made its shard were stuck"
+
+
+class ShardWorker:
+    """The `protocols.Worker` of a run; can be sent anywhere: it carries options, and the files of the user's steps."""
+
+    def __init__(
+        self,
+        options: OutputOptions,
+        fetch: FetchOptions,
+        new_fetcher: Callable[[FetchOptions, Buffer], Fetcher] | None = None,
+        holds: tuple[Hold, ...] = (),
+        storage: StorageOptions | None = None,
+        media: MediaOptions | None = None,
+        limits: TransformLimits | None = None,
+    ) -> None:
+        """`holds` are those of the `RunLock` without which it publishes nothing."""
+        self._holds = holds
+        # It may be called in another working directory, on a machine of a cluster.
+        self._options = replace(options, output_folder=absolute(options.output_folder))
+        self._storage = storage or StorageOptions()
+        self._fetch = fetch
+        self._media, self._limits = carried(media or MediaOptions()), limits or TransformLimits()
+        self._steps = step_records(self._media)
+        self._new_fetcher = new_fetcher or partial(UrlFetcher, stores=Stores(self._storage.storage_options))
+        self._shards: OpenShards | None = None  # while it works
+        self._stopping = False
+        self.patience = process_limit(fetch)
+        self.log_level = log.getEffectiveLevel()  # for whatever process it is sent to
+
+    @property
+    def folder(self) -> OutputFolder:
+        return OutputFolder.at(self._options.output_folder, self._storage)
+
+    def under(self, holds: tuple[Hold, ...]) -> ShardWorker:
+        worker = copy.copy(self)
+        worker._holds = (*self._holds, *holds)
+        return worker
+
+    @property
+    def waiting(self) -> bool:
+        return self._shards is not None and self._shards.writing
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
+        files = _raise_file_limit()
+        fetch = self._fetch
+        transfers = min(fetch.most_transfers, _sockets(files))
+        if transfers < fetch.most_transfers and fetch.thread_count != "auto":
+            log.warning("%d transfers in flight, because only %d files may be open", transfers, files)
+        pipeline = self._pipeline()
+        has_members = plugins.load("writers", self._options.output_format).has_members
+        pa.array([])  # its first call imports pandas, if that is installed: 0.2 s, better now than between two turns
+        with ExitStack() as stack:
+            output = self.folder
+            if self._holds:
+                output.guard = Guard(output, self._holds)
+            if output.is_local:  # on another machine it may be a folder of that name: nothing is made there
+                output.guard()
+            room = output.staging_room
+            with room.watched():
+                room.check()
+                member = next((found for hold in self._holds if (found := layout.member_of(hold.file))), "")
+                folder = stack.enter_context(staging(output.staging_root, output.identity, member))
+            output.guard()  # after staging is there, where a run that takes over looks: one of us sees the other
+            publisher = ThreadPoolExecutor(1, thread_name_prefix="any2ds-publisher")
+            buffers = stack.enter_context(ExitStack())  # closed after the shards, which hold bodies
+            shards = stack.enter_context(
+                closing(
+                    OpenShards(
+                        self._options,
+                        output,
+                        folder,
+                        publisher,
+                        files // 4,
+                        self._storage.max_staging_bytes,
+                        pipeline.metadata(has_members),
+                        self._media,
+                        pipeline.further,
+                    )
+                )
+            )
+            self._shards = shards
+            stack.callback(setattr, self, "_shards", None)
+            rows = Rows(shards.open(jobs))
+            steps = Steps(Describe(self._options), self._transforming(pipeline, has_members, stack), shards)
+            try:
+                while not (rows.ended or self._stopping):
+                    # That of a fetcher that was given up stays: copies of a row may still be made from it.
+                    buffer = buffers.enter_context(closing(Buffer(fetch.max_buffered_bytes, transfers, str(folder))))
+                    yield from self._fetch_with(self._new_fetcher(fetch, buffer), buffer, rows, shards, steps)
+                yield from shards.events(wait=True)
+            except Exception as error:
+                if is_full(error):
+                    yield from shards.break_off()
+                    raise room.full(error) from error
+                if isinstance(error, BrokenStep):  # it is nobody's shard that is wrong, and none is tried again
+                    yield from shards.break_off()
+                    raise
+                yield from shards.lose(error)
+                raise
+
+    def _pipeline(self) -> Pipeline:
+        """Raises UnfitWorker if this machine cannot make the steps that the run began with."""
+        where = platform.node() or "a worker"
+        try:
+            pipeline = Pipeline(self._media)
+            _, changes = with_versions(self._steps, step_records(self._media))
+        except UsageError as error:
+            raise UnfitWorker(f"the machine {where} cannot work on this dataset: {error}") from error
+        if changes:
+            log.warning(
+                "%s has other versions of libraries than the run began with (%s): files may differ",
+                where,
+                "; ".join(changes),
+            )
+        return pipeline
+
+    def _transforming(self, pipeline: Pipeline, has_members: bool, stack: ExitStack) -> Transforming | None:
+        if not pipeline:
+            return None
+        limits = self._limits
+        ext = None if self._options.file_ext == "auto" else self._options.file_ext
+        apart = stack.enter_context(closing(Isolation(self._media, limits.timeout)))
+        made = Transforming(pipeline, limits.threads, limits.max_decoded_bytes, limits.timeout, has_members, ext, apart)
+        return stack.enter_context(closing(made))
+
+    def _fetch_with(
+        self, fetcher: Fetcher, buffer: Buffer, rows: Rows, shards: OpenShards, steps: Steps
+    ) -> Iterator[Event]:
+        """Fetch until there are no more rows, or `fetcher` is stuck; every row that it took has an outcome then."""
+        began = rows.handed, shards.taken
+        watch = Watch(watchdog_limit(self._fetch), time.monotonic())
+        next_look = 0.0
+        shards.buffer = buffer
+        shards.pulse.follow(fetcher, buffer)
+        batches = fetcher.fetch(rows.lend())
+        try:
+            for batch in batches:
+                shards.robots += fetcher.robots_cost()
+                for fetched in batch:
+                    steps.take(fetched, buffer)
+                steps.turn(buffer)
+                yield from shards.events()
+                if shards.hopeless:
+                    yield from self._fail(shards.hopeless_rows(), _HOPELESS, shards, steps)
+                if self._stopping:
+                    rows.end()
+                    shards.leave_unfinishable()
+                    if not shards.any_open:
+                        break
+                if (now := time.monotonic()) >= next_look:
+                    next_look = now + LOOK_SECONDS
+                    signs = shards.taken + shards.signs + buffer.received + fetcher.signs + steps.signs
+                    # If no shard is open it can only wait for the list, and is seen to pull.
+                    if watch.look(now, signs, shards.any_open or not rows.pulling):
+                        break
+        finally:
+            rows.take_back()
+            shards.pulse.let_go()
+            _let_go(batches, fetcher, _HASTY_FAREWELL if self._stopping else _FAREWELL)
+        while steps.pending and (shards.any_open or not self._stopping):
+            steps.wait(buffer)
+            yield from shards.events()
+            if self._stopping:
+                shards.leave_unfinishable()
+        yield from self._fail(shards.hopeless_rows(), _HOPELESS, shards, steps)
+        yield from shards.events()
+        if self._stopping:  # what is still open is nobody's fault, and is left to another run
+            return
+        if rows.error is not None:
+            raise rows.error
+        if rows.ended and not shards.any_open:
+            return
+        words = f"nothing has moved for {watch.silent:.0f} s" if watch.silent else "the fetcher ended without it"
+        lost = shards.lost_rows()
+        log.warning("fetching is stuck: %d rows are recorded as failed (watchdog)", sum(map(len, lost)))
+        yield from self._fail(lost, words, shards, steps)
+        if (rows.handed, shards.taken) == began:  # it did nothing at all, and nor would the next one
+            untouched = shards.lost_rows(fetched=False)
+            if not untouched:
+                raise RuntimeError("the fetcher takes no rows")
+            yield from self._fail(untouched, words, shards, steps)
+
+    def _fail(self, lost: list[list[Row]], words: str, shards: OpenShards, steps: Steps) -> Iterator[Event]:
+        """Record rows, which come by shard, as given up."""
+        failure = Failure("fetch", "watchdog", words)
+        for rows in lost:
+            for row in rows:
+                steps.take(Fetched(row, failure, 0))
+            yield from shards.events()
+        while shards.unwritten:
+            yield from shards.events()
+
+
+def _let_go(batches: Iterator[Sequence[Fetched]], fetcher: Fetcher, farewell: float) -> None:
+    """Close a fetcher, without waiting long for one that hangs in it: it is left behind then."""
+
+    def close() -> None:
+        try:
+            if hasattr(batches, "close"):
+                batches.close()
+            fetcher.close()
+        except Exception:
+            log.warning("%s could not be closed", type(fetcher).__name__, exc_info=True)
+
+    closer = threading.Thread(target=close, name="any2ds-fetcher-close", daemon=True)
+    closer.start()
+    closer.join(farewell)
+    if closer.is_alive():
+        log.warning("%s has not closed within %.1f s, and is left behind", type(fetcher).__name__, farewell)
+
+
+def _raise_file_limit() -> int:
+    """As many open files and sockets as the system grants, and how many that is.
+
+    The usual soft limits, 1024 on Linux and 256 on macOS, are for another age.
+    """
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return _WINDOWS_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 1 << 20
+    for wanted in (hard, 65536, 10240):  # macOS refuses what it calls unlimited
+        if wanted != resource.RLIM_INFINITY and soft < wanted:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                return wanted
+    return soft
+
+
+def _sockets(files: int) -> int:
+    """Transfers that so many open files allow, with connections that are kept, and files for everything else."""
+    if sys.platform == "win32":
+        return 400  # select() takes 512 sockets
+    return max(1, files // 3)  # as many again may wait for silent hosts

@@ -1,0 +1,151 @@
+"""Where shards are made: which files a shard has, and where they lie until they are published."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from any2ds.config import presets
+from any2ds.config.media import MediaOptions
+from any2ds.config.options import OutputOptions
+from any2ds.core import tables
+from any2ds.core.bodies.stored import free_extension, taken_extensions
+from any2ds.core.layout import Layout
+from any2ds.core.metadata import MetadataTable
+from any2ds.core.types import Sample, Samples, ShardReport
+from any2ds.storage.disk.staging import remove
+from any2ds.writers.contract import ShardWriter
+from any2ds.writers.formats.parquet import WITHOUT_FILES
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What all shards of a process are made with."""
+
+    layout: Layout
+    options: OutputOptions
+    hashes: tuple[str, ...]  # columns of the metadata
+    writer: type[ShardWriter]
+    folder: Path  # for files that are not published yet
+    media: MediaOptions = field(default_factory=MediaOptions)
+    columns: Mapping[str, pa.DataType] = field(default_factory=dict)  # of the metadata, that transforms add
+    further: frozenset[str] = frozenset()  # extensions of files that transforms add
+
+    def metadata(self, rows: pa.Table) -> MetadataTable:
+        """To be filled with the outcomes of `rows`."""
+        return MetadataTable(
+            rows,
+            self.hashes,
+            self.columns,
+            explains=self.options.preset is not None,
+            has_members=self.writer.has_members,
+            folder=self.folder,
+            in_sight=self._in_sight if self.options.preset is not None else None,
+        )
+
+    def taken(self, rows: pa.Table) -> frozenset[str]:
+        """Extensions that files of these rows cannot have."""
+        if self.options.file_ext != "auto":  # it was checked before the run
+            return frozenset()
+        return taken_extensions(self.writer.has_members, "caption" in rows.schema.names, self.further)
+
+    def _in_sight(self, of_list: Sequence[str], own: Sequence[str]) -> Sequence[str]:
+        """The columns in sight of a dataset that is to look like one of another tool."""
+        recipe, options = presets.find(self.options.preset), self.options
+        assert recipe is not None
+        columns = recipe.columns(of_list, own)
+        # A file that is a column, or in a record, has its extension from the name of that; else a column must tell it.
+        is_told = self.writer.has_members or self.writer.extension is None or options.data_column == options.file_ext
+        return columns if is_told else (*columns, "ext")
+
+    def figures(self, report: ShardReport) -> dict[str, Any]:
+        """What the stats of a shard say; with a preset, the same in its words as well."""
+        told = report.to_json()
+        recipe = presets.find(self.options.preset)
+        return {**told, **{theirs: told[ours] for theirs, ours in recipe.figures.items()}} if recipe else told
+
+
+def named(samples: Samples, taken: frozenset[str]) -> Samples:
+    """The samples of a row with extensions that are none of those `taken`."""
+    if not any(sample.ext.lower() in taken for sample in samples):
+        return samples
+    return [_named(sample, free_extension(sample.ext, taken)) for sample in samples]
+
+
+def _named(sample: Sample, ext: str) -> Sample:
+    return sample if sample.ext == ext else replace(sample, ext=ext, fields={**sample.fields, "ext": ext})
+
+
+class StagedFiles:
+    """The files of one shard, under the names that they are going to have, in the workshop's folder."""
+
+    def __init__(self, workshop: Workshop, shard_id: int) -> None:
+        layout, self._writer, self._options = workshop.layout, workshop.writer, workshop.options
+        self._folder = workshop.folder
+        self.data_name = layout.data_name(shard_id, self._writer.extension)
+        self._data = self._folder / (self.data_name or f"{layout.shard_name(shard_id)}.none")
+        self._hides = self._options.preset is not None  # what other tools do not write, indexes among it
+        self._sidecars = [f"{layout.shard_name(shard_id)}{end}" for end in self._writer.sidecars]
+        has_table = not (self.holds_metadata or (self._hides and self._writer.extension is None))
+        formats = [name for name in self._options.metadata_format if name != "parquet" or has_table]
+        self._tables = {layout.metadata_name(shard_id, name): tables.WRITERS[name] for name in formats}
+        self._own_table = layout.own_metadata_name(shard_id) if self._hides else None
+        self._stats = layout.stats_name(shard_id)
+
+    @property
+    def holds_metadata(self) -> bool:
+        return self._writer.holds_metadata
+
+    def open(self, metadata: MetadataTable) -> ShardWriter:
+        return self._writer(self._data, metadata, self._options)
+
+    def data(self) -> dict[str, Path]:
+        """What the writer made, once it is closed: final name -> file or folder, in the order of publishing."""
+        if self.data_name is None:
+            return {}
+        beside = {} if self._hides else {name: self._folder / name for name in self._sidecars}
+        return {self.data_name: self._data, **beside}
+
+    @property
+    def data_bytes(self) -> int:
+        """The size of the data file; 0 where it is a folder, or there is none."""
+        return os.path.getsize(self._data) if self._data.is_file() else 0
+
+    def write_metadata(self, metadata: MetadataTable) -> dict[str, Path]:
+        """In each format that is asked for and not in the data file, after which these are published."""
+        made = {name: self._folder / name for name in self._tables}
+        for name, path in made.items():
+            self._tables[name](metadata.schema_in_sight, metadata.pieces_in_sight(), path)
+        if self._own_table is not None:
+            made[self._own_table] = path = self._own_path(self._own_table)
+            tables.WRITERS["parquet"](metadata.schema.with_metadata(WITHOUT_FILES), metadata.pieces(), path)
+            for name in self._sidecars:  # which nobody publishes
+                remove(self._folder / name)
+        return made
+
+    def _own_path(self, name: str) -> Path:
+        return self._folder / name.rpartition("/")[2]
+
+    def write_stats(self, stats: Mapping[str, object]) -> dict[str, Path]:
+        """The last one, which means `done`."""
+        staged = self._folder / self._stats
+        staged.write_bytes(stats_json(stats))
+        return {self._stats: staged}
+
+    def discard(self) -> None:
+        """Remove the files that are still there."""
+        remove(self._data)
+        for name in (*self._sidecars, *self._tables, self._stats):
+            remove(self._folder / name)
+        if self._own_table is not None:
+            remove(self._own_path(self._own_table))
+
+
+def stats_json(stats: Mapping[str, object]) -> bytes:
+    return orjson.dumps(stats, option=orjson.OPT_INDENT_2)

@@ -1,0 +1,330 @@
+"""`tf.train.Example` on the wire: which feature a column becomes, records made by columns, and records read back.
+
+The messages are small and will not change (tensorflow/core/example/{example,feature}.proto), so they are written here:
+protobuf's library would have to be of the version that TensorFlow, in the same process, was built with.
+
+    Example   { 1: Features }
+    Features  { 1: map entry { 1: name, 2: Feature } … }
+    Feature   { 1: BytesList | 2: FloatList | 3: Int64List }       each { 1: values }, numbers packed
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from any2ds.core.tables import to_json, values
+
+Kind = Literal["bytes", "int64", "float"]
+
+DATA = "data"
+"""The feature of the file; it is the last one, so that nothing of a record stands behind the file."""
+
+_LIST_OF_KIND: dict[Kind, int] = {"bytes": 1, "float": 2, "int64": 3}  # number of the field in Feature
+_KIND_OF_LIST: dict[int, Kind] = {number: kind for kind, number in _LIST_OF_KIND.items()}
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types
+_64_BITS = (1 << 64) - 1
+_NAN = float("nan")
+_HEADS_KEPT = 4096  # of values of one column, by their length
+
+Read = Callable[[int, int], bytes]
+"""`read(offset, size)` gives these bytes of a record, fewer at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureKind:
+    """What a column becomes in each record."""
+
+    kind: Kind
+    is_list: bool = False  # any number of values, for VarLenFeature; else exactly one, for FixedLenFeature([], …)
+
+
+def feature_kind(type: pa.DataType) -> FeatureKind:
+    """What a column of this type becomes.
+
+    Text and bytes as they are; integers and bools are int64; floats are float32, the only ones that there are. What has
+    no place in those (dates, times, decimals, uint64) is the text that JSON has for it, and what is nested JSON, but
+    for lists of texts, of bytes and of numbers: these are lists. A null is b"", 0 or NaN; as a list it has no values.
+    """
+    if _is_list(type) and (plain := _plain_kind(type.value_type)) is not None:
+        return FeatureKind(plain, is_list=True)
+    return FeatureKind(_plain_kind(type) or "bytes")
+
+
+def _is_list(type: pa.DataType) -> bool:
+    of = pa.types
+    return bool(of.is_list(type) or of.is_large_list(type) or of.is_fixed_size_list(type))
+
+
+def _plain_kind(type: pa.DataType) -> Kind | None:
+    """None for what is written as its JSON or text."""
+    of = pa.types
+    if of.is_dictionary(type):
+        return _plain_kind(type.value_type)
+    if of.is_boolean(type) or (of.is_integer(type) and not of.is_uint64(type)):
+        return "int64"
+    if of.is_floating(type):
+        return "float"
+    return "bytes" if _is_text(type) or _is_bytes(type) else None
+
+
+def _is_text(type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type))
+
+
+def _is_bytes(type: pa.DataType) -> bool:
+    of = pa.types
+    return bool(
+        of.is_binary(type) or of.is_large_binary(type) or of.is_fixed_size_binary(type) or of.is_binary_view(type)
+    )
+
+
+class Encoder:
+    """Makes records of tables with `schema`: a feature for each column, in its order, and that of the file, `data`,
+    behind them."""
+
+    def __init__(self, schema: pa.Schema, data: str = DATA) -> None:
+        encoders = ((_column_encoder(field.name, field.type), field.type) for field in schema)
+        self._columns = [(encode, encode(pa.nulls(1, type))[0]) for encode, type in encoders]
+        self._data = _Feature(data, "bytes")
+
+    def heads(self, table: pa.Table, sizes: Iterable[int]) -> list[bytes]:
+        """For each row what stands in its record before the file, which has `size` bytes: nothing follows that."""
+        columns = [
+            [null] * table.num_rows if column.null_count == table.num_rows else encode(column)
+            for (encode, null), column in zip(self._columns, table.columns, strict=True)
+        ]
+        heads = []
+        for size, *entries in zip(sizes, *columns, strict=True):
+            entries.append(self._data.head_of_bytes(size))
+            features = b"".join(entries)
+            heads.append(b"\x0a" + varint(len(features) + size) + features)
+        return heads
+
+
+class _Feature:
+    """What stands in a record before the values of one column."""
+
+    def __init__(self, name: str, kind: Kind) -> None:
+        self._name = _delimited(1, name.encode())
+        self._tag = bytes([_LIST_OF_KIND[kind] << 3 | _LENGTH])
+        self.head_of_list = lru_cache(_HEADS_KEPT)(self._head_of_list)
+        self.head_of_one = lru_cache(_HEADS_KEPT)(self.head_of_bytes)
+
+    def _head_of_list(self, size: int) -> bytes:
+        """Of a list that takes `size` bytes, with the tags of its values."""
+        of_list = self._tag + varint(size)
+        feature = b"\x12" + varint(len(of_list) + size) + of_list
+        return b"\x0a" + varint(len(self._name) + len(feature) + size) + self._name + feature
+
+    def head_of_bytes(self, size: int) -> bytes:
+        """Of a list of one value of `size` bytes."""
+        value = b"\x0a" + varint(size)
+        return self._head_of_list(len(value) + size) + value
+
+
+_ColumnEncoder = Callable[[pa.ChunkedArray], "list[bytes]"]
+
+
+def _column_encoder(name: str, type: pa.DataType) -> _ColumnEncoder:
+    wanted = feature_kind(type)
+    feature = _Feature(name, wanted.kind)
+    if wanted.is_list:
+        of_values = {"bytes": _byte_values, "int64": _int_values, "float": _float_values}[wanted.kind]
+
+        def lists(column: pa.ChunkedArray) -> list[bytes]:
+            encoded = [of_values(value or ()) for value in column.to_pylist()]
+            return [feature.head_of_list(len(each)) + each for each in encoded]
+
+        return lists
+    if wanted.kind == "bytes":
+        to_bytes = _bytes_of(type)
+        head = feature.head_of_one
+
+        def texts(column: pa.ChunkedArray) -> list[bytes]:
+            found = [b"" if value is None else to_bytes(value) for value in values(column)]
+            return [head(len(value)) + value for value in found]
+
+        return texts
+    if wanted.kind == "int64":
+
+        @lru_cache(_HEADS_KEPT)
+        def number(value: int | None) -> bytes:
+            packed = _int_values((value,))
+            return feature.head_of_list(len(packed)) + packed
+
+        return lambda column: [number(value) for value in column.to_pylist()]
+    head_of_float = feature.head_of_list(len(_float_values((0.0,))))
+    return lambda column: [head_of_float + _float_values((value,)) for value in column.to_pylist()]
+
+
+def _bytes_of(type: pa.DataType) -> Callable[[Any], bytes]:
+    """How a value of this type becomes bytes."""
+    if pa.types.is_dictionary(type):
+        type = type.value_type
+    if _is_text(type):
+        return str.encode
+    if _is_bytes(type):
+        return bytes
+    return _json if pa.types.is_nested(type) else _text
+
+
+def _json(value: Any) -> bytes:
+    return to_json(value)
+
+
+def _text(value: Any) -> bytes:
+    """As JSON has it, without the quotes; nothing that is written so has a character that JSON would escape."""
+    return value.encode() if isinstance(value, str) else to_json(value).strip(b'"')
+
+
+def _byte_values(found: Iterable[Any]) -> bytes:
+    encoded = [(value.encode() if isinstance(value, str) else value) or b"" for value in found]
+    return b"".join(_delimited(1, value) for value in encoded)
+
+
+def _int_values(found: Iterable[int | None]) -> bytes:
+    packed = b"".join([varint((value or 0) & _64_BITS) for value in found])
+    return _delimited(1, packed) if packed else b""
+
+
+def _float_values(found: Iterable[float | None]) -> bytes:
+    numbers = [_NAN if value is None else value for value in found]
+    if not numbers:
+        return b""
+    try:
+        packed = struct.pack(f"<{len(numbers)}f", *numbers)
+    except OverflowError:  # more than float32 can hold, which is infinity to it
+        packed = b"".join(map(_float32, numbers))
+    return _delimited(1, packed)
+
+
+def _float32(value: float) -> bytes:
+    try:
+        return struct.pack("<f", value)
+    except OverflowError:
+        return struct.pack("<f", float("inf") if value > 0 else float("-inf"))
+
+
+def _delimited(field: int, value: bytes) -> bytes:
+    return bytes([field << 3 | _LENGTH]) + varint(len(value)) + value
+
+
+def varint(value: int) -> bytes:
+    """7 bits in each byte, the lowest first; the high bit says that there is more."""
+    if value < 0x80:
+        return bytes((value,))
+    found = bytearray()
+    while value >= 0x80:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+# --- reading back ---
+
+
+def parse(record: bytes) -> dict[str, list[Any]]:
+    """The values of every feature of a record, in its order: bytes, int or float. Raises ValueError if it is none."""
+    read = reader_of(record)
+    found: dict[str, list[Any]] = {}
+    for name, start, stop in features(read, len(record)):
+        found[name] = _values(read, start, stop)
+    return found
+
+
+def reader_of(record: bytes) -> Read:
+    return lambda offset, size: record[offset : offset + size]
+
+
+def features(read: Read, size: int) -> Iterator[tuple[str, int, int]]:
+    """Name of each feature of a record of `size` bytes, and from where to where it goes. Reads nothing of their values.
+
+    Raises ValueError for what is no record.
+    """
+    for number, wire, start, stop in _fields(read, 0, size):
+        if (number, wire) != (1, _LENGTH):
+            continue
+        for inner, inner_wire, entry, entry_stop in _fields(read, start, stop):
+            if (inner, inner_wire) != (1, _LENGTH):
+                continue
+            name, feature = "", (entry, entry)  # as protobuf takes a map entry that lacks one
+            for part, part_wire, value, value_stop in _fields(read, entry, entry_stop):
+                if (part, part_wire) == (1, _LENGTH):
+                    name = read(value, value_stop - value).decode()
+                elif (part, part_wire) == (2, _LENGTH):
+                    feature = value, value_stop
+            yield name, *feature
+
+
+def bytes_value(read: Read, start: int, stop: int) -> tuple[int, int]:
+    """From where to where the one value of a feature of bytes goes. Raises ValueError if it has not exactly one."""
+    found = []
+    for number, wire, inner, inner_stop in _fields(read, start, stop):
+        if (number, wire) == (_LIST_OF_KIND["bytes"], _LENGTH):
+            inside = _fields(read, inner, inner_stop)
+            found += [(value, end) for field, kind, value, end in inside if (field, kind) == (1, _LENGTH)]
+    if len(found) != 1:
+        raise ValueError(f"a feature of {len(found)} values, where one was to be")
+    return found[0]
+
+
+def _values(read: Read, start: int, stop: int) -> list[Any]:
+    found: list[Any] = []
+    for number, wire, inner, inner_stop in _fields(read, start, stop):
+        if wire == _LENGTH and (kind := _KIND_OF_LIST.get(number)) is not None:
+            for field, how, value, end in _fields(read, inner, inner_stop):
+                if field == 1:
+                    found += _of_kind(kind, how, read(value, end - value))
+    return found
+
+
+def _of_kind(kind: Kind, wire: int, value: bytes) -> Sequence[Any]:
+    """The values in a field of a list; numbers may be packed or stand alone."""
+    if kind == "bytes" and wire == _LENGTH:
+        return [value]
+    if kind == "float" and (wire == _FIXED32 or (wire == _LENGTH and len(value) % 4 == 0)):
+        return struct.unpack(f"<{len(value) // 4}f", value)
+    if kind == "int64" and wire in (_VARINT, _LENGTH):
+        read, place, numbers = reader_of(value), 0, []
+        while place < len(value):
+            number, place = _varint(read, place, len(value))
+            numbers.append(number - (1 << 64) if number >> 63 else number)
+        return numbers
+    raise ValueError(f"a value of wire type {wire} in a list of {kind}")
+
+
+def _fields(read: Read, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    """Number and wire type of each field, and from where to where its value goes."""
+    while start < stop:
+        tag, start = _varint(read, start, stop)
+        wire, end = tag & 7, start
+        if wire == _VARINT:
+            _, end = _varint(read, start, stop)
+        elif wire == _LENGTH:
+            size, start = _varint(read, start, stop)
+            end = start + size
+        elif wire in (_FIXED32, _FIXED64):
+            end = start + (4 if wire == _FIXED32 else 8)
+        else:
+            raise ValueError(f"wire type {wire} at byte {start}")
+        if end > stop or tag >> 3 == 0:
+            raise ValueError(f"no field of a record at byte {start}")
+        yield tag >> 3, wire, start, end
+        start = end
+
+
+def _varint(read: Read, start: int, stop: int) -> tuple[int, int]:
+    """The number that begins at `start`, and where it ends."""
+    value = 0
+    for index, byte in enumerate(read(start, min(10, stop - start))):
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value & _64_BITS, start + index + 1
+    raise ValueError(f"a number without an end at byte {start}")

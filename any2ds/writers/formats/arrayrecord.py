@@ -1,0 +1,90 @@
+"""Writes shards as ArrayRecord files of `tf.train.Example`, which Grain reads in any order."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from any2ds.config.options import OutputOptions
+from any2ds.core.bodies.stored import StoredSample
+from any2ds.core.errors import DamagedShard, OptionError, words_of
+from any2ds.core.metadata import MetadataTable
+from any2ds.writers.formats._example import reader_of
+from any2ds.writers.formats._records import ExampleWriter, stored_sample
+
+if sys.platform == "win32":
+    raise OptionError("arrayrecord needs Linux or macOS: its library is not to be had for Windows; tfrecord is")
+
+from array_record.python.array_record_module import ArrayRecordReader
+from array_record.python.array_record_module import ArrayRecordWriter as _Writer
+
+_OPTIONS = "group_size:1,uncompressed"  # each record can be had by itself; media are compressed already
+_ONE_BY_ONE = "readahead_buffer_size:0,max_parallelism:0"  # else each of many threads reads 16 MB ahead
+
+
+class ArrayrecordWriter(ExampleWriter):
+    extension = "arrayrecord"
+
+    def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
+        super().__init__(metadata, options.data_column)
+        self._path, self._count, self._closed = path, 0, False
+        self._file = _Writer(str(path), _OPTIONS)
+
+    def _put(self, head: bytes, size: int, chunks: Iterable[bytes | memoryview]) -> None:
+        """The library takes a record as a whole: twice its size is in memory for a moment."""
+        self._file.write(b"".join((head, *chunks)))
+        self._count += 1
+
+    def close(self) -> None:
+        """Raises OSError if the file has not got all its records: to the library, one badly closed is empty."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.flush()
+        finally:
+            self._file.close()
+        with _opened(self._path) as file:
+            count = file.num_records()
+        if count != self._count:
+            words = f"it has {count} records, and {self._count} were written"
+            raise OSError(errno.EIO, words, str(self._path))
+
+    @staticmethod
+    def read(path: Path) -> Iterator[StoredSample]:
+        try:
+            with path.open("rb"):  # the system's own word, if it says no; the library has none
+                pass
+        except OSError as error:
+            raise DamagedShard(words_of(error)) from error
+        with _opened(path) as file:
+            for _ in range(file.num_records()):
+                record: bytes = file.read()
+                yield stored_sample(reader_of(record), len(record))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The library's reader. Raises DamagedShard for what cannot be opened, or be read inside of the block.
+
+    The library has hashes of everything and knows its end: of files cut or garbled in 20 000 ways none was read as
+    another one, and none took the process with it. What it cannot open has no records; it says why
+    when it is closed.
+    """
+    try:
+        file = ArrayRecordReader(str(path), _ONE_BY_ONE)
+        try:
+            if not file.ok():
+                file.close()
+            yield file
+        finally:
+            file.close()
+    except (RuntimeError, IndexError) as error:
+        raise DamagedShard(words_of(error)) from error
+
+
+PART = ArrayrecordWriter

@@ -1,0 +1,171 @@
+"""Writes shards as parquet files that hold metadata and bytes together, failed rows with null bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from any2ds.config.options import OutputOptions
+from any2ds.core.bodies.stored import StoredBody, StoredSample
+from any2ds.core.errors import DamagedShard, words_of
+from any2ds.core.metadata import HASHES, MetadataTable
+from any2ds.core.types import Sample
+from any2ds.writers.formats import _huggingface
+
+DATA = pa.field("data", pa.binary())
+"""The column of the files, if it has no other name."""
+_NAME_OF_DATA = b"any2ds.data_column"  # in the metadata of the schema, if it has
+WITHOUT_FILES = {b"any2ds.files": b"none"}
+"""In the metadata of the schema of a table that holds no files, whatever its columns are."""
+THRIFTY = {"pre_buffer": False, "buffer_size": 1 << 20, "page_checksum_verification": True}
+"""How to open a file that may be big: else Arrow reads all row groups at once (1.1 GB for 1 GB)."""
+_ROWS_AT_ONCE = 64
+_UNIQUE = frozenset({"key", "url", *HASHES})  # columns whose values hardly repeat: a dictionary would hold them twice
+# Bytes of a page, looked at after each value: a file of this size or more has a page of its own, so that readers that
+# know the page index need not read its neighbours.
+_PAGE_BYTES = 1 << 16
+
+
+class ParquetWriter:
+    """A row group ends before it would hold more than `row_group_bytes` of files, which is what stays in memory."""
+
+    extension = "parquet"
+    holds_metadata = True
+    has_members = False
+    sidecars = ()
+
+    def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
+        self._metadata = metadata
+        self._has_paths = options.parquet_data != "binary"
+        own = options.data_column
+        self._field = DATA.with_type(_huggingface.STORAGE if self._has_paths else DATA.type).with_name(own)
+        schema, names = metadata.schema_in_sight.append(self._field), metadata.schema_in_sight.names
+        if self._has_paths:
+            schema = _huggingface.with_feature(schema, own, options.parquet_data)
+        if own != DATA.name:
+            schema = schema.with_metadata({**(schema.metadata or {}), _NAME_OF_DATA: own})
+        self._file = pq.ParquetWriter(
+            path,
+            schema,
+            # Media are compressed already; trying again costs time and saves nothing.
+            compression={**dict.fromkeys(names, "snappy"), own: "none", f"{own}.bytes": "none"},
+            use_dictionary=[name for name in names if name not in _UNIQUE],
+            write_statistics=names,  # the first and the last image in the order of their bytes are of no use
+            write_page_index=True,
+            data_page_size=_PAGE_BYTES,
+            write_batch_size=1,
+            sorting_columns=[pq.SortingColumn(names.index("key"))],
+        )
+        self._row_group_bytes = options.row_group_bytes
+        self._start = 0  # first row of the metadata that is not in a row group yet
+        self._data: dict[int, tuple[int, list[bytes]]] = {}  # row -> size and content
+        self._paths: dict[int, str] = {}
+        self.held = 0
+
+    def write(self, sample: Sample) -> None:
+        body = sample.body
+        if body is None:
+            return
+        row = len(self._metadata) - 1
+        size = body.size + self._metadata.added
+        if self.held and self.held + size > self._row_group_bytes:
+            self._write_group(row)
+        self._data[row] = body.size, [bytes(chunk) for chunk in body.chunks()]
+        if self._has_paths:
+            self._paths[row] = f"{sample.key}.{sample.ext}"
+        self.held += size
+        if self.held >= self._row_group_bytes:
+            self.flush()
+
+    def close(self) -> None:
+        with self._file:
+            self.flush()
+
+    def flush(self) -> None:
+        self._write_group(len(self._metadata))
+
+    def _write_group(self, stop: int) -> None:
+        """The rows up to `stop`, if there are any."""
+        rows = range(self._start, stop)
+        if rows:
+            data = self._column(rows)
+            self._file.write_table(self._metadata.table_in_sight(rows.start, stop).append_column(self._field, data))
+        self._start = stop
+        self.held = 0
+
+    def _column(self, rows: range) -> pa.Array:
+        """The files of these rows, which are let go of: each is copied once, into the memory that Arrow writes from."""
+        is_there = pa.array([row in self._data for row in rows], pa.bool_())
+        found = [self._data.pop(row, (0, [])) for row in rows]
+        ends = pa.array(accumulate((size for size, _ in found), initial=0), pa.int32())
+        content = pa.py_buffer(b"".join(chunk for _, chunks in found for chunk in chunks))
+        data = pa.Array.from_buffers(pa.binary(), len(rows), [is_there.buffers()[1], ends.buffers()[1], content])
+        if not self._has_paths:
+            return data
+        paths = pa.array([self._paths.pop(row, None) for row in rows], pa.string())
+        return pa.StructArray.from_arrays([data, paths], fields=list(_huggingface.STORAGE), mask=pc.invert(is_there))
+
+    @staticmethod
+    def read(path: Path) -> Iterator[StoredSample]:
+        try:
+            with pq.ParquetFile(path, **THRIFTY) as file:
+                schema = file.schema_arrow
+                bodies = body_columns(schema)
+                ext = "ext" if data_column(schema) and not _is_named_as_files(schema) else None
+                columns = ["key", *bodies, *([ext] if ext else [])]
+                if missing := sorted(set(columns) - set(schema.names)):
+                    raise DamagedShard(f"it has no column {', '.join(missing)}")
+                for group in range(file.num_row_groups):  # else a batch has rows of several, and their files
+                    for rows in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=columns):
+                        yield from _samples(rows, bodies, ext)
+        except DamagedShard:
+            raise
+        except Exception as error:  # of Arrow and of the system, whatever garbled bytes lead to
+            raise DamagedShard(words_of(error)) from error
+
+
+def data_column(schema: pa.Schema) -> str | None:
+    """The column of the files in a parquet shard of ours; None if it is none."""
+    if DATA.name in schema.names:
+        return str(DATA.name)
+    found = str((schema.metadata or {}).get(_NAME_OF_DATA, b""), "utf-8", "replace")
+    return found if found in schema.names else None
+
+
+def _is_named_as_files(schema: pa.Schema) -> bool:
+    """Whether the name of the column of files is their extension, as in shards of other tools."""
+    return "ext" not in schema.names and DATA.name not in schema.names
+
+
+def body_columns(schema: pa.Schema) -> list[str]:
+    """The columns of files in a parquet shard; in those of others they are called as the files' extension."""
+    if WITHOUT_FILES.items() <= (schema.metadata or {}).items():
+        return []
+    if (own := data_column(schema)) is not None:
+        return [own]
+    return [field.name for field in schema if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)]
+
+
+def _samples(rows: pa.RecordBatch, bodies: list[str], ext: str | None) -> Iterator[StoredSample]:
+    keys = rows.column("key").to_pylist()
+    exts = rows.column(ext).to_pylist() if ext else [None] * len(keys)
+    columns = {name: _plain(rows.column(name)) for name in bodies}
+    for row, (key, own) in enumerate(zip(keys, exts, strict=True)):
+        members = {own if ext else name: column[row] for name, column in columns.items() if column[row].is_valid}
+        if members:
+            if not all(isinstance(name, str) for name in (key, *members)):
+                raise DamagedShard("a file without its key or extension")
+            yield StoredSample(key, {name: StoredBody.of(value.as_py()) for name, value in members.items()})
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """The bytes of a column of files."""
+    return column.field("bytes") if pa.types.is_struct(column.type) else column
+
+
+PART = ParquetWriter

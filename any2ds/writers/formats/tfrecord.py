@@ -1,0 +1,141 @@
+"""Writes shards as TFRecord files of `tf.train.Example`, and reads them, without TensorFlow.
+
+A record is its length (8 bytes, little-endian), the masked CRC32C of that, the data, and the masked CRC32C of the data
+(tensorflow/core/lib/io/record_writer.h). Nothing marks the end of a file, and a file without records is empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, cast
+
+from google_crc32c import extend, value
+
+from any2ds.config.options import OutputOptions
+from any2ds.core.bodies.stored import StoredSample
+from any2ds.core.errors import DamagedShard, words_of
+from any2ds.core.metadata import MetadataTable
+from any2ds.writers.formats._example import reader_of
+from any2ds.writers.formats._records import ExampleWriter, stored_sample
+
+_PIECE = 1 << 20  # bytes read at once
+_IN_MEMORY = 16 << 20  # bytes of a record up to which it is read as a whole
+_LENGTH, _CRC, _HEADER = struct.Struct("<Q"), struct.Struct("<I"), struct.Struct("<QI")
+_GZIP = b"\x1f\x8b"
+
+
+class TfrecordWriter(ExampleWriter):
+    extension = "tfrecord"
+
+    def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
+        super().__init__(metadata, options.data_column)
+        self._raw = path.open("wb", buffering=1 << 18)
+        self._file: IO[bytes] = self._raw
+        if options.tfrecord_compression == "gzip":  # without name and time: same samples, same bytes
+            self._file = cast(IO[bytes], gzip.GzipFile("", "wb", compresslevel=6, fileobj=self._raw, mtime=0))
+
+    def _put(self, head: bytes, size: int, chunks: Iterable[bytes | memoryview]) -> None:
+        write = self._file.write
+        length = _LENGTH.pack(len(head) + size)
+        write(length + masked(value(length)) + head)
+        crc = value(head)
+        for chunk in chunks:
+            crc = extend(crc, chunk if isinstance(chunk, bytes) else bytes(chunk))
+            write(chunk)
+        write(masked(crc))
+
+    def close(self) -> None:
+        with self._raw, self._file:
+            self.flush()
+
+    @staticmethod
+    def read(path: Path) -> Iterator[StoredSample]:
+        """A file that ends between two records is a shorter one: nobody can tell."""
+        try:
+            with path.open("rb") as raw, _records_in(raw) as records:
+                for read, size in records:
+                    yield stored_sample(read, size)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DamagedShard(words_of(error)) from error
+
+
+def masked(crc: int) -> bytes:
+    """A CRC as it is stored: turned and moved, because a CRC of what has CRCs in it tells little."""
+    return _CRC.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+_Record = tuple[Callable[[int, int], bytes], int]  # reads in it; its size in bytes
+
+
+@contextlib.contextmanager
+def _records_in(raw: IO[bytes]) -> Iterator[Iterator[_Record]]:
+    start = raw.read(_HEADER.size)
+    raw.seek(0)
+    # The first length may begin as a gzip file does; its CRC does not.
+    if start[:2] == _GZIP and masked(value(start[:8])) != start[8:]:
+        with gzip.GzipFile(fileobj=raw, mode="rb") as stream:
+            yield _records(cast(IO[bytes], stream), None)
+    else:
+        yield _records(raw, os.fstat(raw.fileno()).st_size)
+
+
+def _records(stream: IO[bytes], size: int | None) -> Iterator[_Record]:
+    """The records of a file of `size` bytes, in which one can seek; else (None) large ones wait in a temporary file.
+
+    Each can be read until the next is asked for.
+    """
+    at = 0
+    while header := stream.read(_HEADER.size):
+        length, _ = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, None)
+        if masked(value(header[:8])) != header[8:]:
+            raise DamagedShard(f"no record begins at byte {at}, or its length is garbled")
+        start, stop = at + _HEADER.size, at + _HEADER.size + length
+        if size is not None and stop + _CRC.size > size:
+            raise DamagedShard(f"the record at byte {at} has {length} bytes, and the file ends at {size}")
+        if length <= _IN_MEMORY:
+            record = stream.read(length)
+            _check(len(record) == length and masked(value(record)) == stream.read(_CRC.size), at)
+            yield reader_of(record), length
+        elif size is not None:
+            _check(_crc_of(stream, length) == stream.read(_CRC.size), at)
+            yield _reader_in(stream, start), length
+            stream.seek(stop + _CRC.size)
+        else:
+            with tempfile.TemporaryFile(prefix="any2ds-") as waiting:
+                _check(_crc_of(stream, length, waiting) == stream.read(_CRC.size), at)
+                yield _reader_in(waiting, 0), length
+        at = stop + _CRC.size
+
+
+def _check(is_right: bool, at: int) -> None:
+    if not is_right:
+        raise DamagedShard(f"the record at byte {at} is garbled, or the file ends in it")
+
+
+def _crc_of(stream: IO[bytes], length: int, copy: IO[bytes] | None = None) -> bytes:
+    """The masked CRC of the next `length` bytes, or of what there is of them; they are written to `copy`."""
+    crc = 0
+    while length and (piece := stream.read(min(length, _PIECE))):
+        crc = extend(crc, piece)
+        length -= len(piece)
+        if copy is not None:
+            copy.write(piece)
+    return masked(crc)
+
+
+def _reader_in(file: IO[bytes], start: int) -> Callable[[int, int], bytes]:
+    def read(offset: int, size: int) -> bytes:
+        file.seek(start + offset)
+        return file.read(size)
+
+    return read
+
+
+PART = TfrecordWriter

@@ -1,0 +1,133 @@
+"""Writes shards as tar files in the order that webdataset reads: all members of a sample side by side."""
+
+from __future__ import annotations
+
+import tarfile
+from array import array
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from any2ds.config.options import OutputOptions
+from any2ds.core.bodies.stored import StoredBody, StoredSample
+from any2ds.core.errors import DamagedShard, words_of
+from any2ds.core.metadata import MetadataTable
+from any2ds.core.types import Sample
+from any2ds.writers.formats import _tarindex
+from any2ds.writers.formats._members import in_samples, members
+
+_BLOCK = 512
+_ZEROS = bytes(_BLOCK)
+_NAME = 100  # bytes that the name field holds
+_MOST = 8**11  # sizes from here on need another notation
+
+# POSIX.1-1988 ustar. What never changes: owner 0, mode 0644 and time 0, so that the same samples give the same bytes.
+_OWNER = b"0000644\x00" + 2 * b"0000000\x00"
+_TIME = b"00000000000\x00"
+_REST = (b"0" + bytes(100) + b"ustar\x0000").ljust(_BLOCK - 156, b"\x00")
+_FIXED_SUM = sum(_OWNER) + sum(_TIME) + sum(_REST) + 8 * ord(" ")
+
+
+class WebdatasetWriter:
+    extension = "tar"
+    holds_metadata = False
+    has_members = True
+    sidecars = (_tarindex.END,)
+    held = 0
+
+    def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
+        self._metadata = metadata
+        self._file = path.open("wb", buffering=1 << 18)
+        self._index_path = _tarindex.path_of(path)
+        self._index = array("Q")
+        self._at = 0  # bytes written
+
+    def write(self, sample: Sample) -> None:
+        write, at = self._file.write, self._at
+        self._index.append(at)
+        for name, size, chunks in members(sample, self._metadata):
+            at += write(header(name, size)) + size
+            for chunk in chunks:
+                write(chunk)
+            if left := size % _BLOCK:
+                at += write(_ZEROS[left:])
+        self._at = at
+
+    def flush(self) -> None:
+        """Nothing is held."""
+
+    def close(self) -> None:
+        with self._file as file:
+            file.write(2 * _ZEROS)
+            file.write(bytes(-file.tell() % tarfile.RECORDSIZE))
+        self._index.append(self._at)
+        self._index_path.write_bytes(_tarindex.pack(self._index))
+
+    @staticmethod
+    def make_sidecars(path: Path) -> Mapping[str, bytes]:
+        return {_tarindex.END: _tarindex.index_of(path)}
+
+    @staticmethod
+    def read(path: Path) -> Iterator[StoredSample]:
+        try:
+            with path.open("rb") as data, tarfile.open(path, "r:") as tar:
+                yield from in_samples(_stored(data, tar))
+        except DamagedShard:
+            raise
+        except Exception as error:  # tarfile has no one kind for what it trips over in garbled headers
+            raise DamagedShard(words_of(error)) from error
+
+
+def _stored(data: BinaryIO, tar: tarfile.TarFile) -> Iterator[tuple[str, StoredBody]]:
+    """The files in `tar`, also where it was made by others; their bytes are read from `data`, which is open twice, so
+    that bodies and headers do not drop each other's read-ahead."""
+    end = 0
+    kept: list[tarfile.TarInfo] = vars(tar)["members"]  # each member, which would be 30 MB for 10 000 samples
+    while (member := tar.next()) is not None:
+        if tar.offset <= end or member.size < 0:  # tarfile would go round and round
+            raise DamagedShard(f"the header of a member at byte {end} is garbled")
+        end = tar.offset
+        kept.clear()
+        if member.isfile():
+            yield member.name, _body(data, tar, member)
+    _check_end(data, tar.offset)
+
+
+def _body(data: BinaryIO, tar: tarfile.TarFile, member: tarfile.TarInfo) -> StoredBody:
+    start, sparse = member.offset_data, member.sparse is not None
+
+    def read_at(offset: int, size: int) -> bytes:
+        if sparse and (whole := tar.extractfile(member)):
+            with whole:
+                whole.seek(offset)
+                return whole.read(size)
+        data.seek(start + offset)
+        return data.read(size)
+
+    return StoredBody(member.size, read_at)
+
+
+def _check_end(data: BinaryIO, offset: int) -> None:
+    """tarfile takes a header that is none, and a file that just stops, for the end. That is two blocks of zeros, with
+    more of them as padding."""
+    data.seek(offset)
+    if data.read(2 * _BLOCK) != 2 * _ZEROS:
+        raise DamagedShard(f"it does not go on at byte {offset} as a tar file does")
+    while padding := data.read(1 << 20):
+        if padding.count(0) != len(padding):
+            raise DamagedShard(f"there is more behind its end at byte {offset}")
+
+
+def header(name: str, size: int) -> bytes:
+    """The block before a member; `tarfile` makes the rare one with a long name or a size of 8 GiB and more."""
+    encoded = name.encode()
+    if len(encoded) > _NAME or size >= _MOST:
+        info = tarfile.TarInfo(name)
+        info.size = size
+        return info.tobuf(tarfile.PAX_FORMAT)
+    digits = b"%011o\x00" % size
+    checksum = b"%06o\x00 " % (_FIXED_SUM + sum(encoded) + sum(digits))
+    return b"".join((encoded.ljust(_NAME, b"\x00"), _OWNER, digits, _TIME, checksum, _REST))
+
+
+PART = WebdatasetWriter

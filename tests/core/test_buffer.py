@@ -1,0 +1,88 @@
+"""Bodies keep their bytes wherever they lie, and give back memory, disk and descriptors."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from any2ds.core.bodies.buffer import Body, Buffer
+
+
+def body_of(buffer: Buffer, data: bytes, chunk: int = 1000) -> Body:
+    receiving = buffer.receive()
+    for start in range(0, len(data), chunk):
+        receiving.write(data[start : start + chunk])
+    return receiving.finish()
+
+
+@given(st.lists(st.tuples(st.binary(max_size=3000), st.integers(1, 700)), max_size=20), st.integers(100, 20_000))
+def test_bodies_are_whole_and_memory_is_bounded_whatever_arrives(arrivals: list[tuple[bytes, int]], limit: int) -> None:
+    buffer = Buffer(limit, 4)
+    bodies = []
+    for data, chunk in arrivals:
+        body = body_of(buffer, data, chunk)
+        if buffer.used > buffer.half:
+            body.spill()
+        assert buffer.used <= limit
+        bodies.append(body)
+    assert [body.read() for body in bodies] == [data for data, _ in arrivals]
+    assert [b"".join(body.chunks()) for body in bodies] == [data for data, _ in arrivals]
+    assert [body.head() for body in bodies] == [data for data, _ in arrivals]
+    for body in bodies:
+        body.release()
+    assert buffer.used == 0
+    buffer.close()
+
+
+def test_bodies_that_arrive_at_once_do_not_mix() -> None:
+    buffer = Buffer(1000, 10)
+    contents = [bytes([n]) * 5000 for n in range(10)]
+    arriving = [buffer.receive() for _ in contents]
+    for start in range(0, 5000, 100):
+        for receiving, content in zip(arriving, contents, strict=True):
+            receiving.write(content[start : start + 100])
+    assert [receiving.finish().read() for receiving in arriving] == contents
+    buffer.close()
+
+
+def test_ten_thousand_waiting_bodies_take_few_descriptors_and_none_is_left() -> None:
+    before = len(os.listdir("/dev/fd"))
+    buffer = Buffer(1000, 1)
+    bodies = [body_of(buffer, b"x" * 2000) for _ in range(10_000)]
+    assert len(os.listdir("/dev/fd")) - before < 5
+    random.Random(0).shuffle(bodies)
+    for body in bodies:
+        body.release()
+    buffer.close()
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_disk_is_used_again_when_nobody_waits(tmp_path: Path) -> None:
+    buffer = Buffer(1000, 1, str(tmp_path))
+    free = os.statvfs(tmp_path).f_bavail
+    for _ in range(300):
+        body_of(buffer, b"y" * 1_000_000, 100_000).release()
+    used = (free - os.statvfs(tmp_path).f_bavail) * os.statvfs(tmp_path).f_frsize
+    assert used < 200_000_000
+    buffer.close()
+
+
+def test_a_body_of_many_segments_is_read_back() -> None:
+    buffer = Buffer(1 << 20, 1)
+    data = random.Random(1).randbytes(1 << 20) * 130
+    body = body_of(buffer, data, 1 << 18)
+    assert body.size == len(data)
+    assert body.read() == data
+    body.release()
+    buffer.close()
+
+
+def test_a_released_body_cannot_be_read() -> None:
+    body = body_of(Buffer(1000, 1), b"z" * 10)
+    body.release()
+    body.release()
+    with pytest.raises(ValueError, match="released"):
+        body.read()

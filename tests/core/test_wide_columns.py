@@ -1,0 +1,151 @@
+"""Further files, and whatever else is large in the metadata, take no memory for as long as a shard is being made."""
+
+import tracemalloc
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from any2ds import download, retry, verify
+from any2ds.core import wide_columns
+from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.metadata import MetadataTable
+from any2ds.core.types import Row, Sample
+from any2ds.core.wide_columns import WideColumns
+from any2ds.testing.server import serve
+
+TYPES = {"text": pa.string(), "npy": pa.binary(), "scores": pa.list_(pa.float64())}
+STEP = """
+import any2ds
+
+@any2ds.transform(members=("npy", "txt"), columns={"words": str, "scores": list[float], "size": int})
+def beside(sample):
+    name = sample.data.decode()
+    if name == "3":
+        return None
+    sample = sample.with_fields(words=name * 900, scores=[float(name)] * 100, size=len(name))
+    return sample.with_member("npy", name.encode() * 1000).with_member("txt", f"text {name}".encode())
+"""
+ROWS = 23
+
+
+def fields(number: int) -> dict[str, Any]:
+    return {
+        "text": None if number % 7 == 3 else str(number) * 50,
+        "npy": None if number % 5 == 2 else bytes([number % 256]) * 200,
+        "scores": [number + 0.5] * (number % 4),
+    }
+
+
+@pytest.mark.parametrize("held", [1, 1000, 8 << 20])
+def test_any_rows_can_be_read_back_wherever_they_are(
+    tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wide_columns, "_HELD", held)
+    monkeypatch.setattr(wide_columns, "_AT_ONCE", 3 * held)
+    with closing(WideColumns(TYPES, tmp_path)) as columns:
+        for count in range(60):
+            for start, stop in ((0, count), (count // 3, count), (count // 3, count // 2), (count, count)):
+                found = columns.columns(start, stop)
+                assert list(found) == list(TYPES)
+                for name, type in TYPES.items():
+                    assert found[name].type == type
+                    assert found[name].to_pylist() == [fields(number)[name] for number in range(start, stop)]
+            pieces = list(columns.pieces())
+            assert [number for piece in pieces for number in piece] == list(range(count))
+            assert len(pieces) <= count or not count
+            columns.add(fields(count))
+        assert (len(list(columns.pieces())) > 1) == (held < 8 << 20)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
+    rows = pa.table({"url": ["u"] * 100})
+    metadata = MetadataTable(rows, (), {"npy": pa.binary()}, has_members=False, folder=tmp_path)
+    tracemalloc.start()
+    try:
+        with closing(metadata):
+            before = pa.total_allocated_bytes()
+            for number in range(100):
+                body = StoredBody.of(bytes([number]) * (1 << 20))
+                sample = Sample(Row(0, number, f"{number:04d}", "u"), body, "txt", {"status": "success"})
+                metadata.add(Sample(sample.row, body, "txt", sample.fields, beside={"npy": body}))
+                assert metadata.added == 1 << 20
+            sizes = [sum(map(len, piece["npy"].to_pylist())) for piece in metadata.pieces()]
+            assert sum(sizes) == 100 << 20
+            assert max(sizes) <= 64 << 20
+            assert pa.total_allocated_bytes() - before < 90 << 20  # the last piece is there still
+    finally:
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert most < 150 << 20  # a piece, and its values that this test has looked at
+
+
+@pytest.mark.parametrize("output_format", ["parquet", "tfrecord", "dummy", "webdataset"])
+def test_what_waits_in_a_file_makes_no_difference(
+    tmp_path: Path, output_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    media = tmp_path / "media"
+    media.mkdir()
+    for number in range(ROWS):
+        (media / f"{number}.bin").write_bytes(str(number).encode())
+    (tmp_path / "steps.py").write_text(STEP, encoding="utf-8")
+
+    def made(name: str, url: Callable[[str], str]) -> dict[str, list[dict[str, Any]]]:
+        download(
+            [{"url": url(f"{number}.bin")} for number in range(ROWS)],
+            output_folder=tmp_path / name,
+            output_format=output_format,
+            metadata_format="parquet,csv,jsonl",
+            number_sample_per_shard=12,
+            distributor="inline",
+            transform=f"{tmp_path}/steps.py:beside",
+            quiet=True,
+        )
+        assert verify(tmp_path / name, quiet=True).ok
+        return told(tmp_path / name)
+
+    with serve(media) as server:
+        whole = made("whole", server.url)
+        monkeypatch.setattr(wide_columns, "_HELD", 5000)
+        monkeypatch.setattr(wide_columns, "_AT_ONCE", 9000)
+        found = made("in-pieces", server.url)
+        assert found == whole
+        stored = {row["key"]: row for row in found["parquet"] if row["status"] == "success"}
+        assert len(stored) == ROWS - 1
+        assert [row["words"] for row in stored.values()] == [str(n) * 900 for n in range(ROWS) if n != 3]
+        if output_format != "webdataset":
+            assert [row["npy"] for row in stored.values()] == [str(n).encode() * 1000 for n in range(ROWS) if n != 3]
+        # What is made again has the same columns, from the file of before and from what has come.
+        (media / "5.bin").rename(media / "away.bin")
+        download_again = made("retried", server.url)
+        assert [row["status"] for row in download_again["parquet"]].count("failed_to_download") == 1
+        (media / "away.bin").rename(media / "5.bin")
+        retry(tmp_path / "retried", codes="all", distributor="inline", quiet=True)
+        assert verify(tmp_path / "retried", quiet=True).ok
+        again = told(tmp_path / "retried")["parquet"]
+        assert [bare(row) for row in again] == [bare(row) for row in whole["parquet"]]
+
+
+def told(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """What the metadata say, by format."""
+    parquet = [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    lines = [orjson.loads(line) for path in sorted(folder.glob("0*.jsonl")) for line in path.read_bytes().splitlines()]
+    tables = [pyarrow.csv.read_csv(path).to_pylist() for path in sorted(folder.glob("0*.csv"))]
+    assert len(parquet) == len(lines) == sum(map(len, tables)) == ROWS
+    return {
+        "parquet": [bare(row) for row in parquet],
+        "jsonl": [bare(row) for row in lines],
+        "csv": [bare(row) for table in tables for row in table],
+    }
+
+
+def bare(row: dict[str, Any]) -> dict[str, Any]:
+    """Without what is another in each run."""
+    return {name: value for name, value in row.items() if name not in ("last_modified", "etag", "attempts")}

@@ -1,0 +1,162 @@
+"""What is in a dataset, as it is told: from Python, on a terminal, in a pipe."""
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from any2ds import UsageError, download, inspect
+from any2ds.dataset.inspect import show
+from any2ds.testing.server import Server, serve
+
+EVIL = "\x1b[31mred\x07 \u202egnp"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    media = tmp_path_factory.mktemp("media")
+    for n in range(6):
+        (media / f"{n}.bin").write_bytes(b"x" * (10 + n))
+    with serve(media) as running:
+        yield running
+
+
+@pytest.fixture
+def out(server: Server, tmp_path: Path) -> Path:
+    rows = [{"url": server.url(f"{n}.bin"), "caption": f"{EVIL} {n}", "n": n} for n in range(10)]
+    download(
+        rows,
+        output_folder=tmp_path / "out",
+        output_format="webdataset",
+        caption_col="caption",
+        save_additional_columns="n",
+        number_sample_per_shard=4,
+        distributor="inline",
+        quiet=True,
+    )
+    return tmp_path / "out"
+
+
+def shown(overview: Any) -> str:
+    stream = io.StringIO()
+    show(overview, stream)
+    return stream.getvalue()
+
+
+def test_the_figures_of_a_dataset(out: Path) -> None:
+    found = inspect(out)
+    assert (found.shards, found.rows, found.successes, found.failed, found.duplicates) == (3, 10, 6, 4, 0)
+    assert (found.bytes_stored, found.outcomes) == (75, {"success": 6, "http_404": 4})
+    assert found.columns["n"] == "int64"
+    assert (found.sizes["smallest"], found.sizes["largest"]) == (10, 15)
+    assert sum(found.mime_types.values()) == 6
+    assert [sample["key"] for sample in found.samples] == ["000000", "000001", "000002", "000003", "000011"]
+    assert (found.missing, found.unfinished, found.unreadable, found.problems) == ((), 0, 0, ())
+    assert json.loads(json.dumps(found.to_json()))["rows"] == 10
+    said = shown(found)
+    for words in ("3 finished", "10: 6 stored (60.0%), 4 failed", "75 bytes, 12 bytes on average", "n int64", "404"):
+        assert words in said
+
+
+def test_nothing_of_a_list_reaches_the_terminal_raw(out: Path) -> None:
+    stats = json.loads((out / "00000_stats.json").read_text())
+    stats["status_dict"] = {"success": 4, f"bad {EVIL}\n": 1}
+    (out / "00000_stats.json").write_text(json.dumps(stats))
+    said = shown(inspect(out))
+    assert "\\x1b[31mred\\x07 \\u202egnp" in said
+    assert all(char.isprintable() or char == "\n" for char in said)
+
+
+def test_what_is_missing_or_broken_is_told_and_the_rest_is_shown(out: Path) -> None:
+    for file in ("00001_stats.json", "00001.tar", "00001.tar.idx", "00001.parquet"):
+        (out / file).unlink()
+    (out / "00000_stats.json").write_text("{")
+    (out / "00002.parquet").write_text("no")
+    run = json.loads((out / ".any2ds/run").read_text())
+    run["lists"] = [{"first_shard": 0, "rows": 18, "shards": 5, "files": [{"path": "https://u:secret@host/urls.txt"}]}]
+    (out / ".any2ds/run").write_text(json.dumps(run))
+    found = inspect(out)
+    assert (found.shards, found.missing, found.unreadable, found.rows) == (2, (1, 3, 4), 1, 2)
+    assert len(found.problems) == 2
+    said = shown(found)
+    assert "3 MISSING (1, 3-4)" in said
+    assert "https://host/urls.txt: 18 rows" in said
+    assert "secret" not in said + json.dumps(found.to_json())
+    assert "problem: 00000_stats.json" in said
+
+
+def test_no_samples_are_no_problem(out: Path) -> None:
+    found = inspect(out, samples=0)
+    assert (found.samples, found.problems, len(found.looked_into)) == ((), (), 3)
+    assert (sum(found.mime_types.values()), found.sizes["largest"]) == (6, 15)
+
+
+def test_the_average_is_of_files_whose_size_is_known(out: Path) -> None:
+    stats = json.loads((out / "00000_stats.json").read_text())
+    known = 75 - stats.pop("bytes")
+    (out / "00000_stats.json").write_text(json.dumps(stats))
+    found = inspect(out)
+    assert (found.bytes_stored, found.files_measured) == (known, 6 - stats["successes"])
+    assert f"{known // found.files_measured} bytes on average (of {found.files_measured} files" in shown(found)
+
+
+def test_a_folder_of_img2dataset(tmp_path: Path) -> None:
+    table = pa.table({"url": ["http://127.0.0.1/0"], "key": ["000000000"], "status": ["success"], "width": [3]})
+    pq.write_table(table.append_column("jpg", pa.array([b"x"], pa.binary())), tmp_path / "00000.parquet")
+    figures = {"count": 2, "successes": 1, "failed_to_download": 1, "failed_to_resize": 0, "duration": 1.5}
+    times = {"start_time": 1.7e9, "end_time": 1e300, "status_dict": {"success": 1, "<urlopen error timed out>": 1}}
+    (tmp_path / "00000_stats.json").write_text(json.dumps({**figures, **times}))
+    found = inspect(tmp_path)
+    assert (found.made_by, found.output_format) == ("img2dataset or any2dataset", "parquet")
+    assert (found.rows, found.failed, found.bytes_stored, found.started) == (2, 1, None, None)
+    assert found.samples == ({"key": "000000000", "status": "success", "url": "http://127.0.0.1/0"},)
+    assert "<urlopen error timed out>" in shown(found)
+
+
+def test_many_shards_are_looked_at_in_a_moment(out: Path) -> None:
+    stats = (out / "00000_stats.json").read_text()
+    for n in range(3, 3000):
+        (out / f"{n:05d}_stats.json").write_text(stats.replace('"shard_id": 0', f'"shard_id": {n}'))
+    found = inspect(out)
+    assert (found.shards, found.rows) == (3000, 4 * 2999 + 2)
+    assert found.samples
+
+
+def test_a_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no dataset"):
+        inspect(tmp_path)
+
+
+def test_it_fits_a_terminal_of_80_columns(out: Path) -> None:
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "any2ds", "inspect", str(out)]
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
+    ran = subprocess.Popen(command, stdout=slave, stderr=subprocess.PIPE, env=environment, text=True)
+    os.close(slave)
+    said = b""
+    while True:
+        try:
+            piece = os.read(master, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not piece:
+            break
+        said += piece
+    os.close(master)
+    assert ran.communicate(timeout=100)[1] == ""
+    assert ran.returncode == 0
+    plain = said.decode()
+    for code in ("\x1b[1m", "\x1b[0m", "\x1b[2m", "\x1b[3m", "\x1b[33m"):
+        plain = plain.replace(code, "")
+    assert "\x1b" not in plain
+    assert "\x07" not in plain
+    assert max(len(line.rstrip("\r\n")) for line in plain.splitlines()) <= 80

@@ -1,0 +1,564 @@
+"""Rows that become several samples, or none, and files that are changed on the way: in every format, from outside."""
+
+import csv
+import hashlib
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import webdataset
+
+from any2ds import RunReport, download, inspect, retry, verify
+from any2ds.core.errors import OptionError, OutputError
+from any2ds.testing.records import examples
+from any2ds.testing.server import Server, serve
+
+# webdataset leaves the shards that it reads open.
+pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed file .*\.tar:ResourceWarning")
+
+FORMATS = ["webdataset", "parquet", "files", "tfrecord", "arrayrecord"]
+RECORDS = ("parquet", "tfrecord", "arrayrecord")
+
+# What becomes of a file is what it says itself.
+STEP = '''
+import any2ds
+
+@any2ds.transform(columns={"place": float}, members=("note.txt", "txt"))
+def follow(sample):
+    """Does what the file says."""
+    order, _, number = sample.data.decode().partition(" ")
+    if order == "parts":
+        parts = [sample.with_data(b"part %d" % n, "dat").with_fields(place=n / 2) for n in range(1, int(number))]
+        return [sample.with_fields(place=0.0), *parts]
+    if order == "mixed":
+        return [sample.failed("too_small", "4 x 4"), sample.with_data(b"good"), sample.filtered("dull")]
+    if order == "spoilt":
+        return [sample.filtered("dull"), sample.failed("too_small", "4 x 4")]
+    if order == "one":
+        return [sample.with_data(b"the only one")]
+    if order == "nothing":
+        return []
+    if order == "change":
+        return sample.with_data(b"changed").with_member("note.txt", b"a remark").with_member("txt", b"a text")
+    if order == "unwanted":
+        return None
+    if order == "broken":
+        raise ValueError("it cannot be done")
+    return sample
+'''
+
+ORDERS = [
+    *("keep 0", "parts 3", "change", "mixed", "unwanted"),
+    *("broken", "one", "nothing", "spoilt", "parts 12"),
+    *("late", "parts 2"),
+]
+PER_SHARD = 5
+SEED_OF_THE_LAST = 5  # with which `verify` reads the contents of the third shard alone
+
+
+class Kitchen:
+    """A list whose files say what is to become of them, a server for it, and a step that does it."""
+
+    def __init__(self, folder: Path, server: Server) -> None:
+        self.folder, self.server = folder, server
+        self.out = folder / "out"
+
+    def serves(self, number: int, order: str) -> None:
+        (self.folder / "media" / f"{number}.bin").write_text(order)
+
+    def rows(self, count: int = len(ORDERS)) -> pa.Table:
+        numbers = range(count)
+        urls = [self.server.url(f"{n}.bin") for n in numbers]
+        return pa.table({"url": urls, "caption": [f"größe {n}" for n in numbers], "number": list(numbers)})
+
+    def download(self, rows: pa.Table | None = None, **options: Any) -> RunReport:
+        how = {
+            "caption_col": "caption",
+            "save_additional_columns": "number",
+            "output_format": "webdataset",
+            "number_sample_per_shard": PER_SHARD,
+            "transform": f"{self.folder / 'step.py'}:follow",
+            "distributor": "inline",
+            "quiet": True,
+        }
+        return download(self.rows() if rows is None else rows, output_folder=self.out, **{**how, **options})
+
+    def retry(self, **options: Any) -> RunReport:
+        return retry(self.out, **{"distributor": "inline", "quiet": True, **options})
+
+    def metadata(self) -> list[dict[str, Any]]:
+        tables = [pq.read_table(path) for path in sorted(self.out.glob("0*.parquet"))]
+        return [{name: row[name] for name in row if name != "data"} for table in tables for row in table.to_pylist()]
+
+    def stats(self) -> list[dict[str, Any]]:
+        return [json.loads(path.read_bytes()) for path in sorted(self.out.glob("*_stats.json"))]
+
+    def data(self) -> dict[str, dict[str, bytes]]:
+        """Key -> members, as the readers of each format find them, in their order."""
+        found: dict[str, dict[str, bytes]] = {}
+        for path in sorted(self.out.glob("0*")):
+            if path.suffix == ".tar":
+                dataset = webdataset.WebDataset(str(path), shardshuffle=False, empty_check=False)
+                found |= {s["__key__"]: {e: s[e] for e in s if not e.startswith("__")} for s in dataset}
+            elif path.is_dir():
+                for file in sorted(path.iterdir()):
+                    key, _, ext = file.name.partition(".")
+                    found.setdefault(key, {})[ext] = file.read_bytes()
+            elif path.suffix in (".tfrecord", ".arrayrecord"):
+                found |= {e["key"][0].decode(): {e["ext"][0].decode(): e["data"][0]} for e in examples(path)}
+            elif path.suffix == ".parquet" and "data" in pq.read_schema(path).names:
+                rows = pq.read_table(path, columns=["key", "ext", "data"]).to_pylist()
+                found |= {row["key"]: {row["ext"]: row["data"]} for row in rows if row["data"] is not None}
+        return found
+
+    def files(self) -> dict[str, bytes]:
+        """Those that are stored."""
+        return {
+            key: next(content for ext, content in members.items() if ext in ("flat", "dat"))
+            for key, members in self.data().items()
+        }
+
+    def expect_right(self) -> None:
+        """Each sample of the metadata is stored, others are not, and all figures are those of rows, or of samples."""
+        rows = self.metadata()
+        stored = [row for row in rows if row["status"] == "success"]
+        files = self.files()
+        assert list(files) == [row["key"] for row in stored]
+        for row in stored:
+            expected = row["bytes"] if row["stored_bytes"] is None else row["stored_bytes"]
+            assert len(files[row["key"]]) == expected
+        report = verify(self.out, quiet=True)
+        assert [str(found) for found in report.findings] == []
+        assert (report.rows, report.samples) == (len({row["number"] for row in rows}), len(stored))
+        listed = json.loads((self.out / ".any2ds/shards").read_bytes())
+        assert (listed["count"], listed["nsamples"]) == (report.rows, report.samples)
+        assert sum(stats["bytes"] for stats in self.stats()) == listed["bytes"] == sum(map(len, files.values()))
+
+
+@pytest.fixture
+def kitchen(tmp_path: Path) -> Iterator[Kitchen]:
+    """Row 10 fails at first, and is `parts 3` then."""
+    (tmp_path / "step.py").write_text(STEP)
+    (tmp_path / "media").mkdir()
+    with serve(tmp_path / "media", {"10.bin": ["503", "ok"]}) as server:
+        kitchen = Kitchen(tmp_path, server)
+        for number, order in enumerate(ORDERS):
+            kitchen.serves(number, "parts 3" if order == "late" else order)
+        yield kitchen
+
+
+def key(number: int) -> str:
+    return f"{number // PER_SHARD:05d}{number % PER_SHARD}"
+
+
+def parts(number: int, count: int) -> list[str]:
+    return [f"{key(number)}_{part:04d}" for part in range(count)]
+
+
+KEYS = [
+    *([key(0)], parts(1, 3), [key(2)], parts(3, 3), [key(4)]),
+    *([key(5)], parts(6, 1), [key(7)], parts(8, 2), parts(9, 12)),
+    *([key(10)], parts(11, 2)),
+]
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_row_becomes_several_samples_or_none(kitchen: Kitchen, output_format: str) -> None:
+    report = kitchen.download(output_format=output_format, metadata_format="csv,jsonl")
+    assert (report.count, report.successes, report.samples) == (12, 7, 21)
+    assert (report.failed_to_download, report.failed_to_subsample, report.filtered) == (1, 1, 3)
+    assert report.status_dict == {"success": 7, "filtered": 3, "transform_error": 1, "http_503": 1}
+    rows = kitchen.metadata()
+    assert [row["key"] for row in rows] == [key for keys in KEYS for key in keys]
+    for row in rows:
+        number = row["number"]
+        assert row["caption"] == f"größe {number}"
+        assert row["key"] in KEYS[number]
+        if number != 10:  # hash and size are those of what arrived, whatever has become of it
+            order = ORDERS[number].encode()
+            assert (row["bytes"], row["md5"]) == (len(order), hashlib.md5(order).hexdigest())
+    told = {row["key"]: row for row in rows}
+    outcomes = [(told[key]["status"], told[key]["error_code"], told[key]["error_message"]) for key in parts(3, 3)]
+    assert outcomes == [
+        ("failed_to_subsample", "too_small", "4 x 4"),
+        ("success", None, None),
+        ("filtered", None, "dull"),
+    ]
+    assert told[key(5)]["error_message"] == "ValueError: it cannot be done"
+    assert [told[key]["stored_bytes"] for key in [key(0), *parts(1, 3)]] == [None, None, 6, 6]
+    assert [told[key]["ext"] for key in parts(1, 3)] == ["flat", "dat", "dat"]
+    assert [told[key]["place"] for key in parts(9, 3)] == [0.0, 0.5, 1.0]
+    files = kitchen.files()
+    assert [files[key] for key in parts(1, 3)] == [b"parts 3", b"part 1", b"part 2"]
+    assert (files[key(0)], files[key(2)], files[f"{key(6)}_0000"]) == (b"keep 0", b"changed", b"the only one")
+    kitchen.expect_right()
+    for shard in ("00000", "00001", "00002"):
+        names = [row["key"] for row in rows if row["key"].startswith(shard)]
+        lines = [json.loads(line) for line in (kitchen.out / f"{shard}.jsonl").read_text("utf-8").splitlines()]
+        assert [line["key"] for line in lines] == names
+        with (kitchen.out / f"{shard}.csv").open(encoding="utf-8", newline="") as file:
+            assert [line["key"] for line in csv.DictReader(file)] == names
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_further_files_of_a_sample_lie_beside_it_or_are_columns(kitchen: Kitchen, output_format: str) -> None:
+    kitchen.download(output_format=output_format)
+    row = next(row for row in kitchen.metadata() if row["key"] == key(2))
+    if output_format in RECORDS:
+        assert (row["note_txt"], row["txt"]) == ("a remark", "a text")
+        return
+    members = dict(kitchen.data()[key(2)])
+    assert json.loads(members.pop("json")) == row
+    assert members == {
+        "flat": b"changed",
+        "note.txt": b"a remark",
+        "text.txt": b"a text",  # because the caption has the name
+        "txt": "größe 2".encode(),
+    }
+
+
+def test_text_of_a_sample_without_caption_is_its_txt(kitchen: Kitchen) -> None:
+    kitchen.download(kitchen.rows().select(["url", "number"]), caption_col=None)
+    members = kitchen.data()[key(2)]
+    assert members["txt"] == b"a text"
+    assert "text.txt" not in members
+    kitchen.expect_right()
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_row_that_is_retried_becomes_several_samples(kitchen: Kitchen, output_format: str) -> None:
+    kitchen.download(output_format=output_format)
+    before = kitchen.files()
+    report = kitchen.retry()
+    assert (report.count, report.successes, report.samples) == (1, 1, 3)
+    after = kitchen.files()
+    assert [key for key in after if key not in before] == parts(10, 3)
+    assert [after[key] for key in parts(10, 3)] == [b"parts 3", b"part 1", b"part 2"]
+    assert {key: after[key] for key in before} == before
+    told = [row for row in kitchen.metadata() if row["number"] == 10]
+    assert [(row["key"], row["attempts"], row["place"]) for row in told] == [
+        (key, 2, place) for key, place in zip(parts(10, 3), (0.0, 0.5, 1.0), strict=True)
+    ]
+    kitchen.expect_right()
+    assert kitchen.retry().count == 0
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_row_that_had_several_samples_is_retried_as_one(kitchen: Kitchen, output_format: str) -> None:
+    """One that is stored is never tried again, whatever became of its other samples."""
+    kitchen.serves(8, "spoilt the other way")
+    (kitchen.folder / "step.py").write_text(STEP.replace('[sample.filtered("dull"), sample.failed', "[sample.failed"))
+    kitchen.download(output_format=output_format)
+    assert [row["error_code"] for row in kitchen.metadata() if row["number"] == 8] == ["too_small"]
+    before = kitchen.files()
+    kitchen.serves(8, "parts 4")
+    kitchen.serves(3, "keep 3")
+    kitchen.serves(5, "one")
+    report = kitchen.retry(codes="too_small,transform_error")
+    assert (report.count, report.successes, report.samples) == (2, 2, 5)
+    after = kitchen.files()
+    assert [key for key in after if key not in before] == [*parts(5, 1), *parts(8, 4)]
+    assert {key: after[key] for key in before} == before
+    kitchen.expect_right()
+    shown = inspect(kitchen.out)
+    assert (shown.rows, shown.successes, shown.stored) == (12, 9, 26)
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "tfrecord"])
+def test_several_samples_that_failed_make_way_for_one(kitchen: Kitchen, output_format: str) -> None:
+    order = '[sample.filtered("dull"), sample.failed("too_small", "4 x 4")]'
+    (kitchen.folder / "step.py").write_text(STEP.replace(order, '[sample.failed("too_small", n) for n in "123"]'))
+    kitchen.download(output_format=output_format)
+    assert [row["key"] for row in kitchen.metadata() if row["number"] == 8] == parts(8, 3)
+    kitchen.serves(8, "keep 8")
+    assert kitchen.retry(codes="too_small").successes == 1
+    assert [row["key"] for row in kitchen.metadata() if row["number"] == 8] == [key(8)]
+    kitchen.expect_right()
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "files"])
+def test_a_list_that_grows_goes_on_behind_rows_with_several_samples(kitchen: Kitchen, output_format: str) -> None:
+    kitchen.download(kitchen.rows(9), output_format=output_format)
+    before = kitchen.files()
+    report = kitchen.download(output_format=output_format)
+    assert (report.shards, report.count) == (2, 1 + 2)  # the short one gets a row, and there is another one
+    after = kitchen.files()
+    assert {key: after[key] for key in before} == before
+    assert [key for key in after if key not in before] == [*parts(9, 12), *parts(11, 2)]
+    kitchen.expect_right()
+    assert kitchen.download(output_format=output_format).shards == 0
+    (kitchen.out / "00001_stats.json").unlink()
+    assert kitchen.download(output_format=output_format).samples == 13
+    kitchen.expect_right()
+
+
+def test_shards_without_a_fingerprint_are_compared_by_the_rows_of_their_samples(kitchen: Kitchen) -> None:
+    kitchen.download()
+    for path in kitchen.out.glob("*_stats.json"):
+        stats = json.loads(path.read_bytes())
+        del stats["urls_sha256"]
+        path.write_text(json.dumps(stats))
+    assert kitchen.download(pa.concat_tables([kitchen.rows(), kitchen.rows(3)])).count == 3
+    assert len(kitchen.metadata()) == sum(map(len, KEYS)) + 1 + 3 + 1
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet"])
+def test_each_row_with_the_same_url_gets_all_samples(kitchen: Kitchen, output_format: str) -> None:
+    rows = pa.concat_tables([kitchen.rows(2), kitchen.rows(2).slice(1), kitchen.rows(2)])
+    report = kitchen.download(rows, output_format=output_format)
+    assert (report.count, report.successes, report.samples) == (5, 5, 2 + 3 * 3)
+    assert kitchen.server.counts == {"0.bin": 1, "1.bin": 1}
+    files = kitchen.files()
+    for number in (1, 2, 4):
+        assert [files[key] for key in parts(number, 3)] == [b"parts 3", b"part 1", b"part 2"]
+    assert verify(kitchen.out, quiet=True).ok
+
+
+def test_a_duplicate_names_the_row_that_has_the_samples(kitchen: Kitchen) -> None:
+    rows = pa.concat_tables([kitchen.rows(2), kitchen.rows(2)])
+    report = kitchen.download(rows, dedupe="run")
+    assert (report.successes, report.samples, report.duplicates) == (2, 4, 2)
+    assert [row["duplicate_of"] for row in kitchen.metadata()] == [None] * 4 + [key(0), key(1)]
+    assert verify(kitchen.out, quiet=True).ok
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "files"])
+def test_more_than_ten_thousand_samples_of_a_row_are_in_order(kitchen: Kitchen, output_format: str) -> None:
+    kitchen.serves(0, "parts 10001")
+    kitchen.download(kitchen.rows(2), output_format=output_format, fsync=False)
+    keys = [row["key"] for row in kitchen.metadata()]
+    assert keys[:2] == ["000000_00000", "000000_00001"]
+    assert keys[10_000:] == ["000000_10000", *parts(1, 3)]
+    assert keys == sorted(keys)
+    assert verify(kitchen.out, quiet=True).ok
+
+
+def test_tfds_is_told_the_number_of_samples(kitchen: Kitchen) -> None:
+    kitchen.download(output_format="tfrecord")
+    info = json.loads((kitchen.out / "dataset_info.json").read_bytes())
+    assert info["splits"][0]["shardLengths"] == ["6", "13", "2"]
+
+
+def test_rows_and_samples_are_told_apart(kitchen: Kitchen, capsys: pytest.CaptureFixture[str]) -> None:
+    kitchen.download(quiet=False)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "12 rows, 7 stored as 21 samples, 2 failed" in said
+    shown = inspect(kitchen.out)
+    assert (shown.rows, shown.successes, shown.stored, shown.failed, shown.filtered) == (12, 7, 21, 2, 3)
+    assert shown.files_measured == 21
+    assert shown.sizes["largest"] == len(b"the only one")
+    assert sum(shown.mime_types.values()) == 21
+
+
+def test_nothing_is_stored_where_the_format_stores_nothing(kitchen: Kitchen) -> None:
+    report = kitchen.download(output_format="dummy")
+    assert (report.successes, report.samples) == (7, 21)
+    assert kitchen.retry().samples == 3
+    assert verify(kitchen.out, quiet=True).ok
+
+
+# --- what verify finds ---
+
+
+def edited(path: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    """The table with other rows."""
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    change(rows)
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+
+
+def found(kitchen: Kitchen, **options: Any) -> Mapping[str, str]:
+    """Kind -> words, of all findings."""
+    report = verify(kitchen.out, quiet=True, **options)
+    words: dict[str, str] = {}
+    for one in report.findings:
+        words[one.kind] = f"{words.get(one.kind, '')}{one.words}\n"
+    return words
+
+
+def rename(rows: list[dict[str, Any]], was: str, now: str) -> None:
+    next(row for row in rows if row["key"] == was)["key"] = now
+
+
+def test_verify_finds_a_sample_that_is_missing_among_those_of_a_row(kitchen: Kitchen) -> None:
+    kitchen.download()
+
+    def drop(rows: list[dict[str, Any]]) -> None:
+        del rows[[row["key"] for row in rows].index(f"{key(1)}_0001")]
+
+    edited(kitchen.out / "00000.parquet", drop)
+    words = found(kitchen)
+    assert f"the samples of a row are not numbered one by one from 0 on: {key(1)}_0002" in words["keys"]
+    assert f"in the data, but no success in the metadata: {key(1)}_0001" in words["samples"]
+    assert "samples is 6, but the metadata has 5" in words["stats"]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "words"),
+    [
+        (f"{key(1)}_0001", key(1), "the key of a row beside those of its samples"),
+        (f"{key(1)}_0002", f"{key(1)}_0007", "not numbered one by one"),
+        (f"{key(1)}_0002", f"{key(1)}_2", "not numbered one by one"),
+        (key(0), f"{key(0)}_x", "not numbered one by one"),
+        (key(2), key(3), "not the key of its place"),
+    ],
+)
+def test_verify_finds_keys_that_are_not_those_of_samples(kitchen: Kitchen, was: str, now: str, words: str) -> None:
+    kitchen.download()
+    edited(kitchen.out / "00000.parquet", lambda rows: rename(rows, was, now))
+    assert words in found(kitchen)["keys"]
+
+
+def test_verify_compares_stored_bytes_with_sizes(kitchen: Kitchen) -> None:
+    kitchen.download()
+
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[2]["stored_bytes"] += 1
+
+    edited(kitchen.out / "00000.parquet", change)
+    words = found(kitchen)
+    assert f"its file has not the size that is in the metadata: {key(1)}_0001" in words["samples"]
+    assert "bytes is" in words["stats"]
+
+
+@pytest.mark.parametrize("name", ["samples", "filtered", "successes"])
+def test_verify_compares_the_figures_of_rows_and_samples(kitchen: Kitchen, name: str) -> None:
+    kitchen.download()
+    path = kitchen.out / "00000_stats.json"
+    stats = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**stats, name: stats[name] + 1}))
+    assert f"{name} is {stats[name] + 1}, but the metadata has {stats[name]}" in found(kitchen)["stats"]
+
+
+def test_verify_counts_rows_where_it_reads_no_contents(kitchen: Kitchen) -> None:
+    kitchen.download()
+    of_another = {"sample": 1, "seed": SEED_OF_THE_LAST}
+    assert found(kitchen, **of_another) == {}
+
+    def drop(rows: list[dict[str, Any]]) -> None:
+        del rows[-1]
+
+    edited(kitchen.out / "00000.parquet", drop)
+    assert "count is 5, but the metadata has 4" in found(kitchen, **of_another)["stats"]
+
+
+@pytest.mark.parametrize("content", [b"keep 0", b"parts 3", b"part 1"])
+def test_verify_notices_a_byte_in_files_that_are_as_they_came_and_in_others(kitchen: Kitchen, content: bytes) -> None:
+    kitchen.download()
+    path = kitchen.out / "00000.tar"
+    with tarfile.open(path) as tar:
+        member = next(m for m in tar if m.name.endswith((".flat", ".dat")) and tar.extractfile(m).read() == content)  # type: ignore[union-attr]
+    whole = bytearray(path.read_bytes())
+    whole[member.offset_data] ^= 1
+    path.write_bytes(whole)
+    report = verify(kitchen.out, quiet=True)
+    assert [found.kind for found in report.findings] == ["hash"]
+    assert not any("changed on the way" in note for note in report.notes)
+
+
+def test_verify_says_where_a_dataset_has_no_checksum_of_changed_files(kitchen: Kitchen) -> None:
+    """As one that was made before there were any."""
+    kitchen.download()
+    for path in kitchen.out.glob("*.parquet"):
+        table = pq.read_table(path)
+        index = table.schema.get_field_index("stored_crc32")
+        pq.write_table(table.set_column(index, "stored_crc32", pa.nulls(len(table), pa.int64())), path)
+    report = verify(kitchen.out, quiet=True)
+    assert any(note.startswith("17 files were changed on the way") for note in report.notes)
+
+
+def test_what_verify_puts_back_is_made_again(kitchen: Kitchen) -> None:
+    kitchen.download()
+    before = kitchen.files()
+    edited(kitchen.out / "00001.parquet", lambda rows: rename(rows, f"{key(9)}_0003", f"{key(9)}_9"))
+    assert verify(kitchen.out, quiet=True, repair=True).repaired == (1,)
+    assert kitchen.download().samples == 13
+    assert kitchen.files() == before
+    kitchen.expect_right()
+
+
+# --- datasets from before there were steps ---
+
+
+def make_old(out: Path) -> None:
+    """The dataset as an earlier version left it, which had no options for this."""
+    run = json.loads((out / ".any2ds/run").read_bytes())
+    kept = ("output_format", "number_sample_per_shard", "oom_shard_count", "caption_col", "compute_md5", "dedupe")
+    kept += ("save_additional_columns", "metadata_format", "file_ext", "url_col", "disable_all_reencoding")
+    run["options"] = {name: run["options"][name] for name in kept if name in run["options"]}
+    run["options"]["disable_all_reencoding"] = False  # which changed nothing then
+    (out / ".any2ds/run").write_text(json.dumps(run))
+    for path in out.glob("*_stats.json"):
+        stats = json.loads(path.read_bytes())
+        path.write_text(
+            json.dumps({name: stats[name] for name in stats.keys() - {"samples", "filtered", "not_processed"}})
+        )
+
+
+def test_a_dataset_from_before_there_were_steps_is_gone_on_with_without_any(kitchen: Kitchen) -> None:
+    options = {"transform": None, "disable_all_reencoding": True}
+    kitchen.download(**options)
+    make_old(kitchen.out)
+    assert verify(kitchen.out, quiet=True, repair=True).notes == ()
+    assert inspect(kitchen.out).stored == 11
+    assert kitchen.retry().successes == 1
+    assert "stored_bytes" not in kitchen.metadata()[0]
+    assert verify(kitchen.out, quiet=True).ok
+    assert kitchen.download(**options).shards == 0
+    with pytest.raises(OutputError, match="disable_all_reencoding was True, now False"):
+        kitchen.download(transform=None)
+
+
+def test_a_column_of_the_list_cannot_be_called_as_one_of_a_step(kitchen: Kitchen) -> None:
+    rows = kitchen.rows().append_column("place", pa.array(["here"] * len(ORDERS)))
+    with pytest.raises(OptionError, match="place"):
+        kitchen.download(rows, save_additional_columns="number,place")
+    assert not kitchen.out.exists()
+
+
+def test_counts_add_up_over_processes(kitchen: Kitchen) -> None:
+    report = kitchen.download(distributor="multiprocessing", processes_count=2)
+    assert (report.count, report.successes, report.samples) == (12, 7, 21)
+    assert Counter(row["status"] for row in kitchen.metadata()) == {
+        "success": 21,
+        "failed_to_subsample": 3,
+        "failed_to_download": 1,
+        "filtered": 4,
+    }
+    kitchen.expect_right()
+
+
+ROW_STEP = """
+import any2ds
+
+
+def clean(sample):
+    return sample.with_data(f"{sample.caption} {(sample.row.extra or {}).get('n')}".encode(), "data.txt")
+"""
+
+
+@pytest.mark.parametrize("dedupe", ["shard", "run"])
+def test_rows_with_one_url_share_what_steps_make_of_it_only_if_steps_see_the_same(tmp_path: Path, dedupe: str) -> None:
+    (tmp_path / "step.py").write_text(ROW_STEP)
+    rows = [("a", 1), ("b", 1), ("a", 1), ("a", 2)]
+    report = download(
+        [{"url": "data:,x", "text": text, "n": n} for text, n in rows],
+        output_folder=tmp_path / "out",
+        caption_col="text",
+        save_additional_columns="n",
+        transform=f"{tmp_path}/step.py:clean",
+        dedupe=dedupe,
+        distributor="inline",
+        quiet=True,
+    )
+    assert (report.successes, report.duplicates) == ((4, 0) if dedupe == "shard" else (3, 1))
+    stored = {path.name[:9]: path.read_text() for path in (tmp_path / "out" / "00000").glob("*.data.txt")}
+    expected = {f"{n:09d}": f"{text} {number}" for n, (text, number) in enumerate(rows)}
+    assert stored == {key: value for key, value in expected.items() if dedupe == "shard" or key != "000000002"}

@@ -1,0 +1,504 @@
+"""Rows with the same URL: how often a server is asked, and what each row gets."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import tarfile
+import threading
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from any2ds.config.options import Config, OutputOptions
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.errors import OptionError, OutputError
+from any2ds.core.layout import Layout
+from any2ds.core.types import DUPLICATE, Progress, Sample, ShardReport, release
+from any2ds.fetch.urls import normalize
+from any2ds.readers.dedupe import SeenUrls, mark_duplicates, repeated
+from any2ds.readers.plan import plan
+from any2ds.testing.folder import files_in
+from any2ds.testing.server import serve
+from any2ds.worker.shard import OpenShard
+from any2ds.worker.worker import ShardWorker
+from any2ds.worker.workshop import Workshop
+from any2ds.writers.formats.webdataset import WebdatasetWriter
+
+Download = Callable[..., Any]
+
+
+@pytest.fixture
+def media(tmp_path: Path) -> Path:
+    folder = tmp_path / "media"
+    folder.mkdir()
+    for n in range(10):
+        (folder / str(n)).write_bytes(b"\x01file %d" % n)
+    return folder
+
+
+def metadata(out: Path) -> list[dict[str, Any]]:
+    return [row for path in sorted(out.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def stats(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(out.glob("*_stats.json"))]
+
+
+def stored(out: Path, output_format: str) -> dict[str, bytes]:
+    """Key -> file, of all shards."""
+    found: dict[str, bytes] = {}
+    if output_format == "parquet":
+        return {row["key"]: row["data"] for row in metadata(out) if row["data"] is not None}
+    for path in sorted(out.iterdir()):
+        if path.suffix == ".tar":
+            with tarfile.open(path) as tar:
+                found.update({m.name: tar.extractfile(m).read() for m in tar})  # type: ignore[union-attr]
+        elif path.is_dir():
+            found.update({file.name: file.read_bytes() for file in path.iterdir()})
+    return {name.partition(".")[0]: data for name, data in found.items() if name.endswith(".flat")}
+
+
+# --- within a shard ---
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "files", "parquet"])
+def test_a_url_is_fetched_once_in_a_shard_and_stored_for_each_row(
+    media: Path, tmp_path: Path, fetched: Download, output_format: str
+) -> None:
+    picks = [3, 1, 3, 3, 2, 1, 3, 0, 0, 3]  # shards of four rows
+    with serve(media) as server:
+        rows = pa.table(
+            {
+                "url": [server.url(str(pick)) for pick in picks],
+                "caption": [f"caption {n}" for n in range(10)],
+                "number": list(range(10)),
+            }
+        )
+        report = fetched(
+            rows,
+            output_format=output_format,
+            number_sample_per_shard=4,
+            caption_col="caption",
+            save_additional_columns="number",
+            compute_hash="sha256",
+        )
+    assert server.counts == {"3": 3, "1": 2, "2": 1, "0": 2}
+    assert (report.successes, report.count, report.duplicates) == (10, 10, 0)
+    out = tmp_path / "out"
+    keys = [f"{n // 4:05d}{n % 4}" for n in range(10)]
+    contents = [(media / str(pick)).read_bytes() for pick in picks]
+    assert stored(out, output_format) == dict(zip(keys, contents, strict=True))
+    found = metadata(out)
+    assert [row["key"] for row in found] == keys
+    assert [row["caption"] for row in found] == [f"caption {n}" for n in range(10)]
+    assert [row["number"] for row in found] == list(range(10))
+    assert [row["sha256"] for row in found] == [hashlib.sha256(content).hexdigest() for content in contents]
+    assert "duplicate_of" not in found[0]
+    assert [s["bytes"] for s in stats(out)] == [sum(map(len, contents[at : at + 4])) for at in (0, 4, 8)]
+    if output_format == "files":
+        described = json.loads((out / "00000" / "000003.json").read_text())
+        assert (described["key"], described["caption"], described["number"]) == ("000003", "caption 3", 3)
+
+
+def test_a_failure_is_told_for_each_row(media: Path, tmp_path: Path, fetched: Download) -> None:
+    with serve(media, {"gone": ["404"], "moody": ["503", "ok"]}) as server:
+        (media / "moody").write_bytes(b"\x01better")
+        names = ["gone", "moody", "gone", "moody"]
+        report = fetched([server.url(name) for name in names], retries=1)
+    assert server.counts == {"gone": 1, "moody": 2}
+    assert (report.successes, report.failed_to_download) == (2, 2)
+    assert report.status_dict == {"http_404": 2, "success": 2}
+    found = metadata(tmp_path / "out")
+    assert [row["error_code"] for row in found] == ["http_404", None, "http_404", None]
+    assert [row["attempts"] for row in found] == [1, 2, 1, 2]
+
+
+def test_none_fetches_each_row_for_itself(media: Path, tmp_path: Path, fetched: Download) -> None:
+    with serve(media) as server:
+        report = fetched([server.url("1")] * 5, dedupe="none")
+    assert server.counts["1"] == 5
+    assert report.successes == 5
+
+
+def test_an_unknown_way_is_refused(fetched: Download) -> None:
+    with pytest.raises(OptionError, match="one of shard, run, none"):
+        fetched(["http://a/b"], dedupe="runs")
+
+
+def test_copies_wait_for_their_turn_and_a_slow_row_for_its_copies(
+    media: Path, tmp_path: Path, fetched: Download
+) -> None:
+    """The first of each is fetched while an earlier row hangs, and copied when that is done."""
+    with serve(media, {"9": ["hold"]}) as server:
+
+        def release_when_the_others_are_there() -> None:
+            for name in ("1", "2"):
+                server.wait_for(name)
+            server.release()
+
+        waiting = threading.Thread(target=release_when_the_others_are_there)
+        waiting.start()
+        picks = [9, 1, 2, 1, 9, 2, 9]
+        fetched([server.url(str(pick)) for pick in picks])
+        waiting.join()
+    assert server.counts == {"9": 1, "1": 1, "2": 1}
+    assert list(stored(tmp_path / "out", "parquet").values()) == [(media / str(p)).read_bytes() for p in picks]
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "files", "parquet"])
+def test_many_copies_of_a_big_file_take_the_memory_of_few(tmp_path: Path, output_format: str) -> None:
+    (tmp_path / "media").mkdir()
+    (tmp_path / "media" / "big").write_bytes(b"\1" * 1_000_000)
+    with serve(tmp_path / "media") as server:
+        table = pa.table({"url": [server.url("big")] * 300})
+        tracemalloc.start()
+        events = worked(table, tmp_path / "out", output_format=output_format, max_buffered_bytes="4MB")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert server.counts["big"] == 1
+    assert [e.successes for e in events if isinstance(e, ShardReport)] == [300]
+    assert sum(e.bytes for e in events if isinstance(e, Progress)) == 300_000_000
+    assert peak < 30_000_000
+    assert {len(data) for data in stored(tmp_path / "out", output_format).values()} == {1_000_000}
+
+
+def worked(table: pa.Table, output: Path, **options: Any) -> list[Any]:
+    output.mkdir(exist_ok=True)
+    config = Config.from_options({"url_list": "-", "output_folder": output, **options})
+    jobs = plan(table.to_batches(), table.schema, config.output.number_sample_per_shard)
+    return list(ShardWorker(config.output, config.fetch)(jobs))
+
+
+class FailingWriter(WebdatasetWriter):
+    """A disk that is full after so many samples."""
+
+    room = 0
+
+    def write(self, sample: Sample) -> None:
+        if not self.room:
+            raise OSError("no space left")
+        self.room -= 1
+        super().write(sample)
+
+
+@pytest.mark.parametrize("limit", [1 << 10, 1 << 30])
+@pytest.mark.parametrize(
+    ("room", "parts"), [*((room, 1) for room in range(7)), *((room, 3) for room in (0, 1, 2, 4, 8, 11, 17, 18))]
+)
+def test_a_shard_that_is_given_up_gives_everything_back(tmp_path: Path, room: int, parts: int, limit: int) -> None:
+    """Whatever was written when it broke: bodies that wait, that are shared, and that are being written."""
+    buffer = Buffer(limit, 1)
+    shard, samples = shard_of(["a", "b", "a", "c", "b", "a"], tmp_path, buffer, room)
+    assert [sample.row.position for sample in samples] == [0, 1, 3]
+    failed = 0
+    for sample in [samples[2], samples[0], samples[1]]:
+        further = [replace(sample, body=buffer.hold(bytes(2000))) for _ in range(1, parts)]
+        of_row = [one.as_part(part, parts) for part, one in enumerate([sample, *further])] if parts > 1 else [sample]
+        if failed:
+            release(of_row)
+            continue
+        try:
+            shard.take(of_row)
+        except OSError:
+            failed += 1
+            shard.discard()
+    assert failed == (room < 6 * parts)
+    assert shard.complete == (room >= 6 * parts)
+    if shard.complete:  # as if publishing it failed
+        shard.discard()
+    assert buffer.used == 0
+    spool = buffer.spool
+    assert all(segment.live == 0 for segment in [spool._current, *spool._free] if segment)
+    buffer.close()
+
+
+def test_much_that_was_waiting_is_written_in_several_turns(tmp_path: Path) -> None:
+    buffer = Buffer(1 << 20, 1)
+    shard, samples = shard_of(["a"] * 200 + ["b"], tmp_path, buffer, room=1000, size=1_000_000)
+    assert shard.take([samples[0]]) is False
+    assert shard.take([samples[1]]) is True  # it waits
+    turns = 0
+    while not shard.go_on():
+        turns += 1
+        assert not shard.complete
+    assert shard.complete
+    assert 1 <= turns <= 4
+    shard.discard()
+    assert buffer.used == 0
+    buffer.close()
+
+
+def shard_of(
+    urls: list[str], folder: Path, buffer: Buffer, room: int, size: int = 2000
+) -> tuple[OpenShard, list[Sample]]:
+    """A shard, and the samples of the rows that it wants to be fetched, each of `size` bytes."""
+    table = pa.table({"url": urls})
+    (job,) = plan(table.to_batches(), table.schema, len(urls))
+    writer = type("Writer", (FailingWriter,), {"room": room})
+    shard = OpenShard(job, Workshop(Layout(len(urls), 5), OutputOptions(), (), writer, folder), buffer, fetch_once=True)
+    samples = []
+    for row in shard.rows():
+        receiving = buffer.receive()
+        receiving.write(b"x" * size)
+        samples.append(Sample(row, receiving.finish(), "bin", {"status": "success"}))
+    return shard, samples
+
+
+def test_a_shared_body_is_accounted_for_once_until_its_last_owner_is_done() -> None:
+    buffer = Buffer(1 << 20, 1)
+    receiving = buffer.receive()
+    receiving.write(b"x" * 1000)
+    body = receiving.finish()
+    body.share(2)
+    for _ in range(2):
+        body.release()
+        assert buffer.used == 1000
+        assert body.read() == b"x" * 1000
+    body.release()
+    assert buffer.used == 0
+    with pytest.raises(ValueError, match="released"):
+        body.read()
+
+
+# --- what is the same ---
+
+CHARACTERS = "ab#/ \té\u00a0\x1f\n"
+
+
+@given(st.lists(st.none() | st.text(CHARACTERS, max_size=4), max_size=30), st.integers(1, 10))
+@example([None, None, "", " ", "#a", "#b"], 1)
+def test_what_is_found_is_what_a_dict_finds(urls: list[str | None], size: int) -> None:
+    firsts: dict[str, int] = {}
+    expected = {}
+    for n, url in enumerate(urls):
+        sent = (url or "").strip(" \t\n\r\v\f").partition("#")[0]
+        if sent and firsts.setdefault(sent, n) != n:
+            expected[n] = firsts[sent]
+    assert repeated(pa.chunked_array([pa.array(urls, pa.string())])) == expected
+    seen = SeenUrls()
+    found = {}
+    for start in range(0, len(urls), size):
+        part = pa.array(urls[start : start + size], pa.string())
+        found.update({start + position: first for position, first in seen.look_up(part).items()})
+    assert found == expected
+
+
+expectations = st.sampled_from([None, "", " ", "aa", " AA", "b"])
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.text(CHARACTERS, max_size=3), expectations), max_size=30),
+    st.integers(1, 10),
+)
+@example([("a", "b"), ("a#b", None), ("ab", ""), ("a", "B")], 2)
+@example([(None, "b"), ("", "b"), (" #x", "b")], 2)
+def test_rows_that_expect_other_files_are_not_the_same(rows: list[tuple[str | None, str | None]], size: int) -> None:
+    firsts: dict[tuple[str, str], int] = {}
+    expected = {}
+    for n, (url, digest) in enumerate(rows):
+        sent = (url or "").strip(" \t\n\r\v\f").partition("#")[0]
+        same = sent, (digest or "").strip().lower()
+        if sent and firsts.setdefault(same, n) != n:
+            expected[n] = firsts[same]
+    urls = pa.array([url for url, _ in rows], pa.string())
+    hashes = pa.array([digest for _, digest in rows], pa.string())
+    assert repeated(pa.chunked_array([urls]), pa.chunked_array([hashes])) == expected
+    seen = SeenUrls()
+    found = {}
+    for start in range(0, len(rows), size):
+        parts = urls.slice(start, size), hashes.slice(start, size)
+        found.update({start + position: first for position, first in seen.look_up(*parts).items()})
+    assert found == expected
+
+
+@given(*[st.text("ab#/ \t\u00a0\x1f\n\x85é%", max_size=6)] * 2)
+def test_urls_that_count_as_the_same_are_sent_alike(one: str, two: str) -> None:
+    urls = [f"http://host/{one}".replace("/ ", "/"), f" http://host/{two}\t"]
+    if repeated(pa.array(urls)):
+        sent = [normalize(url) for url in urls]
+        assert [url.partition("#")[0] for url in sent if isinstance(url, str)] == [str(sent[0]).partition("#")[0]] * 2
+
+
+def test_many_urls_are_told_apart() -> None:
+    seen = SeenUrls()
+    count, part = 300_000, 7_000
+    for start in range(0, count, part):
+        assert seen.look_up(pa.array([f"http://host/{n}" for n in range(start, min(count, start + part))])) == {}
+    again = list(range(0, count, 1001))
+    assert seen.look_up(pa.array([f"http://host/{n}#x" for n in again])) == dict(enumerate(again))
+
+
+def test_memory_is_a_few_bytes_for_each_url() -> None:
+    count, part = 100_000, 2500
+    SeenUrls().look_up(pa.array(["http://host/"]))  # what this imports is not counted
+    seen = SeenUrls()
+    tracemalloc.start()
+    for start in range(0, count, part):
+        seen.look_up(pa.array([f"http://host/{n}" for n in range(start, start + part)]))
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 40 * count
+    assert peak < 60 * count
+
+
+# --- within a run ---
+
+
+def test_a_url_is_fetched_once_in_a_run_and_later_rows_point_at_the_first(
+    media: Path, tmp_path: Path, fetched: Download
+) -> None:
+    picks = [0, 1, 0, 2, 1, 0, 2, 0, 3, 3, 1, 4]  # shards of three rows; the third has duplicates only at its start
+    with serve(media) as server:
+        urls: list[str | None] = [server.url(str(pick)) for pick in picks]
+        urls[5] = f" {urls[5]}#part"
+        report = fetched(urls, number_sample_per_shard=3, dedupe="run", distributor="multiprocessing")
+    assert server.counts == {str(n): 1 for n in range(5)}
+    assert (report.count, report.successes, report.duplicates) == (12, 5, 7)
+    assert report.status_dict == {"success": 5, "duplicate": 7}
+    out = tmp_path / "out"
+    keys = [f"{n // 3:05d}{n % 3}" for n in range(12)]
+    firsts = [picks.index(pick) for pick in picks]
+    found = metadata(out)
+    assert [row["key"] for row in found] == keys
+    assert [row["url"] for row in found] == urls
+    assert [row["duplicate_of"] for row in found] == [
+        None if first == n else keys[first] for n, first in enumerate(firsts)
+    ]
+    assert [row["status"] for row in found] == [
+        "success" if first == n else "duplicate" for n, first in enumerate(firsts)
+    ]
+    assert {row["error_code"] for row in found} == {None}
+    assert [row["attempts"] for row in found] == [int(first == n) for n, first in enumerate(firsts)]
+    assert stored(out, "parquet") == {
+        keys[n]: (media / str(picks[n])).read_bytes() for n in range(12) if firsts[n] == n
+    }
+    for shard in stats(out):
+        parts = ("successes", "failed_to_download", "failed_to_subsample", "duplicates")
+        assert shard["count"] == sum(shard[part] for part in parts) == sum(shard["status_dict"].values())
+    assert [shard["duplicates"] for shard in stats(out)] == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "files", "parquet", "dummy"])
+@pytest.mark.parametrize("distributor", ["inline", "multiprocessing"])
+def test_shards_of_nothing_but_duplicates_are_made(
+    media: Path,
+    tmp_path: Path,
+    fetched: Download,
+    output_format: str,
+    distributor: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More of them than may be open at once."""
+    monkeypatch.setattr("any2ds.worker.open_shards._MOST_OPEN_SHARDS", 20)
+    with serve(media) as server:
+        urls = [server.url("1")] * 100
+        report = fetched(
+            urls,
+            number_sample_per_shard=2,
+            dedupe="run",
+            output_format=output_format,
+            distributor=distributor,
+            processes_count=2,
+        )
+    assert server.counts["1"] == 1
+    assert (report.shards, report.successes, report.duplicates) == (50, 1, 99)
+    assert {row["duplicate_of"] for row in metadata(tmp_path / "out")} == {None, "000000"}
+
+
+def test_progress_counts_duplicates_once(media: Path, tmp_path: Path) -> None:
+    with serve(media) as server:
+        schema = pa.schema([("url", pa.string())])
+        table = pa.table({"url": [server.url(str(n % 2)) for n in range(9)]}, schema)
+        config = Config.from_options(
+            {"url_list": "-", "output_folder": tmp_path, "number_sample_per_shard": 3, "dedupe": "run"}
+        )
+        rows, schema = mark_duplicates(table.to_batches(), schema, Layout(3, 5))
+        events = list(ShardWorker(config.output, config.fetch)(plan(rows, schema, 3)))
+    progress = [event for event in events if isinstance(event, Progress)]
+    assert sum(event.outcomes.get(DUPLICATE, 0) for event in progress) == 7
+    assert sum(event.outcomes.get("success", 0) for event in progress) == 2
+    assert sum(event.duplicates for event in events if isinstance(event, ShardReport)) == 7
+
+
+def test_rows_without_a_url_and_duplicates_of_what_failed(media: Path, tmp_path: Path, fetched: Download) -> None:
+    with serve(media) as server:
+        gone = server.url("gone")
+        report = fetched(pa.table({"url": [gone, None, "", gone, None]}))
+        assert report.status_dict == {"http_404": 2, "bad_url": 3}
+        report = fetched(pa.table({"url": [gone, None, "", gone, None]}), dedupe="run", output_folder=tmp_path / "run")
+    assert report.status_dict == {"http_404": 1, "bad_url": 3, "duplicate": 1}
+    assert report.failed_to_download == 4
+    assert metadata(tmp_path / "run")[3]["duplicate_of"] == "000000000"
+
+
+def test_the_sample_beside_a_file_has_the_same_columns(media: Path, tmp_path: Path, fetched: Download) -> None:
+    with serve(media) as server:
+        fetched([server.url("1")] * 2, dedupe="run", output_format="files")
+    described = json.loads((tmp_path / "out" / "00000" / "000000000.json").read_text())
+    assert list(described) == list(metadata(tmp_path / "out")[0])
+    assert described["duplicate_of"] is None
+
+
+def test_going_on_gives_what_a_run_without_a_break_gives(media: Path, tmp_path: Path, fetched: Download) -> None:
+    options = {"number_sample_per_shard": 3, "dedupe": "run", "output_format": "webdataset"}
+    with serve(media) as server:
+        urls = [server.url(str(n * n % 7)) for n in range(20)]
+        fetched(urls, **options)
+        out = tmp_path / "out"
+        before = {name: data for name, data in files_in(out).items() if "stats" not in name}
+        for name in ("00000_stats.json", "00003_stats.json"):
+            (out / name).unlink()
+        server.counts.clear()
+        report = fetched(urls, **options)
+    assert (report.shards, report.skipped_shards) == (2, 5)
+    assert server.counts == {str(n): 1 for n in {0, 1, 4}}  # the first three rows; in shard 3 all are duplicates
+    assert {name: data for name, data in files_in(out).items() if "stats" not in name} == before
+
+
+def test_a_list_that_grew_points_at_its_finished_shards(media: Path, tmp_path: Path, fetched: Download) -> None:
+    with serve(media) as server:
+        urls = [server.url(str(n)) for n in (0, 1, 2, 3)]
+        fetched(urls, number_sample_per_shard=2, dedupe="run")
+        fetched([*urls, urls[3], urls[0]], number_sample_per_shard=2, dedupe="run")
+    assert [row["duplicate_of"] for row in metadata(tmp_path / "out")] == [None] * 4 + ["000011", "000000"]
+
+
+@pytest.mark.parametrize("before", ["shard", "run", "none"])
+@pytest.mark.parametrize("now", ["shard", "run", "none"])
+def test_datasets_with_and_without_duplicates_are_not_mixed(
+    media: Path, tmp_path: Path, fetched: Download, before: str, now: str
+) -> None:
+    with serve(media) as server:
+        urls = [server.url(str(n % 2)) for n in range(4)]
+        fetched(urls, dedupe=before, number_sample_per_shard=2)
+        (tmp_path / "out" / "00001_stats.json").unlink()
+        if "run" in (before, now) and before != now:
+            with pytest.raises(OutputError, match=f"dedupe was '{before}', now '{now}'"):
+                fetched(urls, dedupe=now, number_sample_per_shard=2)
+        else:
+            assert fetched(urls, dedupe=now, number_sample_per_shard=2).shards == 1
+
+
+def test_the_terminal_tells_duplicates_from_failures(media: Path, tmp_path: Path) -> None:
+    with serve(media) as server:
+        (tmp_path / "urls.txt").write_text("".join(f"{server.url(n)}\n" for n in ("1", "1", "gone", "1")))
+        command = [sys.executable, "-m", "any2ds", "--url_list=urls.txt", "--dedupe=run"]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0
+    assert "4 rows, 1 stored, 1 failed, 2 duplicates" in ran.stderr
+    assert "its URL stands in an earlier row" in " ".join(ran.stderr.split())
+
+
+def test_a_column_of_that_name_cannot_be_carried(fetched: Download) -> None:
+    rows = pa.table({"url": ["http://a/b"], "duplicate_of": ["x"]})
+    with pytest.raises(OptionError, match="duplicate_of"):
+        fetched(rows, save_additional_columns="duplicate_of")

@@ -1,0 +1,155 @@
+"""Any row count, shard size and set of finished shards: the shards are the input, cut, without overlap."""
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from any2ds.core.errors import ReadError
+from any2ds.core.layout import Layout, finished_shards
+from any2ds.core.types import ShardJob
+from any2ds.readers.plan import State, plan
+
+SCHEMA = pa.schema([("url", pa.string()), ("number", pa.int64())])
+
+
+def batches(sizes: list[int]) -> Iterator[pa.RecordBatch]:
+    """Rows numbered from 0, in batches of `sizes`; every seventh has no URL."""
+    start = 0
+    for size in sizes:
+        numbers = range(start, start + size)
+        urls = [f"http://host/{n % 11}" if n % 7 else None for n in numbers]
+        yield pa.record_batch([pa.array(urls, pa.string()), pa.array(numbers, pa.int64())], schema=SCHEMA)
+        start += size
+
+
+def planned(sizes: list[int], rows: int, state: Callable[[int, int], State]) -> list[ShardJob]:
+    return list(plan(batches(sizes), SCHEMA, rows, state))
+
+
+def numbers(job: ShardJob) -> list[int]:
+    table = pa.ipc.open_stream(job.rows).read_all()
+    assert table.schema == SCHEMA
+    found: list[int] = table["number"].to_pylist()
+    assert table["url"].to_pylist() == [f"http://host/{n % 11}" if n % 7 else None for n in found]
+    return found
+
+
+many_sizes = st.lists(st.integers(0, 30), max_size=8)
+rows_per_shard = st.integers(1, 40)
+
+
+@given(many_sizes, rows_per_shard, st.sets(st.integers(0, 10)))
+def test_the_union_of_the_shards_is_the_input_without_overlap(sizes: list[int], rows: int, done: set[int]) -> None:
+    total = sum(sizes)
+    jobs = planned(sizes, rows, lambda shard_id, count: "done" if shard_id in done else "missing")
+    expected = {
+        shard: list(range(shard * rows, min(total, (shard + 1) * rows)))
+        for shard in range(-(-total // rows))
+        if shard not in done
+    }
+    assert {job.shard_id: numbers(job) for job in jobs} == expected
+    assert [job.shard_id for job in jobs] == sorted(expected)
+    assert all(job.count == len(numbers(job)) for job in jobs)
+    assert all(job.redo is None for job in jobs)
+
+
+@given(many_sizes, many_sizes, rows_per_shard, st.data())
+def test_a_list_that_grew_has_each_row_once_in_what_is_done_and_what_is_to_do(
+    before: list[int], more: list[int], rows: int, data: st.DataObject
+) -> None:
+    """Whatever was finished before, the last shard perhaps with fewer rows than it has now, and however it is read."""
+    first = planned(before, rows, lambda shard_id, count: "missing")
+    done = {job.shard_id: numbers(job) for job in first if data.draw(st.booleans(), "is done")}
+
+    def state(shard_id: int, count: int) -> State:
+        known = done.get(shard_id)
+        return "missing" if known is None else "done" if len(known) == count else "short"
+
+    now = planned([*before, *more], rows, state)
+    made = {job.shard_id: numbers(job) for job in now}
+    for job in now:
+        assert (job.redo == ()) == (job.shard_id in done)
+        if job.shard_id in done:  # it keeps what it has, and gets further rows
+            assert made[job.shard_id][: len(done[job.shard_id])] == done[job.shard_id]
+            assert len(made[job.shard_id]) > len(done[job.shard_id])
+    whole = {**done, **made}
+    assert [n for shard in sorted(whole) for n in whole[shard]] == list(range(sum(before) + sum(more)))
+
+
+@given(many_sizes, rows_per_shard, st.integers(1, 6), st.sets(st.integers(0, 10)))
+def test_every_row_has_a_key_of_its_own_that_sorts_as_the_list_and_every_shard_a_name(
+    sizes: list[int], rows: int, digits: int, done: set[int]
+) -> None:
+    layout = Layout(rows, digits)
+    stats = {layout.stats_name(shard_id) for shard_id in done}
+    jobs = planned(sizes, rows, lambda shard_id, _: "done" if shard_id in finished_shards(stats) else "missing")
+    keys = [layout.key(job.shard_id, position) for job in jobs for position in range(job.count)]
+    assert len(set(keys)) == len(keys)
+    fitting = [layout.key(job.shard_id, p) for job in jobs if job.shard_id < 10**digits for p in range(job.count)]
+    assert fitting == sorted(fitting)
+    assert [int(key) for key in keys] == sorted(map(int, keys))  # as numbers also beyond those digits
+    places = [divmod(int(key), 10**layout.position_digits) for key in keys]
+    rows_in_list = [number for job in jobs for number in numbers(job)]
+    assert [shard * rows + position for shard, position in places] == rows_in_list
+    stats |= {layout.stats_name(job.shard_id) for job in jobs}
+    assert finished_shards(stats) == done | {job.shard_id for job in jobs}
+
+
+@given(many_sizes, rows_per_shard, st.integers(0, 8))
+def test_what_was_read_before_a_break_is_all_planned(sizes: list[int], rows: int, whole: int) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from batches(sizes[:whole])
+        raise ReadError("line 6", "malformed", "urls.csv")
+
+    jobs = plan(broken(), SCHEMA, rows)
+    total = sum(sizes[:whole])
+    found = [number for _ in range(-(-total // rows)) for number in numbers(next(jobs))]
+    assert found == list(range(total))
+    with pytest.raises(ReadError, match=r"urls.csv: could be read only up to line 6"):
+        next(jobs)
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=6), st.integers(1, 12), st.integers(0, 3))
+def test_where_files_are_cut_no_shard_holds_rows_of_two(files: list[list[int]], rows: int, first: int) -> None:
+    ended = [batch for sizes in files for batch in (*(size for size in sizes if size), 0)]  # an empty one ends a file
+    jobs = list(plan(batches(ended), SCHEMA, rows, first_shard=first, by_file=True))
+    lengths = [sum(sizes) for sizes in files]
+    assert [job.shard_id for job in jobs] == list(range(first, first + len(jobs)))
+    assert [job.count for job in jobs] == [
+        min(rows, length - start) for length in lengths for start in range(0, length, rows)
+    ]
+    assert [number for job in jobs for number in numbers(job)] == list(range(sum(lengths)))
+
+
+@given(st.lists(st.integers(0, 9), max_size=8), st.lists(st.integers(0, 9), max_size=8), st.integers(1, 12))
+def test_fingerprints_tell_shards_and_not_batches(some: list[int], other: list[int], rows: int) -> None:
+    jobs, others = list(plan(batches(some), SCHEMA, rows)), list(plan(batches(other), SCHEMA, rows))
+    urls = {job.fingerprint: tuple(pa.ipc.open_stream(job.rows).read_all()["url"].to_pylist()) for job in jobs}
+    assert len(urls) == len(set(urls.values()))  # some have nothing but rows without a URL
+    for one, two in zip(jobs, others, strict=False):
+        assert (one.fingerprint == two.fingerprint) == (one.count == two.count)
+
+
+def test_what_was_read_before_a_break_is_planned_and_then_the_break_is_told() -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from batches([5])
+        raise ReadError("line 6", "malformed", "urls.csv")
+
+    jobs = plan(broken(), SCHEMA, 2)
+    assert [len(numbers(next(jobs))) for _ in range(3)] == [2, 2, 1]
+    with pytest.raises(ReadError, match=r"urls.csv: could be read only up to line 6"):
+        next(jobs)
+
+
+def test_planning_asks_how_many_rows_a_shard_has_before_it_passes_it_over() -> None:
+    asked = []
+
+    def state(shard_id: int, rows: int) -> State:
+        asked.append((shard_id, rows))
+        return "done"
+
+    assert planned([5], 2, state) == []
+    assert asked == [(0, 2), (1, 2), (2, 1)]

@@ -1,0 +1,916 @@
+"""Which files a url list means, what rows come of it, and what is raised when it breaks off."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import itertools
+import json
+import lzma
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import fsspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from any2ds.config.options import Config, InputOptions
+from any2ds.core.errors import InputError, MissingColumns, MissingExtra, OptionError, ReadError, UsageError, WrongFormat
+from any2ds.core.manifest import ListFile
+from any2ds.readers.bad_rows import split
+from any2ds.readers.compressed import CODECS
+from any2ds.readers.sources import Source, list_format
+
+FORMATS = ("txt", "csv", "tsv", "json", "jsonl", "parquet")
+URLS = [f"http://a/{i}.jpg" for i in range(5)]
+
+
+def content(format: str, urls: list[str] = URLS) -> bytes:
+    table = pa.table({"url": urls, "n": range(len(urls))})
+    if format == "txt":
+        return "\n".join([*urls, ""]).encode()
+    if format in ("csv", "tsv"):
+        mark = "," if format == "csv" else "\t"
+        return "\n".join([f"url{mark}n", *(f"{url}{mark}{i}" for i, url in enumerate(urls)), ""]).encode()
+    if format == "json":
+        return json.dumps(table.to_pylist()).encode()
+    if format == "jsonl":
+        return b"".join(json.dumps(row).encode() + b"\n" for row in table.to_pylist())
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+COMPRESS = {
+    "gz": gzip.compress,
+    "bz2": lambda data: bz2.compress(data, 1),
+    "xz": lambda data: lzma.compress(data, preset=0),
+    "zst": zstd,
+}
+
+
+def put(path: Path, data: bytes | str = "http://a/1\n") -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return str(path)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    with open(descriptor, "wb") as end:
+        end.write(data)
+
+
+def open_files(folder: Path) -> list[str]:
+    """What this process holds open in `folder`."""
+    links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
+    targets = [os.readlink(link) for link in links if os.path.islink(link)]
+    return [target for target in targets if target.startswith(str(folder))]
+
+
+def rows(url_list: Any, **options: Any) -> list[dict[str, Any]]:
+    with Source(InputOptions(url_list=url_list, **options)) as source:
+        batches = list(source.batches())
+        assert all(batch.schema == source.schema for batch in batches)
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def rows_and_reasons(url_list: Any, **options: Any) -> list[tuple[dict[str, Any], str]]:
+    """The rows, each with why it could not be read; empty for those that could."""
+    with Source(InputOptions(url_list=url_list, **options)) as source:
+        parts = [split(batch) for batch in source.batches()]
+    return [(row, str(bad.get(n, ""))) for batch, bad in parts for n, row in enumerate(batch.to_pylist())]
+
+
+def urls(url_list: Any, **options: Any) -> list[str]:
+    return [row["url"] for row in rows(url_list, **options)]
+
+
+def _batches(url_list: Any, options: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    yield from Source(InputOptions(url_list=url_list, **options)).batches()
+
+
+def until_broken(url_list: Any, **options: Any) -> tuple[list[str], ReadError]:
+    found: list[str] = []
+    with pytest.raises(ReadError) as caught:
+        found.extend(
+            url for batch in _batches(url_list, {"on_bad_row": "stop", **options}) for url in batch["url"].to_pylist()
+        )
+    return found, caught.value
+
+
+class TestFormats:
+    @pytest.mark.parametrize("format", FORMATS)
+    @pytest.mark.parametrize("suffix", ["", *COMPRESS])
+    def test_by_name(self, tmp_path: Path, format: str, suffix: str) -> None:
+        data = COMPRESS[suffix](content(format)) if suffix else content(format)
+        assert urls(put(tmp_path / f"list.{format}{suffix and '.' + suffix}", data)) == URLS
+        assert len(list(tmp_path.iterdir())) == 1
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("a/list.CSV", ("csv", None)),
+            ("part-0.snappy.parquet", ("parquet", None)),
+            ("list.jsonl.gz", ("jsonl", "gz")),
+            ("list.gz", (None, "gz")),
+            ("list", (None, None)),
+            ("parquet", (None, None)),
+            ("gz", (None, None)),
+            (".csv", ("csv", None)),
+            ("v1.2/list", (None, None)),
+            ("https://h/list.tsv.xz?sig=a/b.csv#x", ("tsv", "xz")),
+            ("https://h.csv", (None, None)),
+            ("zip://a.csv::s3://b/c.zip", ("csv", None)),
+            ("list.ndjson", ("jsonl", None)),
+        ],
+    )
+    def test_of_a_name(self, name: str, expected: tuple[str | None, str | None]) -> None:
+        assert list_format(name) == expected
+
+    def test_an_unknown_extension_is_txt_unless_a_format_is_given(self, tmp_path: Path) -> None:
+        path = put(tmp_path / "list.lst", content("csv"))
+        assert urls(path)[0] == "url,n"
+        assert urls(path, input_format="csv") == URLS
+
+    @pytest.mark.parametrize("suffix", COMPRESS)
+    @pytest.mark.parametrize("format", ["csv", "parquet"])
+    def test_the_name_of_a_format_with_its_compression(self, tmp_path: Path, format: str, suffix: str) -> None:
+        data = content(format)
+        for name, written in (
+            ("list", COMPRESS[suffix](data)),
+            ("list.txt", COMPRESS[suffix](data)),
+            (f"list.{format}", data),  # which is not compressed
+            (f"other.{format}", gzip.compress(data)),
+        ):
+            assert urls(put(tmp_path / name, written), input_format=f"{format}.{suffix}") == URLS
+
+    def test_all_names_of_formats(self) -> None:
+        for format, suffix in itertools.product(FORMATS, ["", *CODECS]):
+            given = f"{format}.{suffix}" if suffix else format
+            assert Config.from_options({"url_list": "x", "input_format": given}).input.input_format == given
+        for wrong in ("csv.rar", "cvs.gz", ".gz", "csv.gz.gz"):
+            with pytest.raises(OptionError, match="input_format"):
+                Config.from_options({"url_list": "x", "input_format": wrong})
+
+    @pytest.mark.parametrize("suffix", COMPRESS)
+    def test_several_compressed_members_and_padding(self, tmp_path: Path, suffix: str) -> None:
+        compress = COMPRESS[suffix]
+        padding = b"\0" * 8 if suffix in ("gz", "xz") else b""
+        data = compress(b"http://a/0\nhttp") + compress(b"://a/1\n") + padding
+        assert urls(put(tmp_path / f"list.txt.{suffix}", data)) == ["http://a/0", "http://a/1"]
+
+
+class TestFiles:
+    def test_a_folder_is_read_in_order_at_any_depth(self, tmp_path: Path) -> None:
+        for name in (
+            "b/2.txt",
+            "a.txt",
+            "b/1.txt",
+            "c.txt",
+            ".any2ds/tmp/x.txt",
+            ".git/x.txt",
+            "_SUCCESS",
+            ".x.txt",
+            "README",
+        ):
+            put(tmp_path / name, f"http://{name}\n")
+        assert urls(str(tmp_path)) == ["http://a.txt", "http://b/1.txt", "http://b/2.txt", "http://c.txt"]
+
+    def test_files_of_a_folder_without_a_known_extension_are_txt(self, tmp_path: Path) -> None:
+        for name in ("part-1", "part-0", "_SUCCESS"):
+            put(tmp_path / name, f"http://{name}\n")
+        assert urls(str(tmp_path)) == ["http://part-0", "http://part-1"]
+
+    def test_input_format_chooses_in_a_folder(self, tmp_path: Path) -> None:
+        put(tmp_path / "a.csv.gz", gzip.compress(content("csv")))
+        put(tmp_path / "b.txt", "http://b\n")
+        assert urls(str(tmp_path), input_format="csv") == URLS
+        assert urls(str(tmp_path), input_format="txt") == ["http://b"]
+        put(tmp_path / "c.csv", "url\nc\n")
+        assert urls(str(tmp_path), input_format="csv.gz") == URLS
+        assert urls(str(tmp_path), input_format="csv.xz") == [*URLS, "c"]
+
+    def test_input_format_takes_all_of_a_folder_if_none_has_its_name(self, tmp_path: Path) -> None:
+        put(tmp_path / "a", "url\nu\n")
+        put(tmp_path / "b.txt", "url\nv\n")
+        assert urls(str(tmp_path), input_format="csv") == ["u", "v"]
+
+    def test_datasets_in_a_folder_are_no_lists(self, tmp_path: Path) -> None:
+        for name in ("a.txt", "out/00000.parquet", "out/00000_stats.json", "out/00001/000010000.txt", "outer/b.txt"):
+            put(tmp_path / name, f"http://{name}\n")
+        assert urls(str(tmp_path)) == ["http://a.txt", "http://outer/b.txt"]
+        for folder in (f"{tmp_path}/out", f"file://{tmp_path}/out/"):
+            with pytest.raises(InputError, match="is a dataset that was written here"):
+                Source(InputOptions(url_list=folder))
+
+    def test_a_glob_and_lists_of_all_these(self, tmp_path: Path) -> None:
+        for name in ("x/1.txt", "x/2.txt", "x/_3.txt", "y/4.txt", "z[1].txt"):
+            put(tmp_path / name, f"http://{name}\n")
+        found = urls([f"{tmp_path}/z[1].txt", f"{tmp_path}/x/*.txt", str(tmp_path / "y")])
+        assert found == ["http://z[1].txt", "http://x/1.txt", "http://x/2.txt", "http://y/4.txt"]
+        assert urls(f"{tmp_path}/x/_*") == ["http://x/_3.txt"]
+
+    def test_names_for_the_manifest(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        put(tmp_path / "d/a.txt")
+        put(tmp_path / "d/b.txt")
+        monkeypatch.chdir(tmp_path)
+        with Source(InputOptions(url_list="d")) as source:
+            assert source.files == [str(tmp_path / "d/a.txt"), str(tmp_path / "d/b.txt")]
+
+    def test_the_ends_of_files_can_be_seen(self, tmp_path: Path) -> None:
+        for name, data in (("a", "u\nv\n"), ("b", ""), ("c", "w\n")):
+            put(tmp_path / f"{name}.txt", data)
+        with Source(InputOptions(url_list=str(tmp_path))) as source:
+            assert [batch["url"].to_pylist() for batch in source.batches(ends=True)] == [["u", "v"], [], ["w"], []]
+        assert urls(str(tmp_path)) == ["u", "v", "w"]
+
+    def test_what_tells_whether_a_file_has_changed(self, tmp_path: Path) -> None:
+        path = put(tmp_path / "a.txt")
+        os.utime(path, ns=(1, 2))
+        with Source(InputOptions(url_list=path)) as source:
+            os.utime(path, ns=(1, 3))  # meanwhile, and so it has
+            assert source.list_files == (ListFile(path, 11, "2"),)
+        with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path))) as server:
+            Thread(target=server.serve_forever).start()
+            try:
+                with Source(InputOptions(url_list=f"http://me:secret@127.0.0.1:{server.server_port}/a.txt")) as source:
+                    (file,) = source.list_files
+            finally:
+                server.shutdown()
+        assert file.name == f"http://127.0.0.1:{server.server_port}/a.txt"
+
+    def test_which_lists_can_be_read_again(self, tmp_path: Path) -> None:
+        table = pa.table({"url": ["u"]})
+        path = put(tmp_path / "a.txt")
+        for given in (path, [path, path], ["http://a/1"], [{"url": "u"}], table, table.to_pandas(), table["url"]):
+            with Source(InputOptions(url_list=given)) as source:
+                assert source.can_be_read_again
+        with Source(InputOptions(url_list=table.to_reader())) as source:
+            assert not source.can_be_read_again
+            assert source.list_files == ()
+
+    def test_empty_files_are_passed_over(self, tmp_path: Path) -> None:
+        for name in ("a.csv", "c.csv"):
+            put(tmp_path / name, "url,n\n")
+        put(tmp_path / "b.csv", content("csv"))
+        put(tmp_path / "d.csv", b"")
+        assert urls(str(tmp_path), save_additional_columns=("n",)) == URLS
+
+    def test_remote_files(self) -> None:
+        fs = fsspec.filesystem("memory")
+        fs.pipe({"/lists/b.txt": b"http://b\n", "/lists/a.parquet": content("parquet"), "/lists/_x.txt": b"http://x\n"})
+        with Source(InputOptions(url_list="memory://lists")) as source:
+            assert source.files == ["memory:///lists/a.parquet", "memory:///lists/b.txt"]
+        assert urls("memory://lists/*.txt") == ["http://b"]
+        assert urls("memory://lists") == [*URLS, "http://b"]
+
+    @pytest.mark.parametrize("format", ["parquet", "csv"])
+    def test_s3(self, s3: str, format: str) -> None:
+        fs = fsspec.filesystem("s3")
+        fs.pipe(f"{s3}/{format}/0.{format}", content(format))
+        fs.pipe(f"{s3}/{format}/1.{format}.gz", gzip.compress(content(format)))
+        assert rows(f"s3://{s3}/{format}/", save_additional_columns=("n",)) == 2 * [
+            {"url": url, "n": n} for n, url in enumerate(URLS)
+        ]
+        with pytest.raises(InputError, match="no such file or folder"):
+            Source(InputOptions(url_list=f"s3://{s3}/absent.txt"))
+
+    @pytest.mark.parametrize("name", ["list.csv", "list.parquet", "list.jsonl.gz", "list.parquet.gz"])
+    def test_http_servers_without_ranges(self, tmp_path: Path, name: str) -> None:
+        many = [f"http://a/{i * 7919 % 1_000_003}" for i in range(100_000)]
+        data = content(name.split(".")[1], many)
+        put(tmp_path / name, gzip.compress(data) if name.endswith(".gz") else data)
+        with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path))) as server:
+            Thread(target=server.serve_forever).start()
+            url = f"http://127.0.0.1:{server.server_port}"
+            try:
+                assert urls(f"{url}/{name}?signature=a/b.txt") == many
+                with pytest.raises(InputError, match="no such file"):
+                    Source(InputOptions(url_list=f"{url}/absent.txt"))
+            finally:
+                server.shutdown()
+
+    @pytest.mark.parametrize(
+        ("name", "format"), [("-", "txt"), ("-", "parquet"), ("-", "csv.gz"), ("/dev/stdin", "parquet")]
+    )
+    def test_standard_input(self, tmp_path: Path, name: str, format: str) -> None:
+        program = (
+            "from any2ds.config.options import InputOptions; from any2ds.readers.sources import Source\n"
+            f"source = Source(InputOptions(url_list={name!r}, input_format={format!r}))\n"
+            "print(source.files, *(url for batch in source.batches() for url in batch['url'].to_pylist()))"
+        )
+        data = gzip.compress(content("csv")) if format == "csv.gz" else content(format)
+        run = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, check=True)
+        assert run.stdout.decode().split() == ["['-']", *URLS]
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_pipes_are_read_once_as_standard_input_is(self, tmp_path: Path, format: str) -> None:
+        data = gzip.compress(content(format))
+        named = tmp_path / f"list.{format}.gz"
+        os.mkfifo(named)
+        ends = os.pipe()  # as a shell makes it for <(...)
+        writers = [
+            Thread(target=named.write_bytes, args=(data,)),
+            Thread(target=_write, args=(ends[1], content(format))),
+        ]
+        for writer in writers:
+            writer.start()
+        for path, options in ((str(named), {}), (f"/dev/fd/{ends[0]}", {"input_format": format})):
+            with Source(InputOptions(url_list=path, **options)) as source:
+                assert (source.files, source.list_files, source.can_be_read_again) == ([path], (), False)
+                assert [url for batch in source.batches() for url in batch["url"].to_pylist()] == URLS
+        for writer in writers:
+            writer.join()
+        os.close(ends[0])
+
+    @pytest.mark.parametrize(
+        ("format", "line", "options"),
+        [
+            ("txt", "http://a/{}\n", ""),
+            ("jsonl", '{{"url": "http://a/{}"}}\n', ""),
+            ("jsonl", '{{"url": "http://a/{}", "c": "x"}}\n', ", caption_col='c'"),
+        ],
+    )
+    def test_standard_input_is_used_as_it_arrives(self, format: str, line: str, options: str) -> None:
+        program = (
+            "from any2ds.config.options import InputOptions; from any2ds.readers.sources import Source\n"
+            f"for batch in Source(InputOptions(url_list='-', input_format={format!r}{options})).batches():\n"
+            "    print(*batch['url'].to_pylist(), flush=True)"
+        )
+        command = [sys.executable, "-c", program]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            for i in range(3):
+                process.stdin.write(line.format(i).encode())
+                process.stdin.flush()
+                has_answered, _, _ = select.select([process.stdout], [], [], 60)
+                if not has_answered:
+                    process.kill()
+                assert process.stdout.readline().decode() == f"http://a/{i}\n"
+
+    def test_everything_is_closed_when_the_consumer_stops_early(self, tmp_path: Path) -> None:
+        for format in FORMATS:
+            path = put(tmp_path / f"list.{format}", content(format))
+            batches = Source(InputOptions(url_list=[path, path])).batches()
+            next(batches)
+            batches.close()  # type: ignore[attr-defined]
+            with Source(InputOptions(url_list=path)):
+                pass
+        if sys.platform == "linux":
+            assert open_files(tmp_path) == []
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def s3(s3_server: None) -> str:
+    """A bucket on a server of this machine."""
+    fsspec.filesystem("s3").mkdir("lists")
+    return "lists"
+
+
+class TestFromPython:
+    def test_a_list_of_urls(self) -> None:
+        given = ["http://a/1.jpg", None, "s3://b/list.txt", " http://\ud800/"]
+        assert urls(given) == ["http://a/1.jpg", None, "s3://b/list.txt", " http://?/"]
+
+    @pytest.mark.parametrize("missing", ["", None, float("nan"), pd.NA, "  ", "example.org/a.jpg"])
+    def test_what_is_no_url_is_a_row_and_never_a_file_or_a_folder(
+        self, missing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(tmp_path / "a.txt")
+        monkeypatch.chdir(tmp_path)
+        row = missing if isinstance(missing, str) else None
+        assert urls([missing]) == [row]
+        for first in ("http://a/1.jpg", "a.txt"):
+            assert urls([first, missing]) == [first, row]
+            assert urls((first, missing)) == [first, row]
+
+    def test_web_urls_that_end_as_lists_do_are_urls(self, tmp_path: Path) -> None:
+        given = ["http://a/1.txt", "HTTPS://a/2.json"]
+        assert urls(given) == given
+        assert urls([put(tmp_path / "a.txt"), given[0]]) == [f"{tmp_path}/a.txt", given[0]]
+
+    def test_a_list_of_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        packed = "file://" + put(tmp_path / "a.txt.gz", gzip.compress(b"http://a/1\n"))
+        plain = put(tmp_path / "b", "http://a/2\n")
+        monkeypatch.chdir(tmp_path)
+        both = ["http://a/1", "http://a/2"]
+        for given in ([packed, plain], [packed, "./b*"], [Path("a.txt.gz"), Path("b")], [Path("a.txt.gz"), "b"]):
+            assert urls(given) == both
+        assert urls(Path("b")) == ["http://a/2"]
+        with pytest.raises(InputError, match=r"absent\.txt: no such file"):
+            urls([plain, "absent.txt"])
+
+    def test_with_a_format_a_list_of_strings_is_files(self, tmp_path: Path) -> None:
+        assert urls(["file://" + put(tmp_path / "a")], input_format="txt") == ["http://a/1"]
+        with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path))) as server:
+            put(tmp_path / "b.csv", content("csv"))
+            Thread(target=server.serve_forever).start()
+            try:
+                assert urls([f"http://127.0.0.1:{server.server_port}/b.csv"], input_format="csv") == URLS
+            finally:
+                server.shutdown()
+
+    @pytest.mark.parametrize("given", [["a.txt", ""], ["a.txt", None], ["http://a/1.jpg"]])
+    def test_what_cannot_be_files_is_refused_where_files_are_asked_for(self, given: list[Any]) -> None:
+        for options in ({"url_list": given, "input_format": "txt"}, {"url_list": [Path("a.txt"), *given]}):
+            with pytest.raises(OptionError, match="url_list"):
+                Source(InputOptions(**options))
+
+    def test_hints_at_lists_that_look_like_files(self) -> None:
+        for given, words in (
+            (["absent", None], "none of the 2 texts has a scheme"),
+            (["http://a/1.txt"], "http://a/1.txt"),
+        ):
+            with Source(InputOptions(url_list=given)) as source:
+                assert words in "".join(source.hints)
+        with Source(InputOptions(url_list=["http://a/1.txt", "http://a/1.jpg", "x", None])) as source:
+            assert source.hints == ()
+
+    @pytest.mark.parametrize(
+        ("written", "expected"),
+        [
+            ("a.txt,b.csv", ["http://a/1", *URLS]),
+            ("a.txt, b.csv", ["http://a/1", *URLS]),
+            ("[a.txt,b.csv]", ["http://a/1", *URLS]),
+            ('["a.txt", "b.csv"]', ["http://a/1", *URLS]),
+            ("c,d.txt", ["http://c"]),
+            ('["http://a/1,2.jpg", null, ""]', ["http://a/1,2.jpg", None, ""]),
+            ('[{"url": "http://a/1"}]', ["http://a/1"]),
+        ],
+    )
+    def test_as_the_command_line_has_it(
+        self, written: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(tmp_path / "a.txt")
+        put(tmp_path / "b.csv", content("csv"))
+        put(tmp_path / "c,d.txt", "http://c\n")
+        monkeypatch.chdir(tmp_path)
+        assert urls(Config.from_options({"url_list": written}).input.url_list) == expected
+
+    @pytest.mark.parametrize("written", ["", "[absent]", "[absent,b.txt]", "absent.txt,b.txt"])
+    def test_a_name_that_is_none_ends_the_command(self, written: str, tmp_path: Path, monkeypatch: Any) -> None:
+        put(tmp_path / "b.txt")
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(UsageError, match=r"absent.*: no such file|url_list='' "):
+            Source(Config.from_options({"url_list": written}).input)
+
+    def test_a_list_of_dicts(self) -> None:
+        given = [{"link": "http://a/1", "n": 1, "tags": ["a"]}, {"link": None, "n": 2.5}]
+        assert rows(given, url_col="link", save_additional_columns=("n", "tags")) == [
+            {"url": "http://a/1", "n": 1.0, "tags": ["a"]},
+            {"url": None, "n": 2.5, "tags": None},
+        ]
+
+    def test_arrow_and_pandas(self) -> None:
+        table = pa.table({"url": pa.array(URLS).dictionary_encode(), "n": pa.array(range(5), pa.int8())})
+        for given in (table, table.combine_chunks().to_batches()[0], table.to_reader(2), table.to_pandas()):
+            found = rows(given, save_additional_columns=("n",))
+            assert found == [{"url": url, "n": n} for n, url in enumerate(URLS)]
+        assert isinstance(table.to_pandas(), pd.DataFrame)
+
+    def test_arrays_and_series_of_strings_are_urls(self) -> None:
+        series = pd.Series(URLS)
+        arrays = (series, series.astype("category"), pa.array(URLS), pa.chunked_array([URLS[:2], URLS[2:]]))
+        for given in (*arrays, series.to_numpy(), np.array(URLS)):
+            assert rows(given, url_col="link") == [{"url": url} for url in URLS]
+        for given in (pd.Series(["a.txt", None, np.nan]), np.array(["a.txt", None, np.nan], object)):
+            assert urls(given) == ["a.txt", None, None]
+        assert urls(pd.Series([np.nan])) == [None]
+        assert urls(pa.array([{"url": "u"}])) == ["u"]
+
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [
+            (pd.Series([1]), "a Series of int64"),
+            (pa.array([1.5]), "a DoubleArray of double"),
+            (pa.chunked_array([[["u"]]]), "a ChunkedArray of list<"),
+            (np.array([1.5]), "a ndarray of this"),
+            (np.array([["u"]]), "a ndarray"),
+        ],
+    )
+    def test_arrays_of_something_else(self, given: Any, words: str) -> None:
+        with pytest.raises(OptionError, match=f"url_list cannot be .*{words}"):
+            Source(InputOptions(url_list=given))
+
+    def test_a_frame_that_arrow_cannot_take(self) -> None:
+        with pytest.raises(InputError, match="no table that Arrow can take"):
+            Source(InputOptions(url_list=pd.DataFrame({"url": ["u", b"v", 3]})))
+
+    def test_long_lists_come_in_moderate_batches(self) -> None:
+        many = [f"http://a/{i}" for i in range(150_000)]
+        for given in (many, pa.table({"url": many}), [{"url": url} for url in many]):
+            batches = list(Source(InputOptions(url_list=given)).batches())
+            assert max(batch.num_rows for batch in batches) <= 65536
+            assert [url for batch in batches for url in batch["url"].to_pylist()] == many
+
+    def test_rows_have_no_files(self) -> None:
+        assert Source(InputOptions(url_list=["http://a/1"])).files == []
+
+    @pytest.mark.parametrize("given", [["http://a/1", {"url": "b"}], [1], iter(["http://a/1"])])
+    def test_anything_else_is_refused(self, given: Any) -> None:
+        with pytest.raises(OptionError, match="url_list cannot be"):
+            Source(InputOptions(url_list=given))
+
+
+class TestColumns:
+    def test_names_and_types(self, tmp_path: Path) -> None:
+        table = pa.table(
+            {
+                "text": pa.array(["c"]).dictionary_encode(),
+                "n": pa.array([7], pa.uint16()),
+                "nothing": pa.nulls(1),
+                "link": pa.array(["u"], pa.large_string()),
+                "when": pa.array([0], pa.timestamp("ms", "UTC")),
+            }
+        )
+        pq.write_table(table, tmp_path / "list.parquet")
+        options = InputOptions(
+            str(tmp_path / "list.parquet"), None, "link", "text", ("n", "when", "text", "nothing", "n")
+        )
+        with Source(options) as source:
+            assert source.schema == pa.schema(
+                {
+                    "url": pa.string(),
+                    "caption": pa.string(),
+                    "n": pa.uint16(),
+                    "when": pa.timestamp("ms", "UTC"),
+                    "text": pa.string(),
+                    "nothing": pa.string(),
+                }
+            )
+            (batch,) = source.batches()
+        assert batch.to_pylist()[0]["caption"] == batch.to_pylist()[0]["text"] == "c"
+
+    def test_the_columns_of_url_and_caption_may_be_named_again(self) -> None:
+        given = [{"url": "u", "caption": "c"}]
+        assert rows(given, caption_col="caption", save_additional_columns=("caption", "url")) == given
+
+    def test_numbers_as_captions_are_text(self, tmp_path: Path) -> None:
+        assert rows(put(tmp_path / "a.csv", "url,n\nu,007\n"), caption_col="n") == [{"url": "u", "caption": "007"}]
+        assert rows([{"url": "u", "n": 7}], caption_col="n") == [{"url": "u", "caption": "7"}]
+
+    def test_bytes_that_are_not_utf8(self) -> None:
+        table = pa.table({"url": [b"http://a/\xe9"], "text": [b"caf\xe9"]})
+        assert rows(table, caption_col="text") == [{"url": "http://a/%E9", "caption": "caf\ufffd"}]
+
+    @pytest.mark.parametrize(
+        ("extra", "options"),
+        [
+            ("status", {}),
+            ("key", {"url_col": "key"}),
+            ("url", {"url_col": "link"}),
+            ("caption", {"caption_col": "text"}),
+        ],
+    )
+    def test_names_that_are_taken(self, extra: str, options: dict[str, str]) -> None:
+        with pytest.raises(OptionError, match=f"save_additional_columns: .*{extra}"):
+            Source(InputOptions(url_list=["http://a/1"], save_additional_columns=(extra,), **options))
+
+    def test_captions_that_are_no_text(self) -> None:
+        with pytest.raises(InputError, match="'tags' holds list<item: string>, not text"):
+            Source(InputOptions(url_list=pa.table({"url": ["u"], "tags": [["a"]]}), caption_col="tags"))
+
+    @pytest.mark.parametrize(
+        ("values", "kept"),
+        [
+            (pa.array(["a", None], pa.string_view()), pa.string()),
+            (pa.array([b"a", b"b"], pa.binary_view()), pa.binary()),
+            (pc.run_end_encode(pa.array(["a", "a"])), pa.string()),
+            (pc.run_end_encode(pa.array([1, 2])), pa.int64()),
+            (pa.array([["a"], None], pa.list_(pa.string_view())), pa.list_(pa.string())),
+            (pa.array([["a"], []], pa.large_list(pa.string_view())), pa.large_list(pa.string())),
+            (pa.array([{"x": b"a"}, None], pa.struct({"x": pa.binary_view()})), pa.struct({"x": pa.binary()})),
+            (pa.array([[("k", "v")], []], pa.map_(pa.string(), pa.string_view())), pa.map_(pa.string(), pa.string())),
+            (pa.DictionaryArray.from_arrays([0, 0], pa.array(["a"], pa.string_view())), pa.string()),
+        ],
+    )
+    def test_views_and_run_lengths_become_plain(self, values: pa.Array, kept: pa.DataType) -> None:
+        with Source(InputOptions(pa.table({"url": ["u", "v"], "x": values}), save_additional_columns=("x",))) as source:
+            assert source.schema.field("x").type == kept
+            (batch,) = source.batches()
+        assert batch["x"].to_pylist() == values.to_pylist()
+
+    def test_urls_and_captions_in_views_and_run_lengths(self) -> None:
+        views = pa.array(["u", "v"], pa.string_view())
+        given = pa.table({"url": views, "c": pc.run_end_encode(pa.array(["x", "x"]))})
+        assert rows(given, caption_col="c") == [{"url": "u", "caption": "x"}, {"url": "v", "caption": "x"}]
+        given = pa.table({"url": pa.DictionaryArray.from_arrays([0, 0], views)})
+        assert urls(given) == ["u", "u"]
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            pa.nulls(1, pa.month_day_nano_interval()),
+            pa.array([{}], pa.struct([])),
+            pa.ListArray.from_arrays([0, 1], pc.run_end_encode(pa.array([1]))),
+            pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]),
+        ],
+        ids=lambda values: str(values.type),
+    )
+    def test_a_type_that_no_shard_can_hold(self, values: pa.Array) -> None:
+        with pytest.raises(InputError, match=r"the column 'x' holds .* cannot be written to Parquet"):
+            Source(InputOptions(pa.table({"url": ["u"], "x": values}), save_additional_columns=("x",)))
+
+    def test_files_of_several_formats_and_types_become_one(self, tmp_path: Path) -> None:
+        pq.write_table(pa.table({"url": ["u"], "n": pa.array([1], pa.int16())}), tmp_path / "1.parquet")
+        put(tmp_path / "2.csv", "n,url\n2,v\n")
+        put(tmp_path / "3.jsonl", '{"url":"w"}\n')
+        pq.write_table(pa.table({"url": ["x"], "n": [4.0]}), tmp_path / "4.parquet")
+        found = rows(str(tmp_path), save_additional_columns=("n",))
+        assert found == [{"url": "u", "n": 1}, {"url": "v", "n": 2}, {"url": "w", "n": None}, {"url": "x", "n": 4}]
+
+    def test_a_value_that_does_not_fit_the_first_file_ends_the_list_there(self, tmp_path: Path) -> None:
+        pq.write_table(pa.table({"url": ["u"], "n": pa.array([1], pa.int8())}), tmp_path / "1.parquet")
+        many = [*range(100), 1000, *range(100)]
+        pq.write_table(pa.table({"url": [str(i) for i in range(201)], "n": many}), tmp_path / "2.parquet")
+        found, error = until_broken(str(tmp_path), save_additional_columns=("n",))
+        assert found == ["u", *(str(i) for i in range(100))]
+        assert (error.path, error.where) == (str(tmp_path / "2.parquet"), "row 101")
+        assert "int8" in error.reason
+
+
+class TestCannotStart:
+    @pytest.mark.parametrize("name", ["absent.txt", "absent/*.txt", "absent/"])
+    def test_nothing_there(self, tmp_path: Path, name: str) -> None:
+        with pytest.raises(InputError, match="absent"):
+            Source(InputOptions(url_list=f"{tmp_path}/{name}"))
+
+    def test_one_of_several_files_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"b\.txt: no such file"):
+            Source(InputOptions(url_list=[put(tmp_path / "a.txt"), f"{tmp_path}/b.txt"]))
+
+    def test_a_server_that_is_not_there(self) -> None:
+        with pytest.raises(InputError, match=r"list\.txt"):
+            Source(InputOptions(url_list="ftp://127.0.0.1:9/list.txt"))
+
+    @pytest.mark.parametrize("name", ["list.csv", "list.parquet"])
+    def test_a_web_server_that_is_not_there(self, name: str) -> None:
+        with pytest.raises(InputError, match=r"cannot be opened: Cannot connect to host 127\.0\.0\.1:1 "):
+            Source(InputOptions(url_list=f"https://127.0.0.1:1/{name}"))
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_no_rows(self, tmp_path: Path, format: str) -> None:
+        empty = content(format, []) if format != "parquet" else content("parquet", ["u"])
+        if format == "parquet":
+            sink = io.BytesIO()
+            pq.write_table(pa.table({"url": pa.array([], pa.string())}), sink)
+            empty = sink.getvalue()
+        path = put(tmp_path / f"a.{format}", empty)
+        with pytest.raises(InputError, match=rf"no rows in {re.escape(path)}"):
+            Source(InputOptions(url_list=path))
+
+    @pytest.mark.parametrize("given", [[], pa.table({"url": pa.array([], pa.string())})])
+    def test_no_rows_from_python(self, given: Any) -> None:
+        with pytest.raises(InputError, match="empty"):
+            Source(InputOptions(url_list=given))
+
+    def test_an_empty_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="no files in this folder"):
+            Source(InputOptions(url_list=str(tmp_path)))
+
+    @pytest.mark.parametrize("format", [format for format in FORMATS if format != "txt"])
+    def test_an_absent_column(self, tmp_path: Path, format: str) -> None:
+        path = put(tmp_path / f"a.{format}", content(format))
+        with pytest.raises(MissingColumns) as caught:
+            Source(InputOptions(url_list=path, caption_col="text"))
+        assert str(caught.value) == f"{path} (read as {format}): no column 'text'; columns that exist: url, n"
+
+    @pytest.mark.parametrize(
+        "options", [{"caption_col": "c"}, {"save_additional_columns": "c"}, {"verify_hash": "c:md5"}, {"bbox_col": "c"}]
+    )
+    @pytest.mark.parametrize("list_of_urls", [False, True])
+    def test_columns_of_a_list_that_has_none(self, tmp_path: Path, options: Any, list_of_urls: bool) -> None:
+        given = ["http://a/1"] if list_of_urls else put(tmp_path / "a.lst")
+        with pytest.raises(InputError, match="holds nothing but URLs, and has no column 'c': ") as caught:
+            Source.of(Config.from_options({"url_list": given, **options}))
+        assert "\n" not in str(caught.value)
+
+    def test_img2dataset_ignores_columns_of_a_list_that_has_none(self, tmp_path: Path) -> None:
+        given = {
+            "preset": "img2dataset",
+            "url_list": put(tmp_path / "a.txt"),
+            "caption_col": "caption",
+            "save_additional_columns": '["id"]',
+            "verify_hash": '["digest", "sha256"]',
+        }
+        with Source.of(Config.from_options(given)) as source:
+            assert source.schema.names == ["url"]
+            assert source.hints == (
+                "the url list holds nothing but URLs, so these columns are ignored: caption, digest, id",
+            )
+        with pytest.raises(InputError, match="no column 'boxes'"):
+            Source.of(Config.from_options({**given, "bbox_col": "boxes"}))
+
+    def test_names_of_columns_do_not_reach_the_terminal_as_they_are(self, tmp_path: Path) -> None:
+        path = put(tmp_path / "a.csv", ",".join(['"a\nb"', "\x1b[2Jé", "x" * 1000, *map(str, range(4997))]) + "\n1\n")
+        with pytest.raises(MissingColumns) as caught:
+            Source(InputOptions(url_list=path))
+        message = str(caught.value)
+        assert message.isprintable()
+        assert r"exist: a\nb, \x1b[2Jé, " in message
+        assert message.endswith(", 15, 16 … and 4,980 more")
+        assert len(message) < 400 + len(path)
+
+    def test_what_stands_in_a_list_does_not_reach_the_terminal_as_it_is(self, tmp_path: Path) -> None:
+        with pytest.raises(ReadError) as caught:
+            Source(InputOptions(url_list=put(tmp_path / "a.jsonl", '"\x1b[2J"\n')))
+        assert str(caught.value).isprintable()
+
+    def test_unknown_protocol(self) -> None:
+        with pytest.raises(InputError, match="nope"):
+            Source(InputOptions(url_list="nope://a/b.txt"))
+
+    def test_a_library_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "gcsfs", None)
+        with pytest.raises(MissingExtra, match=r"any2ds\[gcs\]"):
+            Source(InputOptions(url_list="gs://bucket/a.txt"))
+
+
+PARQUET = content("parquet")
+TEXT = content("txt")
+
+
+class TestNoText:
+    @pytest.mark.parametrize("name", ["list", "list.txt", "list.csv", "list.tsv", "list.json", "list.jsonl"])
+    @pytest.mark.parametrize(
+        ("data", "words"),
+        [
+            (PARQUET, "this is a Parquet file, not text: --input_format=parquet reads it"),
+            (b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01" + bytes(range(256)), "this is image/jpeg"),
+            (TEXT.decode().encode("utf-16-le"), "UTF-16 without a byte order mark"),
+            (TEXT.decode().encode("utf-16-be"), "UTF-16 without a byte order mark"),
+            (bytes(range(1, 256)) * 9, "this is binary data"),
+            (b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n", "this is application/pdf"),
+            (gzip.compress(PARQUET), r"compressed \(gzip\): --input_format=\w+.gz reads it"),
+            (bz2.compress(TEXT), r"compressed \(bzip2\): --input_format=\w+.bz2 reads it"),
+        ],
+    )
+    def test_it_is_refused_before_the_start(self, tmp_path: Path, name: str, data: bytes, words: str) -> None:
+        with pytest.raises(WrongFormat, match=words) as caught:
+            Source(InputOptions(url_list=put(tmp_path / name, data)))
+        assert name in str(caught.value)
+
+    def test_archives(self, tmp_path: Path) -> None:
+        put(tmp_path / "urls.txt", TEXT)
+        for format, mime in (("zip", "application/zip"), ("tar", "application/x-tar")):
+            path = shutil.make_archive(str(tmp_path / "list"), format, tmp_path, "urls.txt")
+            with pytest.raises(WrongFormat, match=f"this is {mime}, not text"):
+                Source(InputOptions(url_list=path, input_format="txt"))
+
+    def test_the_format_of_what_is_compressed(self, tmp_path: Path) -> None:
+        for name, options in (("a.txt.gz", {}), ("a", {"input_format": "txt.gz"})):
+            with pytest.raises(WrongFormat, match=r"--input_format=parquet\.gz reads it"):
+                Source(InputOptions(url_list=put(tmp_path / name, gzip.compress(PARQUET)), **options))
+            assert urls(f"{tmp_path}/{name}", input_format="parquet.gz") == URLS
+
+    def test_a_later_file_ends_the_list_there(self, tmp_path: Path) -> None:
+        found, error = until_broken([put(tmp_path / "a.txt", "u\n"), put(tmp_path / "b.txt", PARQUET)])
+        assert (found, error.path, error.where) == (["u"], f"{tmp_path}/b.txt", "row 0")
+        assert error.reason == "this is a Parquet file, not text: --input_format=parquet reads it"
+
+    def test_odd_bytes_in_a_text_are_no_reason(self, tmp_path: Path) -> None:
+        odd = b"http://a/caf\xe9\n\xe9\xe8 \x01\x00\n" + TEXT
+        assert urls(put(tmp_path / "list.txt", odd))[2:] == URLS
+
+    def test_standard_input_is_refused_with_its_first_bytes(self) -> None:
+        program = (
+            "from any2ds.config.options import InputOptions; from any2ds.readers.sources import Source\n"
+            "Source(InputOptions(url_list='-'))"
+        )
+        command = [sys.executable, "-c", program]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            process.stdin.write(PARQUET[:20])
+            process.stdin.flush()  # and is left open
+            assert b"standard input (read as txt): this is a Parquet file" in process.stderr.read()
+
+
+class TestDeclaredTypes:
+    def test_of_lists_that_have_types(self, tmp_path: Path) -> None:
+        table = pa.table({"url": ["u", "v"], "id": [1, 2], "day": ["2024-01-02", "soon"]})
+        pq.write_table(table, tmp_path / "a.parquet")
+        options: dict[str, Any] = {
+            "save_additional_columns": ("id", "day"),
+            "column_types": {"id": "string", "day": "timestamp[us]"},
+        }
+        for given in (table, str(tmp_path / "a.parquet"), table.to_pylist()):
+            found = rows_and_reasons(given, **options)
+            assert [row["id"] for row, _ in found] == ["1", None]
+            assert [row["url"] for row, _ in found] == ["u", None]
+            assert found[1][1].startswith("row 2: column 'day': ")
+
+    @pytest.mark.parametrize(
+        ("given", "types"),
+        [
+            ("id:string,score:float", {"id": "string", "score": "float64"}),
+            ('{"a:b": "int"}', {"a:b": "int64"}),
+            ("a:b:timestamp[ms]", {"a:b": "timestamp[ms]"}),
+            ({"a": "float32", "b": "timestamp"}, {"a": "float32", "b": "timestamp[us]"}),
+        ],
+    )
+    def test_as_they_are_given(self, given: Any, types: dict[str, str]) -> None:
+        assert Config.from_options({"url_list": "x", "column_types": given}).input.column_types == types
+
+    @pytest.mark.parametrize("given", ["id", "id:", ":string", "id:number", ["id"], {"id": 3}, 5])
+    def test_what_is_none(self, given: Any) -> None:
+        with pytest.raises(OptionError, match=r"column_types.*such as id:string,score:float"):
+            Config.from_options({"url_list": "x", "column_types": given})
+
+    @pytest.mark.parametrize("types", [{"other": "string"}, {"url": "int64"}, {"text": "int64"}])
+    def test_columns_that_cannot_have_one(self, types: dict[str, str]) -> None:
+        with pytest.raises(OptionError, match="column_types: "):
+            Source(InputOptions(url_list=[{"url": "u", "text": "t"}], caption_col="text", column_types=types))
+
+
+class TestBreaksOff:
+    def test_broken_from_the_start(self, tmp_path: Path) -> None:
+        path = put(tmp_path / "a.parquet", content("parquet")[:-8])
+        with pytest.raises(ReadError) as caught:
+            Source(InputOptions(url_list=path))
+        assert (caught.value.path, caught.value.where) == (path, "row 0")
+
+    @pytest.mark.parametrize(
+        ("name", "data", "survive", "where"),
+        [
+            ("csv", b"url\nv\nw,1\nx\n", ["v"], "row 3"),
+            ("jsonl", b'{"url":"v"}\n{"url"\n', ["v"], "line 2"),
+            ("json", b'[{"url":"v"},', ["v"], "item 2"),
+            ("parquet", b"PAR1", [], "row 0"),
+            ("txt.gz", gzip.compress(b"v\nw\n", mtime=0)[:-4], ["v", "w"], "row 2"),
+            ("txt.gz", b"v\nw\n", [], "row 0"),
+            ("txt.bz2", b"v\nw\n", [], "row 0"),
+            ("txt.xz", b"v\nw\n", [], "row 0"),
+            ("txt.zst", b"v\nw\n", [], "row 0"),
+            ("parquet.gz", gzip.compress(content("parquet"))[:-9], [], "row 0"),
+            ("csv", b"link\nv\n", [], "row 0"),
+        ],
+    )
+    def test_a_later_file(self, tmp_path: Path, name: str, data: bytes, survive: list[str], where: str) -> None:
+        paths = [put(tmp_path / "a.txt", "u\n"), put(tmp_path / f"b.{name}", data), put(tmp_path / "c.txt", "z\n")]
+        found, error = until_broken(paths)
+        assert found == ["u", *survive]
+        assert (error.path, error.where) == (paths[1], where)
+        assert error.reason
+        assert str(error).startswith(f"{paths[1]}: could be read only up to {where}: ")
+
+    @pytest.mark.parametrize("format", ["txt", "csv", "tsv", "json", "jsonl"])
+    @pytest.mark.parametrize("suffix", COMPRESS)
+    def test_every_whole_row_before_a_break_in_a_compressed_file(
+        self, tmp_path: Path, format: str, suffix: str
+    ) -> None:
+        many = [f"http://example.com/{i * 7919 % 100_003}/{i * 104_729 % 999_983}.jpg" for i in range(30_000)]
+        data = content(format, many)
+        broken = COMPRESS[suffix](data)
+        broken = broken[: len(broken) * 3 // 4]
+        found, error = until_broken(put(tmp_path / f"a.{format}.{suffix}", broken))
+        assert found == many[: len(found)]
+        assert len(found) > 15_000
+        assert error.where == f"row {len(found)}"
+        if suffix == "gz":
+            text = zlib.decompressobj(31).decompress(broken)
+            assert len(found) == text.count(b"http") - (format != "json" or not text.endswith(b"}"))
+
+    def test_rows_before_damaged_bytes_in_a_gzip(self, tmp_path: Path) -> None:
+        many = [f"http://example.com/{i * 7919 % 100_003}.jpg" for i in range(60_000)]
+        data = bytearray(gzip.compress(content("txt", many)))
+        data[len(data) // 2] ^= 0xFF
+        found, error = until_broken(put(tmp_path / "a.txt.gz", bytes(data)))
+        assert 20_000 < len(found) <= 60_000
+        assert found[:20_000] == many[:20_000]
+        assert error.__cause__ is not None
+
+    def test_the_types_of_the_first_file_bind_the_later(self, tmp_path: Path) -> None:
+        paths = [put(tmp_path / "a.csv", "url,n\nu,1\n"), put(tmp_path / "b.csv", "url,n\nv,2\nw,x\n")]
+        found, error = until_broken(paths, save_additional_columns=("n",))
+        assert found == ["u", "v"]
+        assert (error.path, error.where) == (paths[1], "row 3")

@@ -1,0 +1,534 @@
+"""However a run is ended, or its processes are: nothing half, nothing twice, nothing forgotten, nobody left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from any2ds import download
+from any2ds.config.options import Config
+from any2ds.core.errors import IncompleteRun, RunError
+from any2ds.core.processes.signals import stoppable
+from any2ds.core.types import Event, Progress, ShardError, ShardJob, ShardReport
+from any2ds.distributors.multiprocessing import MultiprocessingDistributor
+from any2ds.readers.plan import plan
+from any2ds.storage.disk.staging import sweep
+from any2ds.storage.patience import Patience
+from any2ds.testing.distributing import ScriptedWorker, jobs_of
+from any2ds.testing.folder import names_in
+from any2ds.testing.processes import LONG, children, is_running, wait_until, wait_until_gone
+from any2ds.testing.server import Server, serve
+from any2ds.testing.stuck import StuckFetchers
+from any2ds.worker.worker import ShardWorker
+
+WAIT = LONG  # seconds, where something is sure to happen
+
+
+@pytest.fixture
+def media(tmp_path: Path) -> Path:
+    folder = tmp_path / "media"
+    folder.mkdir()
+    for name in ("ok", "bad", "held"):
+        (folder / name).write_bytes(name.encode() * 1000)
+    return folder
+
+
+@pytest.fixture
+def server(media: Path) -> Iterator[Server]:
+    with serve(media, {"held": ["hold"]}) as running:
+        yield running
+
+
+def config_of(out: Path, **options: Any) -> Config:
+    given = {"output_format": "webdataset", "number_sample_per_shard": 5, "processes_count": 1, **options}
+    return Config.from_options({"url_list": "-", "dedupe": "none", "output_folder": out, **given})
+
+
+def jobs_for(urls: list[str]) -> Iterator[ShardJob]:
+    table = pa.table({"url": urls})
+    return plan(table.to_batches(), table.schema, 5)
+
+
+def made(events: list[Event]) -> list[int]:
+    return sorted(event.shard_id for event in events if isinstance(event, ShardReport))
+
+
+def failed(events: list[Event]) -> list[ShardError]:
+    return [event for event in events if isinstance(event, ShardError)]
+
+
+def expect_whole(out: Path, shards: int, rows: int) -> None:
+    """Each row once, all stored, and nothing besides."""
+    keys = []
+    for path in sorted(out.glob("*.parquet")):
+        table = pq.read_table(path)
+        assert set(table["status"].to_pylist()) == {"success"}
+        stats = json.loads((out / f"{path.stem}_stats.json").read_text())
+        assert stats["successes"] == stats["count"] == table.num_rows
+        keys += table["key"].to_pylist()
+    assert len(keys) == len(set(keys)) == rows
+    assert len(list(out.glob("*_stats.json"))) == shards
+    assert not (out / ".any2ds/tmp").exists()
+
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a command, of any2ds unless another is given, that is gone when the test ends."""
+    started = []
+
+    def begin(*options: str, command: Sequence[str] = (), **more: Any) -> subprocess.Popen[str]:
+        given = command or [sys.executable, "-m", "any2ds", "--url_list=urls.txt", "--output_folder=out", *options]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(given, cwd=tmp_path, start_new_session=True, **pipes, **more))
+        return started[-1]
+
+    yield begin
+    for running in started:
+        running.kill()
+        running.communicate()
+
+
+# --- a worker process dies ---
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "files"])
+def test_workers_that_are_killed_cost_nothing(output_format: str, tmp_path: Path, server: Server, start: Start) -> None:
+    out, kills = tmp_path / "out", 0
+    (tmp_path / "urls.txt").write_text("".join(f"{server.url('ok')}?{n}\n" for n in range(200)))
+    options = [f"--output_format={output_format}", "--number_sample_per_shard=5", "--max_shard_retry=50"]
+    running = start(*options, "--processes_count=2", "--thread_count=2")
+    finished: set[str] = set()
+    while running.poll() is None:
+        now = {path.name for path in out.glob("*_stats.json")}
+        if len(now) - len(finished) >= 10:  # so that the run gets on, on a busy machine as well
+            finished = now
+            for pid in children(running.pid)[kills % 2 :][:1]:
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+        threading.Event().wait(0.01)
+    said = running.communicate(timeout=WAIT)[1]
+    assert running.returncode == 0, said
+    assert kills
+    assert "SIGKILL" in said
+    expect_whole(out, 40, 200)
+
+
+def test_a_shard_that_kills_its_processes_fails_with_the_reason_and_no_other_does(
+    tmp_path: Path, server: Server
+) -> None:
+    (tmp_path / "out").mkdir()
+    config = config_of(tmp_path / "out", max_shard_retry=2)
+    urls = [server.url("bad" if n == 12 else "ok") for n in range(25)]
+    worker = ShardWorker(config.output, config.fetch, StuckFetchers(kills_at="bad"))
+    events = list(MultiprocessingDistributor(config.run).map(worker, jobs_for(urls)))
+    assert made(events) == [0, 1, 3, 4]
+    (error,) = failed(events)
+    assert (error.shard_id, error.attempt) == (2, 2)
+    for words in ("SIGKILL", "memory", "--processes_count", "ended 3 processes"):
+        assert words in error.reason
+    assert not list((tmp_path / "out").glob("00002*"))
+
+
+def test_without_retries_the_shards_of_a_process_that_dies_fail_with_it() -> None:
+    distributor = MultiprocessingDistributor(config_of(Path("."), max_shard_retry=0).run)
+    events = list(distributor.map(ScriptedWorker(fatal=frozenset({2})), jobs_of(6)))
+    assert [(error.shard_id, error.attempt) for error in failed(events)] == [(2, 0)]
+    assert made(events) == [0, 1, 3, 4, 5]
+
+
+KILLED_AT_START = """
+import os, signal
+from any2ds.testing.distributing import ScriptedWorker
+
+class Killed(ScriptedWorker):
+    def __setstate__(self, state):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+class Unreadable(ScriptedWorker):
+    def __setstate__(self, state):
+        raise ValueError("a worker from another planet")
+"""
+
+
+@pytest.mark.parametrize("name", ["Killed", "Unreadable"])
+def test_processes_that_all_end_at_their_start_end_the_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "killed_at_start.py").write_text(KILLED_AT_START)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("any2ds.distributors._team._KILLS_IN_A_ROW", 5)
+    import killed_at_start
+
+    distributor = MultiprocessingDistributor(config_of(tmp_path, processes_count=1).run)
+    with pytest.raises(RunError, match="end at once"):
+        list(distributor.map(getattr(killed_at_start, name)(), jobs_of(3)))
+
+
+DIES_WITH_ITS_REPORT = """
+import os, signal
+from contextlib import closing
+from pathlib import Path
+from any2ds.core.types import ShardReport
+from any2ds.worker.worker import ShardWorker
+
+class DiesWithItsReport(ShardWorker):
+    def __call__(self, jobs):
+        for event in super().__call__(jobs):
+            if isinstance(event, ShardReport) and event.shard_id == 1 and not Path("died").exists():
+                Path("died").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield event
+"""
+
+
+def test_a_shard_whose_report_went_down_with_its_process_is_not_made_twice(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dies_with_its_report.py").write_text(DIES_WITH_ITS_REPORT)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    from dies_with_its_report import DiesWithItsReport
+
+    out = tmp_path / "out"
+    out.mkdir()
+    config = config_of(out)
+    urls = [server.url("ok") + f"?{n}" for n in range(15)]
+    events = list(
+        MultiprocessingDistributor(config.run).map(DiesWithItsReport(config.output, config.fetch), jobs_for(urls))
+    )
+    assert (tmp_path / "died").exists()
+    assert made(events) == [0, 1, 2]
+    targets = Counter(request.target for request in server.requests)
+    assert [targets[f"/ok?{n}"] for n in range(5, 10)] == [1] * 5
+    sweep(out / ".any2ds/tmp")
+    expect_whole(out, 3, 15)
+
+
+def test_stats_that_tell_of_something_else_go_before_their_shard_is_made_again(tmp_path: Path, server: Server) -> None:
+    (tmp_path / "out").mkdir()
+    config = config_of(tmp_path / "out")
+    (job,) = jobs_for([server.url("held")])
+    job = ShardJob(job.shard_id, job.rows, job.count, attempt=1)
+    stats = tmp_path / "out" / "00000_stats.json"
+    for content in ("", "{}", json.dumps(ShardReport(0, count=5).to_json())):
+        stats.write_text(content)
+        with closing(ShardWorker(config.output, config.fetch)(iter([job]))) as events:  # type: ignore[type-var]
+            assert next(iter(event for event in events if not stats.exists()))
+    stats.write_text(json.dumps(ShardReport(0, count=1, bytes=77).to_json()))
+    events = list(ShardWorker(config.output, config.fetch)(iter([job])))
+    assert [event.bytes for event in events if isinstance(event, ShardReport)] == [77]
+
+
+# --- shards that fail as a whole ---
+
+
+class UnreliableStore(MemoryFileSystem):
+    """A store that refuses files as often as it is told to."""
+
+    protocol = "unreliable"
+    store: ClassVar[dict[str, Any]] = {}
+    refuses: ClassVar[Counter[str]] = Counter()
+
+    def put_file(self, lpath: str, rpath: str, *args: Any, **kwargs: Any) -> None:
+        name = rpath.rsplit("/", 1)[-1]
+        if self.refuses[name] > 0:
+            self.refuses[name] -= 1
+            raise PermissionError(f"no room for {name} at the moment")
+        super().put_file(lpath, rpath, *args, **kwargs)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> type[UnreliableStore]:
+    monkeypatch.setattr("any2ds.storage.patience.BRIEF", Patience(1, 0, 0))  # an upload that is refused fails its shard
+    fsspec.register_implementation("unreliable", UnreliableStore, clobber=True)
+    UnreliableStore.store.clear()
+    UnreliableStore.refuses.clear()
+    return UnreliableStore
+
+
+def into_store(server: Server, shards: int, **options: Any) -> Any:
+    return download(
+        [server.url("ok")] * shards,
+        output_folder=f"unreliable://{uuid.uuid4().hex}",  # locks are of the whole machine
+        output_format="webdataset",
+        number_sample_per_shard=1,
+        distributor="inline",
+        **{"quiet": True, **options},
+    )
+
+
+def test_a_shard_that_failed_is_made_again_at_the_end(server: Server, store: type[UnreliableStore]) -> None:
+    store.refuses.update({"00001.tar": 1000, "00002.tar": 1000, "00003.tar": 1000})
+    store.refuses.update({"00001.tar": -999, "00002.tar": -998, "00003.tar": -997})
+    report = into_store(server, 6)
+    assert (report.shards, report.successes, report.failed_shards) == (6, 6, ())
+
+
+def test_what_fails_more_often_has_failed_and_is_told_once(
+    server: Server, store: type[UnreliableStore], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.refuses.update({"00000.tar": 1, "00001.tar": 2, "00002.tar": 2})
+    with pytest.raises(IncompleteRun, match="2 shards could not be written, the first \\(1\\): no room") as raised:
+        into_store(server, 4, max_shard_retry=1, quiet=False)
+    report = raised.value.report
+    assert sorted(error.shard_id for error in report.failed_shards) == [1, 2]
+    assert (report.shards, report.count) == (2, 2)
+    assert capsys.readouterr().err.count("tried again") == 3
+
+
+def test_what_fails_everything_does_not_multiply_the_time(server: Server, store: type[UnreliableStore]) -> None:
+    store.refuses.update({f"{n:05d}.tar": 1000 for n in range(40)})
+    with pytest.raises(IncompleteRun, match="40 shards") as raised:
+        into_store(server, 40)
+    assert sorted(error.shard_id for error in raised.value.report.failed_shards) == list(range(40))
+    tries = sum(1000 - store.refuses[f"{n:05d}.tar"] for n in range(40))
+    assert tries == 40 + 10
+
+
+def test_jobs_of_failed_shards_are_kept_up_to_a_bound(
+    server: Server, store: type[UnreliableStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("any2ds.run.account._MOST_KEPT", 0)
+    store.refuses["00001.tar"] = 1
+    with pytest.raises(IncompleteRun):
+        into_store(server, 3)
+
+
+def test_progress_counts_the_rows_of_a_shard_that_was_made_again_once(
+    server: Server, store: type[UnreliableStore]
+) -> None:
+    store.refuses["00001.tar"] = 1
+    options = {
+        "output_folder": f"unreliable://{uuid.uuid4().hex}",
+        "output_format": "webdataset",
+        "number_sample_per_shard": 5,
+    }
+    config = Config.from_options({"url_list": "-", **options})
+    jobs = list(jobs_for([server.url("ok") + f"?{n}" for n in range(15)]))
+    worker = ShardWorker(config.output, config.fetch)
+    events = list(worker(iter(jobs)))
+    assert [error.shard_id for error in failed(events)] == [1]
+    events += worker(iter([jobs[1]]))
+    assert made(events) == [0, 1, 2]
+    assert sum(event.outcomes.get("success", 0) for event in events if isinstance(event, Progress)) == 15
+
+
+# --- the run is stopped ---
+
+
+def waiting_run(tmp_path: Path, server: Server, start: Start, *options: str) -> subprocess.Popen[str]:
+    """A run of three shards, the last row of the second of which hangs."""
+    urls = [server.url("held" if n == 9 else "ok") + f"?{n}" for n in range(15)]
+    (tmp_path / "urls.txt").write_text("\n".join(urls))
+    shards = ("--number_sample_per_shard=5", "--output_format=webdataset", "--processes_count=2")
+    running = start(*shards, "--timeout=0", *options)
+    server.wait_for("held", within=WAIT)
+    return running
+
+
+def test_shards_whose_last_rows_are_under_way_are_finished(tmp_path: Path, server: Server, start: Start) -> None:
+    running = waiting_run(tmp_path, server, start, f"--grace={WAIT}")
+    assert running.stderr is not None
+    running.send_signal(signal.SIGINT)
+    for line in running.stderr:
+        if line.startswith("stopping: "):
+            break
+    server.release()
+    said = running.communicate(timeout=WAIT)[1]
+    assert running.returncode == 130
+    assert "run the same command again" in said
+    expect_whole(tmp_path / "out", 3, 15)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("distributor", ["multiprocessing", "inline"])
+def test_what_is_not_finished_in_time_is_given_up(
+    number: signal.Signals, code: int, distributor: str, tmp_path: Path, server: Server, start: Start
+) -> None:
+    running = waiting_run(tmp_path, server, start, "--grace=0.5", f"--distributor={distributor}")
+    workers = children(running.pid)
+    started = time.monotonic()
+    running.send_signal(number)
+    running.communicate(timeout=WAIT)
+    assert time.monotonic() - started < WAIT / 2
+    assert running.returncode == code
+    wait_until_gone(workers)
+    out = tmp_path / "out"
+    assert not list(out.glob("00001*"))
+    assert not (out / ".any2ds/tmp").exists()
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_at_once_means_at_once(signals: int, tmp_path: Path, server: Server, start: Start) -> None:
+    """With a second signal, or without grace; to the whole group, as a terminal does it."""
+    running = waiting_run(tmp_path, server, start, f"--grace={WAIT if signals == 2 else 0}")
+    assert running.stderr is not None
+    workers = children(running.pid)
+    started = time.monotonic()
+    os.killpg(running.pid, signal.SIGINT)
+    if signals == 2:
+        for line in running.stderr:
+            if line.startswith("stopping: "):
+                break
+        os.killpg(running.pid, signal.SIGINT)
+    running.communicate(timeout=WAIT)
+    assert time.monotonic() - started < WAIT / 2
+    assert running.returncode == 130
+    wait_until_gone(workers)
+    assert not list((tmp_path / "out").glob("00001*"))
+
+
+def test_shards_that_cannot_be_finished_are_not_waited_for(tmp_path: Path, server: Server, start: Start) -> None:
+    urls = [server.url("held") + f"?{n}" for n in range(3000)]  # more rows than transfers, none of which ever ends
+    (tmp_path / "urls.txt").write_text("\n".join(urls))
+    running = start("--timeout=0", "--thread_count=4", "--processes_count=1", f"--grace={WAIT}")
+    server.wait_for("held", within=WAIT)
+    workers = children(running.pid)
+    started = time.monotonic()
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=WAIT)
+    assert time.monotonic() - started < WAIT / 2
+    assert running.returncode == 143
+    wait_until_gone(workers)
+    assert names_in(tmp_path / "out") == {".any2ds/run"}
+
+
+def test_what_nohup_has_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stoppable(lambda grace: None, 1.0):
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+SCRIPT = """
+import json, os, signal, sys, threading
+from any2ds import download
+
+before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+ended = []
+
+def run():
+    try:
+        download(
+            json.loads(sys.argv[1]), output_folder="out", output_format="webdataset", number_sample_per_shard=5,
+            processes_count=1, grace=0.2, timeout=0, quiet=True, distributor=sys.argv[3],
+        )
+    except BaseException as error:
+        ended.append(type(error).__name__)
+        raise
+    finally:
+        print(*ended, [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before, flush=True)
+
+if sys.argv[2] == "thread":
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.1)
+    except KeyboardInterrupt:
+        print("mine", [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before, flush=True)
+else:
+    run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "number", "code", "said"),
+    [
+        ("main", signal.SIGINT, -signal.SIGINT, "KeyboardInterrupt True"),
+        ("main", signal.SIGTERM, 143, "Terminated True"),
+        ("thread", signal.SIGINT, 0, "mine True"),
+        ("thread", signal.SIGTERM, -signal.SIGTERM, ""),
+    ],
+)
+def test_a_script_that_downloads_is_stopped_as_any_script(
+    where: str, number: signal.Signals, code: int, said: str, tmp_path: Path, server: Server, start: Start
+) -> None:
+    command = [sys.executable, "-c", SCRIPT, json.dumps([server.url("held")]), where, "multiprocessing"]
+    running = start(command=command)
+    server.wait_for("held", within=WAIT)
+    workers = children(running.pid)
+    assert workers
+    running.send_signal(number)
+    out, err = running.communicate(timeout=WAIT)
+    assert (running.returncode, out.strip()) == (code, said), err
+    wait_until_gone(workers)
+
+
+# --- the parent is killed ---
+
+PARENT = """
+import ctypes, os, signal, sys, threading
+from any2ds.config.options import Config
+from any2ds.distributors.multiprocessing import MultiprocessingDistributor
+from any2ds.testing.distributing import ScriptedWorker, jobs_of
+from busy_worker import BusyWorker
+
+distributor = MultiprocessingDistributor(Config.from_options({"url_list": "-", "processes_count": 1}).run)
+for event in distributor.map(BusyWorker(sys.argv[1]), jobs_of(3)):
+    print("busy", flush=True)
+"""
+BUSY_WORKER = """
+import ctypes, threading, time
+from any2ds.testing.distributing import ScriptedWorker
+from any2ds.core.types import Progress
+
+class BusyWorker(ScriptedWorker):
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        if self.how == "start":
+            time.sleep(1000)
+
+    def __call__(self, jobs):
+        next(iter(jobs))
+        yield Progress()
+        if self.how == "native":
+            ctypes.PyDLL(None).sleep(1000)  # in C, and keeps the interpreter's lock
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
+"""
+
+
+@pytest.mark.parametrize("how", ["native", "lock", "start", "stopped"])
+def test_no_worker_outlives_its_parent(how: str, tmp_path: Path, start: Start) -> None:
+    (tmp_path / "busy_worker.py").write_text(BUSY_WORKER)
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    parent = start(command=[sys.executable, "-c", PARENT, how], env={**os.environ, "PYTHONPATH": path})
+    assert parent.stdout is not None
+    if how != "start":
+        parent.stdout.readline()
+    wait_until(lambda: children(parent.pid))
+    workers = children(parent.pid)
+    if how == "stopped":
+        os.kill(workers[0], signal.SIGSTOP)
+    parent.kill()
+    parent.wait()
+    if how == "stopped" and is_running(workers[0]):
+        os.kill(workers[0], signal.SIGCONT)
+    wait_until_gone(workers)

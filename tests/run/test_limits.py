@@ -1,0 +1,189 @@
+"""Real runs over loopback that are made slow in one way each say what it is that makes them slow."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from s3fs import S3FileSystem
+
+from any2ds import download
+from any2ds.core.metrics import Snapshot, Verdict
+from any2ds.core.types import RunReport, Sample
+from any2ds.fetch.policy import breaker
+from any2ds.testing.dns import serve_dns
+from any2ds.testing.s3 import serve_buckets
+from any2ds.testing.server import Server, serve
+from any2ds.transforms import pipeline
+from any2ds.writers.formats.webdataset import WebdatasetWriter
+
+BODY = b"some text, and more of it\n" * 400
+
+
+class Recorder:
+    """A reporter that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[Snapshot] = []
+
+    def on_start(self, finished_shards: int) -> None: ...
+
+    def on_shard(self, event: Any) -> None: ...
+
+    def on_stopping(self, open_shards: int, grace: float) -> None: ...
+
+    def on_finish(self, total: RunReport) -> None: ...
+
+    def on_progress(self, now: Snapshot) -> None:
+        self.seen.append(now)
+
+
+class Runs:
+    def __init__(self, folder: Path, server: Server, recorder: Recorder) -> None:
+        self.folder, self.server, self._recorder = folder, server, recorder
+
+    def limit(self, rows: Any, **options: Any) -> Verdict:
+        """What was said most often to limit it."""
+        usual = {"distributor": "inline", "output_folder": str(self.folder / "out"), "dedupe": "none", "retries": 0}
+        usual["output_format"] = "webdataset"
+        rows = [{"url": url} for url in rows] if isinstance(rows, list) else rows
+        report = download(rows, quiet=True, report=False, **{**usual, **options})
+        assert report.successes == report.count
+        last = self._recorder.seen[-1]
+        assert sum(last.outcomes.values()) == report.count
+        assert last.attempts >= report.attempts > 0
+        said = [snapshot.verdict for snapshot in self._recorder.seen if snapshot.verdict is not None]
+        (limit, _), *_ = Counter(verdict.limit for verdict in said).most_common(1)
+        found = [verdict for verdict in said if verdict.limit == limit]
+        return found[len(found) // 2]  # in the middle of it
+
+    def urls(self, name: str, count: int) -> list[str]:
+        return [self.server.url(name)] * count
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
+    recorder = Recorder()
+    monkeypatch.setattr("any2ds.run.api.reporters", lambda *_: [recorder])
+    site = tmp_path / "site"
+    site.mkdir()
+    for name in ("a.txt", "slow.txt", "flow.txt", "silent.txt"):
+        (site / name).write_bytes(BODY)
+    (site / "big.bin").write_bytes(bytes(range(256)) * (1 << 15))
+    script = {
+        "slow.txt": ["slow:0.2"],
+        "flow.txt": ["flow:0.3"],
+        "silent.txt": ["ok"] * 10 + ["hold"],
+    }
+    with serve(site, script) as server:
+        yield Runs(tmp_path, server, recorder)
+
+
+def test_servers_that_take_long_to_answer_ask_for_more_places(runs: Runs) -> None:
+    verdict = runs.limit(runs.urls("slow.txt", 60), thread_count=4)
+    assert verdict.limit == "nothing"
+    assert "--thread_count" in verdict.words
+
+
+@pytest.mark.parametrize("fetcher", ["requests", "curl"])
+def test_bodies_that_come_slowly_are_the_network(runs: Runs, fetcher: str) -> None:
+    verdict = runs.limit(runs.urls("flow.txt", 32), thread_count=4, fetcher=fetcher)
+    assert verdict.limit == "bodies"
+    assert "B/s in all" in verdict.words
+
+
+def test_a_host_that_may_be_asked_now_and_then_only(runs: Runs) -> None:
+    verdict = runs.limit(runs.urls("a.txt", 60), host_delay=0.05)
+    assert verdict.limit == "hosts"
+    assert "127.0.0.1" in verdict.words
+
+
+def test_name_servers_that_take_long(runs: Runs) -> None:
+    names = [f"h{number}.test" for number in range(36)]
+    port = runs.server.base_url.rpartition(":")[2].strip("/")
+    with serve_dns({name: ["delay:0.3 a:127.0.0.1"] for name in names}) as dns:
+        verdict = runs.limit([f"http://{name}:{port}/a.txt" for name in names], thread_count=4, nameservers=dns.address)
+    assert verdict.limit == "dns"
+    assert "--nameservers" in verdict.words
+
+
+def pause(sample: Sample) -> Sample:
+    time.sleep(0.01)
+    return sample
+
+
+def test_steps_that_take_long(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "_QUEUED", 16)  # files for each thread: few rows will do to be too many
+    verdict = runs.limit(runs.urls("a.txt", 300), transform=pause, transform_threads=1)
+    assert verdict.limit == "transforms"
+    assert "--transform_threads" in verdict.words
+
+
+def test_a_disk_that_takes_long(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = WebdatasetWriter.write
+
+    def slowly(self: WebdatasetWriter, sample: Sample) -> None:
+        time.sleep(0.03)
+        write(self, sample)
+
+    monkeypatch.setattr(WebdatasetWriter, "write", slowly)
+    verdict = runs.limit(runs.urls("a.txt", 100))
+    assert verdict.limit == "disk"
+    assert "--staging_dir" in verdict.words
+
+
+def test_a_store_that_takes_long(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve_buckets() as new_bucket, ExitStack() as stack:
+        bucket = new_bucket()
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
+        S3FileSystem.clear_instance_cache()  # those of other tests know another server
+        stack.enter_context(bucket.slow("PUT", 0.08))
+        verdict = runs.limit(runs.urls("a.txt", 45), output_folder=bucket.url, number_sample_per_shard=5)
+    assert verdict.limit == "store"
+
+
+def test_a_list_that_takes_long(runs: Runs) -> None:
+    schema = pa.schema([("url", pa.string())])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for _ in range(60):
+            time.sleep(0.05)
+            yield pa.record_batch([[runs.server.url("a.txt")]], schema=schema)
+
+    verdict = runs.limit(pa.RecordBatchReader.from_batches(schema, batches()), number_sample_per_shard=10)
+    assert verdict.limit == "rows"
+    assert "The url list" in verdict.words
+
+
+def test_a_network_that_is_gone(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in {"_QUIET": 0.2, "_SILENCE": 0.4, "_HASTE": 0.1, "PROBE_EVERY": 0.2}.items():
+        monkeypatch.setattr(breaker, name, seconds)
+    began = time.monotonic()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([runs.urls("silent.txt", 30)], schema=schema)
+        time.sleep(max(0.0, began + 4 - time.monotonic()))
+        runs.server.release()
+
+    schema = pa.schema([("url", pa.string())])
+    verdict = runs.limit(
+        pa.RecordBatchReader.from_batches(schema, rows()), number_sample_per_shard=30, timeout=60, thread_count=32
+    )
+    assert verdict.limit == "network"
+
+
+def test_a_process_that_is_always_busy(runs: Runs) -> None:
+    verdict = runs.limit(
+        runs.urls("big.bin", 80),
+        distributor="multiprocessing",
+        processes_count=1,
+        compute_hash="sha512",
+        output_format="dummy",
+    )
+    assert verdict.limit == "cpu"
+    assert "CPU" in verdict.words

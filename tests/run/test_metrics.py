@@ -1,0 +1,347 @@
+"""What is told of a run while it goes on, and in the stats of its shards, agrees with what it did."""
+
+import gzip
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import any2ds
+from any2ds.config.options import Config, InputOptions
+from any2ds.core.errors import BrokenStep
+from any2ds.core.histogram import Histogram
+from any2ds.core.metrics import Snapshot, Vitals
+from any2ds.core.processes import child_process, cores, memory_use
+from any2ds.core.types import Event, Progress, RunReport, ShardJob, ShardReport
+from any2ds.dataset.dataset import Stats
+from any2ds.distributors import _process
+from any2ds.readers.sources import Source
+from any2ds.run.monitor import Monitor
+from any2ds.testing.server import Server, serve
+from any2ds.testing.stuck import StuckFetchers
+from any2ds.worker import open_shards, worker_metrics
+from any2ds.worker.worker import ShardWorker
+
+SECRET = "s3cret"
+
+
+class Watched:
+    """Runs over a site of which `seen` has the events and `snapshots` what was shown of them."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.server, self.folder = server, folder
+        self.seen: list[Event] = []
+        self.snapshots: list[Snapshot] = []
+
+    @property
+    def vitals(self) -> list[Vitals]:
+        return [event.vitals for event in self.seen if isinstance(event, Progress) and event.vitals is not None]
+
+    @property
+    def told(self) -> Counter[str]:
+        told: Counter[str] = Counter()
+        for event in self.seen:
+            if isinstance(event, Progress):
+                told.update(event.outcomes)
+        return +told
+
+    def rows(self, names: list[str]) -> list[dict[str, str]]:
+        return [{"url": self.server.url(name)} for name in names]
+
+    def download(self, rows: Any, **options: Any) -> RunReport:
+        usual = {"output_folder": str(self.folder / "out"), "distributor": "inline", "dedupe": "none", "retries": 0}
+        return any2ds.download(rows, quiet=True, report=False, **{**usual, **options})
+
+    def stats(self, shard: int) -> dict[str, Any]:
+        found: dict[str, Any] = orjson.loads((self.folder / "out" / f"{shard:05d}_stats.json").read_bytes())
+        return found
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "a.txt").write_bytes(b"some text")
+    (site / "later.txt").write_bytes(b"more text")
+    with serve(site, {"twice.txt": ["503", "ok"], "later.txt": ["503", "ok"]}) as server:
+        (site / "twice.txt").write_bytes(b"more text")
+        found = Watched(server, tmp_path)
+        take, snapshot = Monitor.take, Monitor.snapshot
+
+        def taken(self: Monitor, event: Event) -> None:
+            found.seen.append(event)
+            take(self, event)
+
+        def shown(self: Monitor) -> Snapshot:
+            found.snapshots.append(snapshot(self))
+            return found.snapshots[-1]
+
+        monkeypatch.setattr(Monitor, "take", taken)
+        monkeypatch.setattr(Monitor, "snapshot", shown)
+        yield found
+
+
+@pytest.mark.parametrize("distributor", ["inline", "multiprocessing"])
+def test_what_workers_tell_adds_up(watched: Watched, distributor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        open_shards, "_PROGRESS_SECONDS", 0.0
+    )  # in this process: else it may be over before it is asked
+    rows = watched.rows(["a.txt"] * 70 + ["missing.txt"] * 30)
+    report = watched.download(rows, distributor=distributor, processes_count=2, number_sample_per_shard=20)
+    assert watched.told == {"success": 70, "http_404": 30} == report.status_dict
+    assert sum(each.attempts for each in watched.vitals) == report.attempts == 100
+    assert sum(sum(each.latencies.values()) for each in watched.vitals) == 70
+    assert sum(each.received for each in watched.vitals) >= report.bytes == 70 * len(b"some text")
+    for each in watched.vitals:
+        assert sum(each.waits.values()) == pytest.approx(each.seconds)
+        assert min(each.waits.values()) >= 0
+        assert each.memory > 0
+        assert each.window in (0, 256)
+    assert distributor != "inline" or max(each.window for each in watched.vitals) == 256
+    last = watched.snapshots[-1]
+    assert last.outcomes == report.status_dict
+    assert (last.shards_done, last.shards_open, last.share, last.total_rows, last.eta) == (5, 0, 1.0, 100, 0.0)
+    assert last.memory > max(each.memory for each in watched.vitals) / 2
+
+
+def test_a_process_that_dies_leaves_no_rows_that_are_counted_twice(watched: Watched, tmp_path: Path) -> None:
+    mark = tmp_path / "killed"
+    report = watched.download(
+        watched.rows(["a.txt"] * 40),
+        distributor="multiprocessing",
+        processes_count=1,
+        number_sample_per_shard=10,
+        transform=_step(tmp_path, mark),
+    )
+    assert mark.exists()
+    assert report.successes == 40
+    assert watched.told == {"success": 40}
+    assert watched.snapshots[-1].outcomes == {"success": 40}
+
+
+def test_a_run_that_breaks_off_takes_back_what_it_told_of_open_shards(watched: Watched, tmp_path: Path) -> None:
+    (tmp_path / "steps_that_break.py").write_text(
+        """
+import time
+from any2ds.core.errors import BrokenStep
+count = 0
+def breaks(sample):
+    global count
+    count += 1
+    time.sleep(0.03)
+    if count == 60:
+        raise BrokenStep("no more")
+    return sample
+"""
+    )
+    step = f"{tmp_path / 'steps_that_break.py'}:breaks"
+    with pytest.raises(BrokenStep):
+        watched.download(watched.rows(["a.txt"] * 80), transform=step, transform_threads=1)
+    assert any(event.outcomes.get("success", 0) > 0 for event in watched.seen if isinstance(event, Progress))
+    assert watched.told == {}
+
+
+def _step(folder: Path, mark: Path) -> str:
+    """One that kills its process once, when half a second's worth of rows have been told."""
+    code = f"""
+import os, signal, time
+from pathlib import Path
+mark = Path({str(mark)!r})
+count = 0
+def once(sample):
+    global count
+    count += 1
+    time.sleep(0.03)
+    if count == 32 and not mark.exists():
+        mark.write_text("")
+        os.kill(os.getpid(), signal.SIGTERM if os.name == "nt" else signal.SIGKILL)
+    return sample
+"""
+    (folder / "steps_that_kill.py").write_text(code)
+    return f"{folder / 'steps_that_kill.py'}:once"
+
+
+def test_stats_have_what_transfers_took_and_an_example_of_each_failure(watched: Watched) -> None:
+    host = watched.server.base_url.removeprefix("http://").strip("/")
+    rows = [
+        *watched.rows(["a.txt", "missing.txt", "gone.txt", "twice.txt"]),
+        {"url": ""},
+        {"url": f"ftp4://me:{SECRET}@{host}/{'x' * 5000}"},
+    ]
+    report = watched.download(rows, retries=1)
+    stats = watched.stats(0)
+    assert stats["attempts"] == report.attempts == sum(_attempts(watched))
+    assert stats["examples"] == report.examples
+    assert report.examples["http_404"] == watched.server.url("missing.txt")
+    assert "bad_url" not in report.examples
+    assert len(report.examples["unsupported_scheme"]) == 300
+    assert SECRET not in str(stats)
+    assert len(Histogram.from_json(stats["latencies"])) == 2
+
+
+def test_copies_of_a_row_are_one_transfer(watched: Watched) -> None:
+    report = watched.download(watched.rows(["a.txt"] * 10), dedupe="shard")
+    assert (report.successes, report.attempts) == (10, 1)
+    assert len(Histogram.from_json(watched.stats(0)["latencies"])) == 1
+
+
+def test_a_retry_adds_what_it_took_and_drops_examples_of_what_is_there_now(watched: Watched) -> None:
+    first = watched.download(watched.rows(["a.txt", "missing.txt", "later.txt", "twice.txt"]))
+    assert first.examples["http_503"] == watched.server.url("later.txt")
+    before = watched.stats(0)
+    watched.seen.clear()
+    watched.snapshots.clear()
+    report = any2ds.retry(str(watched.folder / "out"), distributor="inline", quiet=True, report=False, codes="http_503")
+    assert (report.successes, report.attempts) == (2, 2)
+    stats = watched.stats(0)
+    assert (before["attempts"], stats["attempts"]) == (4, 6)
+    assert stats["examples"] == {"http_404": watched.server.url("missing.txt")}
+    assert len(Histogram.from_json(stats["latencies"])) == 3
+    last = watched.snapshots[-1]
+    assert (last.outcomes, last.total_rows, last.share) == ({"success": 2}, 2, 1.0)
+
+
+def test_stats_without_them_are_taken_as_well(watched: Watched) -> None:
+    watched.download(watched.rows(["a.txt", "later.txt"]))
+    file = watched.folder / "out" / "00000_stats.json"
+    older = {k: v for k, v in watched.stats(0).items() if k not in ("attempts", "examples", "latencies")}
+    file.write_bytes(orjson.dumps(older))
+    assert ShardReport.from_json(older).attempts == 0
+    assert any2ds.verify(str(watched.folder / "out"), quiet=True).ok
+    assert any2ds.inspect(str(watched.folder / "out"))
+    any2ds.retry(str(watched.folder / "out"), distributor="inline", quiet=True, report=False)
+    assert watched.stats(0)["attempts"] == 1
+    assert any2ds.verify(str(watched.folder / "out"), quiet=True).ok
+
+
+def test_a_resumed_run_counts_its_own_rows_only(watched: Watched) -> None:
+    rows = watched.rows(["a.txt"] * 50)
+    watched.download(rows, number_sample_per_shard=10)
+    for shard in (1, 3):
+        (watched.folder / "out" / f"0000{shard}_stats.json").unlink()
+    watched.snapshots.clear()
+    watched.download(rows, number_sample_per_shard=10)
+    assert {snapshot.total_rows for snapshot in watched.snapshots} == {20}
+    last = watched.snapshots[-1]
+    assert (last.outcomes, last.share, last.shards_before) == ({"success": 20}, 1.0, 3)
+
+
+def _attempts(watched: Watched) -> list[int]:
+    table = pq.read_table(watched.folder / "out" / "00000.parquet")
+    return [count or 0 for count in table["attempts"].to_pylist()]
+
+
+def test_what_a_fetcher_did_that_was_given_up_is_told(watched: Watched) -> None:
+    def run() -> Iterator[Event]:
+        config = Config.from_options(
+            {"url_list": "-", "output_folder": str(watched.folder / "out"), "dedupe": "none", "retries": 0}
+        )
+        (watched.folder / "out").mkdir()
+        worker = ShardWorker(config.output, config.fetch, StuckFetchers(ends_at="missing"))
+        rows = pa.table({"url": [row["url"] for row in watched.rows(["a.txt", "missing.txt", *["a.txt"] * 300])]})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as stream:
+            stream.write_table(rows)
+        return worker(iter([ShardJob(0, sink.getvalue().to_pybytes(), rows.num_rows)]))
+
+    watched.seen += run()
+    report = next(event for event in watched.seen if isinstance(event, ShardReport))
+    assert report.status_dict["watchdog"] > 0  # rows that it had taken
+    assert watched.told == report.status_dict
+    assert sum(each.attempts for each in watched.vitals) >= report.attempts > 0
+
+
+# --- the list ---
+
+
+def test_the_rows_of_a_list_are_known_where_it_tells(tmp_path: Path) -> None:
+    urls = [f"http://h/{number}" for number in range(500)]
+    pq.write_table(pa.table({"url": urls}), tmp_path / "l.parquet")
+    for given in (str(tmp_path / "l.parquet"), urls, [{"url": url} for url in urls], pa.table({"url": urls})):
+        with Source(InputOptions(url_list=given)) as source:
+            assert source.rows == 500
+
+
+@pytest.mark.parametrize(("name", "opened"), [("l.txt", open), ("l.txt.gz", gzip.open)], ids=["plain", "compressed"])
+def test_of_other_lists_the_share_is_known_that_was_read(tmp_path: Path, name: str, opened: Callable[..., Any]) -> None:
+    for part in range(2):
+        with opened(tmp_path / f"{part}{name}", "wb") as file:
+            for number in range(60_000):
+                file.write(f"http://host{os.urandom(4).hex()}/{part}/{number}\n".encode())
+    with Source(InputOptions(url_list=[str(tmp_path / f"{part}{name}") for part in range(2)])) as source:
+        seen = []
+        for batch in source.batches():
+            seen.append(batch.num_rows)
+            if sum(seen) < 120_000:
+                assert source.rows is None
+            assert source.share_of(sum(seen)) == pytest.approx(sum(seen) / 120_000, abs=0.15)
+            assert source.share_of(sum(seen) // 2) == pytest.approx(sum(seen) / 240_000, abs=0.15)
+        assert source.rows == sum(seen) == 120_000
+
+
+# --- one process ---
+
+
+@pytest.mark.parametrize(("told", "least", "most"), [("150000 100000", 0.5, 1.5), ("50000 100000", 0.5, 0.5)])
+def test_a_container_has_the_cores_that_it_is_bounded_to(
+    told: str, least: float, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = cores.share()
+    (tmp_path / "cpu.max").write_text(told)
+    monkeypatch.setattr(cores, "CPU_MAX", tmp_path / "cpu.max")
+    monkeypatch.setattr(cores, "share", cores.share.__wrapped__)
+    assert least <= cores.share() == min(given, most)
+    assert cores.cores() == -(-cores.share() // 1)
+    (tmp_path / "cpu.max").write_text("max 100000")
+    assert cores.share() == given
+
+
+def test_the_footprint_of_a_process_has_that_of_its_children() -> None:
+    memory, cpu = memory_use.memory(), memory_use.cpu()
+    assert memory > 1 << 20
+    assert memory_use.name().endswith(f":{os.getpid()}")
+    sum(range(1_000_000))
+    assert memory_use.cpu() > cpu
+    child = child_process.start(_process.__name__)
+    assert child.pid in child_process.running()
+    child.kill()
+    child.communicate()
+    assert child.pid not in child_process.running()
+
+
+def test_a_span_is_told_once_whether_it_has_ended_or_not() -> None:
+    span = worker_metrics.Span()
+    assert span.take() == 0
+    span.begin()
+    began = time.monotonic()
+    while not (first := span.take()):
+        pass
+    span.begin()
+    span.end()
+    second = span.take()
+    span.end()
+    assert first > 0
+    assert first + second <= time.monotonic() - began + 0.1
+    assert span.take() == 0
+
+
+def test_waits_add_up_whatever_was_measured() -> None:
+    assert worker_metrics.adding_up({"hosts": 1.0, "dns": 0.0}, 4.0) == {"hosts": 1.0, "cpu": 3.0}
+    assert worker_metrics.adding_up({"hosts": 3.0, "disk": 3.0}, 4.0) == {"hosts": 2.0, "disk": 2.0}
+    assert worker_metrics.adding_up({}, 1.0) == {"cpu": 1.0}
+
+
+@pytest.mark.parametrize("found", [{"1000000000": 1}, {"-1000000000": 1}, {"3": -1}, {"x": 1}])
+def test_counts_that_nobody_can_have_made_are_refused(found: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"magnitudes|invalid literal"):
+        Histogram.from_json(found)
+    figures = {"count": 1, "successes": 1, "failed_to_download": 0, "failed_to_subsample": 0, "latencies": found}
+    with pytest.raises(ValueError, match=r"magnitudes|invalid literal"):
+        Stats.parse(orjson.dumps(figures))

@@ -1,0 +1,464 @@
+"""Runs that make a dataset together, each a share of its shards: real processes on one folder, real signals."""
+
+import json
+import random
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import s3fs
+
+import any2ds
+from any2ds.core import layout
+from any2ds.core.errors import OutputError
+from any2ds.storage.lock.lock_file import Holder
+from any2ds.storage.lock.owner import Owner
+from any2ds.testing.crash.processes import freeze, send, thaw
+from any2ds.testing.folder import names_in
+from any2ds.testing.forked import Run, commands
+from any2ds.testing.processes import wait_until, wait_until_gone
+from any2ds.testing.server import Script, Server, serve
+
+SIZE = 8  # ranks
+SHARDS = 24
+ROWS = 2 * SHARDS - 1  # the last shard is short
+OF_TIME = {"start_time", "end_time", "duration", "latencies", "robots_files", "robots_bytes", "robots_seconds"}
+ELSEWHERE = Owner("elsewhere", 12, "another kernel", "pid:[1]", "34")
+Start = Callable[..., Run]
+
+
+@pytest.fixture(scope="module")
+def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("media")
+    for n in range(2 * ROWS):
+        (folder / str(n)).write_bytes(b"file %d" % n)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(media: Path) -> Iterator[Server]:
+    with serve(media) as server:
+        yield server
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Begins any2ds on `urls.txt`, as a rank if it is given one."""
+    with commands(tmp_path) as begin:
+
+        def start(rank: int | None = None, *more: str, size: int = SIZE, **rest: Any) -> Run:
+            arguments = ["--output_folder=out", "--output_format=webdataset", "--number_sample_per_shard=2"]
+            arguments += ["--distributor=inline", "--report=false", "--timeout=0"]
+            arguments += [] if rank is None else [f"--rank={rank}", f"--world_size={size}"]
+            if not any(argument.startswith("--url_list=") for argument in more):
+                arguments.append("--url_list=urls.txt")
+            return begin(*arguments, *more, **rest)
+
+        start.command = begin  # type: ignore[attr-defined]
+        yield start
+
+
+def write_list(folder: Path, server: Server, rows: int = ROWS, name: str = "urls.txt") -> None:
+    (folder / name).write_text("".join(f"{server.url(str(n))}\n" for n in range(rows)))
+
+
+@contextmanager
+def holding(media: Path, folder: Path, *held: str, rows: int = ROWS) -> Iterator[Server]:
+    """A server that answers for some files when it is told to."""
+    script: Script = {name: ["hold"] for name in held}
+    with serve(media, script) as server:
+        write_list(folder, server, rows)
+        yield server
+
+
+def names(out: Path) -> set[str]:
+    return names_in(out)
+
+
+def finished(out: Path) -> frozenset[int]:
+    return layout.finished_shards(names(out))
+
+
+def content(path: Path) -> Any:
+    """Of a file, without what depends on when it was made."""
+    if path.is_dir():
+        return {each.name: each.read_bytes() for each in path.iterdir()}
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    if path.suffix != ".json" and path.name not in ("run", "shards"):
+        return path.read_bytes() if path.name != layout.REPORT_FILE else None
+    found = json.loads(path.read_bytes())
+    for segment in found.get("lists", ()):
+        del segment["short"]  # shards that are looked at again: some more where a rank found the last one finished
+    return {name: value for name, value in found.items() if name not in OF_TIME}
+
+
+def contents(out: Path) -> dict[str, Any]:
+    return {name: content(out / name) for name in names_in(out)}
+
+
+def alone(start: Start, tmp_path: Path, *more: str) -> dict[str, Any]:
+    """What one run makes of the same list."""
+    run = start(None, "--output_folder=alone/out", *more)
+    assert run.ended() == 0, run.said
+    return contents(tmp_path / "alone" / "out")
+
+
+def expect_sound(out: Path) -> None:
+    report = any2ds.verify(str(out), processes_count=1)
+    assert report.ok, report.problems
+
+
+def all_end(runs: list[Run], code: int = 0) -> None:
+    for run in runs:
+        assert run.ended() == code, run.said
+
+
+def lock_of(rank: int, size: int = SIZE) -> str:
+    return layout.member_lock(f"rank-{rank}-of-{size}")
+
+
+def has_joined(out: Path, rank: int, size: int = SIZE) -> bool:
+    try:
+        holder = Holder.parse((out / lock_of(rank, size)).read_bytes())
+    except FileNotFoundError:
+        return False
+    return holder is not None and holder.command == f"rank {rank} of {size}"
+
+
+# --- the dataset ---
+
+
+def test_ranks_make_what_one_run_makes(server: Server, start: Start, tmp_path: Path) -> None:
+    write_list(tmp_path, server)
+    runs = [start(rank, "--report=true") for rank in range(SIZE)]
+    all_end(runs)
+    found = contents(tmp_path / "out")
+    assert found == alone(start, tmp_path, "--report=true")
+    assert layout.REPORT_FILE in found
+    assert [run.said.count("all shards of the list are there") for run in runs].count(1) >= 1
+    for rank, run in enumerate(runs):
+        assert f"any2ds, rank {rank} of 8, writes to out" in run.said
+        assert "3 shards written to out" in run.said
+    expect_sound(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--output_format=tfrecord",),
+        ("--output_format=files",),
+        ("--output_format=parquet", "--dedupe=run", "--url_list=twice.txt"),
+        ("--output_format=webdataset", "--url_list=-"),
+    ],
+    ids=["tfrecord", "files", "dedupe", "standard input"],
+)
+def test_ranks_make_what_one_run_makes_of_it(
+    options: tuple[str, ...], server: Server, start: Start, tmp_path: Path
+) -> None:
+    write_list(tmp_path, server)
+    rows = [f"{server.url(str(n % 9))}\n" for n in range(ROWS)]
+    (tmp_path / "twice.txt").write_text("".join(rows))
+    of_all = {"stdin": tmp_path / "urls.txt"}
+    all_end([start(rank, *options, size=3, **of_all) for rank in range(3)])
+    one = start(None, "--output_folder=alone/out", *options, **of_all)
+    assert one.ended() == 0, one.said
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone" / "out")
+    expect_sound(tmp_path / "out")
+
+
+def test_a_rank_without_shards_ends_well(server: Server, start: Start, tmp_path: Path) -> None:
+    write_list(tmp_path, server, rows=3)
+    all_end([start(rank, size=4) for rank in range(4)])
+    assert contents(tmp_path / "out") == alone(start, tmp_path)
+
+
+def test_a_list_that_has_grown_and_another_one_behind(server: Server, start: Start, tmp_path: Path) -> None:
+    for rows in (5, 11):
+        write_list(tmp_path, server, rows)
+        all_end([start(rank, size=3) for rank in range(3)])
+        assert contents(tmp_path / "out") == alone(start, tmp_path)
+        (tmp_path / "more.txt").write_text("".join(f"{server.url(str(n))}\n" for n in range(60, 67)))
+    more = ("--url_list=more.txt", "--incremental_mode=extend")
+    all_end([start(rank, *more, size=3) for rank in range(3)])
+    assert contents(tmp_path / "out") == alone(start, tmp_path, *more)
+    expect_sound(tmp_path / "out")
+
+
+def test_ranks_cannot_each_begin_anew(server: Server, start: Start, tmp_path: Path) -> None:
+    write_list(tmp_path, server)
+    run = start(0, "--incremental_mode=overwrite")
+    assert run.ended() == 2
+    assert "remove the folder before" in run.said
+    assert not (tmp_path / "out").exists()
+
+
+# --- killed and started again ---
+
+
+@pytest.fixture(scope="module")
+def shared(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A list, and beside it what one run makes of it."""
+    folder = tmp_path_factory.mktemp("shared")
+    write_list(folder, server)
+    options = ["--output_format=webdataset", "--number_sample_per_shard=2", "--distributor=inline", "--report=false"]
+    with commands(folder) as begin:
+        run = begin("--url_list=urls.txt", "--output_folder=alone/out", *options)
+        assert run.ended() == 0, run.said
+    return folder
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_three_of_eight_are_killed_and_started_again(seed: int, shared: Path, start: Start, tmp_path: Path) -> None:
+    rng, out = random.Random(seed), tmp_path / "out"
+    options = (f"--url_list={shared}/urls.txt", "--quiet")
+    runs = [start(rank, *options) for rank in range(SIZE)]
+    victims = rng.sample(range(SIZE), 3)
+    for rank in victims:
+        kind, shards = rng.choice(["begun", "joined", "shards", "shards"]), rng.randrange(SHARDS)
+
+        def is_due(rank: int = rank, kind: str = kind, shards: int = shards) -> bool:
+            if runs[rank].process.exitcode is not None or (lock_of(rank) in names(out) and kind == "begun"):
+                return True
+            return has_joined(out, rank) if kind == "joined" else kind == "shards" and len(finished(out)) >= shards
+
+        wait_until(is_due)
+        runs[rank].kill()
+        if rng.random() < 0.5:
+            runs[rank] = start(rank, *options)
+    for rank in victims:
+        if runs[rank].process.exitcode == -signal.SIGKILL:
+            runs[rank] = start(rank, *options)
+    all_end(runs)
+    assert contents(out) == contents(shared / "alone" / "out")
+    if seed % 5 == 0:
+        expect_sound(out)
+
+
+@pytest.mark.parametrize("whole_tree", [True, False])
+def test_ranks_with_processes_of_their_own_are_killed(
+    whole_tree: bool, media: Path, start: Start, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with holding(media, tmp_path, "0", rows=9) as server:
+        options = ("--distributor=multiprocessing", "--processes_count=1")
+        runs = [start(rank, *options, size=2) for rank in range(2)]
+        server.wait_for("0")
+        frozen = freeze(runs[0].pid)
+        assert len(frozen) > 1
+        send(frozen if whole_tree else frozen[:1], signal.SIGKILL)
+        thaw(frozen)
+        runs[0].kill()
+        assert {".any2ds/tmp", lock_of(0, 2)} <= names(out)
+        runs[0] = start(0, *options, size=2)
+        server.release()
+        all_end(runs)
+        wait_until_gone(frozen)
+        assert contents(out) == alone(start, tmp_path)
+
+
+def test_without_one_of_them_the_others_end_well_and_finish_says_what_is_missing(
+    server: Server, start: Start, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    write_list(tmp_path, server)
+    runs = [start(rank) for rank in range(SIZE) if rank != 3]
+    all_end(runs)
+    assert any("3 shards are left to others" in run.said for run in runs)
+    assert ".any2ds/shards" not in names(out)
+    finish = start.command("finish", "out")  # type: ignore[attr-defined]
+    assert finish.ended() == 1
+    assert (
+        finish.said.strip() == "21 shards are finished, 3 missing (3, 11, 19): the command that began them makes them"
+    )
+    assert json.loads((out / ".any2ds/shards").read_bytes())["gaps"]
+    late = start(3)
+    assert late.ended() == 0, late.said
+    assert "the dataset is whole" in late.said
+    (out / "report.html").unlink()  # of the first `finish`
+    assert contents(out) == alone(start, tmp_path)
+    finish = start.command("finish", "out")  # type: ignore[attr-defined]
+    assert (finish.ended(), finish.said) == (0, "24 shards are finished\n")
+    assert "report.html" in names(out)
+    expect_sound(out)
+
+
+# --- what is refused, and who ends how ---
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Options of a run in this process that is like those of `start`."""
+    monkeypatch.chdir(tmp_path)
+    options = {"url_list": "urls.txt", "output_folder": "out", "output_format": "webdataset", "quiet": True}
+    return {**options, "number_sample_per_shard": 2, "distributor": "inline"}
+
+
+def test_while_a_rank_is_at_work_others_that_do_not_fit_are_refused(
+    media: Path, server: Server, start: Start, here: dict[str, Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    write_list(tmp_path, server, 5, "other.txt")
+    with holding(media, tmp_path, "2", rows=8) as held:
+        first = start(1, size=2)
+        held.wait_for("2")
+        assert not finished(out)
+        before = (out / ".any2ds/run").read_bytes()
+        rank_0 = {**here, "rank": 0, "world_size": 2}
+        for options, words in (
+            ({**here, "rank": 1, "world_size": 2}, r"in use by another run \(.*rank 1 of 2, process"),
+            (here, r"in use by another run \(rank 1 of 2, process"),
+            ({**here, "rank": 0, "world_size": 3}, r"in use by another run \(rank 1 of 2, process"),
+            ({**rank_0, "oom_shard_count": 7}, r"being made by others with other options \(oom_shard_count"),
+            ({**rank_0, "url_list": "other.txt"}, "being made by others from another url list"),
+        ):
+            with pytest.raises(OutputError, match=words):
+                any2ds.download(**options)
+        for command in (any2ds.retry, any2ds.finish):
+            with pytest.raises(OutputError, match=r"in use by another run \(rank 1 of 2"):
+                command("out")
+        assert (out / ".any2ds/run").read_bytes() == before
+        assert not any2ds.verify("out", processes_count=1).ok  # it is not whole; and nothing of it is broken
+        held.release()
+        assert first.ended() == 0, first.said
+        any2ds.download(**rank_0)
+        assert contents(out) == alone(start, tmp_path)
+
+
+def test_after_all_were_killed_over_their_first_shards_options_may_be_others(
+    media: Path, start: Start, tmp_path: Path
+) -> None:
+    with holding(media, tmp_path, "0", "2", rows=4) as held:
+        runs = [start(rank, "--oom_shard_count=7", size=2) for rank in range(2)]
+        held.wait_for("0")
+        held.wait_for("2")
+        for run in runs:
+            run.kill()
+        held.release()
+        all_end([start(rank, size=3) for rank in range(3)])
+        assert contents(tmp_path / "out") == alone(start, tmp_path)
+
+
+def test_a_rank_that_is_suspended_keeps_others_of_its_machine_out(
+    media: Path, start: Start, here: dict[str, Any], tmp_path: Path
+) -> None:
+    with holding(media, tmp_path, "0", rows=8) as held:
+        run = start(0, size=2)
+        held.wait_for("0")
+        run.send(signal.SIGSTOP)
+        with pytest.raises(OutputError, match="in use by another run"):
+            any2ds.download(**here)
+        run.send(signal.SIGCONT)
+        held.release()
+        all_end([run, start(1, size=2)])
+        assert contents(tmp_path / "out") == alone(start, tmp_path)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_rank_that_is_stopped_leaves_its_shards_to_the_next_start(
+    number: int, code: int, media: Path, start: Start, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with holding(media, tmp_path, "0", rows=8) as held:
+        runs = [start(rank, "--grace=0", size=2) for rank in range(2)]
+        held.wait_for("0")
+        assert runs[1].ended() == 0
+        runs[0].send(number)
+        assert runs[0].ended() == code, runs[0].said
+        assert "run the same command again" in runs[0].said
+        assert not [name for name in names(out) if name.startswith((".any2ds/lock", ".any2ds/tmp"))]
+        held.release()
+        all_end([start(0, size=2)])
+        assert contents(out) == alone(start, tmp_path)
+
+
+def test_of_two_that_end_at_the_same_moment_the_dataset_is_finished(media: Path, start: Start, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with holding(media, tmp_path, "5", "7", rows=8) as held:
+        runs = [start(rank, "--report=true", size=2) for rank in range(2)]
+        held.wait_for("5")
+        held.wait_for("7")
+        held.release()
+        all_end(runs)
+        assert {"report.html", ".any2ds/shards"} <= names(out)
+        assert contents(out) == alone(start, tmp_path, "--report=true")
+
+
+def test_a_killed_rank_on_an_object_store_is_started_again(
+    media: Path, start: Start, tmp_path: Path, s3_server: None
+) -> None:
+    fs = s3fs.S3FileSystem()
+    fs.mkdir("ranks")
+    with holding(media, tmp_path, "0", rows=8) as held:
+        options = ("--output_folder=s3://ranks/out",)
+        runs = [start(rank, *options, size=2) for rank in range(2)]
+        held.wait_for("0")
+        runs[0].kill()
+        assert runs[1].ended() == 0, runs[1].said
+        held.release()
+        all_end([start(0, *options, size=2)])
+        fs.get("s3://ranks/out/", str(tmp_path / "copy"), recursive=True)
+        assert contents(tmp_path / "copy") == alone(start, tmp_path)
+
+
+def test_the_command_line_takes_its_rank_from_the_environment_and_download_does_not(
+    server: Server, start: Start, here: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_list(tmp_path, server, 8)
+    runs = [start(None, env={"RANK": str(rank), "WORLD_SIZE": "2"}) for rank in range(2)]
+    all_end(runs)
+    assert "RANK says that this is rank 1 of 2: it makes its share of the shards" in " ".join(runs[1].said.split())
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert any2ds.download(**{**here, "output_folder": "all"}).shards == 4
+    config = tmp_path / "run.yaml"
+    config.write_text("world_size: 1\n")
+    whole = start(None, "--config=run.yaml", "--output_folder=whole", env={"RANK": "1", "WORLD_SIZE": "2"})
+    assert (whole.ended(), "4 shards written" in whole.said) == (0, True)
+
+
+def test_finish_says_what_is_wrong_and_finishes_what_a_killed_run_left(
+    media: Path, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with holding(media, tmp_path, "7", rows=8) as held:
+        run = start(None)
+        held.wait_for("7")
+        wait_until(lambda: len(finished(tmp_path / "out")) == 3)
+        run.kill()
+        completion = any2ds.finish("out")
+        assert (completion.finished, completion.missing, completion.is_whole) == (3, (3,), False)
+        assert not [name for name in names(tmp_path / "out") if name.startswith((".any2ds/lock", ".any2ds/tmp"))]
+        held.release()
+        all_end([start(None)])
+    assert any2ds.finish("out", report=False).is_whole
+    run_file = tmp_path / "out" / ".any2ds/run"
+    written = json.loads(run_file.read_bytes())
+    run_file.write_text(json.dumps({name: value for name, value in written.items() if name != "lists"}))
+    completion = any2ds.finish("out", report=False)
+    assert completion.is_whole
+    assert "of an earlier version does not tell" in str(completion)
+    (tmp_path / "empty").mkdir()
+    for folder, words in (("empty", "is empty"), ("absent", "no such folder"), ("urls.txt", "is a file")):
+        with pytest.raises(OutputError, match=words):
+            any2ds.finish(folder)
+
+
+def test_each_rank_has_records_of_its_own(server: Server, start: Start, tmp_path: Path) -> None:
+    write_list(tmp_path, server, 8)
+    out, more = tmp_path / "out", ("--reporters=jsonl,tensorboard,wandb", "--log_interval=0.1", "--wandb_samples=0")
+    offline = {"WANDB_MODE": "offline", "HOME": str(tmp_path), "WANDB_ERROR_REPORTING": "false"}
+    all_end([start(rank, *more, size=2, env=offline) for rank in range(2)])
+    for who in ("rank-0-of-2", "rank-1-of-2"):
+        assert len(list(out.glob(f".any2ds/tensorboard/{who}/events*"))) == 1
+        (progress,) = out.glob(f".any2ds/progress/*-{who}.log")
+        assert json.loads(progress.read_text().splitlines()[0])["member"] == who
+        assert (out / f".any2ds/wandb-{who}").exists()
+    kept = [json.loads(path.read_bytes())["id"] for path in out.glob(".any2ds/wandb-*")]
+    assert len(set(kept)) == 2
+    all_end([start(None, "--incremental_mode=overwrite")])
+    assert contents(out) == alone(start, tmp_path)

@@ -1,0 +1,499 @@
+"""Going on with a dataset: what is finished stays, what changed is refused with the difference, lists go behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from any2ds import IncompleteRun, download
+from any2ds.config.options import Config
+from any2ds.core.errors import OutputError
+from any2ds.core.types import RunReport, ShardJob
+from any2ds.readers.plan import plan
+from any2ds.readers.sources import Source
+from any2ds.run.resume import prepare
+from any2ds.storage import OutputFolder
+
+Go = Callable[..., RunReport]
+
+
+def url(n: int | str) -> str:
+    """A row that fails at once, so that nobody has to serve it."""
+    return f"nope://host/{n}"
+
+
+def urls(*numbers: int | str) -> list[str]:
+    return [url(n) for n in numbers]
+
+
+def put(path: Path, rows: list[str], mtime: int | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{row}\n" for row in rows))
+    if mtime is not None:
+        os.utime(path, (mtime, mtime))
+    return path
+
+
+OPTIONS: dict[str, Any] = {
+    "output_format": "dummy",
+    "number_sample_per_shard": 3,
+    "distributor": "inline",
+    "quiet": True,
+}
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def go(out: Path) -> Go:
+    return lambda url_list, **options: download(url_list, **{"output_folder": out, **OPTIONS, **options})
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def rows_of(folder: Path) -> list[str]:
+    return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path)["url"].to_pylist()]
+
+
+def keys_of(folder: Path) -> list[str]:
+    return [key for path in sorted(folder.glob("*.parquet")) for key in pq.read_table(path)["key"].to_pylist()]
+
+
+def lists_of(folder: Path) -> list[dict[str, Any]]:
+    lists: list[dict[str, Any]] = json.loads((folder / ".any2ds/run").read_text())["lists"]
+    return lists
+
+
+def planned(out: Path, url_list: Any, **options: Any) -> list[ShardJob]:
+    """The jobs that a run would be given."""
+    config = Config.from_options({"url_list": url_list, "output_folder": out, **OPTIONS, **options})
+    with Source(config.input) as source:
+        finished = prepare(OutputFolder(config.output.output_folder), config, source)
+        batches = source.batches(ends=finished.by_file)
+        rows = config.output.number_sample_per_shard
+        first = finished.first_shard
+        jobs = plan(batches, source.schema, rows, finished, first, finished.by_file, finished.check)
+        return list(finished.noted(jobs))
+
+
+def refused(go: Go, out: Path, url_list: Any, **options: Any) -> str:
+    """The words with which a run is refused, which changes nothing."""
+    before = content(out)
+    with pytest.raises(OutputError) as caught:
+        go(url_list, **options)
+    assert caught.value.exit_code == 2
+    assert content(out) == before
+    return str(caught.value)
+
+
+class TestSameList:
+    def test_what_is_recorded(self, go: Go, out: Path, tmp_path: Path) -> None:
+        path = put(tmp_path / "urls.txt", urls(*range(7)), mtime=1000)
+        go(path)
+        run = json.loads((out / ".any2ds/run").read_text())
+        assert run["columns"] == {"url": "string"}
+        assert run["key_format"].format(shard=2, position=0) == "000020"
+        (segment,) = run["lists"]
+        assert segment["files"] == [{"name": str(path), "size": path.stat().st_size, "version": "1000000000000"}]
+        assert (segment["first_shard"], segment["rows"], segment["shards"]) == (0, 7, 3)
+        stats = json.loads((out / "00001_stats.json").read_text())
+        assert len(stats["urls_sha256"]) == 64
+        assert stats["any2ds"]
+
+    def test_finished_shards_of_an_unchanged_list_are_not_looked_at(self, go: Go, out: Path, tmp_path: Path) -> None:
+        path = put(tmp_path / "urls.txt", urls(*range(7)))
+        go(path)
+        (out / "00000_stats.json").write_text("?")  # who looked would complain
+        assert go(path).skipped_shards == 3
+
+    def test_one_row(self, go: Go, out: Path, tmp_path: Path) -> None:
+        path = put(tmp_path / "urls.txt", urls(1))
+        assert go(path).shards == 1
+        assert go(path).skipped_shards == 1
+        assert lists_of(out)[0]["rows"] == 1
+
+    def test_a_touched_file_and_the_same_by_another_path_are_compared_and_continued(
+        self, go: Go, out: Path, tmp_path: Path
+    ) -> None:
+        path = put(tmp_path / "urls.txt", urls(*range(7)), mtime=1000)
+        go(path)
+        (out / "00001_stats.json").unlink()
+        put(path, urls(*range(7)), mtime=2000)
+        assert (go(path).shards, lists_of(out)[0]["files"][0]["version"]) == (1, "2000000000000")
+        other = path.rename(tmp_path / "other.txt")
+        assert go(other).skipped_shards == 3
+        assert lists_of(out)[0]["files"][0]["name"] == str(other)
+
+    def test_rows_from_python_are_compared(self, go: Go, out: Path) -> None:
+        frame = pd.DataFrame({"url": urls(*range(7))})
+        for given in (frame, pa.Table.from_pandas(frame), urls(*range(7)), frame.to_dict("records"), frame["url"]):
+            assert sum((report := go(given)).status_dict.values()) in (0, 7)
+            assert report.shards + report.skipped_shards == 3
+        words = refused(go, out, urls(0, 1, 2, 3, 4, "x", 6))
+        assert f"row 6 of the list (shard 00001) was {url(5)}, and is now {url('x')}" in words
+
+    def test_a_list_that_breaks_off_is_not_recorded_as_whole(self, go: Go, out: Path, tmp_path: Path) -> None:
+        path = tmp_path / "urls.csv"
+        path.write_text("url\n" + "\n".join(urls(*range(4))) + "\nx,y\n")
+        with pytest.raises(IncompleteRun):
+            go(path, on_bad_row="stop")
+        assert (lists_of(out)[0]["rows"], lists_of(out)[0]["shards"]) == (None, None)
+        os.utime(path, (1, 1))
+        with pytest.raises(IncompleteRun):  # what it has is compared, and that is all
+            go(path, on_bad_row="stop")
+        path.write_text("url\n" + "\n".join(urls(*range(8))) + "\n")
+        assert [(job.shard_id, job.count, job.redo) for job in planned(out, path, on_bad_row="stop")] == [
+            (1, 3, ()),
+            (2, 2, None),
+        ]
+        assert lists_of(out)[0]["rows"] == 8
+
+    def test_a_list_that_breaks_off_once_before_finished_shards_loses_no_row(
+        self, go: Go, out: Path, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "urls.csv"
+        whole = "url\n" + "".join(f"{row}\n" for row in urls(*range(12)))
+        path.write_text(whole)
+        os.utime(path, (1000, 1000))
+        go(path, on_bad_row="stop")
+        for name in ("00001.parquet", "00001_stats.json"):  # of a run that was killed over this shard
+            (out / name).unlink()
+        path.write_text(whole.replace(url(4), url(4).replace("/", ",")))  # as by a network drive: it stays the same
+        os.utime(path, (1000, 1000))
+        with pytest.raises(IncompleteRun):
+            go(path, on_bad_row="stop")
+        path.write_text(whole)
+        os.utime(path, (1000, 1000))
+        go(path, on_bad_row="stop")
+        assert rows_of(out) == urls(*range(12))
+
+    def test_stats_that_cannot_be_read_mean_that_the_shard_is_made_again(
+        self, go: Go, out: Path, tmp_path: Path
+    ) -> None:
+        path = put(tmp_path / "urls.txt", urls(*range(7)), mtime=1000)
+        go(path)
+        before = content(out)
+        for name in ("00001_stats.json", "00002_stats.json"):
+            (out / name).write_text('{"count": ')
+        put(path, urls(*range(7)), mtime=2000)
+        assert (go(path).shards, content(out).keys()) == (2, before.keys())
+        assert json.loads((out / "00001_stats.json").read_text())["count"] == 3
+
+    def test_a_list_on_s3_is_known_by_its_etag(self, s3: str, go: Go) -> None:
+        fs = fsspec.filesystem("s3")
+        fs.pipe(f"{s3}/lists/urls.txt", "\n".join(urls(*range(7))).encode())
+        options = {"url_list": f"s3://{s3}/lists/urls.txt", "output_folder": f"s3://{s3}/out"}
+        go(**options)
+        run = json.loads(fs.cat(f"{s3}/out/.any2ds/run"))
+        assert run["lists"][0]["files"][0]["version"] == fs.info(f"{s3}/lists/urls.txt")["ETag"]
+        assert go(**options).skipped_shards == 3
+        fs.pipe(f"{s3}/lists/urls.txt", "\n".join(urls(*range(5), "x", "y", *range(8, 12))).encode())
+        with pytest.raises(OutputError, match=r"row 6 of the list \(shard 00001\)"):
+            go(**options)
+        fs.pipe(f"{s3}/lists/urls.txt", "\n".join(urls(*range(12))).encode())
+        assert go(**options).count == 5  # what was missing in the short shard, and one more
+        assert go(**options).skipped_shards == 4
+        (report, names) = go(**options, incremental_mode="overwrite"), fs.ls(f"{s3}/out", refresh=True)
+        assert (report.shards, len(names)) == (4, 9)
+
+
+@pytest.fixture(scope="module")
+def s3(s3_server: None) -> str:
+    """A bucket on a server of this machine."""
+    fsspec.filesystem("s3").mkdir("going-on")
+    return "going-on"
+
+
+class TestChangedList:
+    @pytest.mark.parametrize(
+        ("now", "words"),
+        [
+            (urls(*reversed(range(8))), "row 1 of the list (shard 00000) was nope://host/0, and is now nope://host/7"),
+            (
+                urls(0, 1, 2, 3, "x", 5, 6, 7),
+                "row 5 of the list (shard 00001) was nope://host/4, and is now nope://hos",
+            ),
+            (
+                urls(0, 1, 2, 3, 4, 5, "x", 6, 7),
+                "row 7 of the list (shard 00002) was nope://host/6, and is now nope://",
+            ),
+            (urls(*range(7)), "shard 00002 was made from 2 rows, and the list has 1 for it now"),
+            (urls(*range(6)), "the list ends with row 6, and shard 00002 was made from rows behind it"),
+            ([*urls(*range(6)), "", url(7)], "row 7 of the list (shard 00002)"),
+        ],
+        ids=["sorted", "one", "inserted", "shrunk", "shrunk by a shard", "emptied"],
+    )
+    def test_the_difference_is_shown_and_nothing_changed(
+        self, now: list[str], words: str, go: Go, out: Path, tmp_path: Path
+    ) -> None:
+        path = put(tmp_path / "urls.txt", urls(*range(8)), mtime=1000)
+        go(path)
+        (out / "00000_stats.json").unlink() if words.startswith("row 7") else None
+        put(path, now, mtime=2000)
+        assert words in refused(go, out, path)
+
+    def test_a_line_inserted_where_a_shard_is_missing(self, go: Go, out: Path, tmp_path: Path) -> None:
+        path = put(tmp_path / "urls.txt", urls(*range(9)), mtime=1000)
+        go(path)
+        (out / "00001_stats.json").unlink()
+        put(path, urls(0, 1, 2, 3, "x", *range(4, 9)), mtime=2000)
+        assert f"row 7 of the list (shard 00002) was {url(6)}, and is now {url(5)}" in refused(go, out, path)
+
+    def test_the_order_of_files_counts(self, go: Go, out: Path, tmp_path: Path) -> None:
+        put(tmp_path / "lists" / "b.txt", urls(*range(4)))
+        go(tmp_path / "lists")
+        put(tmp_path / "lists" / "c.txt", urls(4, 5, 6))
+        report = go(tmp_path / "lists")
+        assert (report.skipped_shards, rows_of(out)) == (1, urls(*range(7)))
+        put(tmp_path / "lists" / "a.txt", urls("x"))
+        words = refused(go, out, tmp_path / "lists")
+        assert f"row 1 of the list (shard 00000) was {url(0)}, and is now {url('x')}" in words
+
+    def test_user_names_and_passwords_are_not_shown(self, go: Go, out: Path) -> None:
+        go(["nope://me:secret@host/1", url(2)])
+        words = refused(go, out, ["nope://me:secret@host/x", url(2)])
+        assert "was nope://host/1, and is now nope://host/x" in words
+        words = refused(go, out, ["nope://me:hidden@host/1", url(2)])
+        assert "shard 00000 (rows 1 to 2 of the list) was made from other URLs" in words
+        assert "secret" not in words + (out / ".any2ds/run").read_text()
+
+    def test_all_options_that_differ_are_told_at_once(self, go: Go, out: Path, tmp_path: Path) -> None:
+        path = put(tmp_path / "urls.txt", urls(*range(4)))
+        go(path)
+        words = refused(go, out, path, number_sample_per_shard=4, compute_hash="sha256")
+        assert "number_sample_per_shard was 3, now 4; compute_hash was None, now 'sha256'" in words
+
+    def test_a_type_that_is_inferred_otherwise_after_growth(self, go: Go, out: Path, tmp_path: Path) -> None:
+        path = tmp_path / "urls.csv"
+        path.write_text(f"url,n\n{url(0)},1\n")
+        go(path, save_additional_columns="n")
+        path.write_text(f"url,n\n{url(0)},1\n{url(1)},2.5\n")
+        assert "column 'n' was int64, now double" in refused(go, out, path, save_additional_columns="n")
+
+    @pytest.mark.parametrize("written", ["", "{}", '{"any2ds": "9", "lists": []}'])
+    def test_a_run_file_that_cannot_be_read(self, written: str, go: Go, out: Path, tmp_path: Path) -> None:
+        path = put(tmp_path / "urls.txt", urls(*range(4)))
+        go(path)
+        (out / ".any2ds/run").write_text(written)
+        for mode in ("incremental", "extend", "overwrite"):
+            assert ".any2ds/run cannot be read" in refused(go, out, path, incremental_mode=mode)
+
+
+class TestGrownList:
+    def test_full_shards_are_passed_over_and_the_short_one_is_marked(self, go: Go, out: Path, tmp_path: Path) -> None:
+        path = put(tmp_path / "urls.txt", urls(*range(8)), mtime=1000)
+        go(path)
+        put(path, urls(*range(10)), mtime=2000)
+        before = content(out)
+        jobs = planned(out, path)
+        assert [(job.shard_id, job.count, job.redo) for job in jobs] == [(2, 3, ()), (3, 1, None)]
+        assert {name for name, data in content(out).items() if data != before[name]} == {".any2ds/run"}
+
+    def test_a_short_shard_is_found_again_when_others_behind_it_are_finished(
+        self, go: Go, out: Path, tmp_path: Path
+    ) -> None:
+        path = put(tmp_path / "urls.txt", urls(*range(8)), mtime=1000)
+        go(path)
+        short = content(out)
+        put(path, urls(*range(12)), mtime=2000)
+        planned(out, path)  # a run that dies at once …
+        jobs = {job.shard_id: job for job in planned(out, path)}
+        assert sorted(jobs) == [2, 3]
+        go(path)
+        for name in ("00002.parquet", "00002_stats.json"):  # … or before it has come to that shard
+            (out / name).write_bytes(short[name])
+        run = json.loads((out / ".any2ds/run").read_text())
+        run["lists"][0]["short"] = [2]
+        (out / ".any2ds/run").write_text(json.dumps(run))
+        assert [(job.shard_id, job.redo) for job in planned(out, path)] == [(2, ())]
+
+
+class TestReadOnce:
+    def test_standard_input(self, go: Go, out: Path) -> None:
+        rows = urls(*range(2500))
+
+        def again(rows: list[str]) -> RunReport:
+            return go(pa.table({"url": rows}).to_reader(), number_sample_per_shard=600)
+
+        again(rows)
+        before = content(out)
+        for name in ("00000_stats.json", "00002_stats.json", "00004_stats.json"):
+            (out / name).unlink()
+        # What stands before a finished shard that fits is made, what stands before one that does not is not.
+        given = {**OPTIONS, "number_sample_per_shard": 600, "output_folder": out}
+        command = [
+            sys.executable,
+            "-m",
+            "any2ds",
+            "--url_list=-",
+            *(f"--{name}={value}" for name, value in given.items()),
+        ]
+        changed = "".join(f"{row}\n" for row in [*rows[:1900], url("x"), *rows[1901:]])
+        ran = subprocess.run(command, input=changed, capture_output=True, text=True)
+        assert ran.returncode == 1
+        said = " ".join(ran.stderr.split())
+        assert f"row 1,901 of the list (shard 00003) was {url(1900)}, and is now {url('x')}" in said
+        assert (out / "00000_stats.json").exists()
+        assert not (out / "00002_stats.json").exists()
+        assert not (out / "00004_stats.json").exists()
+        assert lists_of(out)[0]["rows"] is None
+        assert again([*rows, url("new")]).shards == 2
+        assert content(out).keys() - {"report.html"} == before.keys()
+        assert (rows_of(out), lists_of(out)[0]["rows"]) == ([*rows, url("new")], 2501)
+        with pytest.raises(OutputError, match="its first rows were others"):
+            again(urls("x", *range(1, 2500)))
+
+    @pytest.mark.parametrize(
+        ("rows", "words"),
+        [
+            (2400, "the list ends with row 2,400, and shard 00004 was made from rows behind it"),
+            (2300, "shard 00003 was made from 600 rows, and the list has 500 for it now"),
+            (1800, "the list ends with row 1,800, and shard 00004 was made from rows behind it"),
+        ],
+    )
+    def test_a_stream_that_is_shorter(self, rows: int, words: str, go: Go, out: Path) -> None:
+        table = pa.table({"url": urls(*range(2500))})
+        go(table.to_reader(), number_sample_per_shard=600)
+        with pytest.raises(IncompleteRun) as caught:
+            go(table.slice(0, rows).to_reader(), number_sample_per_shard=600)
+        assert words in str(caught.value)
+
+    def test_a_stream_from_python(self, go: Go, out: Path) -> None:
+        table = pa.table({"url": urls(*range(7))})
+        go(table.to_reader())
+        assert go(table.to_reader(3)).skipped_shards == 3
+        with pytest.raises(OutputError, match="its first rows were others"):
+            go(pa.table({"url": urls(0, 1, 2, 3, "x", 5, 6)}).to_reader())
+        many = pa.table({"url": urls(*range(7), "x")}).to_reader(1)  # its first batch tells nothing
+        assert go(many).count == 1
+
+
+class TestExtend:
+    def test_numbers_go_on_and_the_same_command_goes_on_with_its_list(self, go: Go, out: Path, tmp_path: Path) -> None:
+        one, two = put(tmp_path / "1.txt", urls(*range(4))), put(tmp_path / "2.txt", urls(*range(10, 15)))
+        assert go(one, incremental_mode="extend").shards == 2
+        assert go(two, incremental_mode="extend").shards == 2
+        assert keys_of(out) == [
+            "000000",
+            "000001",
+            "000002",
+            "000010",
+            "000020",
+            "000021",
+            "000022",
+            "000030",
+            "000031",
+        ]
+        assert [(s["first_shard"], s["rows"], s["shards"]) for s in lists_of(out)] == [(0, 4, 2), (2, 5, 2)]
+        (out / "00002_stats.json").unlink()
+        (out / "00000_stats.json").unlink()
+        report = go(two, incremental_mode="extend")
+        assert (report.shards, report.skipped_shards) == (1, 1)
+        for path in (one, two):
+            assert go(path).shards == (path == one)
+        assert rows_of(out) == urls(*range(4), *range(10, 15))
+        put(two, urls(*range(10, 20)))
+        assert go(two).count == 5  # what came to it
+        assert rows_of(out) == urls(*range(4), *range(10, 20))
+
+    def test_a_list_grows_no_more_with_another_behind_it(self, go: Go, out: Path, tmp_path: Path) -> None:
+        one, two = put(tmp_path / "1.txt", urls(*range(4))), put(tmp_path / "2.txt", urls(*range(10, 15)))
+        go(one)
+        go(two, incremental_mode="extend")
+        put(one, urls(*range(6)))
+        for mode in ("incremental", "extend"):
+            assert "it had 4 rows and has more now" in refused(go, out, one, incremental_mode=mode)
+        put(one, urls(0, 1, "x", 3))
+        assert "row 3 of the list (shard 00000)" in refused(go, out, one)
+        words = refused(go, out, put(tmp_path / "3.txt", urls("x", "y")))
+        assert "holds shards of 2 url lists, and this one is none of them" in words
+
+    def test_an_unfinished_list_comes_first(self, go: Go, out: Path, tmp_path: Path) -> None:
+        one, two = put(tmp_path / "1.txt", urls(*range(9))), put(tmp_path / "2.txt", urls("x"))
+        go(one)
+        (out / "00001_stats.json").unlink()
+        words = refused(go, out, two, incremental_mode="extend")
+        assert f"1 shard is missing (00001) of its list ({one})" in words
+        run = json.loads((out / ".any2ds/run").read_text())
+        run["lists"][0].update(rows=None, shards=None)
+        (out / ".any2ds/run").write_text(json.dumps(run))
+        words = refused(go, out, two, incremental_mode="extend")
+        assert f"no run has come to the end of its list ({one})" in words
+
+    def test_columns_must_fit(self, go: Go, out: Path) -> None:
+        go([{"url": url(1), "n": 1}], save_additional_columns="n")
+        words = refused(go, out, [{"url": url(2), "n": "x"}], save_additional_columns="n", incremental_mode="extend")
+        assert "column 'n' was int64, now string" in words
+
+    def test_keys_of_duplicates(self, go: Go, out: Path) -> None:
+        go(urls(0, 1, 2, 3), dedupe="run")
+        go(urls(4, 5, 4, 5), dedupe="run", incremental_mode="extend")
+        assert pq.read_table(out / "00003.parquet")["duplicate_of"].to_pylist() == ["000021"]
+        assert pq.read_table(out / "00002.parquet")["duplicate_of"].to_pylist() == [None, None, "000020"]
+
+
+class TestOverwrite:
+    def test_only_what_any2ds_wrote_is_removed(self, go: Go, out: Path, tmp_path: Path) -> None:
+        go(urls(*range(7)))
+        strangers = ("notes.txt", "1.parquet", "000000.parquet", "00000.tar", "x/00000.parquet", "00000_stats.json.bak")
+        for name in strangers:
+            put(out / name, ["mine"])
+        (out / "00009.parquet").write_text("left by a run that died")
+        go(urls("x"), incremental_mode="overwrite", number_sample_per_shard=5)
+        assert content(out).keys() == {*strangers, "00000.parquet", "00000_stats.json", ".any2ds/run", ".any2ds/shards"}
+        assert pq.read_table(out / "00000.parquet")["url"].to_pylist() == urls("x")
+
+    def test_folders_are_removed_if_they_hold_nothing_else(self, go: Go, out: Path, tmp_path: Path) -> None:
+        file = put(tmp_path / "a.bin", ["content"])
+        go([file.as_uri()] * 4, output_format="files")
+        put(out / "00001" / "notes.txt", ["mine"])
+        words = refused(go, out, urls(1), incremental_mode="overwrite")
+        assert "its folder 00001 holds what any2ds did not write (notes.txt)" in words
+        (out / "00001" / "notes.txt").unlink()
+        go(urls(1), incremental_mode="overwrite", output_format="parquet")
+        assert content(out).keys() == {"00000.parquet", "00000_stats.json", ".any2ds/run", ".any2ds/shards"}
+        assert not (out / "00001").exists()
+
+    def test_without_a_run_file_nothing_is_removed(self, go: Go, out: Path) -> None:
+        go(urls(1))
+        (out / ".any2ds/run").unlink()
+        assert "no .any2ds/run" in refused(go, out, urls(1), incremental_mode="overwrite")
+        assert "its .any2ds/run is missing" in refused(go, out, urls(1))
+
+    def test_shards_of_another_naming_are_in_the_way(self, go: Go, out: Path) -> None:
+        go(urls(1))
+        put(out / "000000_stats.json", ["{}"])
+        assert "holds 000000_stats.json, which any2ds did not write" in refused(
+            go, out, urls(1), incremental_mode="overwrite"
+        )
+
+    def test_a_crash_in_the_middle_of_it(self, go: Go, out: Path) -> None:
+        go(urls(*range(7)))
+        for name in ("00000_stats.json", "00001_stats.json", "00002_stats.json", "00000.parquet"):
+            (out / name).unlink()
+        go(urls(1), incremental_mode="overwrite")
+        assert content(out).keys() == {"00000.parquet", "00000_stats.json", ".any2ds/run", ".any2ds/shards"}
+
+    def test_the_list_itself_is_not_removed(self, go: Go, out: Path) -> None:
+        go(urls(*range(4)))
+        words = refused(go, out, out / "00001.parquet", incremental_mode="overwrite")
+        assert "would remove the url list 00001.parquet" in words
+
+    def test_an_empty_folder(self, go: Go, out: Path) -> None:
+        assert go(urls(1), incremental_mode="overwrite").shards == 1

@@ -1,0 +1,257 @@
+"""An output folder, wherever it is: whole files under final names, in the order in which they are published."""
+
+import contextlib
+import os
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import boto3
+import pytest
+
+from any2ds import download
+from any2ds.core.errors import OptionError, OutputError
+from any2ds.storage import OutputFolder, local
+from any2ds.storage.disk import durable
+from any2ds.storage.patience import Patience, is_hopeless, persist
+from any2ds.storage.swap import swap
+from any2ds.testing.ftp import Ftp
+from any2ds.testing.server import serve
+from any2ds.testing.smalldisk import small_disk
+
+
+@pytest.fixture
+def ftp(tmp_path: Path) -> Iterator[Ftp]:
+    (tmp_path / "ftp").mkdir()
+    server = Ftp(tmp_path / "ftp")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def bucket(s3_server: None) -> str:
+    name = f"b-{uuid.uuid4().hex[:12]}"
+    client = boto3.client("s3")
+    client.create_bucket(Bucket=name)
+    client.close()
+    return name
+
+
+@pytest.fixture(params=["local", "two disks", "memory", "s3", "ftp"])
+def output(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OutputFolder]:
+    with contextlib.ExitStack() as stack:
+        if request.param == "local":
+            found = OutputFolder(str(tmp_path / "out"))
+        elif request.param == "two disks":
+            disk = stack.enter_context(small_disk(tmp_path / "disk", 5_000_000))
+            found = OutputFolder(str(tmp_path / "out"), str(disk.folder))
+        elif request.param == "memory":
+            found = OutputFolder(f"memory://{uuid.uuid4().hex}")
+        elif request.param == "s3":
+            found = OutputFolder(f"s3://{request.getfixturevalue('bucket')}/data")
+        else:
+            found = OutputFolder(f"{request.getfixturevalue('ftp').url}/data")
+        found.create()
+        yield found
+
+
+def staged(output: OutputFolder, content: bytes | Mapping[str, bytes]) -> Path:
+    path = output.staging_root / uuid.uuid4().hex
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.mkdir()
+        for name, data in content.items():
+            (path / name).write_bytes(data)
+    return path
+
+
+def folder(output: OutputFolder, name: str) -> dict[str, bytes | None]:
+    return {member: output.read(f"{name}/{member}") for member in output.names(name)}
+
+
+def test_files_and_folders_get_their_names_and_replace_what_is_there(output: OutputFolder) -> None:
+    first, second = staged(output, b"tar"), staged(output, {"a": b"1", "b": b"2"})
+    output.publish_all({"00000.tar": first, "00001": second})
+    assert output.read("00000.tar") == b"tar"
+    assert folder(output, "00001") == {"a": b"1", "b": b"2"}
+    assert not first.exists()
+    assert not second.exists()
+    output.publish(staged(output, b"other"), "00000.tar")
+    output.publish(staged(output, {"b": b"3", "c": b"4"}), "00001")
+    assert output.read("00000.tar") == b"other"
+    assert folder(output, "00001") == {"b": b"3", "c": b"4"}
+    assert set(output.names()) - {".any2ds"} == {"00000.tar", "00001"}
+
+
+def test_names_may_be_in_subfolders_and_be_moved_and_removed(output: OutputFolder) -> None:
+    output.publish(staged(output, b"new"), ".any2ds/swap/00012/00012.tar")
+    output.publish(staged(output, {"a": b"1", "b": b"2"}), ".any2ds/swap/00013/00013")
+    output.write(".any2ds/swap/00012/00012_stats.json", b"{}")
+    output.publish(staged(output, b"old"), "00012.tar")
+    output.publish(staged(output, {"b": b"old", "c": b"old"}), "00013")
+    assert sorted(output.names(".any2ds/swap/00012")) == ["00012.tar", "00012_stats.json"]
+    output.move(".any2ds/swap/00012/00012.tar", "00012.tar")
+    output.move(".any2ds/swap/00013/00013", "00013")
+    assert output.read("00012.tar") == b"new"
+    assert folder(output, "00013") == {"a": b"1", "b": b"2"}
+    assert output.read(".any2ds/swap/00012/00012.tar") is None
+    output.remove_tree(".any2ds/swap")
+    output.remove_tree(".any2ds/swap")
+    output.remove("00012.tar")
+    output.remove("00012.tar")
+    assert set(output.names()) - {".any2ds"} == {"00013"}
+    assert output.names(".any2ds/swap") == []
+
+
+def test_what_is_absent_is_none_and_small_files_are_written_over(output: OutputFolder) -> None:
+    assert output.read(".any2ds/run") is None
+    output.write(".any2ds/run", b"1")
+    output.write(".any2ds/run", b"22")
+    assert output.read(".any2ds/run") == b"22"
+    with pytest.raises(FileNotFoundError):
+        output.move("absent", "elsewhere")
+
+
+@pytest.fixture
+def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is flushed and renamed, in this order; folders end with a slash."""
+    found: list[str] = []
+    flush, replace = durable._flush, os.replace
+
+    def noted_flush(path: Path, cannot: set[int]) -> None:
+        found.append(f"{path.name}/" if path.is_dir() else path.name)
+        flush(path, cannot)
+
+    def noted_replace(source: Path, target: Path) -> None:
+        found.append(f"rename {target.name}")
+        replace(source, target)
+
+    monkeypatch.setattr(durable, "_flush", noted_flush)
+    monkeypatch.setattr(local.os, "replace", noted_replace)
+    return found
+
+
+def test_a_shard_is_on_the_disk_before_its_stats_are(tmp_path: Path, journal: list[str]) -> None:
+    media = tmp_path / "media"
+    media.mkdir()
+    (media / "a").write_bytes(b"a")
+    with serve(media) as server:
+        for output_format in ("webdataset", "files"):
+            journal.clear()
+            options = {"output_format": output_format, "distributor": "inline", "quiet": True}
+            download([server.url("a")], output_folder=tmp_path / output_format, **options)
+            data, *beside = {"webdataset": ["00000.tar", "00000.tar.idx"], "files": ["00000"]}[output_format]
+            renames = [entry for entry in journal if entry.startswith("rename 00000")]
+            names = [data, *beside, "00000.parquet", "00000_stats.json"]
+            assert renames == [f"rename {name}" for name in names]
+            is_file = output_format == "webdataset"
+            assert journal.index(data if is_file else f"{data}/") < journal.index(f"rename {data}")
+            assert journal.index("00000.parquet") < journal.index("rename 00000.parquet")
+            between = journal[journal.index("rename 00000.parquet") : journal.index("rename 00000_stats.json")]
+            assert between == ["rename 00000.parquet", f"{output_format}/", "00000_stats.json"]
+            stats = journal.index("rename 00000_stats.json")
+            assert journal[stats : stats + 2] == ["rename 00000_stats.json", f"{output_format}/"]
+            if not is_file:
+                assert {"000000000.flat", "000000000.json"} < set(journal[: journal.index("00000/")])
+            journal.clear()
+            download([server.url("a")], output_folder=tmp_path / f"{output_format}-fast", fsync=False, **options)
+            assert {entry.split()[0] for entry in journal} == {"rename"}
+
+
+def test_a_new_version_can_be_found_after_a_power_failure_before_it_is_committed(
+    tmp_path: Path, journal: list[str]
+) -> None:
+    output = OutputFolder(str(tmp_path / "out"))
+    journal.clear()
+    output.create()
+    staged = tmp_path / "new"
+    staged.write_bytes(b"new")
+    swap(output, "00000", {"00000_stats.json": staged})
+    commit = journal.index("rename _commit")
+    assert {"out/", ".any2ds/", "swap/"} <= set(journal[:commit])
+    assert journal.index("00000/", commit) < journal.index("rename 00000_stats.json", commit)
+
+
+def test_over_ftp_files_grow_under_temporary_names_and_a_broken_transfer_is_made_again(ftp: Ftp) -> None:
+    output = OutputFolder(f"{ftp.url}/deep/data")
+    output.create()
+    ftp.cuts = {2, 5}
+    content = os.urandom(1_000_000)
+    output.publish_all({"00000.tar": staged(output, content), "00001": staged(output, {"a": content, "b": b"2"})})
+    output.write("00000_stats.json", b"{}")
+    assert output.read("00000.tar") == content
+    assert folder(output, "00001") == {"a": content, "b": b"2"}
+    assert len(ftp.stored) > max(ftp.cuts)
+    assert all(name.startswith("deep/data/.any2ds/tmp/") for name in ftp.stored)
+    assert not [path for path in (ftp.root / "deep/data/.any2ds/tmp").rglob("*") if path.is_file()]
+
+
+def test_over_ftp_half_a_file_that_the_server_takes_for_the_whole_is_sent_again(ftp: Ftp) -> None:
+    output = OutputFolder(f"{ftp.url}/short/data")
+    output.create()
+    content = os.urandom(50_000)
+    ftp.ends_early = 1
+    output.publish_all({"00000.tar": staged(output, content)})
+    assert not ftp.ends_early
+    ftp.ends_early = 1
+    output.write("00000_stats.json", content)
+    assert not ftp.ends_early
+    assert (output.read("00000.tar"), output.read("00000_stats.json")) == (content, content)
+
+
+def test_a_dataset_can_be_made_over_ftp(ftp: Ftp, tmp_path: Path) -> None:
+    media = tmp_path / "media"
+    media.mkdir()
+    for number in range(4):
+        (media / f"{number}").write_bytes(b"%d" % number)
+    with serve(media) as server:
+        urls = [server.url(str(number)) for number in range(4)]
+        options = {"output_folder": f"{ftp.url}/set", "number_sample_per_shard": 2, "processes_count": 1}
+        assert download(urls, quiet=True, **options).successes == 4
+        assert download(urls, quiet=True, **options).skipped_shards == 2
+    assert (ftp.root / "set/00001/000011.flat").read_bytes() == b"3"
+
+
+def test_waits_double_and_end() -> None:
+    assert list(Patience(5, 1.0, 3.0).pauses(lambda: 0)) == [1, 2, 3, 3]
+    assert next(Patience(3, 1.0, 3.0).pauses(lambda: 0.999)) == pytest.approx(0.5, abs=0.01)
+
+
+def test_what_fails_for_good_is_soon_given_up_and_the_end_of_a_run_ends_all_waiting() -> None:
+    calls: list[int] = []
+
+    def fail(error: Exception) -> None:
+        calls.append(1)
+        raise error
+
+    quick = Patience(6, 0.001, 0.001)
+    for error, times in ((TimeoutError(), 6), (PermissionError(), 3), (NotImplementedError(), 3)):
+        calls.clear()
+        with pytest.raises(type(error)):
+            persist("x", lambda error=error: fail(error), threading.Event(), quick)
+        assert len(calls) == times
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(TimeoutError):
+        persist("x", lambda: fail(TimeoutError()), stop)
+    assert not is_hopeless(ConnectionResetError())
+
+
+def test_a_staging_folder_is_one_of_this_machine_that_can_be_written(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="a folder of this machine"):
+        download(["http://localhost/a"], output_folder=tmp_path / "out", staging_dir="s3://bucket/x")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OutputError, match="staging folder"):
+        OutputFolder(str(tmp_path / "out"), str(tmp_path / "file")).create()
+
+
+def test_a_staging_folder_where_none_can_be_made_is_refused(tmp_path: Path) -> None:
+    proc = Path("/proc/self")
+    # What is there can be seen, and to make a folder fails as if its parent were just being removed.
+    place = proc.parent if proc.exists() else tmp_path / "file"
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OutputError, match="staging folder"):
+        OutputFolder(str(tmp_path / "out"), str(place / "any2ds")).create()

@@ -1,0 +1,224 @@
+"""Uploads to an S3 server that fails: what is published is whole, and what is not is not to be seen."""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from s3fs import S3FileSystem
+
+from any2ds import download
+from any2ds.core.errors import LockLost, OutputError
+from any2ds.storage import OutputFolder
+from any2ds.storage.patience import Patience
+from any2ds.testing.s3 import CREDENTIALS, Door, Wsgi, served
+from any2ds.testing.server import serve
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
+    """In front of an empty `bucket`. The libraries try once, so that all trying again is ours."""
+    doors: list[Door] = []
+
+    def door(app: Wsgi) -> Wsgi:
+        doors.append(Door(app))
+        return doors[0]
+
+    with served(door) as (url,):
+        for name, value in {**CREDENTIALS, "AWS_MAX_ATTEMPTS": "1", "AWS_ENDPOINT_URL": url}.items():
+            monkeypatch.setenv(name, value)
+        with_client(lambda client: client.create_bucket(Bucket="bucket"))
+        with_client(empty)  # buckets of one name are one for all tests of this process
+        S3FileSystem.clear_instance_cache()
+        yield doors[0]
+        doors[0].fails = lambda method, target: ""
+        with_client(empty)
+        with_client(lambda client: client.delete_bucket(Bucket="bucket"))
+
+
+def with_client(use: Callable[[Any], Any]) -> Any:
+    client = boto3.client("s3")
+    try:
+        return use(client)
+    finally:
+        client.close()
+
+
+def empty(client: Any) -> None:
+    while some := client.list_objects_v2(Bucket="bucket").get("Contents", ()):
+        client.delete_objects(Bucket="bucket", Delete={"Objects": [{"Key": found["Key"]} for found in some]})
+
+
+def keys() -> set[str]:
+    return {found["Key"] for found in with_client(lambda c: c.list_objects_v2(Bucket="bucket")).get("Contents", ())}
+
+
+@pytest.fixture
+def output(s3: Door) -> OutputFolder:
+    found = OutputFolder("s3://bucket/data")
+    found.create()
+    found._store.patience = Patience(12, 0.01, 0.1)  # type: ignore[attr-defined]
+    return found
+
+
+def test_with_a_quarter_of_the_requests_failing_every_file_of_a_folder_arrives(
+    s3: Door, output: OutputFolder, tmp_path: Path
+) -> None:
+    rng = random.Random(7)
+    s3.fails = lambda method, target: rng.choice(("500", "503", "cut")) if rng.random() < 0.25 else ""
+    (tmp_path / "00000").mkdir()
+    contents = {f"{number:09d}.flat": os.urandom(100 + number) for number in range(30)}
+    for name, content in contents.items():
+        (tmp_path / "00000" / name).write_bytes(content)
+    output.publish(tmp_path / "00000", "00000")
+    output.write("00000_stats.json", b"{}")
+    assert {name: output.read(f"00000/{name}") for name in output.names("00000")} == contents
+    output.move("00000", ".any2ds/swap/00000")
+    assert set(output.names(".any2ds/swap/00000")) == set(contents)
+    output.remove_tree(".any2ds/swap")
+    assert set(s3.failed) == {"500", "503", "cut"}
+    s3.fails = lambda method, target: ""
+    assert keys() == {"data/00000_stats.json"}
+
+
+def test_a_multipart_upload_that_breaks_in_its_middle_is_made_again(
+    s3: Door, output: OutputFolder, tmp_path: Path
+) -> None:
+    failures = ["cut", "500", "503"]
+    s3.fails = lambda method, target: failures.pop() if "partNumber=2" in target and failures else ""
+    big = tmp_path / "00000.tar"
+    with big.open("wb") as file:
+        file.truncate(101 << 20)
+        file.write(b"the end")
+    output.publish(big, "00000.tar")
+    assert not failures
+    found = with_client(lambda client: client.head_object(Bucket="bucket", Key="data/00000.tar"))
+    assert found["ContentLength"] == 101 << 20
+    assert not big.exists()
+
+
+def test_an_upload_that_fails_for_good_leaves_nothing_to_be_seen(
+    s3: Door, output: OutputFolder, tmp_path: Path
+) -> None:
+    output._store.patience = Patience(2, 0.01, 0.1)  # type: ignore[attr-defined]
+    s3.fails = lambda method, target: "500" if "partNumber=2" in target else ""
+    big = tmp_path / "00000.tar"
+    with big.open("wb") as file:
+        file.truncate(101 << 20)
+    with pytest.raises(OSError, match="told to fail"):
+        output.publish(big, "00000.tar")
+    assert keys() == set()
+    assert not with_client(lambda client: client.list_multipart_uploads(Bucket="bucket")).get("Uploads")
+    assert big.exists()
+
+
+def test_whoever_loses_the_folder_while_a_store_is_down_writes_and_removes_nothing_when_it_is_back(
+    s3: Door, output: OutputFolder, tmp_path: Path
+) -> None:
+    asked = 0
+
+    def guard() -> None:
+        nonlocal asked
+        asked += 1
+        if asked % 3 == 0:  # by each of the things to do: before it, at its first attempt, and now
+            raise LockLost("taken over by another run")
+
+    output.write("00000.tar", b"of the other")
+    output.guard = guard
+    down = ["500"]
+    s3.fails = lambda method, target: down.pop() if method in ("PUT", "DELETE", "POST") and down else ""
+    (tmp_path / "mine").write_bytes(b"mine")
+    for change in (
+        lambda: output.publish(tmp_path / "mine", "00000.tar"),
+        lambda: output.write("00000.tar", b"mine"),
+        lambda: output.remove("00000.tar"),
+    ):
+        down[:] = ["500"]
+        with pytest.raises(LockLost):
+            change()
+        assert output.read("00000.tar") == b"of the other"
+        assert not down
+
+
+def test_access_denied_and_a_missing_bucket_are_told_soon(s3: Door) -> None:
+    with pytest.raises(OutputError, match="cannot be written"):
+        OutputFolder("s3://absent/data").create()
+    s3.fails = lambda method, target: "403"
+    with pytest.raises(OutputError, match="cannot be written"):
+        OutputFolder("s3://bucket/data").create()
+    assert s3.failed["403"] == 3
+
+
+def test_a_run_with_a_tenth_of_the_requests_failing_makes_every_shard(s3: Door, tmp_path: Path) -> None:
+    rng = random.Random(3)
+    s3.fails = lambda method, target: rng.choice(("500", "503", "cut")) if rng.random() < 0.1 else ""
+    for number in range(20):
+        (tmp_path / str(number)).write_bytes(os.urandom(1000))
+    with serve(tmp_path) as server:
+        urls = [server.url(str(number)) for number in range(20)]
+        options = {"output_format": "webdataset", "number_sample_per_shard": 2, "distributor": "inline", "quiet": True}
+        report = download(urls, output_folder="s3://bucket/data", **options)
+    assert report.shards == 10
+    assert not report.failed_shards
+    s3.fails = lambda method, target: ""
+    names = [
+        f"data/{shard:05d}{rest}" for shard in range(10) for rest in (".tar", ".tar.idx", ".parquet", "_stats.json")
+    ]
+    assert keys() == {"data/.any2ds/run", "data/.any2ds/shards", *names}
+
+
+def test_a_resumed_run_asks_as_little_of_a_big_dataset_as_of_a_small_one(s3: Door, tmp_path: Path) -> None:
+    def run(shards: int) -> list[str]:
+        """The requests of a run; the last shard but one is missing, but for the first time."""
+        asked: list[str] = []
+
+        def note(method: str, target: str) -> str:
+            asked.append(f"{method} {target}")
+            return ""
+
+        s3.fails = note
+        report = download(
+            str(tmp_path / "list.txt"),
+            output_folder=f"s3://bucket/{shards}",
+            output_format="webdataset",
+            number_sample_per_shard=1,
+            distributor="inline",
+            quiet=True,
+        )
+        s3.fails = lambda method, target: ""
+        assert report.failed_shards == ()
+        return asked
+
+    resumed = {}
+    for shards in (10, 40):
+        (tmp_path / "list.txt").write_text("".join(f"data:,{n}\n" for n in range(shards)))
+        assert len(run(shards)) > 3 * shards
+        with_client(lambda client, n=shards: client.delete_object(Bucket="bucket", Key=f"{n}/{n - 2:05}_stats.json"))
+        resumed[shards] = run(shards)
+        assert f"PUT /bucket/{shards}/{shards - 2:05}_stats.json?" in resumed[shards]
+        whole = [asked for asked in resumed[shards] if f"prefix={shards}%2F&" in asked]
+        assert len(whole) == 1
+    times = {n: sum(".any2ds/lock" not in asked for asked in resumed[n]) for n in resumed}  # it gives signs of life
+    assert times[10] == times[40]
+
+
+ODD = ["a&b<c>.tar", "per cent % + plus.tar", "quote\"'s.tar", "Grüße 写真.tar", "a;&amp;.tar"]
+
+
+def test_a_listing_says_what_botocore_says(s3: Door, output: OutputFolder) -> None:
+    def make(client: Any) -> list[dict[str, Any]]:
+        for number, name in enumerate(ODD):
+            client.put_object(Bucket="bucket", Key=f"data/{name}", Body=bytes(number))
+        found: list[dict[str, Any]] = client.list_objects_v2(Bucket="bucket", Prefix="data/")["Contents"]
+        return found
+
+    told = {found["Key"]: found for found in with_client(make)}
+    listed = {info["name"].removeprefix("bucket/"): info for info in output.listed()}
+    assert listed.keys() == told.keys() == {f"data/{name}" for name in ODD}
+    for key, info in listed.items():
+        for field in ("ETag", "LastModified", "Size", "StorageClass"):
+            assert info[field] == told[key][field], (key, field)
+    assert sorted(output.names()) == sorted(ODD)

@@ -15,10 +15,10 @@ from any2ds.core.version import __version__
 
 if TYPE_CHECKING:
     from any2ds.core.declaration import transform
-    from any2ds.dataset.card import card
+    from any2ds.dataset.card.card import card
     from any2ds.dataset.inspect import inspect
-    from any2ds.dataset.report import report
-    from any2ds.dataset.verify import verify
+    from any2ds.dataset.report.report import report
+    from any2ds.dataset.verify.verify import verify
     from any2ds.run.api import download, finish, retry
     from any2ds.writers.example_records import parse_example
 
@@ -42,15 +42,15 @@ __all__ = [
 ]
 
 _COMMANDS = {
-    "card": "dataset.card",
+    "card": "dataset.card.card",
     "download": "run.api",
     "finish": "run.api",
     "inspect": "dataset.inspect",
     "parse_example": "writers.example_records",
-    "report": "dataset.report",
+    "report": "dataset.report.report",
     "retry": "run.api",
     "transform": "core.declaration",
-    "verify": "dataset.verify",
+    "verify": "dataset.verify.verify",
 }
 
 

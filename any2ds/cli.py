@@ -145,7 +145,7 @@ def _retry(options: dict[str, Any]) -> int:
 
 def _verify(options: dict[str, Any]) -> int:
     from any2ds.config.options import VerifyOptions, parse_groups
-    from any2ds.dataset.verify import lines, verify
+    from any2ds.dataset.verify.verify import lines, verify
 
     (wanted,) = parse_groups(options, [VerifyOptions])
     report = verify(**options)
@@ -173,7 +173,7 @@ def _inspect(options: dict[str, Any]) -> int:
 
 
 def _card(options: dict[str, Any]) -> int:
-    from any2ds.dataset.card import card
+    from any2ds.dataset.card.card import card
 
     _say_in_utf8()
     made = card(**options)
@@ -184,7 +184,7 @@ def _card(options: dict[str, Any]) -> int:
 def _report(options: dict[str, Any]) -> int:
     from any2ds.config.options import ReportOptions, parse_groups
     from any2ds.core.layout import REPORT_FILE
-    from any2ds.dataset.report import report
+    from any2ds.dataset.report.report import report
 
     (wanted,) = parse_groups(options, [ReportOptions])
     _say_in_utf8()

@@ -24,7 +24,7 @@ from any2ds.core.layout import Layout
 from any2ds.core.types import ShardReport
 from any2ds.readers import plan
 from any2ds.readers.sources import Source
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.worker import worker
 
 

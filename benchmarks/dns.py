@@ -28,8 +28,8 @@ from rich.table import Table
 from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.types import Failure, Row
-from any2ds.fetch import UrlFetcher
 from any2ds.fetch.engines.dns import IN_FLIGHT, Resolver
+from any2ds.fetch.fetcher import UrlFetcher
 
 _DROPS = (0.0, 0.2)  # shares of the questions that get no answer
 _REPEATS = 100_000  # look-ups of a known name

@@ -345,7 +345,7 @@ def by_kind(kind: str, rows: int, server: Server) -> dict[str, Any]:
     from any2ds.config.options import Config
     from any2ds.core.bodies.buffer import Buffer
     from any2ds.core.types import Failure, Row
-    from any2ds.fetch import UrlFetcher
+    from any2ds.fetch.fetcher import UrlFetcher
 
     os.environ["SSL_CERT_FILE"] = str(server.bundle)
     options = Config.from_options({"url_list": "-", "timeout": TIMEOUT, "max_file_bytes": 1_000_000}).fetch

@@ -14,7 +14,7 @@ from pathlib import Path
 from careless import CarelessFolder
 
 from any2ds.config.options import OutputOptions
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 
 _SHARDS = 500
 _STATS = b"{}" * 300

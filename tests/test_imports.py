@@ -46,7 +46,8 @@ def imported(module: str) -> frozenset[str]:
             found |= {name if name in FILES else node.module for name in names}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name.startswith("any2ds.")}
-    return frozenset(found - {module})
+    packages = {name.rsplit(".", depth)[0] for name in found for depth in range(1, name.count("."))}  # run as well
+    return frozenset((found | packages) - {module})
 
 
 @pytest.mark.parametrize("module", MODULES)

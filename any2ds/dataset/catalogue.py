@@ -25,7 +25,7 @@ from any2ds.core.types import RunReport, ShardError, ShardJob, ShardReport
 from any2ds.dataset import shard_list, tfds
 from any2ds.dataset.shard_list import ShardEntry as ShardEntry
 from any2ds.dataset.shard_list import ShardList
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from any2ds.core.histogram import Histogram
 from any2ds.core.layout import Layout
 from any2ds.core.types import not_processed_in
 from any2ds.dataset import tfds
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import ShardWriter
 from any2ds.writers.formats.parquet import THRIFTY, body_columns

@@ -27,8 +27,8 @@ from any2ds.core.errors import NotDecodable, redacted
 from any2ds.core.processes.child_process import ChildEnded
 from any2ds.core.processes.pool import Children, NotStarted
 from any2ds.core.types import SUCCESS, Row, Sample
+from any2ds.transforms.image import head
 from any2ds.transforms.isolation import be_the_first_to_go
-from any2ds.transforms.steps.image import head
 
 log = logging.getLogger(__name__)
 
@@ -231,7 +231,7 @@ class _Easel:
     def _small(self, data: bytes, mime_type: str) -> Sample:
         """The step for images knows how to turn them, what their colours mean, and what is a bomb."""
         if self._images is None:
-            from any2ds.transforms.steps.image.work import ImageWork
+            from any2ds.transforms.image.work import ImageWork
 
             options = ImageOptions(
                 resize_mode="keep_ratio_largest",

@@ -14,7 +14,7 @@ from any2ds.config.options import OutputOptions, parse_groups
 from any2ds.core.errors import OutputError, UsageError, words_of
 from any2ds.core.layout import RUN_FILE, refuse_earlier
 from any2ds.core.manifest import Manifest, StepRecord, with_versions
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ import orjson
 from any2ds.core import layout, plugins
 from any2ds.core.errors import OutputError
 from any2ds.dataset.dataset import Dataset, Entry, RunFile
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
 
 MOST_SHARDS = 10_000

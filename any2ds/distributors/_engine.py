@@ -30,7 +30,7 @@ from any2ds.distributors._contract import Worker
 from any2ds.distributors._post import Inbox, Letter, Office
 from any2ds.distributors._task import PackedJob, Task
 from any2ds.distributors._told import Told
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
 

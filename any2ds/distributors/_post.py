@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, words_of
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
 

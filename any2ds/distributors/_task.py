@@ -24,7 +24,7 @@ from any2ds.core.types import ShardJob
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._post import Office, Outbox
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import Guard, Intervals, RunLock, held
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from any2ds import storage
 from any2ds.config import presets
 from any2ds.config.hashes import hash_columns
 from any2ds.config.options import Config, InputOptions
@@ -41,7 +40,8 @@ from any2ds.readers.contract import Columns
 from any2ds.readers.formats._objects import to_batches
 from any2ds.readers.formats._text import BATCH_ROWS, NO_UTF8_IN_URL, one_line, require, sliced, to_text
 from any2ds.readers.shuffle import RowGroup, mixed, shuffled
-from any2ds.storage import InputFile, stamps
+from any2ds.storage import folders
+from any2ds.storage.folders import InputFile, stamps
 from any2ds.storage.stores import Stores
 
 log = logging.getLogger(__name__)
@@ -898,7 +898,7 @@ def _files(url: str, given: str | None, stores: Stores) -> Iterator[_File]:
         found, suffix = list_format(url)
         yield _File(None, format or found or "txt", compression or suffix, compression is not None, url)
         return
-    files, is_folder = storage.input_files(url, stores)
+    files, is_folder = folders.input_files(url, stores)
     if is_folder:
         files = _outside_datasets(url, files, stores)
         kinds = [(file, *list_format(file.name)) for file in files]

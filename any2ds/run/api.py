@@ -52,8 +52,8 @@ from any2ds.run.loop import run
 from any2ds.run.ranks import Member, is_alone, joined, rank_of, whole
 from any2ds.run.reporters._contract import Reporter, RunInfo
 from any2ds.run.reporting import check_reporters, reporters
-from any2ds.run.resume import Finished, prepare, refuse_private
-from any2ds.storage import OutputFolder
+from any2ds.run.resume.resume import Finished, prepare, refuse_private
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import Guard, RunLock, locked
 from any2ds.storage.stores import Stores
 from any2ds.storage.swap import finish_swaps, no_swap_left

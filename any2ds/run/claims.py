@@ -36,7 +36,7 @@ from any2ds.distributors._contract import Distributor, Worker
 from any2ds.readers.plan import State
 from any2ds.run.monitor import Outlook
 from any2ds.run.ranks import Member
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import Hold, LockFile
 from any2ds.storage.lock.run_lock import DEFAULT_INTERVALS, Intervals, RunLock, fence_off, is_dead
 from any2ds.storage.patience import persist

@@ -10,7 +10,7 @@ from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
 from any2ds.dataset.dataset import RunFile
 from any2ds.run.resume.compare import read_known
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 
 _MOST_NAMED = 10
 

@@ -16,7 +16,7 @@ from any2ds.core.layout import Layout, finished_shards
 from any2ds.core.metadata import HASHES
 from any2ds.core.types import ShardJob, row_key
 from any2ds.run.monitor import Outlook
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.writers.previous_shard import (
     by_row,
     column_names,

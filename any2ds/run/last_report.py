@@ -14,7 +14,7 @@ from any2ds.core.errors import IncompleteRun, LockLost, words_of
 from any2ds.core.metrics import Snapshot
 from any2ds.core.types import RunReport, ShardError, ShardReport
 from any2ds.dataset.figures import gather
-from any2ds.dataset.report import page, put
+from any2ds.dataset.report.report import put, render
 from any2ds.dataset.shard_sample import Survey
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.storage.stores import Stores
@@ -83,7 +83,7 @@ class LastPage:
                 return
             survey = Survey.of(output.url, Stores(self._run.storage.storage_options), _MOST_SHARDS_AT_THE_END)
             figures = gather(survey, _SECONDS_AT_THE_END, _told(options))
-            content = page(survey, figures, _SAMPLES, _SECONDS_AT_THE_END)
+            content = render(survey, figures, _SAMPLES, _SECONDS_AT_THE_END)
             if not self._is_given_up.is_set():
                 put(output, content, name)
         except LockLost:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from any2ds.config.options import ShareOptions
 from any2ds.core import layout
 from any2ds.core.errors import OptionError, OutputInUse
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import (
     BRIEF,
     DEFAULT_INTERVALS,

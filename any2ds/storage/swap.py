@@ -23,7 +23,7 @@ import orjson
 
 from any2ds.core.errors import IncompleteRun, OutputError, words_of
 from any2ds.core.layout import SWAP_FOLDER
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
 

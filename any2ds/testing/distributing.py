@@ -16,7 +16,7 @@ from typing import Any
 
 from any2ds.core.types import Event, Progress, ShardError, ShardJob, ShardReport
 from any2ds.distributors._contract import Distributor
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import Hold
 from any2ds.testing.processes import wait_until_gone
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from any2ds.core.layout import STATE_FOLDER
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 
 
 def names_in(folder: Path | OutputFolder) -> set[str]:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 
-from any2ds.dataset.verify import verify
+from any2ds.dataset.verify.verify import verify
 from any2ds.testing.processes import LONG, wait_until
 from any2ds.testing.server import Server, serve
 

@@ -13,7 +13,7 @@ from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.metrics import Traffic
 from any2ds.core.types import Fetched, RobotsCost, Row
-from any2ds.fetch import UrlFetcher
+from any2ds.fetch.fetcher import UrlFetcher
 
 
 @dataclass(frozen=True)

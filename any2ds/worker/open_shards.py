@@ -38,9 +38,9 @@ from any2ds.core.types import (
     outcome_of,
     release,
 )
-from any2ds.storage import OutputFolder
 from any2ds.storage.disk.space import is_full
-from any2ds.worker.rewrite import RemadeShard, Shard
+from any2ds.storage.folders import OutputFolder
+from any2ds.worker.rewrite.rewrite import RemadeShard, Shard
 from any2ds.worker.rows import ShardRows
 from any2ds.worker.shard import WORTH_A_FLUSH, OpenShard
 from any2ds.worker.worker_metrics import Pulse

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from any2ds.core.types import Row
-from any2ds.worker.rewrite import Shard
+from any2ds.worker.rewrite.rewrite import Shard
 
 ShardRows = tuple[Shard, list[Row]]
 

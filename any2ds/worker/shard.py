@@ -28,7 +28,7 @@ from any2ds.core.types import (
     release,
 )
 from any2ds.readers.dedupe import Copies, also_the_same, expected_hashes, repeated
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.worker.job_rows import JobRows
 from any2ds.worker.workshop import StagedFiles, Workshop, named, stats_json
 from any2ds.writers.contract import ShardWriter

@@ -30,12 +30,12 @@ from any2ds.core.errors import BrokenStep, UnfitWorker, UsageError
 from any2ds.core.manifest import with_versions
 from any2ds.core.processes.watchdog import LOOK_SECONDS, Watch
 from any2ds.core.types import Event, Failure, Fetched, Row, ShardJob
-from any2ds.fetch import UrlFetcher
 from any2ds.fetch.contract import Fetcher
+from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit
-from any2ds.storage import OutputFolder
 from any2ds.storage.disk.space import is_full
 from any2ds.storage.disk.staging import staging
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import Hold
 from any2ds.storage.lock.run_lock import Guard
 from any2ds.storage.stores import Stores, absolute

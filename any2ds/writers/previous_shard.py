@@ -18,7 +18,7 @@ from any2ds.core.errors import DamagedShard, words_of
 from any2ds.core.layout import Layout
 from any2ds.core.metadata import HASH_MATCHES, OUTCOME_FIELDS, without_credentials
 from any2ds.core.types import first_of, row_key
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.writers.formats.parquet import data_column
 
 _OF_LIST = "url"

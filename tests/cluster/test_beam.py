@@ -35,7 +35,7 @@ from any2ds.distributors._post import Inbox, Office
 from any2ds.distributors._task import Errand, PackedJob, Task
 from any2ds.distributors.beam import BeamDistributor, processes
 from any2ds.readers.plan import plan
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import children, state, wait_until, wait_until_gone
 from any2ds.testing.server import serve

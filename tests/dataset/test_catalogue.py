@@ -21,7 +21,7 @@ from any2ds import download, retry, verify
 from any2ds.config.options import OutputOptions
 from any2ds.core.layout import Layout
 from any2ds.dataset.shard_list import Numbers, ShardEntry, ShardList, entry_of, gaps, pattern, to_json
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.testing.server import Server, serve
 
 _NAMES = Layout(10, 5)

@@ -21,9 +21,10 @@ import pytest
 from any2ds import UsageError, download, verify
 from any2ds.core.errors import LockLost
 from any2ds.dataset.dataset import UrlList
-from any2ds.dataset.verify import VerifyReport, how_many, lines
+from any2ds.dataset.verify import verify as verification
 from any2ds.dataset.verify.census import Census, in_words
 from any2ds.dataset.verify.findings import KINDS, Finding
+from any2ds.dataset.verify.verify import VerifyReport, how_many, lines
 from any2ds.storage.lock.lock_file import Holder
 from any2ds.storage.lock.owner import Owner
 from any2ds.testing.processes import LONG, children, is_running, wait_until
@@ -498,14 +499,14 @@ def test_what_was_taken_over_meanwhile_is_not_repaired(
 ) -> None:
     make(server, tmp_path, 2)
     (tmp_path / "00001.parquet").write_bytes(b"broken")
-    check = verify._check
+    check = verification._check
 
     def slow_check(*arguments: Any) -> Any:
         owner = Owner("elsewhere", 12, "another kernel")
         (tmp_path / ".any2ds/lock").write_bytes(Holder("0" * 32, "download", 0.0, owner).to_bytes())
         return check(*arguments)
 
-    monkeypatch.setattr(verify, "_check", slow_check)
+    monkeypatch.setattr(verification, "_check", slow_check)
     with pytest.raises(LockLost, match="process 12 on elsewhere"):
         verify(tmp_path, repair=True)
     assert (tmp_path / "00001_stats.json").exists()
@@ -649,7 +650,7 @@ def test_remote_datasets_are_read_through_copies_that_do_not_stay(
             *({"00000.tar", "00000.tar.idx"} if "w" in output_format else {"00000"}),
         }
         make(server, out, 3, output_format=output_format)  # type: ignore[arg-type]
-        monkeypatch.setattr("any2ds.dataset.verify._SMALL", 0 if output_format == "files" else 1 << 30)
+        monkeypatch.setattr("any2ds.dataset.verify.verify._SMALL", 0 if output_format == "files" else 1 << 30)
         assert verify(out, processes_count=1).ok  # in another process, too
     assert [path for path in tmp_path.iterdir() if path.name.startswith("any2ds-verify")] == []
     with pytest.raises(UsageError, match=r"no such folder|no dataset"):
@@ -660,7 +661,7 @@ def test_processes_find_what_one_finds(server: Server, tmp_path: Path, monkeypat
     make(server, tmp_path, 9)
     edit("{}.tar", flipped(b"some words"))(tmp_path, "00003")
     alone = verify(tmp_path)
-    monkeypatch.setattr("any2ds.dataset.verify._SMALL", 0)
+    monkeypatch.setattr("any2ds.dataset.verify.verify._SMALL", 0)
     together = verify(tmp_path, processes_count=3)
     assert together.findings == alone.findings
     assert (together.rows, together.bytes_read, together.hashes) == (alone.rows, alone.bytes_read, alone.hashes)

@@ -15,9 +15,9 @@ from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import OptionError
 from any2ds.core.types import Failure, Fetched, Payload
-from any2ds.fetch import UrlFetcher
 from any2ds.fetch.engines import dns
 from any2ds.fetch.engines.dns import Addresses, Resolver, asks_dns
+from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.testing.dns import DnsServer, serve_dns
 from any2ds.testing.fetching import rows_of
 from any2ds.testing.server import serve

@@ -17,9 +17,9 @@ from any2ds import download
 from any2ds.config.options import Config, FetchOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.types import Failure, Payload, Row
-from any2ds.fetch import UrlFetcher
 from any2ds.fetch.engines.fsspec import next_piece
 from any2ds.fetch.engines.s3 import S3Object
+from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.urls import FILE_SYSTEMS
 from any2ds.testing.fetching import FetcherContract
 from any2ds.testing.s3 import served

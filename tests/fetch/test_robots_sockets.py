@@ -12,7 +12,7 @@ from any2ds import download
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.types import Failure, Payload
-from any2ds.fetch import UrlFetcher
+from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.policy.robots import LONGEST
 from any2ds.testing.fetching import FetcherContract
 from any2ds.testing.server import serve

@@ -7,7 +7,7 @@ from pathlib import Path
 from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.types import Failure, Payload, Row
-from any2ds.fetch import UrlFetcher
+from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.policy.rules import address_of, opted_out
 from any2ds.testing.dns import serve_dns
 from any2ds.testing.server import serve

@@ -20,7 +20,7 @@ from any2ds.core.terminal.text import clock, left, percent, rate, shortened
 from any2ds.core.types import FAILURE_CODES, RobotsCost, RunReport, failure_code
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters._ending import ending, tell, to_json
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.testing.server import serve
 
 PICTURES = Path(__file__).parent.parent.parent / "examples" / "data" / "images"

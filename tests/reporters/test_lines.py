@@ -163,7 +163,7 @@ from any2ds import cli
 from any2ds.config.options import StorageOptions, WatchOptions
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters.console import ConsoleReporter
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.core.types import RunReport, ShardError
 
 cli._log_to_terminal(True)

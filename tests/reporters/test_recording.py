@@ -22,7 +22,7 @@ from any2ds.core.metrics import Snapshot
 from any2ds.core.types import RunReport
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters.prometheus import Prometheus
-from any2ds.storage import OutputFolder, StorageOptions
+from any2ds.storage.folders import OutputFolder, StorageOptions
 from any2ds.testing.folder import names_in
 from any2ds.testing.server import Server, serve
 

@@ -25,7 +25,7 @@ from any2ds import download, verify
 from any2ds.cli import run
 from any2ds.core.errors import OptionError, OutputError, OutputInUse
 from any2ds.run.claims import Claim, Ledger, Maker
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import locked
 from any2ds.testing.folder import names_in
 from any2ds.testing.ftp import Ftp
@@ -44,7 +44,7 @@ import json, os, sys
 import any2ds.run.api, any2ds.cli, any2ds.distributors.inline, any2ds.fetch.engines.curl
 import any2ds.storage.lock.run_lock, any2ds.readers.formats.txt
 import any2ds.config.presets.img2dataset, any2ds.transforms.steps.audio, any2ds.transforms.steps.archive
-import any2ds.transforms.steps.text, any2ds.transforms.steps.image.work, any2ds.transforms.steps._video
+import any2ds.transforms.steps.text, any2ds.transforms.image.work, any2ds.transforms.steps._video
 import any2ds.writers.formats.webdataset, fire, pyarrow, s3fs
 pyarrow.array([])  # imports pandas
 sys.stdout.write("ready\\n"); sys.stdout.flush()

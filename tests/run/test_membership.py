@@ -14,8 +14,8 @@ from any2ds.config.options import ShareOptions
 from any2ds.core.errors import LockLost, OptionError, OutputInUse
 from any2ds.core.layout import member_lock
 from any2ds.run.ranks import Member, from_environment, is_alone, joined, rank_of, whole
-from any2ds.storage import OutputFolder
 from any2ds.storage.disk.staging import staging
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import Holder
 from any2ds.storage.lock.owner import Owner
 from any2ds.storage.lock.run_lock import JOINING, Guard, Intervals, RunLock, held, locked

@@ -22,8 +22,8 @@ from any2ds.core.errors import OutputError
 from any2ds.core.types import RunReport, ShardJob
 from any2ds.readers.plan import plan
 from any2ds.readers.sources import Source
-from any2ds.run.resume import prepare
-from any2ds.storage import OutputFolder
+from any2ds.run.resume.resume import prepare
+from any2ds.storage.folders import OutputFolder
 
 Go = Callable[..., RunReport]
 

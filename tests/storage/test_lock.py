@@ -26,8 +26,8 @@ from any2ds.core.errors import LockLost, OutputError, OutputInUse
 from any2ds.core.types import Event, ShardError
 from any2ds.readers.plan import plan
 from any2ds.run.fenced import FencedDistributor
-from any2ds.storage import OutputFolder
 from any2ds.storage.disk.staging import staging
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import Holder
 from any2ds.storage.lock.owner import Owner
 from any2ds.storage.lock.run_lock import Guard, Intervals, locked
@@ -184,7 +184,7 @@ import fsspec, pyarrow.fs
 from fsspec.implementations.arrow import ArrowFSWrapper
 from any2ds.core.errors import OutputInUse
 from any2ds.storage.lock.run_lock import Intervals, locked
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 
 class Remote(ArrowFSWrapper):
     protocol = "plain"

@@ -12,8 +12,9 @@ import pytest
 
 from any2ds import download
 from any2ds.core.errors import OptionError, OutputError
-from any2ds.storage import OutputFolder, local
+from any2ds.storage import local
 from any2ds.storage.disk import durable
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.patience import Patience, is_hopeless, persist
 from any2ds.storage.swap import swap
 from any2ds.testing.ftp import Ftp

@@ -12,7 +12,7 @@ from s3fs import S3FileSystem
 
 from any2ds import download
 from any2ds.core.errors import LockLost, OutputError
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.patience import Patience
 from any2ds.testing.s3 import CREDENTIALS, Door, Wsgi, served
 from any2ds.testing.server import serve

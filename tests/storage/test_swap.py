@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from any2ds.core.errors import LockLost
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.swap import finish_swaps, no_swap_left, swap
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from any2ds import download
 from any2ds.core.errors import InputError, OutputInUse
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import Holder, LockFile
 from any2ds.storage.lock.owner import Owner
 from any2ds.storage.lock.run_lock import Intervals, locked

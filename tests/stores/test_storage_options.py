@@ -14,7 +14,7 @@ from any2ds import download, inspect, retry, verify
 from any2ds.config.options import StorageOptions
 from any2ds.config.parsers import storage_options
 from any2ds.core.errors import OptionError
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
 from any2ds.testing.s3 import Bucket, Door, Wsgi, served
 from any2ds.testing.server import Server, serve

@@ -2,7 +2,7 @@
 
 import pytest
 
-from any2ds.transforms.steps.image.geometry import Fit, Sizing, reduction
+from any2ds.transforms.image.geometry import Fit, Sizing, reduction
 
 MODES = ("keep_ratio", "keep_ratio_largest", "center_crop", "border")
 # Width and height -> what it becomes in each of the modes; None: it stays as it is.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from any2ds.testing.pictures import jpeg, photograph, through
-from any2ds.transforms.steps.image.resize import resized
+from any2ds.transforms.image.resize import resized
 
 
 def harsh(width: int, height: int) -> Any:

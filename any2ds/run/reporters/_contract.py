@@ -10,7 +10,7 @@ from any2ds.config.options import OutputOptions, StorageOptions
 from any2ds.core.metrics import Snapshot
 from any2ds.core.types import RunReport, ShardError, ShardReport
 from any2ds.dataset.thumbnails import Thumbnail
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 
 
 def _none(count: int) -> Sequence[Thumbnail]:

@@ -34,7 +34,7 @@ from any2ds.core.version import __version__
 from any2ds.run.reporters import _wandbchild as child
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters._figures import Rows, live
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from any2ds.core.layout import Layout
 from any2ds.core.metadata import without_credentials
 from any2ds.core.types import row_key
 from any2ds.readers.plan import Cut, State
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 
 ANY2DS = "any2ds"
 _MOST_SHOWN = 300  # characters of a URL

@@ -19,7 +19,7 @@ from any2ds.core import layout
 from any2ds.core.errors import OutputError
 from any2ds.core.layout import Layout
 from any2ds.run.resume.compare import ANY2DS, Known
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 
 _FORMATS = {".tar": "webdataset", ".tfrecord": "tfrecord"}
 

@@ -10,9 +10,9 @@ from any2ds.core.errors import OutputError, printable, shard_count, words_of
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
 from any2ds.dataset import tfds
-from any2ds.dataset.report import is_somebody_elses
+from any2ds.dataset.report.report import is_somebody_elses
 from any2ds.run.resume.compare import ANY2DS, read_known
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 
 _SHOWN = 3
 

@@ -14,7 +14,7 @@ import orjson
 
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, printable
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.owner import Owner
 from any2ds.storage.stores import is_object_store
 

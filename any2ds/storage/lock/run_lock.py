@@ -25,8 +25,8 @@ from pathlib import Path
 
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, OutputInUse, UsageError, words_of
-from any2ds.storage import OutputFolder
 from any2ds.storage.disk.staging import evict, fingerprint, is_staging_name, sweep
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.file_lock import FileLock, NoLocks
 from any2ds.storage.lock.lock_file import Hold, Holder, LockFile
 from any2ds.storage.lock.owner import Owner

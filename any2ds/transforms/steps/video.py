@@ -18,10 +18,10 @@ from any2ds.transforms.steps._clips import Clip
 from any2ds.transforms.steps.audio import AudioTransform, of_wrong_length
 
 if TYPE_CHECKING:
+    from any2ds.transforms.image.work import ImageWork
     from any2ds.transforms.steps._av import Facts, Picture
     from any2ds.transforms.steps._sound import Format, Target
     from any2ds.transforms.steps._video import Plan
-    from any2ds.transforms.steps.image.work import ImageWork
 
 _HEADER = 8 << 20  # bytes for reading one, in which FFmpeg may look at the first frames
 _OTHERS = ("mpegurl",)  # playlists
@@ -96,7 +96,7 @@ class VideoTransform:
                     words = "there is no video where frames makes images of it (encode_format says which)"
                     raise OptionError(f"{name}: {words}")
             image.check(media.image)
-            from any2ds.transforms.steps.image.work import ImageWork
+            from any2ds.transforms.image.work import ImageWork
 
             return cls(media, ImageWork(media))
         return cls(media)

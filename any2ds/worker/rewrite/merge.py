@@ -33,8 +33,8 @@ from any2ds.core.types import (
     outcome_of,
     part_of,
 )
-from any2ds.storage import OutputFolder
 from any2ds.storage.disk.staging import remove
+from any2ds.storage.folders import OutputFolder
 from any2ds.worker.job_rows import JobRows
 from any2ds.worker.workshop import StagedFiles, Workshop
 from any2ds.writers.previous_shard import FormerVersion, SamplesByKey

@@ -16,7 +16,7 @@ from PIL import Image
 from any2ds import download
 from any2ds.config.options import OutputOptions
 from any2ds.dataset.catalogue import rebuild
-from any2ds.storage import OutputFolder
+from any2ds.storage.folders import OutputFolder
 
 SIDE, SHARD = 32, 10  # of a list of images: pixels, and rows in a shard
 Made = Callable[..., Any]

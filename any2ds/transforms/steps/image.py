@@ -13,10 +13,10 @@ import pyarrow as pa
 from any2ds.config.media import ImageOptions, MediaOptions
 from any2ds.core.errors import OptionError
 from any2ds.core.types import Sample
-from any2ds.transforms.steps.image.head import KINDS
+from any2ds.transforms.image.head import KINDS
 
 if TYPE_CHECKING:
-    from any2ds.transforms.steps.image.work import ImageWork
+    from any2ds.transforms.image.work import ImageWork
 
 LIBRARIES = ("opencv", "pillow", "simplejpeg")
 _SIZES = {name: pa.int32() for name in ("width", "height", "original_width", "original_height")}
@@ -36,7 +36,7 @@ class ImageTransform:
     @classmethod
     def of(cls, media: MediaOptions) -> ImageTransform:
         check(media.image)
-        from any2ds.transforms.steps.image.work import ImageWork
+        from any2ds.transforms.image.work import ImageWork
 
         return (Blurring if media.image.bbox_col else cls)(media, ImageWork(media))
 

@@ -11,12 +11,12 @@ import numpy as np
 from any2ds.config.media import MediaOptions
 from any2ds.core.errors import NotDecodable
 from any2ds.core.types import Sample
-from any2ds.transforms.steps.image import boxes, colour, decode, exif, head, resize
-from any2ds.transforms.steps.image.boxes import Box
-from any2ds.transforms.steps.image.colour import Pixels
-from any2ds.transforms.steps.image.encode import HOLD_ALPHA, MIME_TYPES, encoded, format_for, is_in, too_long_for
-from any2ds.transforms.steps.image.geometry import Fit, Sizing, reduction
-from any2ds.transforms.steps.image.head import Head
+from any2ds.transforms.image import boxes, colour, decode, exif, head, resize
+from any2ds.transforms.image.boxes import Box
+from any2ds.transforms.image.colour import Pixels
+from any2ds.transforms.image.encode import HOLD_ALPHA, MIME_TYPES, encoded, format_for, is_in, too_long_for
+from any2ds.transforms.image.geometry import Fit, Sizing, reduction
+from any2ds.transforms.image.head import Head
 
 _CHECKED_BY = 8  # an image that keeps its bytes is decoded to see whether it can be: as little of it as possible
 

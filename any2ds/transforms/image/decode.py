@@ -25,8 +25,8 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from any2ds.core.errors import NotDecodable, words_of
-from any2ds.transforms.steps.image.colour import Pixels, cmyk_into_rgb
-from any2ds.transforms.steps.image.head import Head, jpeg_core, jpeg_end, orientation_of, png_core
+from any2ds.transforms.image.colour import Pixels, cmyk_into_rgb
+from any2ds.transforms.image.head import Head, jpeg_core, jpeg_end, orientation_of, png_core
 
 _OPENERS: dict[str, Callable[..., ImageFile]] = {
     "jpeg": JpegImageFile,

@@ -7,7 +7,7 @@ import io
 import cv2
 from PIL import Image
 
-from any2ds.transforms.steps.image.colour import Pixels
+from any2ds.transforms.image.colour import Pixels
 
 MIME_TYPES = {"jpg": "image/jpeg", "png": "image/png", "webp": "image/webp", "avif": "image/avif"}
 HOLD_ALPHA = frozenset({"png", "webp", "avif"})

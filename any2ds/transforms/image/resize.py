@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from any2ds.transforms.steps.image.colour import Pixels
+from any2ds.transforms.image.colour import Pixels
 
 INTERPOLATIONS = {
     "nearest": cv2.INTER_NEAREST,

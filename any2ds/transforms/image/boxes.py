@@ -9,7 +9,7 @@ from typing import Any
 
 import cv2
 
-from any2ds.transforms.steps.image.colour import Pixels
+from any2ds.transforms.image.colour import Pixels
 
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom, as parts of width and height."""

@@ -1,0 +1,472 @@
+"""`card()`: a README.md for a dataset, in the form of a Hugging Face dataset card, from the figures in its folder.
+
+What stands between the two marks is ours and written anew each time; what people put before or behind them stays, and
+so does what they add to the YAML. A README.md without the marks is somebody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+import shlex
+import tarfile
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import MISSING, dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.filesize import decimal
+
+from any2ds.config.options import GROUPS, CardOptions, declared, parse_groups, public
+from any2ds.config.signature import document
+from any2ds.core import layout
+from any2ds.core.errors import OutputError, printable, redacted, words_of
+from any2ds.core.types import in_order, meaning_of
+from any2ds.core.version import HOMEPAGE, __version__
+from any2ds.dataset.card import hub
+from any2ds.dataset.dataset import Dataset
+from any2ds.dataset.inspect import Overview, inspect
+from any2ds.dataset.loaders import Loadable, extensions, snippets
+from any2ds.storage.stores import Stores
+from any2ds.writers.formats.parquet import body_columns
+
+_OWN_FIELDS = (
+    "pretty_name",
+    "license",
+    "license_name",
+    "language",
+    "size_categories",
+    "tags",
+    "configs",
+    "dataset_info",
+)
+_GIVEN_FIELDS = ("pretty_name", "license", "license_name", "language")  # which stay if they are not given again
+_SHARDS_LOOKED_INTO = 4
+_MEMBERS_LOOKED_AT = 200  # of a tar file: each is a read in a store
+_MOST_EXTS = 40  # of tar files; beyond that `datasets` finds out by itself
+_OUTCOMES_SHOWN = 20
+_FILES_SHOWN = 10
+_LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+_PUNCTUATION = re.compile(r"([\\`*_{}\[\]()#+.!|~$:@-])")
+
+_COLUMNS = {
+    "key": "names the sample: number of the shard, then of the row in it",
+    "url": "where the file was fetched, without user name and password",
+    "caption": "text that the list has for the file",
+    "status": "success, failed_to_download, failed_to_subsample, dropped, filtered or duplicate",
+    "error_code": "why a row failed",
+    "error_message": "the same in words, and why something was dropped or filtered",
+    "http_status": "what the server answered",
+    "mime_type": "type of the file, by its bytes or else as the server said",
+    "ext": "extension of the stored file",
+    "bytes": "size of the file that arrived",
+    "final_url": "where redirects led",
+    "etag": "the server's mark for this version of the file",
+    "last_modified": "when the file was changed, as the server said",
+    "attempts": "transfers that were made for the row",
+    "md5": "hash of the file that arrived",
+    "sha256": "hash of the file that arrived",
+    "sha512": "hash of the file that arrived",
+    "expected_hash": "hash that the list has for the file",
+    "hash_matches": "whether the file that arrived has that hash",
+    "duplicate_of": "key of the first row with the same URL",
+    "stored_bytes": "size of the stored file, where it is another than the one that arrived",
+    "stored_crc32": "CRC-32 of the stored file, where it is another than the one that arrived",
+    "path": "name of the file in its archive",
+    "pages": "pages of the document",
+    "duration": "seconds",
+    "sample_rate": "of the sound, per second",
+    "channels": "of the sound",
+    "codec": "of the sound",
+    "video_codec": "of the pictures",
+    "fps": "pictures per second",
+    "width": "of the stored file, in pixels",
+    "height": "of the stored file, in pixels",
+    "original_width": "of the file that arrived, in pixels",
+    "original_height": "of the file that arrived, in pixels",
+    "clip_start": "of the clip in its video, in seconds",
+    "clip_end": "of the clip in its video, in seconds",
+    "frame_time": "of the picture in its video, in seconds",
+    "exif": "what the camera wrote into the file, as JSON",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A dataset card that was made."""
+
+    text: str
+    path: str | None  # where it was written; None if nowhere
+
+
+def card(output_folder: Any = None, **options: Any) -> Card:
+    """Write a README.md that tells what is in a dataset, with the header that `datasets.load_dataset` goes by."""
+    given = options if output_folder is None else {"output_folder": output_folder, **options}
+    (wanted,) = parse_groups(given, [CardOptions])
+    dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
+    former = _former(dataset, wanted)
+    found = inspect(wanted.output_folder, samples=0, storage_options=wanted.storage_options)
+    text = _text(dataset, found, wanted, former)
+    if wanted.output == "-":
+        return Card(text, None)
+    content = text.encode("utf-8", "replace")
+    if wanted.output is None:
+        try:
+            dataset.folder.write(hub.CARD_FILE, content)
+        except Exception as error:  # every file system has exceptions of its own
+            raise OutputError(
+                f"{wanted.output_folder!r}: {hub.CARD_FILE} cannot be written: {words_of(error)}"
+            ) from error
+        return Card(text, f"{found.output_folder.rstrip('/')}/{hub.CARD_FILE}")
+    path = Path(wanted.output).expanduser()
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise OutputError(f"--output={wanted.output}: {error.strerror}") from error
+    return Card(text, str(path))
+
+
+document(
+    card,
+    [CardOptions],
+    Card,
+    "Returns the card and where it was written. Raises UsageError for a folder that holds no dataset, and for a",
+    "README.md that any2ds did not write.",
+)
+
+
+def _former(dataset: Dataset, wanted: CardOptions) -> str:
+    """The card that is there, "" if there is none or it is to be replaced. Raises OutputError if it is not ours."""
+    try:
+        if wanted.output is None:
+            content = dataset.read(hub.CARD_FILE) if hub.CARD_FILE in dataset.entries else b""
+        else:
+            path = Path(wanted.output).expanduser()
+            content = path.read_bytes() if wanted.output != "-" and path.exists() else b""
+    except Exception as error:  # every file system has exceptions of its own
+        raise OutputError(f"the {hub.CARD_FILE} that is there cannot be read: {words_of(error)}") from error
+    former = content.decode("utf-8", "replace")
+    if not former.strip():
+        return ""
+    place = wanted.output or f"{wanted.output_folder}/{hub.CARD_FILE}"
+    problem = ""
+    if hub.parts(former) is None:
+        problem = "was not written by any2ds"
+    else:
+        try:
+            hub.split(former)
+        except ValueError as error:
+            problem = f"has a header that cannot be understood ({error})"
+    if problem and not wanted.force:
+        raise OutputError(f"{place!r} {problem}: --force replaces it, --output=FILE writes another file")
+    return "" if problem else former
+
+
+def _text(dataset: Dataset, found: Overview, wanted: CardOptions, former: str) -> str:
+    before, after = "", "\n"
+    header: Mapping[str, Any] = {}
+    if former:
+        head, _ = hub.split(former)
+        header = head or {}
+        around = hub.parts(former)
+        if around is not None:
+            before, after = hub.split(around[0])[1] if head is not None else around[0], around[1]
+    name = wanted.pretty_name or str(header.get("pretty_name") or "") or _name(found.output_folder)
+    own = _header(dataset, found, wanted, name)
+    kept = {field: header[field] for field in _GIVEN_FIELDS if field in header}
+    if wanted.license:
+        kept.pop("license_name", None)
+    head = hub.merged({**kept, **own}, header, _OWN_FIELDS)
+    body = "\n".join(_body(dataset, found, wanted, name, head))
+    return f"{hub.header(head)}{before}{hub.BEGIN}\n\n{body}\n{hub.END}\n{after.removeprefix(chr(10))}"
+
+
+def _name(folder: str) -> str:
+    return printable(
+        os.path.basename(os.path.abspath(folder)) if "://" not in folder else folder.rstrip("/").rsplit("/", 1)[-1]
+    )
+
+
+# --- the header ---
+
+
+def _header(dataset: Dataset, found: Overview, wanted: CardOptions, name: str) -> dict[str, Any]:
+    own: dict[str, Any] = {"pretty_name": printable(name)}
+    if wanted.license:
+        own.update(_license(wanted.license))
+    if wanted.language:
+        own["language"] = list(wanted.language)
+    own["size_categories"] = [hub.size_category(found.stored)]
+    loadable = Loadable.of(dataset)
+    own["tags"] = [
+        *([loadable.kind] if loadable.kind else []),
+        *(["text"] if "caption" in found.columns and loadable.kind != "text" else []),
+        "any2ds",
+    ]
+    if not found.shards:
+        return own
+    is_tar, is_parquet = dataset.output_format == "webdataset", dataset.output_format == "parquet"
+    own["configs"] = hub.configs(
+        "tar" if is_tar else "parquet", is_parquet and "status" in found.columns, _state(dataset, found)
+    )
+    features = None
+    with contextlib.suppress(Exception):  # what cannot be read cannot be loaded either, and `datasets` says why
+        features = (
+            _features_of_tar(dataset) if is_tar else _features_of_parquet(dataset, loadable) if is_parquet else None
+        )
+    if features is not None:
+        own["dataset_info"] = [{"config_name": each["config_name"], "features": features} for each in own["configs"]]
+    return own
+
+
+def _license(given: str) -> dict[str, str]:
+    if _LICENSE.fullmatch(given.lower()):
+        return {"license": given.lower()}
+    return {"license": "other", "license_name": printable(given)}
+
+
+def _state(dataset: Dataset, found: Overview) -> str:
+    """Another one for each dataset, and after each change of one."""
+    shards = [files.shard_id for files in dataset.finished]
+    figures = (found.rows, found.stored, found.bytes_stored, found.started, found.ended, found.outcomes, shards)
+    lists = dataset.read(layout.RUN_FILE) if dataset.run else b""
+    return hashlib.sha256(repr(figures).encode() + lists).hexdigest()[:16]
+
+
+def _schema(dataset: Dataset) -> pa.Schema:
+    """Of the last shard: those of other tools, which differ, are the first ones."""
+    with dataset.file_in_sight(dataset.finished[-1]) as file:
+        return file.schema_arrow
+
+
+def _features_of_tar(dataset: Dataset) -> list[dict[str, Any]] | None:
+    exts = {ext.lower() for ext in extensions(dataset)} | _members(dataset)
+    if not exts or len(exts) > _MOST_EXTS:
+        return None
+    ends = ("txt", "json")  # which come last in a sample
+    ordered = [*sorted(exts.difference(ends)), *(ext for ext in ends if ext in exts)]
+    return hub.features_of_members(ordered, _schema(dataset))
+
+
+def _members(dataset: Dataset) -> set[str]:
+    """Extensions of the members in a few tar files, for what no stats tell: captions, and files beside a file."""
+    found: set[str] = set()
+    shards = [files for files in dataset.finished if files.data]
+    for files in shards[:: max(1, len(shards) // _SHARDS_LOOKED_INTO)]:
+        with (
+            contextlib.suppress(OSError, tarfile.TarError),
+            dataset.folder.open(files.data or "") as stream,
+            tarfile.open(fileobj=stream, mode="r:") as tar,
+        ):
+            for member in itertools.islice(tar, _MEMBERS_LOOKED_AT):
+                found.add(member.name.rpartition("/")[2].partition(".")[2])
+    return found - {""}
+
+
+def _features_of_parquet(dataset: Dataset, loadable: Loadable) -> list[dict[str, Any]] | None:
+    schema = _schema(dataset)
+    feature = hub.media_feature(loadable.exts)
+    if feature is None or loadable.is_decoded or body_columns(schema) != [loadable.data_column]:
+        return None
+    return hub.features_of_columns(schema, loadable.data_column, feature)
+
+
+# --- the body; whatever came from a list, a server or a file name is text here, and nothing else ---
+
+
+def plain(text: object) -> str:
+    """As Markdown and HTML show it: on one line, without markup, links, or an end to a cell of a table."""
+    words = " ".join(printable(str(text)[:500]).split())
+    return _PUNCTUATION.sub(r"\\\1", words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+
+
+def code(text: object) -> str:
+    """In a span of code, also in a table."""
+    words = printable(str(text)[:500])
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", words)), default=0))
+    pad = " " if words[:1] in ("`", "") or words[-1:] == "`" or words != words.strip() else ""
+    return f"{fence}{pad}{words}{pad}{fence}".replace("|", "\\|")
+
+
+def _fenced(text: str, language: str) -> str:
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def _body(dataset: Dataset, found: Overview, wanted: CardOptions, name: str, head: Mapping[str, Any]) -> Iterator[str]:
+    yield f"# {plain(name)}\n"
+    yield (
+        f"{found.stored:,} samples of {found.rows:,} rows of a list of URLs, fetched from the web with"
+        f" [any2ds]({HOMEPAGE}) and stored as {code(found.output_format or 'unknown')}.\n"
+    )
+    yield from _table(("", ""), _facts(found), head=False)
+    if found.outcomes:
+        yield "## What became of the rows\n"
+        yield from _table(("outcome", "rows", "share", ""), _outcomes(found), right=(1, 2))
+    if found.not_processed:
+        yield "## Not processed\n"
+        yield "Files that are stored as they came, although a step for their media was asked for.\n"
+        reasons = ((plain(reason), f"{files:,}") for reason, files in found.not_processed.items())
+        yield from _table(("reason", "files"), reasons, right=(1,))
+    yield from _files(dataset)
+    if found.columns:
+        yield "## Columns\n"
+        where = (
+            "" if dataset.output_format in ("parquet", "dummy") else ", which the parquet files beside the data hold"
+        )
+        yield f"Of the metadata{where}: one row for each row of the list, failed ones too.\n"
+        yield from _table(("column", "type", "meaning"), _columns(dataset, found))
+    yield "## How to load it\n"
+    yield from _loading(dataset, head)
+    yield "## How it was made\n"
+    yield f"By {plain(found.made_by)}{_when(found)}, with what amounts to\n"
+    yield _fenced(_command(found, dataset.run.asked if dataset.run else ()), "sh") + "\n"
+    yield "## Licence and provenance\n"
+    yield from _provenance(found, head)
+    yield "## Limits\n"
+    yield from _limits(found)
+
+
+def _table(
+    names: tuple[str, ...], rows: Iterator[tuple[str, ...]], right: tuple[int, ...] = (), head: bool = True
+) -> Iterator[str]:
+    yield f"| {' | '.join(names if head else (' ',) * len(names))} |"
+    yield "|" + "|".join("---:" if number in right else "---" for number in range(len(names))) + "|"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+    yield ""
+
+
+def _facts(found: Overview) -> Iterator[tuple[str, str]]:
+    yield "samples", f"{found.stored:,}"
+    yield "rows of the list", f"{found.rows:,}"
+    if found.rows:
+        yield "rows that are stored", f"{found.successes:,} ({found.successes / found.rows:.1%})"
+    missing = f", {len(found.missing):,} missing" if found.missing else ""
+    yield "shards", f"{found.shards:,}{missing}"
+    if found.bytes_stored is not None:
+        yield "size of the files", decimal(found.bytes_stored)
+    if found.sizes:
+        middle = f"{decimal(found.sizes['median'])} (of a few shards)"
+        yield "median size of a file", middle
+    if found.mime_types:
+        total = sum(found.mime_types.values())
+        kinds = list(found.mime_types.items())[:_FILES_SHOWN]
+        yield "types (of a few shards)", ", ".join(f"{code(kind)} {count / total:.1%}" for kind, count in kinds)
+
+
+def _outcomes(found: Overview) -> Iterator[tuple[str, str, str, str]]:
+    total = sum(found.outcomes.values())
+    ordered = in_order(found.outcomes)
+    for outcome, rows in ordered[:_OUTCOMES_SHOWN]:
+        yield code(outcome), f"{rows:,}", f"{rows / total:.1%}" if total else "", plain(meaning_of(outcome))
+    if further := ordered[_OUTCOMES_SHOWN:]:
+        yield f"{len(further):,} more", f"{sum(rows for _, rows in further):,}", "", ""
+
+
+def _files(dataset: Dataset) -> Iterator[str]:
+    found = extensions(dataset)
+    if not found:
+        return
+    yield "## Files\n"
+    shown = list(found.items())[:_FILES_SHOWN]
+    rows = [(code(ext), f"{files:,}") for ext, files in shown]
+    if len(found) > len(shown):
+        rows.append((f"{len(found) - len(shown):,} more", f"{sum(found.values()) - sum(n for _, n in shown):,}"))
+    yield from _table(("extension", "files"), iter(rows), right=(1,))
+
+
+def _columns(dataset: Dataset, found: Overview) -> Iterator[tuple[str, str, str]]:
+    own = set(dataset.run.options.get("save_additional_columns") or ()) if dataset.run else set()
+    with_files = Loadable.of(dataset).data_column if dataset.output_format == "parquet" else None
+    for name, kind in found.columns.items():
+        words = "the file itself" if name == with_files else "" if name in own else _COLUMNS.get(name, "")
+        yield code(name), code(kind), words or ("from the list" if name in own else "")
+
+
+def _loading(dataset: Dataset, head: Mapping[str, Any]) -> Iterator[str]:
+    loadable = Loadable.of(dataset)
+    if not loadable.is_remote:  # where it lay when the card was written is of no use to others
+        loadable = replace(loadable, folder=_name(loadable.folder))
+    if "configs" in head and not loadable.is_remote:
+        lines = ["import datasets", "", f'samples = datasets.load_dataset({_quoted(loadable.folder)}, split="train")']
+        what = "" if dataset.output_format in ("webdataset", "parquet") else "the metadata, "
+        yield f"With Hugging Face's `datasets`, {what}from this folder or by its name on the Hub:\n"
+        yield _fenced("\n".join(lines), "python") + "\n"
+        if len(head["configs"]) > 1 and head["configs"][1].get("config_name") == "all_rows":
+            yield "These are the samples that are stored; the configuration `all_rows` has the rows that failed, too.\n"
+    for snippet in snippets(loadable):
+        if snippet.loader == "Hugging Face datasets":
+            continue
+        yield f"### {snippet.loader}\n"
+        yield _fenced(snippet.code, "python") + "\n"
+        if snippet.note:
+            yield snippet.note + "\n"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _when(found: Overview) -> str:
+    if found.started is None or found.ended is None:
+        return ""
+    first, last = (f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d}" for at in (found.started, found.ended))
+    return f" on {first}" if first == last else f" from {first} to {last}"
+
+
+def _command(found: Overview, asked: Collection[str]) -> str:
+    """The options that decide what is in the dataset, those with default values only if they are `asked`; without
+    secrets, and without folders of the machine where it was made."""
+    files = [name for each in found.lists for name in each["files"]]
+    lists = [redacted(name) if "://" in name else _name(name) for name in files]
+    more = "…" if len(lists) > 3 else ""
+    words = [f"--url_list={','.join(lists[:3])}{more}" if lists else "--url_list=…"]
+    defaults = {info.name: info.default for info in declared(GROUPS)}
+    for option, value in public(found.options).items():
+        default = defaults.get(option, MISSING)
+        plain_default = list(default) if isinstance(default, tuple) else default
+        is_default = value == plain_default and option not in asked
+        if value is None or is_default or option == "url_list":
+            continue
+        shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        words.append(f"--{option}={redacted(shown)}")
+    return printable("any2ds " + " ".join(shlex.quote(word) for word in words))
+
+
+def _provenance(found: Overview, head: Mapping[str, Any]) -> Iterator[str]:
+    license = head.get("license_name") or head.get("license")
+    if license:
+        shown = license if isinstance(license, str) else ", ".join(map(str, license))
+        yield f"The dataset is given under {code(shown)}. The files in it were made by others, who may have"
+        yield "given them under other terms; `url` in the metadata says where each was published.\n"
+    else:
+        yield "No licence was stated for this dataset. The files in it were made by others, under terms of their own;"
+        yield "`url` in the metadata says where each was published.\n"
+    if found.made_by.startswith("img2dataset"):
+        return
+    yield "Unless it was told otherwise, any2ds asks `robots.txt` of each public host, and does not take files that a"
+    yield "server excludes with `X-Robots-Tag` (noai, noimageai, noindex, noimageindex)."
+    refused = {code: rows for code, rows in found.outcomes.items() if code in ("robots", "opted_out")}
+    if refused:
+        told = {"robots": "robots.txt excluded them", "opted_out": "their server asked that they are not used"}
+        words = "; ".join(f"{rows:,} because {told[code]}" for code, rows in refused.items())
+        yield f"Rows that were left out for that: {words}."
+    yield ""
+
+
+def _limits(found: Overview) -> Iterator[str]:
+    failed = found.rows - found.successes
+    yield f"- {failed:,} of {found.rows:,} rows are not stored: files vanish from the web, and not evenly."
+    if found.missing or found.unfinished:
+        yield f"- The dataset is not complete: {len(found.missing):,} shards are missing."
+    if found.unreadable:
+        yield f"- The figures lack {found.unreadable:,} shards whose own figures cannot be read."
+    yield "- Captions and files are as they were found: nobody has looked at them, and any of them may be wrong,"
+    yield "  offensive, private or protected."
+    yield f"- The figures are those of the day when this was written, by any2ds {__version__}.\n"

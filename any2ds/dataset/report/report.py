@@ -1,0 +1,139 @@
+"""`report()`: what has become of a dataset, as a page to send to colleagues; and the page that every run leaves behind.
+
+survey ─▶ figures ─▶ page, Markdown or JSON
+      └─▶ thumbnails ─┘
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import tempfile
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from any2ds.config.options import ReportOptions, check_effects, parse_groups
+from any2ds.config.signature import document
+from any2ds.core import layout
+from any2ds.core.errors import LockLost, OutputError, redacted, words_of
+from any2ds.dataset.figures import Figures, gather
+from any2ds.dataset.loaders import Loadable, Snippet, snippets
+from any2ds.dataset.shard_sample import Survey
+from any2ds.dataset.thumbnails import thumbnails
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.stores import Stores
+
+log = logging.getLogger(__name__)
+
+_SAMPLES = 64
+_SECONDS = 60.0  # for figures, and as many for samples
+
+
+def report(output_folder: Any = None, **options: Any) -> Figures:
+    """Write down what has become of a dataset: a page of HTML that needs nothing else, or its figures."""
+    given = options if output_folder is None else {"output_folder": output_folder, **options}
+    (wanted,) = parse_groups(given, [ReportOptions])
+    check_effects(given, [wanted])
+    stores = Stores(wanted.storage_options)
+    survey = Survey.of(wanted.output_folder, stores)
+    figures = gather(survey, _SECONDS)
+    if wanted.format != "html":
+        _write(written(figures, wanted.format), wanted.output)
+        return figures
+    content = render(survey, figures, wanted.samples, _SECONDS)
+    place = wanted.output
+    if place is None:
+        put(OutputFolder(wanted.output_folder, stores=stores), content)
+    else:
+        _write(content, place)
+    if wanted.open:
+        _open(content, place, survey.dataset.folder)
+    return figures
+
+
+document(
+    report,
+    [ReportOptions],
+    Figures,
+    "Returns the figures. Raises UsageError for a folder that holds no dataset, or a file that cannot be written.",
+)
+
+
+def written(figures: Figures, form: str) -> str:
+    """As `md` or `json`."""
+    if form == "json":
+        return json.dumps(figures.to_json(), indent=2, ensure_ascii=True) + "\n"
+    from any2ds.dataset.report.markdown import markdown
+
+    return markdown(figures)
+
+
+def render(survey: Survey, figures: Figures, samples: int, seconds: float) -> str:
+    from any2ds.dataset.report.page import html
+
+    return html(figures, thumbnails(survey, samples, seconds=seconds) if samples else (), _loading(survey))
+
+
+def _loading(survey: Survey) -> Sequence[Snippet]:
+    """How to load it; nothing where that cannot be told."""
+    if not survey.shards:
+        return ()
+    try:
+        found = Loadable.of(survey.dataset)
+        return snippets(dataclasses.replace(found, pattern=survey.pattern or found.pattern))
+    except Exception as error:  # of any file system, over a dataset in any state
+        log.debug("no words on how to load it: %s", error, exc_info=True)
+        return ()
+
+
+def put(folder: OutputFolder, content: str, name: str = layout.REPORT_FILE) -> None:
+    """Into the folder, but not over somebody's own file. Raises OutputError."""
+    try:
+        if name == layout.REPORT_FILE and is_somebody_elses(folder):
+            raise OutputError(f"{name} in {folder.url!r} is not of any2ds: --output=FILE writes to another place")
+        folder.write(name, content.encode())
+    except (OutputError, LockLost):
+        raise
+    except Exception as error:  # every file system has exceptions of its own
+        raise OutputError(f"{name} cannot be written to {folder.url!r}: {words_of(error)}") from error
+
+
+def _write(content: str, place: str | None) -> None:
+    """To a file, or to standard output. Raises OutputError."""
+    if place in (None, "-"):
+        import sys
+
+        sys.stdout.write(content)
+        return
+    try:
+        Path(str(place)).expanduser().write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"--output={place}: {error.strerror}") from error
+
+
+def _open(content: str, place: str | None, folder: OutputFolder) -> None:
+    """In a browser, which needs a file on this machine."""
+    if place is not None and place != "-":
+        path = Path(place).expanduser()
+    elif folder.is_local and place is None:
+        path = Path(folder.path) / layout.REPORT_FILE
+    else:
+        handle, name = tempfile.mkstemp(prefix="any2ds-report-", suffix=".html")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(content)
+        path = Path(name)
+    if not webbrowser.open(path.resolve().as_uri()):
+        log.warning("no browser could be started: the report is %s", redacted(str(path)))
+
+
+def is_somebody_elses(output: OutputFolder) -> bool:
+    """Whether there is a page called as our report that is none. Raises whatever the file system raises."""
+    try:
+        with output.open(layout.REPORT_FILE) as page:
+            return layout.REPORT_MARK not in page.read(4096)
+    except FileNotFoundError:
+        return False

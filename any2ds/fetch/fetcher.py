@@ -1,0 +1,64 @@
+"""Fetches rows: a schedule says when, transports move the bytes, a feeder brings rows from wherever they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from any2ds.config.options import FetchOptions
+from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.metrics import Traffic
+from any2ds.core.types import Fetched, RobotsCost, Row
+from any2ds.fetch.feeder import Feeder
+from any2ds.fetch.loop import Loop
+from any2ds.fetch.policy.robots import Robots
+from any2ds.fetch.policy.rules import product_of
+from any2ds.fetch.policy.schedule import Schedule, spare_places
+from any2ds.fetch.profiles import Profiles
+from any2ds.fetch.routes import Routes
+from any2ds.storage.stores import Stores
+
+
+class UrlFetcher:
+    """The `protocols.Fetcher` for whatever has a URL. The thread that iterates over `fetch` moves libcurl's bytes."""
+
+    def __init__(self, options: FetchOptions, buffer: Buffer, stores: Stores | None = None) -> None:
+        self._options = options
+        self._buffer = buffer
+        self._profiles = Profiles(options)
+        self._robots: Robots | None = None
+        if options.robots != "ignore" or self._profiles.differ:
+            self._robots = Robots(product_of(options.user_agent), options.robots, self._profiles.robots_policy)
+        self._transport = Routes(self._profiles, options, buffer, self._robots, stores)
+        self._loop: Loop | None = None  # of the last `fetch`
+
+    def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
+        options, profiles = self._options, self._profiles
+        most = min(options.most_transfers, self._buffer.transfers)
+        schedule = Schedule(
+            most,
+            options.timeout,
+            options.retries,
+            profiles.default.manners,
+            robots=self._robots,
+            spare=spare_places(options),
+            host_of=profiles.host_of if profiles.differ else None,
+            total_timeout=options.total_timeout,
+        )
+        self._buffer.share_among(most + schedule.spare)
+        with Feeder(rows, schedule, most, self._transport.wake) as feeder:
+            self._loop = Loop(options, schedule, self._transport, self._buffer, feeder)
+            yield from self._loop.run()
+            feeder.check()
+
+    @property
+    def signs(self) -> int:
+        return self._loop.signs if self._loop else 0
+
+    def traffic(self) -> Traffic:
+        return self._loop.traffic() if self._loop else Traffic()
+
+    def robots_cost(self) -> RobotsCost:
+        return self._robots.take_cost() if self._robots else RobotsCost()
+
+    def close(self) -> None:
+        self._transport.close()

@@ -1,0 +1,418 @@
+"""Every path that any2ds opens goes through here, on fsspec: url lists in, shards and run files out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import fsspec
+
+from any2ds.config.options import StorageOptions
+from any2ds.core import layout, plugins
+from any2ds.core.errors import DiskFull, InputError, OutputError, UsageError, redacted, words_of
+from any2ds.core.manifest import ListFile
+from any2ds.storage.disk.space import Room, RoomElsewhere
+from any2ds.storage.disk.staging import staging
+from any2ds.storage.local import LocalStore
+from any2ds.storage.reading import opened, patiently, version_of
+from any2ds.storage.remote import FileServer, GoogleStore, Memory, ObjectStore, Store, renames
+from any2ds.storage.stores import Stores, appears_whole, is_local, protocols
+
+_TRIES = 100  # to make a folder where another process removes the empty one above it
+_AT_ONCE = 1000  # files that a store is asked for in one go
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A url list that exists. `name` is its absolute path, or its URL."""
+
+    name: str
+    fs: Any
+    path: str
+
+    def open(self, random_access: bool = False) -> BinaryIO:
+        """The file from its start; `seekable()` says whether the place where it lies can do more.
+
+        Raises MissingExtra, or whatever the file system raises.
+        """
+        try:
+            if is_local(self.fs):
+                return cast(BinaryIO, self.fs.open(self.path, "rb"))
+            if "http" in self.fs.protocol and not self.fs.info(self.path).get("partial"):
+                return self._open_without_ranges()
+            # Where several columns are read in turns, each would drop the others' read-ahead.
+            options = {"cache_type": "none"} if random_access else {}
+            return opened(self.name, lambda: self.fs.open(self.path, "rb", block_size=2**22, **options))
+        except ImportError as error:
+            raise plugins.missing_extra(self.name, error) from error
+
+    def _open_without_ranges(self) -> BinaryIO:
+        """One HTTP answer, however long its rows are in use; only a silence of the server ends it."""
+        import aiohttp
+
+        patient = {"timeout": aiohttp.ClientTimeout(total=None, sock_read=60)}
+        settings = {**self.fs.storage_options, "client_kwargs": {**self.fs.client_kwargs, **patient}}
+        stream = fsspec.filesystem("http", **settings).open(self.path, "rb", block_size=0)
+        stream.seekable = lambda: False  # fsspec says True, and fails
+        return cast(BinaryIO, stream)
+
+
+def stamps(files: Sequence[InputFile]) -> tuple[ListFile, ...]:
+    """What tells whether each of `files` is still the same: its size, and its ETag or when it was changed."""
+    if all(is_local(file.fs) for file in files):
+        return tuple(_stamp(file) for file in files)
+    with ThreadPoolExecutor(min(32, len(files)), thread_name_prefix="any2ds-stamps") as pool:
+        return tuple(pool.map(_stamp, files))
+
+
+def _stamp(file: InputFile) -> ListFile:
+    name = redacted(file.name)
+    try:
+        if is_local(file.fs):
+            found = os.stat(file.path)
+            return ListFile(name, found.st_size, str(found.st_mtime_ns))
+        info = file.fs.info(file.path)
+    except Exception:  # of any file system; one that cannot be asked is one that is not known
+        return ListFile(name, None, None)
+    size = info.get("size")
+    return ListFile(name, size if isinstance(size, int) else None, version_of(info))
+
+
+def input_files(url: str, stores: Stores) -> tuple[list[InputFile], bool]:
+    """The files that `url`, a file, a folder or a glob, stands for, sorted; and whether it is a folder.
+
+    Of folders and globs, files and folders whose names start with `_` or `.` are left out, unless the glob itself asks
+    for them. Raises InputError if there is nothing.
+    """
+    try:
+        fs, path = stores.open(os.path.expanduser(url))
+        kind, paths = _found(fs, path) if is_local(fs) else patiently(f"looking at {url}", lambda: _found(fs, path))
+    except UsageError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{url}: no such file or folder") from error
+    except ImportError as error:
+        raise plugins.missing_extra(url, error) from error
+    except Exception as error:  # every file system has exceptions of its own
+        raise InputError(f"{url}: cannot be looked at: {words_of(error)}") from error
+    if not paths:
+        raise InputError(f"{url}: " + ("matches no file" if kind == "glob" else "no files in this folder"))
+    chain = "::" + url.split("::", 1)[1] if "::" in url else ""
+    return [InputFile(_name(fs, path) + chain, fs, path) for path in sorted(paths)], kind == "directory"
+
+
+def _found(fs: Any, path: str) -> tuple[str, list[str]]:
+    """What `path` is, and the files that it stands for."""
+    fs.invalidate_cache()  # another run of this process may have listed it, before it changed
+    kind = _kind(fs, path)
+    if kind == "glob":
+        found = fs.glob(path, detail=True)
+        return kind, [name for name, info in found.items() if info["type"] == "file" and _is_shown(name, path)]
+    if kind == "directory":
+        return kind, [name for name in fs.find(path) if _is_shown(name, f"{path.rstrip('/')}/")]
+    return kind, [path]
+
+
+def _kind(fs: Any, path: str) -> str:
+    """file, directory or glob; a file with a bracket in its name is a file."""
+    if path.startswith(("http://", "https://")):
+        return "glob" if "*" in path else "file"
+    try:
+        return str(fs.info(path)["type"])
+    except FileNotFoundError:
+        if any(magic in path for magic in "*?["):
+            return "glob"
+        raise
+
+
+def _is_shown(name: str, root: str) -> bool:
+    """Whether no part of `name` is hidden, beyond what `root`, a glob or a folder with its slash, spells out itself."""
+    spelled = root.split("/")
+    return not any(
+        part[:1] in ("_", ".") and (depth >= len(spelled) or spelled[depth][:1] != part[:1])
+        for depth, part in enumerate(name.split("/"))
+    )
+
+
+def _name(fs: Any, path: str) -> str:
+    """The path, or the URL, without who is logged in."""
+    if is_local(fs):
+        return path
+    url, host = str(fs.unstrip_protocol(path)), fs.storage_options.get("host")
+    if not host or host in url:
+        return url
+    port = fs.storage_options.get("port")
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{host}{f':{port}' if port else ''}/{rest.lstrip('/')}"
+
+
+class OutputFolder:
+    """The folder of the dataset. Files appear in it whole: by rename where there are files, else by a complete upload.
+
+    `staging_dir` is where shards are made, instead of the usual place. Without `fsync` a power failure may leave files
+    that are not whole. So many bytes as `min_free_bytes` are to stay free; None for what suits the disk.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        staging_dir: str | None = None,
+        fsync: bool = True,
+        min_free_bytes: int | None = None,
+        stores: Stores | None = None,
+    ) -> None:
+        """Raises OutputError, InputError or MissingExtra if there can be no such folder."""
+        try:
+            url.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise OutputError(f"output folder {url!r} is not text in the encoding of this system: {error}") from error
+        self.url = url
+        self._given = url, staging_dir, fsync, min_free_bytes, stores
+        self.fs, path = (stores or Stores()).open(os.path.expanduser(url))
+        self.path = path.rstrip("/") or "/"
+        self.is_local = is_local(self.fs)
+        self.is_private = "memory" in protocols(self.fs)  # no other process can see it
+        self._staging_dir = None if staging_dir is None else Path(os.path.expanduser(staging_dir))
+        self._stop = threading.Event()
+        self._room: Room = RoomElsewhere(url)
+        if self.is_local:
+            self._room = Room(Path(self.path), min_free_bytes, "go on with a copy of the folder on a bigger disk")
+        self.staging_room = self._room
+        if self._staging_dir is not None or not self.is_local:
+            self.staging_room = Room(self.staging_root, min_free_bytes, "have shards made elsewhere (--staging_dir)")
+        self._store = self._new_store(fsync)
+        # Asked before anything is published or removed; raises if it may not be.
+        self.guard: Callable[[], object] = lambda: None
+
+    @classmethod
+    def at(cls, url: str, options: StorageOptions) -> OutputFolder:
+        """The one that the options of a run ask for. Raises as the constructor does."""
+        return cls(url, options.staging_dir, options.fsync, options.min_free_bytes, Stores(options.storage_options))
+
+    def __reduce__(self) -> tuple[type[OutputFolder], tuple[Any, ...]]:
+        """In another process it is opened anew: locks and connections are of this one, and so is `guard`."""
+        return OutputFolder, self._given
+
+    @property
+    def identity(self) -> str:
+        """The same for each way to write it, as far as that can be known without asking a server."""
+        return os.path.realpath(self.path) if self.is_local else _name(self.fs, self.path)
+
+    def create(self) -> None:
+        """Raises OutputError unless files can be written in it and staged, and DiskFull if there is no room for any."""
+        probe = f"{layout.PROBES}{uuid.uuid4().hex[:8]}"
+        if self.staging_room is not self._room:
+            self._try_staging()
+        try:
+            with self._room.watched():
+                self._store.create()
+                self._store.write(probe, b"any2ds")
+                self._store.remove(probe)
+                self._room.check()
+        except DiskFull:
+            raise
+        except Exception as error:
+            raise OutputError(f"output folder {self.url!r} cannot be written: {words_of(error)}") from error
+
+    def _try_staging(self) -> None:
+        try:
+            with self.staging_room.watched(), staging(self.staging_root) as folder:
+                (folder / "probe").write_bytes(b"any2ds")
+                self.staging_room.check()
+        except OSError as error:
+            raise OutputError(f"staging folder {str(self.staging_root)!r}: {words_of(error)}") from error
+
+    def names(self, folder: str = "", beginning: str = "") -> list[str]:
+        """What lies directly in it, or in a folder of it; empty if that does not exist.
+
+        Names that do not begin as asked may be among them. Raises OutputError if it cannot be listed.
+        """
+        try:
+            return self._store.names(folder, beginning)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except Exception as error:  # every file system has exceptions of its own
+            raise OutputError(f"output folder {self.url!r} cannot be listed: {words_of(error)}") from error
+
+    def state_names(self) -> list[str]:
+        """What lies directly in the folder for the state, by names in the output folder."""
+        return [f"{layout.STATE_FOLDER}/{name}" for name in self.names(layout.STATE_FOLDER)]
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the files that lie directly in it, by name. Raises whatever the file system raises."""
+        if self.is_local:
+            with os.scandir(self.path) as found:
+                return {entry.name: entry.stat().st_size for entry in found if entry.is_file()}
+        self.fs.invalidate_cache()
+        listed = [info for info in self.fs.ls(self.path, detail=True) if info["type"] == "file"]
+        return {str(info["name"]).rsplit("/", 1)[-1]: int(info.get("size") or 0) for info in listed}
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file, or None if it is not there."""
+        try:
+            return self._store.read(name)
+        except FileNotFoundError:
+            return None
+
+    def read_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+        """Small files, many at once where that is faster; None for one that is not there.
+
+        Raises OutputError if one that is there cannot be read.
+        """
+        for start in range(0, len(names), _AT_ONCE):
+            some = names[start : start + _AT_ONCE]
+            try:
+                found = self._store.read_many(some)
+            except Exception as error:  # every file system has exceptions of its own
+                raise OutputError(
+                    f"{self.url}: {some[0]} or one of the next cannot be read: {words_of(error)}"
+                ) from error
+            yield from zip(some, found, strict=True)
+
+    def listed(self, folder: str = "") -> list[Mapping[str, Any]]:
+        """What fsspec tells of what lies directly in it, or in a folder of it. Raises what the file system raises."""
+        return self._store.infos(folder)
+
+    def is_folder(self, name: str) -> bool:
+        return self._store.is_folder(name)
+
+    def members(self, folder: str) -> list[str]:
+        """The paths of what lies at any depth in a folder of it, relative to that; none if it is not there."""
+        try:
+            return self._store.members(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def names_like(self, beginning: str) -> list[str]:
+        """What lies in it, or in a folder of it, under a path that begins like this.
+
+        Object stores need not list millions of others for it.
+        """
+        folder, slash, start = beginning.rpartition("/")
+        with contextlib.suppress(FileNotFoundError):
+            names = self._store.names(folder, start)
+            return [f"{folder}{slash}{name}" for name in names if name.startswith(start)]
+        return []
+
+    def remove_many(self, names: Sequence[str]) -> None:
+        """Remove files that are there."""
+        for start in range(0, len(names), _AT_ONCE):
+            self.guard()
+            self._store.remove_many(names[start : start + _AT_ONCE])
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a folder that is empty; an object store has none."""
+        with contextlib.suppress(FileNotFoundError):
+            self._store.remove_folder(name)
+
+    def put(self, name: str, data: bytes, new: bool = False) -> None:
+        """`write` with one attempt and nobody asked, for what must not come late; `new` only where nothing is there.
+
+        It need not appear whole. Not for a local folder.
+        """
+        self.fs.pipe_file(self._full(name), data, **({"mode": "create"} if new else {}))
+
+    def write(self, name: str, data: bytes) -> None:
+        """A small file, whole or not at all. Raises DiskFull, or whatever the file system raises."""
+        self.guard()
+        with self._room.watched():
+            self._store.write(name, data)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file, or a folder, of that name."""
+        return self._store.exists(name)
+
+    def open(self, name: str) -> BinaryIO:
+        """A file of it, to be read here and there. Raises FileNotFoundError, or whatever its file system raises."""
+        if self.is_local:
+            return open(self._full(name), "rb")
+        return opened(name, lambda: self.fs.open(self._full(name), "rb", cache_type="none"), self._stop)
+
+    def local_copy(self, name: str, folder: Path) -> Path:
+        """A file or a folder of it on this machine: itself if it is local, else a copy in `folder`."""
+        if self.is_local:
+            return Path(self._full(name))
+        copy = folder / f"former-{name}"
+        self._store.download(name, copy)
+        return copy
+
+    def create_folder(self, name: str) -> None:
+        """Make a folder in it, if it is not there; an object store has none."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(FileNotFoundError):  # another process may just be removing an empty parent
+                self._store.create_folder(name)
+                return
+
+    def remove_folder_if_empty(self, name: str) -> None:
+        with contextlib.suppress(Exception):  # every file system has exceptions of its own
+            self._store.remove_folder(name)
+
+    def remove(self, name: str) -> None:
+        """Remove a file; that it is gone already is fine."""
+        self.guard()
+        with contextlib.suppress(FileNotFoundError):
+            self._store.remove(name)
+
+    def publish(self, staged: Path, name: str) -> None:
+        """`publish_all` for one."""
+        self.publish_all({name: staged})
+
+    def publish_all(self, files: Mapping[str, Path]) -> None:
+        """Move local files, or folders of files, to their final names, which may be in subfolders.
+
+        What an unfinished run left under these names is replaced. Each appears whole; when this returns all are stored
+        for good, so that what is published after tells the truth of them. Raises DiskFull, or whatever the file
+        system raises, after it was tried again where that may help.
+        """
+        self.guard()
+        with self._room.watched():
+            self._store.publish(files)
+
+    def move(self, name: str, new_name: str) -> None:
+        """A file or folder of it gets another name, under which it replaces what is there.
+
+        Raises FileNotFoundError if there is nothing, or whatever the file system raises.
+        """
+        self.guard()
+        with self._room.watched():
+            self._store.move(name, new_name)
+
+    def remove_tree(self, name: str) -> None:
+        """Remove a file, or a folder with all that is in it; that it is gone already is fine."""
+        self.guard()
+        with contextlib.suppress(FileNotFoundError):
+            self._store.remove_tree(name)
+
+    def give_up(self) -> None:
+        """Whatever waits to be tried again fails now, in all threads: the run is broken off."""
+        self._stop.set()
+
+    def _new_store(self, fsync: bool) -> Store:
+        if self.is_local:
+            return LocalStore(Path(self.path), Path(self.path) / layout.TEMPORARY_FOLDER, self._room, fsync)
+        if self.is_private:
+            return Memory(self.fs, self.path, self._stop, lambda: self.guard())
+        if "gs" in protocols(self.fs):
+            return GoogleStore(self.fs, self.path, self._stop, lambda: self.guard())
+        if appears_whole(self.fs) or not renames(self.fs):
+            return ObjectStore(self.fs, self.path, self._stop, lambda: self.guard())
+        return FileServer(self.fs, self.path, layout.TEMPORARY_FOLDER, self._stop, lambda: self.guard())
+
+    def _full(self, name: str) -> str:
+        return f"{self.path.rstrip('/')}/{name}"
+
+    @property
+    def staging_root(self) -> Path:
+        """Where shards are written before they are published: on the disk of the result, if that is local."""
+        if self.is_local and self._staging_dir is None:
+            return Path(self.path) / layout.TEMPORARY_FOLDER
+        user = os.getuid() if hasattr(os, "getuid") else "all"
+        return (self._staging_dir or Path(tempfile.gettempdir())) / f"any2ds-staging-{user}"

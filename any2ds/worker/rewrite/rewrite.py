@@ -1,0 +1,215 @@
+"""One shard while it is made again from its former version: outcomes that it has are kept, others take their places.
+
+What arrives waits in a file of the shard's own, away from the buffer, until there is an outcome for each row that was
+fetched. Then the publisher's thread, which holds up no socket, lays old and new together in the order of the keys. If
+no file has come, the data stay as they are, and only metadata and stats are replaced.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+
+from any2ds.config.media import MediaOptions
+from any2ds.core.bodies.spool import Heap
+from any2ds.core.codes import Meant
+from any2ds.core.errors import DamagedShard
+from any2ds.core.histogram import Histogram
+from any2ds.core.types import (
+    SUCCESS,
+    RobotsCost,
+    Row,
+    Sample,
+    Samples,
+    ShardJob,
+    ShardReport,
+    most_frequent,
+    outcome_of,
+    release,
+)
+from any2ds.readers.dedupe import also_the_same, expected_hashes, repeated
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.swap import finish_swap, swap
+from any2ds.worker.job_rows import JobRows
+from any2ds.worker.rewrite.merge import Cost, Figures, Merge, not_processed_of
+from any2ds.worker.shard import OpenShard
+from any2ds.worker.workshop import Workshop, named
+from any2ds.writers.previous_shard import REPAIR, FormerVersion
+
+
+class RemadeShard:
+    """Takes the outcomes of the rows of `job` that are to be fetched, in any order; an `OpenShard` for its owner.
+
+    `job.redo` says which. Raises DamagedShard if the former version cannot be read, or is one of other rows; whatever
+    fails, it stays as it is.
+    """
+
+    held = 0  # bytes of bodies that it keeps in memory
+
+    def __init__(self, job: ShardJob, workshop: Workshop, output: OutputFolder, fetch_once: bool) -> None:
+        self.job = job
+        self.robots = RobotsCost()  # that this shard is to report
+        self.told: Counter[str] = Counter()  # rows by outcome, as far as Progress has told of them
+        self.told_bytes = 0  # of these
+        self.handed = 0  # position up to which a fetcher has taken the rows
+        self.closed = False  # no more of its rows are to be fetched
+        self._workshop = workshop
+        layout = workshop.layout
+        self._start_time = time.time()
+        self._new_attempts = 0
+        self._latencies = Histogram()
+        self._heap = Heap(workshop.folder)
+        self._outcomes: dict[int, Samples] = {}
+        finish_swap(output, layout.shard_name(job.shard_id))  # left by a process that was killed over this shard
+        rows = JobRows(job, layout)
+        # Not kept until it is needed again: hundreds of shards may be open, each for the sake of a few rows.
+        former = FormerVersion.read(output, layout, job.shard_id, rows.table["url"].to_pylist())
+        outcomes, is_meant = former.outcomes, Meant(job.redo or ())
+        kept = frozenset(position for position, outcome in outcomes.items() if not is_meant(*outcome))
+        has_samples = any(outcomes[position][0] == SUCCESS for position in kept)
+        self._data_name = layout.data_name(job.shard_id, workshop.writer.extension)
+        self._expect_data(output, has_samples)
+        not_fetched = {n: code for n, code in rows.not_fetched().items() if n not in former.rows_of}
+        for position in not_fetched:
+            self._outcomes[position] = [rows.outcome(position)]
+        self.settled = Counter(not_fetched.values())  # outcomes of rows that are not fetched and were not there before
+        wanted = [n for n in range(job.count) if n not in kept and n not in not_fetched]
+        self._taken = workshop.taken(rows.table)
+        own = workshop.metadata(rows.table).own_columns
+        table = former.beneath(rows.table, kept, ["key", *own]).take(pa.array(wanted, pa.int64()))
+        self._asked = JobRows(job, layout, table, wanted)
+        attempts = former.values(["attempts"])
+        self._attempts = {n: attempts[former.rows_of[n][0]].get("attempts") or 0 for n in wanted if n in former.rows_of}
+        self._copies = _copies(rows, wanted, workshop.media) if fetch_once else {}
+        copies = {position for positions in self._copies.values() for position in positions}
+        self._to_fetch = [position for position in wanted if position not in copies]
+        self._missing = set(self._to_fetch)
+
+    @property
+    def all_handed(self) -> bool:
+        """Whether a fetcher has taken all the rows to fetch."""
+        return not self._to_fetch or self.handed > self._to_fetch[-1]
+
+    @property
+    def complete(self) -> bool:
+        return not self._missing
+
+    def rows(self) -> Iterator[Row]:
+        """The rows to fetch."""
+        return self._asked.at(self._to_fetch)
+
+    def rows_without_outcome(self, among: int | None = None) -> list[Row]:
+        """Those to fetch among the first `among` rows; among all, of which no more are then, if it is None."""
+        self.closed = self.closed or among is None
+        stop = self.job.count if among is None else among
+        return [self._asked.bare(position) for position in sorted(self._missing) if position < stop]
+
+    def take(self, samples: Samples) -> bool:
+        """Keep the samples of a row, and their copies.
+
+        Raises OSError if the disk is full; the shard is to be discarded then.
+        """
+        samples = named(samples, self._taken)
+        position = samples[0].row.position
+        try:
+            kept = [self._kept(sample) for sample in samples]
+        finally:
+            release(samples)
+        self._missing.discard(position)
+        outcome = outcome_of(kept)
+        self._new_attempts += outcome.fields.get("attempts") or 0
+        self._latencies.add(outcome.seconds)
+        self._outcomes[position] = [self._counting_attempts(sample) for sample in kept]
+        if copies := self._copies.get(position):
+            for row in self._asked.at(copies):
+                self._outcomes[row.position] = [self._counting_attempts(replace(sample, row=row)) for sample in kept]
+        return True
+
+    def _kept(self, sample: Sample) -> Sample:
+        if sample.body is None:
+            return replace(sample, beside={})
+        has_data = self._data_name is not None
+        if not has_data and self._workshop.writer.has_members:
+            return replace(sample, body=None, beside={})
+        beside = {ext: self._heap.add(body.chunks()) for ext, body in sample.beside.items()}
+        if not has_data:  # further files are columns
+            return replace(sample, body=None, beside=beside)
+        return replace(sample, body=self._heap.add(sample.body.chunks()), beside=beside)
+
+    def rows_with(self, position: int) -> int:
+        """How many rows have the outcome of this one that is about to be taken."""
+        return 1 + len(self._copies.get(position, ()))
+
+    def go_on(self) -> bool:
+        """Nothing is written before all is there."""
+        return True
+
+    @property
+    def staged(self) -> int:
+        """Bytes of bodies on the staging disk."""
+        return self._heap.size
+
+    def flush(self) -> None:
+        """Nothing is held."""
+
+    def settle(self) -> None:
+        """Nothing is held."""
+
+    def publish(self, output: OutputFolder) -> ShardReport:
+        """Lay old and new together, and put the result in the place of the former version.
+
+        The figures are those of the rows that were tried, and of new ones that are not fetched; the stats have those of
+        the whole.
+        """
+        tried = Figures()
+        rows = JobRows(self.job, self._workshop.layout)
+        for position, samples in self._outcomes.items():
+            tried.add([sample.fields for sample in samples], url=partial(rows.url, position))
+        cost = Cost(self.robots, self._new_attempts, self._latencies)
+        if self._outcomes:
+            with closing(self._heap):
+                merge = Merge(self.job, self._workshop, output, self._outcomes, self._heap)
+                try:
+                    files = merge.files(self._start_time, cost)
+                    swap(output, self._workshop.layout.shard_name(self.job.shard_id), files)
+                finally:
+                    merge.discard()
+        left = not_processed_of(self._outcomes.values())
+        report = replace(tried.report(self.job.shard_id), not_processed=most_frequent(left))
+        report = replace(report, start_time=self._start_time, end_time=time.time(), robots=self.robots)
+        return replace(report, attempts=self._new_attempts, latencies=dict(self._latencies.counts))
+
+    def discard(self) -> None:
+        """Free what the shard holds on disk."""
+        self.closed = True
+        self._heap.close()
+
+    def _expect_data(self, output: OutputFolder, has_samples: bool) -> None:
+        """Raises DamagedShard if they are gone. A folder without a file is none in an object store."""
+        name = self._data_name
+        if name is not None and (has_samples or self._workshop.writer.extension) and not output.exists(name):
+            raise DamagedShard(f"{name} is missing: {REPAIR}")
+
+    def _counting_attempts(self, sample: Sample) -> Sample:
+        before = self._attempts.get(sample.row.position)
+        if not before:
+            return sample
+        return replace(sample, fields={**sample.fields, "attempts": before + (sample.fields.get("attempts") or 0)})
+
+
+Shard = OpenShard | RemadeShard
+
+
+def _copies(rows: JobRows, wanted: list[int], media: MediaOptions) -> dict[int, list[int]]:
+    """Of the rows at the positions `wanted`: the first one with a URL -> the others with the same."""
+    found: dict[int, list[int]] = {}
+    table = rows.table.take(pa.array(wanted, pa.int64()))
+    for copy, first in repeated(table["url"], expected_hashes(table), also_the_same(table, media)).items():
+        found.setdefault(wanted[first], []).append(wanted[copy])
+    return found

@@ -12,7 +12,7 @@ LAYERS = (
     "core < config < storage < readers fetch transforms writers distributors < dataset worker < run < cli < __main__"
 )
 LAYER_OF = {room: floor for floor, rooms in enumerate(LAYERS.split(" < ")) for room in rooms.split()}
-MOST_FLOORS = 12  # between cli and core
+MOST_FLOORS = 16  # between cli and core
 MOST_ENTRIES = 16  # at the top
 
 
@@ -57,10 +57,11 @@ def test_imports_go_down(module: str) -> None:
 
 
 def test_there_are_no_circles_and_few_floors() -> None:
-    floors: dict[str, int] = {}
+    floors = {"any2ds": 0}
     for module in TopologicalSorter({name: imported(name) for name in MODULES}).static_order():  # raises CycleError
         if module != "any2ds":
-            floors[module] = 1 + max((floors[other] for other in imported(module) if other != "any2ds"), default=0)
+            above = 0 if room(module) in ("core", "cli", "__main__") else 1
+            floors[module] = above + max((floors[other] for other in imported(module)), default=0)
     assert max(floors.values()) <= MOST_FLOORS, sorted(floors.items(), key=lambda found: -found[1])[:20]
 
 

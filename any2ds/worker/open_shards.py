@@ -302,7 +302,7 @@ class OpenShards:
         if shard.complete and self._open.get(shard_id) is shard:
             del self._open[shard_id]
             shard.settle()
-            shard.robots, self.robots = self.robots, RobotsCost()
+            shard.stats.robots, self.robots = self.robots, RobotsCost()
             self._publishing.append((shard, self._publisher.submit(shard.publish, self._output)))
 
     def hopeless_rows(self) -> list[list[Row]]:

@@ -251,6 +251,7 @@ def test_one_whose_list_broke_off_is_not_finished(server: Server, tmp_path: Path
             output_format="webdataset",
             number_sample_per_shard=2,
             distributor="inline",
+            on_bad_row="stop",
             quiet=True,
         )
     with pytest.raises(Exception, match="is not finished: no run has come to the end of its list"):

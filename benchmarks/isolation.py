@@ -15,7 +15,7 @@ from contextlib import closing, nullcontext
 import numpy as np
 from PIL import Image
 
-from any2ds.config.media import MediaOptions, TransformOptions
+from any2ds.config.media import MediaOptions, TransformLimits, TransformOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.types import Row, Sample
 from any2ds.transforms.chain import Pipeline
@@ -65,7 +65,7 @@ def cpu_of(files: list[bytes], count: int, is_apart: bool) -> float:
     with (
         closing(Isolation(media, 0.0)) if is_apart else nullcontext() as apart,
         closing(Buffer(1 << 30, 1)) as buffer,
-        closing(Transforming(pipeline, 1, 1 << 30, 0.0, True, None, apart)) as steps,
+        closing(Transforming(pipeline, TransformLimits(1, 0.0, 1 << 30), True, None, apart)) as steps,
     ):
         done = 0
         for number in range(count):

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from any2ds.config.media import TransformLimits
 from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.bodies.stored import StoredBody, free_extension, taken_extensions
 from any2ds.core.errors import WrongResult
@@ -85,14 +86,12 @@ class _Batch:
 
 
 class Transforming:
-    """Takes samples through `pipeline`, on `threads` threads."""
+    """Takes samples through `pipeline`, in threads."""
 
     def __init__(
         self,
         pipeline: Pipeline,
-        threads: int,
-        max_decoded_bytes: int,
-        timeout: float,
+        limits: TransformLimits,
         has_members: bool,
         ext: str | None = None,
         apart: Runner | None = None,
@@ -102,12 +101,12 @@ class Transforming:
         `apart` takes those through that may crash or hang, and keeps to the limit of time by itself.
         """
         self.pending = 0  # rows
-        self._pipeline, self._timeout = pipeline, timeout
+        self._pipeline, self._timeout = pipeline, limits.timeout
         self._has_members, self._ext = has_members, ext
         self._apart = apart
-        self._most_bytes = max_decoded_bytes
-        self._budget = Budget(max_decoded_bytes)
-        self._crew = Crew(threads, self._budget, timeout, self._work)
+        self._most_bytes = limits.max_decoded_bytes
+        self._budget = Budget(limits.max_decoded_bytes)
+        self._crew = Crew(limits.threads, self._budget, limits.timeout, self._work)
         self._waiting: deque[_Way] = deque()
         self._waiting_bytes = 0
         self._ready: deque[tuple[_Way, int]] = deque()  # samples that wait for a thread, with their places in the ways
@@ -115,7 +114,9 @@ class Transforming:
             number: _Batch(step) for number, step in enumerate(pipeline.stretches) if not isinstance(step, Stretch)
         }
         # Beyond so many no new transfer begins; batches must be able to fill, one while the one before is at work.
-        self._most = _HELD_BACK * (_QUEUED * threads + sum(batch.step.batch_size for batch in self._batches.values()))
+        self._most = _HELD_BACK * (
+            _QUEUED * limits.threads + sum(batch.step.batch_size for batch in self._batches.values())
+        )
         self._done: deque[_Way] = deque()
 
     @property

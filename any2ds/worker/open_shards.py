@@ -9,22 +9,15 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from itertools import islice
-from pathlib import Path
 
 import orjson
-import pyarrow as pa
 
-from any2ds.config.hashes import hash_columns
-from any2ds.config.media import MediaOptions
-from any2ds.config.options import OutputOptions
-from any2ds.core import plugins
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import DiskFull, words_of
-from any2ds.core.layout import Layout
 from any2ds.core.types import (
     Event,
     Progress,
@@ -65,37 +58,20 @@ class OpenShards:
 
     def __init__(
         self,
-        options: OutputOptions,
+        workshop: Workshop,
         output: OutputFolder,
-        folder: Path,
         publisher: ThreadPoolExecutor,
         most_open: int,
         most_staged: int,
-        columns: Mapping[str, pa.DataType] | None = None,
-        media: MediaOptions | None = None,
-        further: frozenset[str] = frozenset(),
     ) -> None:
-        """`columns` of the metadata are those that transforms fill, `further` extensions of files that they add.
-
-        `most_staged`: bytes of shards on the staging disk, beyond which the next rows wait for the store.
-        """
+        """`most_staged`: bytes of shards on the staging disk, beyond which the next rows wait for the store."""
         self.buffer: Buffer  # of the present fetcher
         self.taken = 0  # outcomes
         self.writing = False  # the worker's thread is at the mercy of the disk
         self.hopeless: deque[Shard] = deque()  # from the feeder's thread: not to be fetched
-        self._layout = Layout(options.number_sample_per_shard, options.oom_shard_count, options.preset is not None)
+        options = workshop.options
+        self._workshop, self._layout = workshop, workshop.layout
         self._fetch_once = options.dedupe == "shard"
-        writer = plugins.load("writers", options.output_format)
-        self._workshop = Workshop(
-            self._layout,
-            options,
-            hash_columns(options),
-            writer,
-            folder,
-            media or MediaOptions(),
-            columns or {},
-            further,
-        )
         self._output, self._publisher = output, publisher
         self._most_staged = most_staged
         self._flows = threading.Event()  # while rows may be given out
@@ -302,7 +278,7 @@ class OpenShards:
         if shard.complete and self._open.get(shard_id) is shard:
             del self._open[shard_id]
             shard.settle()
-            shard.robots, self.robots = self.robots, RobotsCost()
+            shard.stats.robots, self.robots = self.robots, RobotsCost()
             self._publishing.append((shard, self._publisher.submit(shard.publish, self._output)))
 
     def hopeless_rows(self) -> list[list[Row]]:

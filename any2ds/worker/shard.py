@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from array import array
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from any2ds.core.bodies.buffer import Buffer
-from any2ds.core.histogram import Histogram
-from any2ds.core.metadata import example_of
-from any2ds.core.types import (
-    DROPPED,
-    DUPLICATE,
-    FILTERED,
-    SUCCESS,
-    RobotsCost,
-    Row,
-    Sample,
-    Samples,
-    ShardJob,
-    ShardReport,
-    code_of,
-    most_frequent,
-    outcome_of,
-    release,
-)
+from any2ds.core.types import Row, Sample, Samples, ShardJob, ShardReport, code_of, outcome_of, release
 from any2ds.readers.dedupe import Copies, also_the_same, expected_hashes, repeated
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.job_rows import JobRows
+from any2ds.worker.shard_stats import ShardStats
 from any2ds.worker.workshop import StagedFiles, Workshop, named, stats_json
 from any2ds.writers.contract import ShardWriter
 
@@ -56,19 +39,11 @@ class OpenShard:
         self._accounted = 0  # bytes held by the writer that the buffer knows of
         self._waiting: dict[int, Samples] = {}  # outcomes whose turn has not come
         self._next = 0  # position whose turn it is
-        self._counts: Counter[str] = Counter()
-        self._statuses: Counter[str] = Counter()
-        self._exts: Counter[str] = Counter()
-        self._not_processed: Counter[str] = Counter()
-        self._attempts = 0
-        self._seconds = array("d")  # of transfers that succeeded
-        self._examples: dict[str, str] = {}
-        self._bytes = 0
+        self.stats = ShardStats()
+        self._bytes = 0  # of stored files
         self._beside = 0  # bytes of further files, and of what else is large in the metadata
         self.told: Counter[str] = Counter()  # rows by outcome, as far as Progress has told of them
         self.told_bytes = 0  # of these
-        self.robots = RobotsCost()  # that this shard is to report
-        self._start_time = time.time()
         self.handed = 0  # position up to which a fetcher has taken the rows
         self.closed = False  # no more of its rows are to be fetched
         self._not_fetched = self._rows.not_fetched()
@@ -181,29 +156,7 @@ class OpenShard:
         data_bytes = self._staged.data_bytes
         output.publish_all({**self._staged.data(), **self._staged.write_metadata(self.metadata)})
         self.metadata.close()
-        report = ShardReport(
-            shard_id=self.job.shard_id,
-            count=self.job.count,
-            successes=self._statuses[SUCCESS],
-            failed_to_download=self._statuses["failed_to_download"],
-            failed_to_subsample=self._statuses["failed_to_subsample"],
-            dropped=self._statuses[DROPPED],
-            filtered=self._statuses[FILTERED],
-            duplicates=self._statuses[DUPLICATE],
-            samples=sum(self._exts.values()),
-            bytes=self._bytes,
-            start_time=self._start_time,
-            end_time=time.time(),
-            status_dict=dict(self._counts),
-            robots=self.robots,
-            urls_sha256=self.job.fingerprint,
-            exts=dict(self._exts),
-            data_bytes=data_bytes,
-            not_processed=most_frequent(self._not_processed),
-            attempts=self._attempts,
-            examples=self._examples,
-            latencies=dict(Histogram.of(self._seconds).counts),
-        )
+        report = replace(self.stats.report(self.job.shard_id), urls_sha256=self.job.fingerprint, data_bytes=data_bytes)
         output.write(self._layout.stats_name(self.job.shard_id), stats_json(self._workshop.figures(report)))
         return report
 
@@ -230,16 +183,10 @@ class OpenShard:
             except BaseException:
                 release(samples[number + 1 :])
                 raise
-        outcome = outcome_of(samples)
-        code = code_of(outcome)
-        self._counts[code] += 1
-        self._statuses[outcome.fields["status"]] += 1
-        is_new = outcome.failure is not None and code not in self._examples
-        if is_new and (url := example_of(self._rows.url(self._next))):
-            self._examples[code] = url
-        if self._next not in self._first_of:  # the others were transferred once, for all of them
-            self._attempts += outcome.fields.get("attempts") or 0
-            self._seconds.append(outcome.seconds)
+        outcome, position = outcome_of(samples), self._next
+        self.stats.add_row(outcome.fields["status"], code_of(outcome), lambda: self._rows.url(position))
+        if position not in self._first_of:  # the others were transferred once, for all of them
+            self.stats.add_transfer(outcome.fields.get("attempts"), outcome.seconds)
         self._next += 1
 
     def _write(self, sample: Sample, is_shared: bool) -> None:
@@ -259,9 +206,7 @@ class OpenShard:
                 self._account(self.held)
             self._bytes += body.size
             self._beside += self.metadata.added or sum(further.size for further in sample.beside.values())
-            self._exts[sample.ext] += 1
-            if sample.not_processed:
-                self._not_processed[sample.not_processed] += 1
+            self.stats.add_file(sample.ext, body.size, sample.not_processed)
 
     def _make_room(self, sample: Sample) -> None:
         """It is going to wait, which it does in the spool unless there is plenty of memory."""

@@ -46,6 +46,7 @@ from any2ds.worker.describe import Describe
 from any2ds.worker.open_shards import OpenShards
 from any2ds.worker.rows import Rows
 from any2ds.worker.steps import Steps
+from any2ds.worker.workshop import Workshop
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class ShardWorker:
         media: MediaOptions | None = None,
         limits: TransformLimits | None = None,
     ) -> None:
-        """`holds` are those of the `RunLock` without which it publishes nothing."""
+        """`holds` are those of the `RunLock` without which it publishes nothing. Options come in whole groups."""
         self._holds = holds
         # It may be called in another working directory, on a machine of a cluster.
         self._options = replace(options, output_folder=absolute(options.output_folder))
@@ -105,7 +106,7 @@ class ShardWorker:
         if transfers < fetch.most_transfers and fetch.thread_count != "auto":
             log.warning("%d transfers in flight, because only %d files may be open", transfers, files)
         pipeline = self._pipeline()
-        has_members = plugins.load("writers", self._options.output_format).has_members
+        writer = plugins.load("writers", self._options.output_format)
         pa.array([])  # its first call imports pandas, if that is installed: 0.2 s, better now than between two turns
         with ExitStack() as stack:
             output = self.folder
@@ -121,25 +122,14 @@ class ShardWorker:
             output.guard()  # after staging is there, where a run that takes over looks: one of us sees the other
             publisher = ThreadPoolExecutor(1, thread_name_prefix="any2ds-publisher")
             buffers = stack.enter_context(ExitStack())  # closed after the shards, which hold bodies
-            shards = stack.enter_context(
-                closing(
-                    OpenShards(
-                        self._options,
-                        output,
-                        folder,
-                        publisher,
-                        files // 4,
-                        self._storage.max_staging_bytes,
-                        pipeline.metadata(has_members),
-                        self._media,
-                        pipeline.further,
-                    )
-                )
-            )
+            columns = pipeline.metadata(writer.has_members)
+            workshop = Workshop(self._options, writer, folder, self._media, columns, pipeline.further)
+            most_staged = self._storage.max_staging_bytes
+            shards = stack.enter_context(closing(OpenShards(workshop, output, publisher, files // 4, most_staged)))
             self._shards = shards
             stack.callback(setattr, self, "_shards", None)
             rows = Rows(shards.open(jobs))
-            steps = Steps(Describe(self._options), self._transforming(pipeline, has_members, stack), shards)
+            steps = Steps(Describe(self._options), self._transforming(pipeline, writer.has_members, stack), shards)
             try:
                 while not (rows.ended or self._stopping):
                     # That of a fetcher that was given up stays: copies of a row may still be made from it.
@@ -178,8 +168,7 @@ class ShardWorker:
         limits = self._limits
         ext = None if self._options.file_ext == "auto" else self._options.file_ext
         apart = stack.enter_context(closing(Isolation(self._media, limits.timeout)))
-        made = Transforming(pipeline, limits.threads, limits.max_decoded_bytes, limits.timeout, has_members, ext, apart)
-        return stack.enter_context(closing(made))
+        return stack.enter_context(closing(Transforming(pipeline, limits, has_members, ext, apart)))
 
     def _fetch_with(
         self, fetcher: Fetcher, buffer: Buffer, rows: Rows, shards: OpenShards, steps: Steps

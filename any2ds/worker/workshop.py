@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import orjson
 import pyarrow as pa
 
 from any2ds.config import presets
+from any2ds.config.hashes import hash_columns
 from any2ds.config.media import MediaOptions
 from any2ds.config.options import OutputOptions
 from any2ds.core import tables
@@ -24,24 +26,27 @@ from any2ds.writers.contract import ShardWriter
 from any2ds.writers.formats.parquet import WITHOUT_FILES
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Workshop:
     """What all shards of a process are made with."""
 
-    layout: Layout
     options: OutputOptions
-    hashes: tuple[str, ...]  # columns of the metadata
     writer: type[ShardWriter]
     folder: Path  # for files that are not published yet
     media: MediaOptions = field(default_factory=MediaOptions)
     columns: Mapping[str, pa.DataType] = field(default_factory=dict)  # of the metadata, that transforms add
     further: frozenset[str] = frozenset()  # extensions of files that transforms add
 
+    @cached_property
+    def layout(self) -> Layout:
+        options = self.options
+        return Layout(options.number_sample_per_shard, options.oom_shard_count, options.preset is not None)
+
     def metadata(self, rows: pa.Table) -> MetadataTable:
         """To be filled with the outcomes of `rows`."""
         return MetadataTable(
             rows,
-            self.hashes,
+            hash_columns(self.options),
             self.columns,
             explains=self.options.preset is not None,
             has_members=self.writer.has_members,

@@ -244,7 +244,8 @@ def shard_of(
     table = pa.table({"url": urls})
     (job,) = plan(table.to_batches(), table.schema, len(urls))
     writer = type("Writer", (FailingWriter,), {"room": room})
-    shard = OpenShard(job, Workshop(Layout(len(urls), 5), OutputOptions(), (), writer, folder), buffer, fetch_once=True)
+    options = OutputOptions(number_sample_per_shard=len(urls), oom_shard_count=5, compute_md5=False, compute_hash=None)
+    shard = OpenShard(job, Workshop(options, writer, folder), buffer, fetch_once=True)
     samples = []
     for row in shard.rows():
         receiving = buffer.receive()

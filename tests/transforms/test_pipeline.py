@@ -18,7 +18,7 @@ import pytest
 
 import any2ds
 from any2ds import Sample
-from any2ds.config.media import MediaOptions, TransformOptions
+from any2ds.config.media import MediaOptions, TransformLimits, TransformOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import BrokenStep, DiskFull
 from any2ds.core.types import Row, release
@@ -46,7 +46,7 @@ def pipeline(*steps: Any, **more: Any) -> Pipeline:
 def new(
     steps: Sequence[Any], threads: int = 2, timeout: float = 60, memory: int = 64 * MIB, **more: Any
 ) -> Transforming:
-    return Transforming(pipeline(*steps), threads, memory, timeout, has_members=True, **more)
+    return Transforming(pipeline(*steps), TransformLimits(threads, timeout, memory), has_members=True, **more)
 
 
 def submit(
@@ -155,7 +155,7 @@ def test_each_file_of_an_archive_has_the_memory_and_the_time_that_it_needs(buffe
     step = Slow()
     line = pipeline(lambda sample: sample, unpack=True)
     line.stretches = (line.stretches[0], Stretch((step,)))
-    transforming = Transforming(line, 4, 100_000_000, 1.5, has_members=True)
+    transforming = Transforming(line, TransformLimits(4, 1.5, 100_000_000), has_members=True)
     submit(
         transforming, buffer, [zipped(*[b"40000000"] * 8, b"66666666", b"50000000")] * 2, mime_type="application/zip"
     )
@@ -176,7 +176,7 @@ def test_the_files_of_an_archive_keep_their_order_and_are_numbered_when_all_is_d
         count = int(sample.data)
         return sample if count == 9 else [sample.with_data(b"%d.%d" % (count, n)) for n in range(count)]
 
-    transforming = Transforming(pipeline(step, unpack=True), 4, 64 * MIB, 60, has_members=True)
+    transforming = Transforming(pipeline(step, unpack=True), TransformLimits(4, 60, 64 * MIB), has_members=True)
     archives = [zipped(b"2", b"9", b"0", b"3", b"1"), zipped(b"9"), zipped(b"1")]
     submit(transforming, buffer, archives, mime_type="application/zip")
     rows = finish(transforming)
@@ -204,7 +204,7 @@ def test_the_files_of_a_large_archive_wait_in_the_buffer(buffer: Buffer) -> None
         assert go.wait(60)
         return sample
 
-    transforming = Transforming(pipeline(step, unpack=True), 1, 64 * MIB, 60, has_members=True)
+    transforming = Transforming(pipeline(step, unpack=True), TransformLimits(1, 60, 64 * MIB), has_members=True)
     submit(transforming, buffer, [zipped(*[bytes(4 * MIB)] * 30)], mime_type="application/zip")
     until = time.monotonic() + 60
     while transforming._crew.queued != 8 and time.monotonic() < until:  # 32 MiB
@@ -367,7 +367,7 @@ def test_what_a_file_needs_is_to_be_said_in_time(buffer: Buffer) -> None:
 
     line = pipeline(lambda sample: sample)
     line.stretches = (Stretch((Hangs(),)),)
-    transforming = Transforming(line, 1, 100, 0.3, has_members=True)
+    transforming = Transforming(line, TransformLimits(1, 0.3, 100), has_members=True)
     submit(transforming, buffer, [b"1", b"2", b"1", b"3"])
     codes = [samples[0].failure and samples[0].failure.code for samples in finish(transforming)]
     assert codes == ["transform_timeout", None, "transform_timeout", None]
@@ -383,7 +383,7 @@ def test_a_file_that_waits_for_memory_is_not_late(buffer: Buffer) -> None:
 
     line = pipeline(lambda sample: sample)
     line.stretches = (Stretch((Slow(),)),)
-    transforming = Transforming(line, 4, 100, 1.5, has_members=True)
+    transforming = Transforming(line, TransformLimits(4, 1.5, 100), has_members=True)
     submit(transforming, buffer, [b"100"] * 8)
     assert [samples[0].failure for samples in finish(transforming)] == [None] * 8
     transforming.close()
@@ -482,7 +482,7 @@ def test_decoded_bytes_are_bounded_for_all_threads_together(buffer: Buffer) -> N
     step = Weighed()
     line = pipeline(lambda sample: sample)
     line.stretches = (Stretch((step,)),)
-    transforming = Transforming(line, 8, 100, 60, has_members=True)
+    transforming = Transforming(line, TransformLimits(8, 60, 100), has_members=True)
     submit(transforming, buffer, [b"30", b"60", b"250", *[b"40"] * 20])
     finish(transforming)
     assert step.most == 250  # alone: it needs more than there is
@@ -524,7 +524,7 @@ def test_memory_taken_before_it_showed_that_it_cannot_be_done_apart_is_given_bac
     step = Weighed()
     line = pipeline(lambda sample: sample)
     line.stretches = (Stretch((step,)),)
-    transforming = Transforming(line, 2, 100, 60, has_members=True, apart=apart)
+    transforming = Transforming(line, TransformLimits(2, 60, 100), has_members=True, apart=apart)
     submit(transforming, buffer, [b"90"] * 4, apart=True)
     assert [samples[0].failure for samples in finish(transforming)] == [None] * 4
     transforming.close()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 
+from any2ds.config.media import TransformLimits
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.processes.child_process import Answering, ChildEnded
@@ -27,6 +28,7 @@ _LOADED = 96 << 20  # that a child has when it has loaded its library
 _BUDGET = 64 << 20  # of decoded bytes, for `--max_decoded_bytes`
 _NET = 3 << 30  # bytes for a whole process: so much this machine is going to bear
 _LATE = 60.0  # seconds, for `--transform_timeout`
+_LIMITS = TransformLimits(1, _LATE, _BUDGET)
 _PATIENCE = 4 * _LATE  # seconds until a process that says nothing is killed
 
 
@@ -137,7 +139,7 @@ class _Player:
         with (
             closing(Buffer(_BUDGET, 1)) as buffer,
             closing(Isolation(media, _LATE)) as apart,
-            closing(Transforming(self._pipelines[played.setting], 1, _BUDGET, _LATE, True, None, apart)) as steps,
+            closing(Transforming(self._pipelines[played.setting], _LIMITS, True, None, apart)) as steps,
         ):
             body = buffer.hold(played.file.data)
             payload = Payload(body, played.file.media_type, 200, None, 0.0)

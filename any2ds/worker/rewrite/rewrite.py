@@ -7,7 +7,6 @@ no file has come, the data stay as they are, and only metadata and stats are rep
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,25 +19,14 @@ from any2ds.config.media import MediaOptions
 from any2ds.core.bodies.spool import Heap
 from any2ds.core.codes import Meant
 from any2ds.core.errors import DamagedShard
-from any2ds.core.histogram import Histogram
-from any2ds.core.types import (
-    SUCCESS,
-    RobotsCost,
-    Row,
-    Sample,
-    Samples,
-    ShardJob,
-    ShardReport,
-    most_frequent,
-    outcome_of,
-    release,
-)
+from any2ds.core.types import SUCCESS, Row, Sample, Samples, ShardJob, ShardReport, outcome_of, release
 from any2ds.readers.dedupe import also_the_same, expected_hashes, repeated
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.swap import finish_swap, swap
 from any2ds.worker.job_rows import JobRows
-from any2ds.worker.rewrite.merge import Cost, Figures, Merge, not_processed_of
+from any2ds.worker.rewrite.merge import Merge
 from any2ds.worker.shard import OpenShard
+from any2ds.worker.shard_stats import ShardStats
 from any2ds.worker.workshop import Workshop, named
 from any2ds.writers.previous_shard import REPAIR, FormerVersion
 
@@ -54,16 +42,13 @@ class RemadeShard:
 
     def __init__(self, job: ShardJob, workshop: Workshop, output: OutputFolder, fetch_once: bool) -> None:
         self.job = job
-        self.robots = RobotsCost()  # that this shard is to report
+        self.stats = ShardStats()  # of the rows that are tried, and of new ones that are not fetched
         self.told: Counter[str] = Counter()  # rows by outcome, as far as Progress has told of them
         self.told_bytes = 0  # of these
         self.handed = 0  # position up to which a fetcher has taken the rows
         self.closed = False  # no more of its rows are to be fetched
         self._workshop = workshop
         layout = workshop.layout
-        self._start_time = time.time()
-        self._new_attempts = 0
-        self._latencies = Histogram()
         self._heap = Heap(workshop.folder)
         self._outcomes: dict[int, Samples] = {}
         finish_swap(output, layout.shard_name(job.shard_id))  # left by a process that was killed over this shard
@@ -123,8 +108,7 @@ class RemadeShard:
             release(samples)
         self._missing.discard(position)
         outcome = outcome_of(kept)
-        self._new_attempts += outcome.fields.get("attempts") or 0
-        self._latencies.add(outcome.seconds)
+        self.stats.add_transfer(outcome.fields.get("attempts"), outcome.seconds)
         self._outcomes[position] = [self._counting_attempts(sample) for sample in kept]
         if copies := self._copies.get(position):
             for row in self._asked.at(copies):
@@ -167,23 +151,21 @@ class RemadeShard:
         The figures are those of the rows that were tried, and of new ones that are not fetched; the stats have those of
         the whole.
         """
-        tried = Figures()
         rows = JobRows(self.job, self._workshop.layout)
         for position, samples in self._outcomes.items():
-            tried.add([sample.fields for sample in samples], url=partial(rows.url, position))
-        cost = Cost(self.robots, self._new_attempts, self._latencies)
+            self.stats.add_metadata([sample.fields for sample in samples], partial(rows.url, position))
+            for sample in samples:
+                if sample.not_processed and sample.fields.get("status") == SUCCESS:
+                    self.stats.not_processed[sample.not_processed] += 1
+        report = self.stats.report(self.job.shard_id)
         if self._outcomes:
             with closing(self._heap):
                 merge = Merge(self.job, self._workshop, output, self._outcomes, self._heap)
                 try:
-                    files = merge.files(self._start_time, cost)
-                    swap(output, self._workshop.layout.shard_name(self.job.shard_id), files)
+                    swap(output, self._workshop.layout.shard_name(self.job.shard_id), merge.files(self.stats))
                 finally:
                     merge.discard()
-        left = not_processed_of(self._outcomes.values())
-        report = replace(tried.report(self.job.shard_id), not_processed=most_frequent(left))
-        report = replace(report, start_time=self._start_time, end_time=time.time(), robots=self.robots)
-        return replace(report, attempts=self._new_attempts, latencies=dict(self._latencies.counts))
+        return report
 
     def discard(self) -> None:
         """Free what the shard holds on disk."""

@@ -17,9 +17,9 @@ from any2ds.storage.disk import durable
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.patience import Patience, is_hopeless, persist
 from any2ds.storage.swap import swap
-from any2ds.testing.ftp import Ftp
 from any2ds.testing.server import serve
-from any2ds.testing.smalldisk import small_disk
+from tests.support.ftp import Ftp
+from tests.support.smalldisk import small_disk
 
 
 @pytest.fixture

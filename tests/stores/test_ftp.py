@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from any2ds.testing.ftp import Ftp, FtpPlace
 from any2ds.testing.storing import StoreContract
+from tests.support.ftp import Ftp, FtpPlace
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,10 @@ from any2ds.storage.lock.owner import Owner
 from any2ds.storage.lock.run_lock import Intervals, locked
 from any2ds.storage.sessions import login_of, path_of
 from any2ds.storage.stores import Stores
-from any2ds.testing.ftp import Ftp
-from any2ds.testing.gcs import GcsPlace, serve_gcs
 from any2ds.testing.servers import program, running
-from any2ds.testing.sftp import SftpPlace, SftpServer, serve_sftp
+from tests.support.ftp import Ftp
+from tests.support.gcs import GcsPlace, serve_gcs
+from tests.support.sftp import SftpPlace, SftpServer, serve_sftp
 
 QUICK = Intervals(beat=0.2, stale=2.0, look=0.2, settle=0.2)
 ODD = ("a b.jpg", "100%25.jpg", "#1.jpg", "what?.jpg", "größe.jpg", "a+b&c.jpg")
@@ -60,6 +60,7 @@ def place(request: pytest.FixtureRequest) -> SftpPlace | GcsPlace:
     return found
 
 
+@pytest.mark.slow
 def test_a_second_run_elsewhere_is_refused_while_the_first_one_lives(
     place: SftpPlace | GcsPlace, tmp_path: Path
 ) -> None:

@@ -86,9 +86,9 @@ def test_the_configuration_of_fsspec_holds_too(s3: tuple[Door, str], bucket: Buc
 
 
 def test_what_is_for_one_server_or_account_is_for_no_other_that_a_row_names() -> None:
-    stores = Stores({"ftp": {"host": "mine", "password": "p"}, "sftp": {"password": "p"}, "az": {"account_name": "me"}})
-    assert stores.of_item("ftp", {"host": "mine"})
-    assert not stores.of_item("ftp", {"host": "theirs"})
+    stores = Stores({"smb": {"host": "mine", "password": "p"}, "sftp": {"password": "p"}, "az": {"account_name": "me"}})
+    assert stores.of_item("smb", {"host": "mine"})
+    assert not stores.of_item("smb", {"host": "theirs"})
     assert not stores.of_item("sftp", {"host": "theirs"})
     assert stores.of_item("abfs", {"account_name": "me"})
     assert not stores.of_item("abfs", {"account_name": "they"})

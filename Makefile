@@ -12,14 +12,22 @@ PACKAGE := requirements.txt setup.py any2ds/core/version.py
 # Where datasets are read with other people's libraries: .venv-reading for tests/reading, and for what clashes with others
 # or is as big as all of them .venv-X for tests/reading/with_X, each with requirements of that name.
 READING := .venv-reading $(patsubst tests/reading/with_%,.venv-%,$(wildcard tests/reading/with_*))
+READING_TESTS := $(sort $(wildcard tests/reading/test_*.py tests/reading/with_*/test_*.py))
+# Of the slow tests, those in tests/cluster and those in tests/reading: the PART-th of PARTS parts, from 0; all of them otherwise.
+PARTS ?= 1
+PART ?= 0
+CHOSEN := $(shell printf '%s\n' $(READING_TESTS) | awk 'NR % $(PARTS) == $(PART)')
+NEEDED := $(sort $(patsubst %,.venv-%,$(patsubst with_%,%,$(notdir $(patsubst %/,%,$(dir $(CHOSEN)))))))
 # Spark, Ray and Beam, of which the tests in tests/cluster start real ones on this machine.
 CLUSTER := .venv-cluster
 
-.PHONY: help install demo test test-reading test-cluster lint type format black bench bench-quick crash fuzz clean
+.PHONY: help install demo test test-full test-slow test-reading test-cluster lint type format black bench bench-quick crash fuzz clean
 
 help:
 	@echo "make demo      a first run: a small dataset from a server on this machine, into demo_output/"
-	@echo "make test      every test"
+	@echo "make test      the tests, in some minutes"
+	@echo "make test-full every test: slow ones, clusters, and reading with others' libraries; an hour"
+	@echo "make test-slow PARTS=4 PART=0   a part of the slow ones; PARTS and PART go with the next two as well"
 	@echo "make test-reading   datasets read with DuckDB, Spark, TensorFlow and others: 3 GB to install, Python 3.11 or later"
 	@echo "make test-cluster   Spark, Ray and Beam on this machine: 1 GB to install, Java 17"
 	@echo "make install   .venv with any2ds and what the tests need"
@@ -31,7 +39,7 @@ help:
 
 # All of them start clusters of two cores: no more than two at a time.
 test-cluster: $(CLUSTER)/.installed
-	$(CLUSTER)/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 -o faulthandler_timeout=900 $(PYTEST_FLAGS) tests/cluster
+	$(CLUSTER)/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 -o faulthandler_timeout=900 --part=$(PART)/$(PARTS) $(PYTEST_FLAGS) tests/cluster
 
 install: $(TEST)
 
@@ -39,12 +47,17 @@ demo: $(CORE)
 	$(RUN) examples/demo.py
 
 test: $(TEST)
-	$(RUN) -m pytest -n auto --dist loadfile --max-worker-restart=0 $(PYTEST_FLAGS)
+	$(RUN) -m pytest -m "not slow" -n auto --dist worksteal --max-worker-restart=0 $(PYTEST_FLAGS)
+
+test-slow: $(TEST)
+	$(RUN) -m pytest -m slow --part=$(PART)/$(PARTS) -n auto --dist worksteal --max-worker-restart=0 $(PYTEST_FLAGS)
+
+test-full: test test-slow test-cluster test-reading
 
 # Each file in a process of its own: what one library does to a process (threads, a JVM, fork) is not the next one's.
-test-reading: $(READING:=/.installed)
+test-reading: $(NEEDED:=/.installed)
 	@status=0; \
-	for file in $(sort $(wildcard tests/reading/test_*.py tests/reading/with_*/test_*.py)); do \
+	for file in $(CHOSEN); do \
 	    echo $$file; \
 	    folder=$$(basename $$(dirname $$file)); \
 	    .venv-$${folder#with_}/bin/python -m pytest -q -o faulthandler_timeout=600 $$file || status=1; \
@@ -70,11 +83,11 @@ bench-quick: $(TEST)
 	$(RUN) benchmarks/run.py keepalive crash-safety https processes hanging memory --quick --json $(VENV)/bench-quick.json
 
 crash: $(TEST)
-	$(RUN) -m any2ds.testing.crash --seeds=100
-	$(RUN) -m any2ds.testing.crash --seeds=10 --on=disk,s3
+	$(RUN) -m tests.support.crash --seeds=100
+	$(RUN) -m tests.support.crash --seeds=10 --on=disk,s3
 
 fuzz: $(TEST)
-	$(RUN) -m any2ds.testing.fuzz --cases=20000
+	$(RUN) -m tests.support.fuzz --cases=20000
 
 clean:
 	rm -rf $(VENV) $(READING) $(CLUSTER) demo_output simple_output cifar_output benchmarks/results.json build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

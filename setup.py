@@ -33,7 +33,6 @@ EXTRAS = {
     "text": ["trafilatura>=2.0", "lxml_html_clean>=0.4", "pypdfium2>=4.30", "charset-normalizer>=3.0"],
     "arrayrecord": ["array_record>=0.8; sys_platform != 'win32'"],
     "azure": ["adlfs"],
-    "ftp": [],  # Python has it
     "gcs": ["gcsfs"],
     "hdfs": [],  # pyarrow has it; a Hadoop client with its libhdfs must be on the machine
     "hf": ["huggingface_hub"],

@@ -127,7 +127,7 @@ def check(output: Path, rows: int, done: subprocess.CompletedProcess[str]) -> li
 
 
 def scaling(www: Path, scratch: Path, rows: int, pairs: int) -> None:
-    from any2ds.testing.sparkcluster import spark_cluster
+    from tests.support.sparkcluster import spark_cluster
 
     slow = [sys.executable, str(Path(__file__).with_name("slow.py")), str(www), str(DELAY)]
     ratios, rates = [], {1: list[float](), 2: list[float]()}

@@ -36,8 +36,8 @@ from measure import Bench, Run
 from any2ds.config.media import ImageOptions, MediaOptions, TransformOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.types import Row, Sample
-from any2ds.testing.pictures import jpeg_of, photograph
 from any2ds.transforms.steps.image import ImageTransform
+from tests.support.pictures import jpeg_of, photograph
 
 BYTES = 100_000  # of an image, about
 DIFFERENT = 40  # images of each shape; more would only measure how they are made

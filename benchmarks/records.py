@@ -135,7 +135,7 @@ def tensorflow(makes_examples: bool, records: int) -> float:
 def array_record(options: str, makes_examples: bool, records: int) -> float:
     from array_record.python.array_record_module import ArrayRecordWriter
 
-    from any2ds.testing.records import messages
+    from tests.support.records import messages
 
     train = messages()
     files = list(_files(DIFFERENT))

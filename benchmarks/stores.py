@@ -20,7 +20,7 @@ from bucket import Bucket, served
 
 from any2ds.config.options import Config, OutputOptions
 from any2ds.dataset.shard_list import entry_of, to_json
-from any2ds.testing.crash import source
+from tests.support.crash import source
 
 _PAIRS = 3
 _BYTES = 100_000  # of a file on its way to the store

@@ -4,10 +4,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
-pytest.register_assert_rewrite("any2ds.testing")
+pytest.register_assert_rewrite("any2ds.testing", "tests.support")
 
 # gcsfs reads it when it is imported; without it each look at a bucket of the emulator takes a minute.
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
@@ -19,10 +20,27 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="K/N", help="only the K-th of N parts of the tests, for K from 0 to N-1")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The parts are the same each time, and all tests of a class or of a function are in one of them."""
+    if not (chosen := config.getoption("--part")):
+        return
+    part, parts = map(int, chosen.split("/"))
+    others = [
+        item for item in items if crc32(item.nodeid.partition("[")[0].rpartition("::")[0].encode()) % parts != part
+    ]
+    config.hook.pytest_deselected(items=others)
+    left_out = frozenset(others)
+    items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: Any) -> int:
-    """With `-n auto`: one more than there are cores, since some always wait for a timeout, a process or a disk."""
-    return 1 + (os.cpu_count() or 1)
+    """With `-n auto`: more than there are cores, since some always wait for a timeout, a process or a disk."""
+    return 2 + (os.cpu_count() or 1)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 def engine_of(scheme: str, web_engine: str) -> str:
     """`curl`, `requests` or `fsspec`."""
-    if scheme in FILE_SYSTEMS or (scheme == "ftp" and web_engine == "requests"):
+    if scheme in FILE_SYSTEMS:
         return "fsspec"
     return web_engine
 

@@ -23,8 +23,4 @@ def own_class(scheme: str) -> Any:
         from any2ds.storage.sftp import SftpFileSystem
 
         return SftpFileSystem
-    if scheme == "ftp":
-        from any2ds.storage.ftp import FtpFileSystem
-
-        return FtpFileSystem
     return None

@@ -1,6 +1,6 @@
 """An output folder elsewhere, on fsspec: uploads appear under their final names when they are complete.
 
-Object stores see to that themselves. On servers with files (sftp, ftp, smb, hdfs …) an upload can be watched growing,
+Object stores see to that themselves. On servers with files (sftp, smb, hdfs …) an upload can be watched growing,
 and stays as it is when it breaks off: there it has a temporary name, and is renamed.
 """
 
@@ -21,8 +21,6 @@ from fsspec import AbstractFileSystem
 from any2ds.storage.disk.staging import remove
 from any2ds.storage.lock.owner import Owner
 from any2ds.storage.patience import PATIENT, Patience, persist
-from any2ds.storage.s3pages import read_fast
-from any2ds.storage.stores import protocols
 
 log = logging.getLogger(__name__)
 
@@ -301,14 +299,6 @@ class ObjectStore(_Remote):
 
     def remove_folder(self, name: str) -> None:
         """There are none."""
-
-    def _listing(self, folder: str, attempt: Callable[[str], T]) -> T:
-        def quickly(path: str) -> T:
-            if "s3" in protocols(self.fs):
-                read_fast(self.fs)
-            return attempt(path)
-
-        return super()._listing(folder, quickly)
 
     def names(self, folder: str, beginning: str = "") -> list[str]:
         if not beginning:

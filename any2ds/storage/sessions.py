@@ -1,4 +1,4 @@
-"""What servers that are logged in to (sftp, ftp) have in common: their URLs, and a session for each thread.
+"""What servers that are logged in to (sftp) have in common: their URLs, and a session for each thread.
 
 The sessions of their libraries are for one thread at a time: with two, each takes the answers of the other one.
 """

@@ -12,7 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.registry import known_implementations
 
 from any2ds.core import plugins
-from any2ds.core.errors import InputError, conceal, words_of
+from any2ds.core.errors import InputError, conceal, redacted, words_of
 from any2ds.storage.kinds import own_class
 
 OBJECT_STORES = frozenset({"abfs", "abfss", "adl", "az", "gcs", "gs", "oci", "oss", "s3", "s3a", "tos"})
@@ -64,8 +64,11 @@ class Stores:
 
     def open(self, url: str) -> tuple[Any, str]:
         """The file system of `url` and the path in it. Raises MissingExtra, or InputError for an unknown protocol."""
+        protocol = split_protocol(url)[0] or ""
+        if protocol in ("ftp", "ftps"):
+            raise InputError(f"{redacted(url)}: FTP is for rows of a list, not for lists or datasets")
         try:
-            own = own_class(split_protocol(url)[0] or "")
+            own = own_class(protocol)
         except ImportError as error:
             raise plugins.missing_extra(url, error) from error
         if own is not None and "::" not in url:

@@ -23,11 +23,11 @@ from any2ds.core.types import Event, Progress, ShardReport
 from any2ds.distributors._contract import Distributor
 from any2ds.storage.lock.lock_file import Hold
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
-from any2ds.testing.folder import names_in
 from any2ds.testing.processes import LONG, children, wait_until, wait_until_gone
-from any2ds.testing.raycluster import HEAD, SECOND, RayCluster, ray_cluster
 from any2ds.testing.server import Server, serve
 from any2ds.worker.worker import ShardWorker
+from tests.support.folder import names_in
+from tests.support.raycluster import HEAD, SECOND, RayCluster, ray_cluster
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Beam makes the same dataset as one process, on each runner that can be had here."""
 
-from any2ds.testing.sameness import SamenessContract
+from tests.support.sameness import SamenessContract
 
 OPTIONS = ("--distributor=beam", "--processes_count=2", "--subjob_size=4")
 

@@ -1,6 +1,6 @@
 """Ray makes the same dataset as one process."""
 
-from any2ds.testing.sameness import SamenessContract
+from tests.support.sameness import SamenessContract
 
 
 class TestRay(SamenessContract):

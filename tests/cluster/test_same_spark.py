@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from any2ds.testing.sameness import SamenessContract
-from any2ds.testing.sparkcluster import driver_environment, spark_cluster
+from tests.support.sameness import SamenessContract
+from tests.support.sparkcluster import driver_environment, spark_cluster
 
 
 class TestLocal(SamenessContract):

@@ -23,7 +23,7 @@ from any2ds.distributors.pyspark import PysparkDistributor
 from any2ds.testing.distributing import ProcessDistributorContract
 from any2ds.testing.processes import LONG, descendants, wait_until
 from any2ds.testing.server import Server
-from any2ds.testing.sparkcluster import SparkCluster, driver_environment, spark_cluster
+from tests.support.sparkcluster import SparkCluster, driver_environment, spark_cluster
 
 HELD = {"18.bin": ["hold"], "22.bin": ["hold"]}  # of shards 4 and 5: one of each of two tasks
 SPECULATIVE = {

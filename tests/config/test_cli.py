@@ -12,9 +12,10 @@ import pytest
 
 from any2ds.config.options import declared
 from any2ds.core.version import __version__
-from any2ds.testing.folder import names_in
 from any2ds.testing.processes import LONG, children, is_running
 from any2ds.testing.server import serve
+from tests.support.folder import names_in
+from tests.support.params import sampled
 
 
 def any2ds(*arguments: str, cwd: Path, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -273,7 +274,9 @@ def test_help_and_version(tmp_path: Path) -> None:
     assert any2ds("--version", cwd=tmp_path).stdout == f"any2ds {__version__}\n"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), sampled([(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+)
 def test_stopping_without_grace_ends_at_once_and_leaves_nothing_behind(
     number: signal.Signals, code: int, media: Path, tmp_path: Path
 ) -> None:

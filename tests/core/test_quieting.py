@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from any2ds.testing.server import serve
+from tests.support.params import sampled
 
 PICTURES = 6
 AS_IT_COMES = ["--disable_all_reencoding"]  # else what is damaged does not reach a step
@@ -85,7 +86,7 @@ def said(urls: Path, folder: Path, *arguments: str, terminal: bool = False) -> s
     return found.decode()
 
 
-@pytest.mark.parametrize("distributor", ["multiprocessing", "inline"])
+@pytest.mark.parametrize("distributor", sampled(["multiprocessing", "inline"]))
 def test_a_quiet_run_over_damaged_pictures_says_nothing(urls: Path, tmp_path: Path, distributor: str) -> None:
     assert said(urls, tmp_path, "--quiet", f"--distributor={distributor}") == ""
     broken = [f"--url_list={urls.parent / 'broken.txt'}", f"--output_folder={tmp_path / 'broken'}"]
@@ -105,7 +106,7 @@ if hasattr(os, "openpty"):
         assert "JPEG" not in found
 
 
-@pytest.mark.parametrize("distributor", ["multiprocessing", "inline"])
+@pytest.mark.parametrize("distributor", sampled(["multiprocessing", "inline"]))
 def test_what_a_step_says_in_python_is_heard(urls: Path, tmp_path: Path, distributor: str) -> None:
     step = tmp_path / "steps.py"
     step.write_text(STEP, encoding="utf-8")

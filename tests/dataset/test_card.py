@@ -17,8 +17,8 @@ import any2ds
 from any2ds import UsageError, card, download, inspect, report, retry, verify
 from any2ds.dataset.card.card import code, plain
 from any2ds.dataset.card.hub import features_of_columns, features_of_members, header, size_category, split
-from any2ds.testing.folder import names_in
 from any2ds.testing.server import Server, serve
+from tests.support.folder import names_in
 
 EVIL = "<img src=x onerror=alert(1)> [a](http://evil) | `x` **b** \n---\nlicense: stolen\n<!-- any2ds card: end -->"
 

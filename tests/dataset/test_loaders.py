@@ -86,6 +86,7 @@ def test_a_pattern_that_is_too_long_gives_way_to_a_list_of_files(made: Callable[
     assert run(code, tmp_path) == 5
 
 
+@pytest.mark.slow
 def test_a_remote_dataset(s3_server: None, made: Callable[..., Any], tmp_path: Path) -> None:
     import fsspec
 

@@ -12,9 +12,9 @@ import pytest
 from any2ds import download, parse_example, retry, verify
 from any2ds.core.errors import MissingExtra, OutputError
 from any2ds.dataset.inspect import inspect
-from any2ds.testing.records import examples
 from any2ds.testing.server import Server, serve
 from any2ds.writers.formats.tfrecord import TfrecordWriter
+from tests.support.records import examples
 
 ROWS, PER_SHARD = 7, 3
 KINDS = [("tfrecord", "none"), ("tfrecord", "gzip"), ("arrayrecord", "none")]

@@ -21,9 +21,9 @@ from any2ds import UsageError, download, inspect, report, retry, verify
 from any2ds.dataset.preview import shown_url
 from any2ds.dataset.report.markdown import text
 from any2ds.dataset.timeline import Work, timeline
-from any2ds.testing.assortment import EVIL, assortment, write
-from any2ds.testing.browser import Browser, browser
 from any2ds.testing.server import Server, serve
+from tests.support.assortment import EVIL, assortment, write
+from tests.support.browser import Browser, browser
 
 WIDE_OR_NOT = "document.documentElement.scrollWidth > innerWidth"
 FIGURES = "JSON.parse(document.getElementById('figures').textContent)"

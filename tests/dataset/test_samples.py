@@ -16,8 +16,8 @@ import webdataset
 
 from any2ds import RunReport, download, inspect, retry, verify
 from any2ds.core.errors import OptionError, OutputError
-from any2ds.testing.records import examples
 from any2ds.testing.server import Server, serve
+from tests.support.records import examples
 
 # webdataset leaves the shards that it reads open.
 pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed file .*\.tar:ResourceWarning")

@@ -17,9 +17,9 @@ from any2ds.dataset import preview
 from any2ds.dataset.preview import Painter, View, as_it_is, words_in
 from any2ds.dataset.shard_sample import Survey
 from any2ds.dataset.thumbnails import Thumbnail, thumbnails
-from any2ds.testing.assortment import EVIL, assortment, write
-from any2ds.testing.pictures import encoded, photograph
 from any2ds.testing.server import Server, serve
+from tests.support.assortment import EVIL, assortment, write
+from tests.support.pictures import encoded, photograph
 
 
 @pytest.fixture(scope="module")

@@ -484,6 +484,7 @@ def test_leftovers_and_strays(server: Server, tmp_path: Path) -> None:
     assert (tmp_path / "old.tar").exists()  # which any2ds did not write
 
 
+@pytest.mark.slow
 def test_repair_is_refused_while_a_run_is_at_work(server: Server, tmp_path: Path) -> None:
     make(server, tmp_path, 1)
     from any2ds.storage.disk.staging import staging
@@ -622,6 +623,7 @@ def test_datasets_of_img2dataset_are_checked_as_far_as_they_tell(output_format: 
 # --- elsewhere, and in parallel ---
 
 
+@pytest.mark.slow
 def test_remote_datasets_are_read_through_copies_that_do_not_stay(
     server: Server, s3_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,8 @@ import pytest
 import s3fs
 import yaml
 
-from any2ds.testing.forked import commands
 from any2ds.testing.server import Server, serve
+from tests.support.forked import commands
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROWS = 12
@@ -61,6 +61,7 @@ def sbatch(tmp_path: Path, *arguments: str) -> "subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 def test_the_batch_script_makes_a_dataset_with_its_tasks(server: Server, tmp_path: Path) -> None:
     (tmp_path / "urls.txt").write_text("".join(f"{server.url(str(n))}\n" for n in range(ROWS)))
     done = sbatch(tmp_path, "urls.txt", "dataset", "--number_sample_per_shard=2")
@@ -92,6 +93,7 @@ def test_the_batch_script_is_requeued_when_its_time_is_over(tmp_path: Path) -> N
     assert (tmp_path / "scontrol").read_text() == "requeue 7\n"
 
 
+@pytest.mark.slow
 def test_the_job_makes_a_dataset_with_its_pods(server: Server, tmp_path: Path, s3_server: None) -> None:
     job = yaml.safe_load((EXAMPLES / "kubernetes-job.yaml").read_text())
     assert (job["apiVersion"], job["kind"], job["spec"]["completionMode"]) == ("batch/v1", "Job", "Indexed")

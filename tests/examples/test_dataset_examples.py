@@ -23,8 +23,8 @@ from PIL import Image
 from any2ds import download
 from any2ds.cli import _commands, parse
 from any2ds.config.options import Config
-from any2ds.testing.fuzz.seeds import pdf
 from any2ds.testing.server import Server, serve
+from tests.support.fuzz.seeds import pdf
 
 EXAMPLES = Path(__file__).parents[2] / "dataset_examples"
 PAGES = sorted(path.stem for path in EXAMPLES.glob("*.md") if path.stem != "README")

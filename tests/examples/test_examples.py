@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -29,12 +31,14 @@ def test_demo_makes_a_dataset_in_place_of_an_earlier_one(tmp_path: Path) -> None
     assert not earlier.exists()
 
 
+@pytest.mark.slow
 def test_simple_example_makes_a_dataset(tmp_path: Path) -> None:
     shown = run("simple_example.py", tmp_path)
     assert "files are in simple_output" in shown
     assert (tmp_path / "simple_output" / "00002.tar").exists()
 
 
+@pytest.mark.slow
 def test_a_filter_says_why(tmp_path: Path) -> None:
     shown = run("filter_shape.py", tmp_path)
     assert "'filtered': 109, 'success': 98" in shown
@@ -48,6 +52,7 @@ def test_pictures_that_look_the_same_are_found(tmp_path: Path) -> None:
     assert (tmp_path / "dedupe_kept.txt").read_text().split() == [f"{2 * number:09d}" for number in range(6)]
 
 
+@pytest.mark.slow
 def test_a_model_scores_in_batches(tmp_path: Path) -> None:
     shown = run("score_batches.py", tmp_path)
     assert "of 156 pictures are in score_output" in shown

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from any2ds.core.types import Failure, Payload
-from any2ds.testing.proxy import serve_proxy
 from any2ds.testing.server import Server, serve
+from tests.support.proxy import serve_proxy
 
 SECRETS = ("Authorization", "Cookie", "X-Own")
 

@@ -16,6 +16,7 @@ from any2ds.core.types import Failure, Fetched, Payload
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.testing.fetching import rows_of
 from any2ds.testing.server import serve
+from tests.support.params import sampled
 
 OUTAGE = 7.0  # seconds
 
@@ -110,7 +111,7 @@ def fetch_while(cable: Cable, urls: list[str], how: str, seconds: float, **optio
     return found
 
 
-@pytest.mark.parametrize("how", ["hang", "refuse"])
+@pytest.mark.parametrize("how", sampled(["refuse", "hang"]))
 def test_an_outage_loses_no_row(tmp_path: Path, how: str) -> None:
     (tmp_path / "a.jpg").write_bytes(b"\xff\xd8" + bytes(5000))
     with serve(tmp_path, {"a.jpg": ["slow:0.02"]}) as server, cable_to("127.0.0.1", server.port) as cable:
@@ -126,6 +127,7 @@ def test_an_outage_loses_no_row(tmp_path: Path, how: str) -> None:
     assert max(fetched.attempts for fetched in found) > 1  # though there are no retries
 
 
+@pytest.mark.slow
 def test_an_outage_without_end_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"\xff\xd8" + bytes(5000))
     with serve(tmp_path, {}) as server, cable_to("127.0.0.1", server.port) as cable:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from any2ds.core.types import Failure, Payload
-from any2ds.testing.proxy import Proxy, serve_proxy
 from any2ds.testing.server import serve
+from tests.support.proxy import Proxy, serve_proxy
 
 LOGIN = "me:p@ss/w:rd"
 

@@ -6,6 +6,8 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
+import pytest
+
 from any2ds.core.types import Failure, Fetched, Payload, Row
 from any2ds.fetch.policy.hosts import Manners
 from any2ds.fetch.policy.schedule import Attempt, Schedule, host_name
@@ -189,6 +191,7 @@ def test_hosts_take_turns() -> None:
     assert play.now < 1.2 * 4000 * 0.1 / 8
 
 
+@pytest.mark.slow
 def test_a_quarter_of_a_million_rows_of_thousands_of_hosts_of_every_kind_all_come_back_once() -> None:
     dice = random.Random(3)
     kinds = {n: dice.choices(["good", "slow", "hangs", "busy", "gone"], [90, 4, 2, 2, 2])[0] for n in range(5000)}

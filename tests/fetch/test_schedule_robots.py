@@ -6,6 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+import pytest
+
 from any2ds.core.types import Failure, Fetched, Payload, Row
 from any2ds.fetch.policy.hosts import Manners
 from any2ds.fetch.policy.robots import Robots
@@ -276,6 +278,7 @@ def test_a_long_list_of_one_disallowed_host_is_given_up_in_turns() -> None:
     assert (told, most) == (50_000, 1000)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rows_of_thousands_of_hosts_all_come_back_once() -> None:
     dice = random.Random(3)
     kinds = [

@@ -172,8 +172,9 @@ def test_what_is_not_installed_is_told_before_anything_is_made(tmp_path: Path, m
     assert not (tmp_path / "out").exists()
 
 
-def test_ftps_is_not_for_requests(fetch: Any) -> None:
-    (outcome,) = fetch(["ftps://127.0.0.1/x"], fetcher="requests")
+@pytest.mark.parametrize("scheme", ["ftp", "ftps"])
+def test_ftp_is_not_for_requests(scheme: str, fetch: Any) -> None:
+    (outcome,) = fetch([f"{scheme}://127.0.0.1/x"], fetcher="requests")
     assert isinstance(outcome, Failure)
     assert outcome.code == "unsupported_scheme"
     assert Config.from_options({"url_list": "-"}).fetch.fetcher == "curl"

@@ -26,12 +26,12 @@ from any2ds.core.types import DUPLICATE, Progress, Sample, ShardReport, release
 from any2ds.fetch.urls import normalize
 from any2ds.readers.dedupe import SeenUrls, mark_duplicates, repeated
 from any2ds.readers.plan import plan
-from any2ds.testing.folder import files_in
 from any2ds.testing.server import serve
 from any2ds.worker.shard import OpenShard
 from any2ds.worker.worker import ShardWorker
 from any2ds.worker.workshop import Workshop
 from any2ds.writers.formats.webdataset import WebdatasetWriter
+from tests.support.folder import files_in
 
 Download = Callable[..., Any]
 
@@ -154,6 +154,7 @@ def test_copies_wait_for_their_turn_and_a_slow_row_for_its_copies(
     assert list(stored(tmp_path / "out", "parquet").values()) == [(media / str(p)).read_bytes() for p in picks]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["webdataset", "files", "parquet"])
 def test_many_copies_of_a_big_file_take_the_memory_of_few(tmp_path: Path, output_format: str) -> None:
     (tmp_path / "media").mkdir()

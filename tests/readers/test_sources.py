@@ -670,7 +670,11 @@ class TestCannotStart:
 
     def test_a_server_that_is_not_there(self) -> None:
         with pytest.raises(InputError, match=r"list\.txt"):
-            Source(InputOptions(url_list="ftp://127.0.0.1:9/list.txt"))
+            Source(InputOptions(url_list="sftp://127.0.0.1:9/list.txt"))
+
+    def test_ftp_is_for_rows(self) -> None:
+        with pytest.raises(InputError, match="not for lists or datasets"):
+            Source(InputOptions(url_list="ftp://me:secret@127.0.0.1:9/list.txt"))
 
     @pytest.mark.parametrize("name", ["list.csv", "list.parquet"])
     def test_a_web_server_that_is_not_there(self, name: str) -> None:

@@ -21,9 +21,9 @@ from PIL import Image
 from any2ds import download, retry, verify
 from any2ds.cli import _commands, parse
 from any2ds.dataset.samples import ShardReader, Wanted, finished_shards
-from any2ds.testing.folder import names_in
-from any2ds.testing.records import examples
 from any2ds.testing.server import Server, serve
+from tests.support.folder import names_in
+from tests.support.records import examples
 
 # webdataset leaves closing to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed file .*\.tar:ResourceWarning")

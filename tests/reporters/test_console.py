@@ -198,6 +198,7 @@ def test_the_command_has_what_was_chosen_and_the_parser_understands_it() -> None
     assert retry_call("it's mine", {"timeout": 2.5}) == 'any2ds.retry("it\'s mine", timeout=2.5)'
 
 
+@pytest.mark.slow
 def test_the_command_at_the_end_is_one_that_works(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": ROOT}
     with serve(PICTURES, {"late.jpg": ["503", "ok"]}) as server:

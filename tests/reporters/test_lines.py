@@ -199,6 +199,7 @@ reporter.on_finish(RunReport(left_shards=2))
     assert said[6]["shards_given_up"] == 2
 
 
+@pytest.mark.slow
 def test_a_notebook_has_one_output_that_changes_and_ends_as_the_table(tmp_path: Path) -> None:
     with serve(PICTURES, {"slow.jpg": ["slow:3"], "late.jpg": ["503"]}) as server:
         rows = [server.url(name) for name in ("bars-01.jpg", "late.jpg", "slow.jpg")]

@@ -23,8 +23,8 @@ from any2ds.core.types import RunReport
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters.prometheus import Prometheus
 from any2ds.storage.folders import OutputFolder, StorageOptions
-from any2ds.testing.folder import names_in
 from any2ds.testing.server import Server, serve
+from tests.support.folder import names_in
 
 PICTURES = Path(__file__).parent.parent.parent / "examples" / "data" / "images"
 NAMES = sorted(path.name for path in PICTURES.glob("bars-0*.jpg"))[:4]

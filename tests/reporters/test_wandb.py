@@ -91,6 +91,7 @@ def descendants(pid: int) -> list[int]:
     return [each for child in children(pid) for each in (child, *descendants(child))]
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_one_run_there_and_so_is_a_retry(server: Server, tmp_path: Path) -> None:
     rows = [f"{server.url(name)},bars <b>of</b> {name}" for name in (*NAMES, "missing", "more")]
     (tmp_path / "list.csv").write_text("\n".join(["url,caption", *rows]) + "\n")
@@ -180,6 +181,7 @@ def test_without_a_login_it_is_recorded_for_later_and_nothing_secret_with_it(ser
     assert SECRET not in done.stderr + done.stdout
 
 
+@pytest.mark.slow
 def test_files_are_never_in_the_dataset_and_there_are_none_where_it_is_disabled(server: Server, tmp_path: Path) -> None:
     here = tmp_path / "dataset"
     here.mkdir()
@@ -196,6 +198,7 @@ def test_files_are_never_in_the_dataset_and_there_are_none_where_it_is_disabled(
     assert newest(recorded(tmp_path)[-1])["live/rows"] == len(NAMES)
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_holds_nobody_up(server: Server, tmp_path: Path) -> None:
     """Ctrl-C ends the run at once, with its own exit code, and no process is left."""
     write_list(tmp_path, server, *["slow.jpg"])

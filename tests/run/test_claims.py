@@ -27,12 +27,12 @@ from any2ds.core.errors import OptionError, OutputError, OutputInUse
 from any2ds.run.claims import Claim, Ledger, Maker
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import locked
-from any2ds.testing.folder import names_in
-from any2ds.testing.ftp import Ftp
 from any2ds.testing.processes import LONG, children, is_running, wait_until, wait_until_gone
-from any2ds.testing.s3 import Wsgi, served
 from any2ds.testing.server import Server, serve
-from any2ds.testing.smalldisk import small_disk
+from tests.support.folder import names_in
+from tests.support.ftp import Ftp
+from tests.support.s3 import Wsgi, served
+from tests.support.smalldisk import small_disk
 
 ROWS, PER_SHARD = 24, 2
 QUICK = {"look": 0.05, "settle": 0.3}

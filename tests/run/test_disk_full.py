@@ -17,9 +17,9 @@ from any2ds.cli import run
 from any2ds.core.errors import DiskFull
 from any2ds.core.plugins import load
 from any2ds.storage.disk.space import Room, is_full
-from any2ds.testing.folder import names_in
 from any2ds.testing.server import Server, serve
-from any2ds.testing.smalldisk import SmallDisk, small_disk
+from tests.support.folder import names_in
+from tests.support.smalldisk import SmallDisk, small_disk
 
 _ROWS = 40
 _SIZE = 100_000  # bytes of each file

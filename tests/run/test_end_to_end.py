@@ -21,9 +21,9 @@ from PIL import Image
 
 from any2ds import download
 from any2ds.core.errors import OutputError
-from any2ds.testing.folder import files_in, names_in
-from any2ds.testing.records import examples
 from any2ds.testing.server import Server, serve
+from tests.support.folder import files_in, names_in
+from tests.support.records import examples
 
 # webdataset leaves the last shard that it reads open.
 pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed file .*\.tar:ResourceWarning")

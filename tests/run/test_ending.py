@@ -30,11 +30,12 @@ from any2ds.readers.plan import plan
 from any2ds.storage.disk.staging import sweep
 from any2ds.storage.patience import Patience
 from any2ds.testing.distributing import ScriptedWorker, jobs_of
-from any2ds.testing.folder import names_in
 from any2ds.testing.processes import LONG, children, is_running, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
-from any2ds.testing.stuck import StuckFetchers
 from any2ds.worker.worker import ShardWorker
+from tests.support.folder import names_in
+from tests.support.params import sampled
+from tests.support.stuck import StuckFetchers
 
 WAIT = LONG  # seconds, where something is sure to happen
 
@@ -109,7 +110,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 # --- a worker process dies ---
 
 
-@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "files"])
+@pytest.mark.parametrize("output_format", sampled(["webdataset", "parquet", "files"]))
 def test_workers_that_are_killed_cost_nothing(output_format: str, tmp_path: Path, server: Server, start: Start) -> None:
     out, kills = tmp_path / "out", 0
     (tmp_path / "urls.txt").write_text("".join(f"{server.url('ok')}?{n}\n" for n in range(200)))

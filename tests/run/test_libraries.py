@@ -20,9 +20,10 @@ from any2ds import card, download, inspect, report, retry
 from any2ds.core.errors import OptionError, OutputError, UnfitWorker
 from any2ds.core.layout import RUN_FILE
 from any2ds.dataset.inspect import show
-from any2ds.testing.pictures import encoded, jpeg, photograph
-from any2ds.testing.recordings import film, tone
 from any2ds.testing.server import serve
+from tests.support.params import sampled
+from tests.support.pictures import encoded, jpeg, photograph
+from tests.support.recordings import film, tone
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = ["PIL", "av", "charset_normalizer", "cv2", "lxml", "numpy", "pandas"]
@@ -131,7 +132,7 @@ def reported(out: Path, folder: Path) -> dict[str, str]:
     return {**texts, "card": card(out, output="-").text}
 
 
-@pytest.mark.parametrize("output_format", ["webdataset", "parquet"])
+@pytest.mark.parametrize("output_format", sampled(["webdataset", "parquet"]))
 def test_the_same_command_stores_the_same_bytes_and_metadata(
     output_format: str, web: Path, bare: str, tmp_path: Path
 ) -> None:

@@ -16,10 +16,10 @@ from any2ds.core.metrics import Snapshot, Verdict
 from any2ds.core.types import RunReport, Sample
 from any2ds.fetch.policy import breaker
 from any2ds.testing.dns import serve_dns
-from any2ds.testing.s3 import serve_buckets
 from any2ds.testing.server import Server, serve
 from any2ds.transforms import pipeline
 from any2ds.writers.formats.webdataset import WebdatasetWriter
+from tests.support.s3 import serve_buckets
 
 BODY = b"some text, and more of it\n" * 400
 
@@ -136,6 +136,7 @@ def test_a_disk_that_takes_long(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> 
     assert "--staging_dir" in verdict.words
 
 
+@pytest.mark.slow
 def test_a_store_that_takes_long(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_buckets() as new_bucket, ExitStack() as stack:
         bucket = new_bucket()
@@ -147,6 +148,7 @@ def test_a_store_that_takes_long(runs: Runs, monkeypatch: pytest.MonkeyPatch) ->
     assert verdict.limit == "store"
 
 
+@pytest.mark.slow
 def test_a_list_that_takes_long(runs: Runs) -> None:
     schema = pa.schema([("url", pa.string())])
 

@@ -19,7 +19,7 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import Holder
 from any2ds.storage.lock.owner import Owner
 from any2ds.storage.lock.run_lock import JOINING, Guard, Intervals, RunLock, held, locked
-from any2ds.testing.folder import names_in
+from tests.support.folder import names_in
 
 QUICK = Intervals(beat=0.1, stale=20.0, look=0.05, settle=1.0, orphans=0.3, trust=0.0)
 HASTY = replace(QUICK, stale=0.3)

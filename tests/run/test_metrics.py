@@ -25,9 +25,9 @@ from any2ds.distributors import _process
 from any2ds.readers.sources import Source
 from any2ds.run.monitor import Monitor
 from any2ds.testing.server import Server, serve
-from any2ds.testing.stuck import StuckFetchers
 from any2ds.worker import open_shards, worker_metrics
 from any2ds.worker.worker import ShardWorker
+from tests.support.stuck import StuckFetchers
 
 SECRET = "s3cret"
 

@@ -20,10 +20,10 @@ import webdataset
 from any2ds import IncompleteRun, RunReport, download, retry
 from any2ds.cli import help_text
 from any2ds.core.errors import OptionError, OutputError
-from any2ds.testing.folder import names_in
 from any2ds.testing.pixel import png
-from any2ds.testing.records import examples
 from any2ds.testing.server import Server, serve
+from tests.support.folder import names_in
+from tests.support.records import examples
 
 # webdataset leaves the shards that it reads open.
 pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed file .*\.tar:ResourceWarning")
@@ -346,6 +346,7 @@ def test_in_a_store_that_only_this_process_sees(media: Path) -> None:
     assert not [name for name in fs.find("/retried") if ".any2ds/swap" in name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", FORMATS)
 def test_on_an_object_store(output_format: str, media: Path, tmp_path: Path, s3_server: None) -> None:
     fs = fsspec.filesystem("s3")
@@ -386,6 +387,7 @@ for step, folder in enumerate(sys.argv[1:], 1):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("output_format", "steps"), [("webdataset", 51), ("parquet", 45), ("files", 53)])
 def test_killed_at_any_step_it_loses_nothing_and_goes_on(
     output_format: str, steps: int, media: Path, tmp_path: Path

@@ -1,6 +1,8 @@
 """However a run is distributed, it makes the same dataset. Clusters are in tests/cluster."""
 
-from any2ds.testing.sameness import SamenessContract
+import pytest
+
+from tests.support.sameness import SamenessContract
 
 
 class TestInline(SamenessContract):
@@ -11,6 +13,7 @@ class TestMultiprocessing(SamenessContract):
     options = ("--processes_count=2",)
 
 
+@pytest.mark.slow
 class TestRanks(SamenessContract):
     options = ("--processes_count=1", "--world_size=3")
 

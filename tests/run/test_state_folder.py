@@ -12,8 +12,8 @@ import pytest
 
 from any2ds import download, inspect, retry, verify
 from any2ds.core.errors import OutputError
-from any2ds.testing.folder import names_in
 from any2ds.testing.server import Server, serve
+from tests.support.folder import names_in
 
 FILES = 3
 DATA = {

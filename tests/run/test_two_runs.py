@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from any2ds.testing.folder import names_in
 from any2ds.testing.processes import LONG, wait_until
 from any2ds.testing.server import Server, serve
+from tests.support.folder import names_in
 
 COUNT = 8
 

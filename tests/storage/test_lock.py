@@ -32,9 +32,9 @@ from any2ds.storage.lock.lock_file import Holder
 from any2ds.storage.lock.owner import Owner
 from any2ds.storage.lock.run_lock import Guard, Intervals, locked
 from any2ds.storage.swap import swap
-from any2ds.testing.folder import names_in
 from any2ds.testing.server import serve
 from any2ds.worker.worker import ShardWorker
+from tests.support.folder import names_in
 
 QUICK = Intervals(beat=0.1, stale=20.0, look=0.05, settle=0.1, orphans=0.3, trust=0.0)
 ELSEWHERE = Owner("elsewhere", 12, "another kernel", "pid:[1]", "34")
@@ -532,6 +532,7 @@ def test_runs_of_other_machines_on_an_object_store(bucket: str) -> None:
     assert output.names() == []
 
 
+@pytest.mark.slow
 def test_a_run_on_an_object_store_leaves_nothing_but_its_dataset(bucket: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a")
     options: dict[str, Any] = {"output_folder": f"{bucket}/run", "output_format": "webdataset", "quiet": True}

@@ -17,17 +17,8 @@ from any2ds.storage.disk import durable
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.patience import Patience, is_hopeless, persist
 from any2ds.storage.swap import swap
-from any2ds.testing.ftp import Ftp
 from any2ds.testing.server import serve
-from any2ds.testing.smalldisk import small_disk
-
-
-@pytest.fixture
-def ftp(tmp_path: Path) -> Iterator[Ftp]:
-    (tmp_path / "ftp").mkdir()
-    server = Ftp(tmp_path / "ftp")
-    yield server
-    server.close()
+from tests.support.smalldisk import small_disk
 
 
 @pytest.fixture
@@ -39,7 +30,7 @@ def bucket(s3_server: None) -> str:
     return name
 
 
-@pytest.fixture(params=["local", "two disks", "memory", "s3", "ftp"])
+@pytest.fixture(params=["local", "two disks", "memory", "s3"])
 def output(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OutputFolder]:
     with contextlib.ExitStack() as stack:
         if request.param == "local":
@@ -49,10 +40,8 @@ def output(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OutputFol
             found = OutputFolder(str(tmp_path / "out"), str(disk.folder))
         elif request.param == "memory":
             found = OutputFolder(f"memory://{uuid.uuid4().hex}")
-        elif request.param == "s3":
-            found = OutputFolder(f"s3://{request.getfixturevalue('bucket')}/data")
         else:
-            found = OutputFolder(f"{request.getfixturevalue('ftp').url}/data")
+            found = OutputFolder(f"s3://{request.getfixturevalue('bucket')}/data")
         found.create()
         yield found
 
@@ -174,46 +163,6 @@ def test_a_new_version_can_be_found_after_a_power_failure_before_it_is_committed
     commit = journal.index("rename _commit")
     assert {"out/", ".any2ds/", "swap/"} <= set(journal[:commit])
     assert journal.index("00000/", commit) < journal.index("rename 00000_stats.json", commit)
-
-
-def test_over_ftp_files_grow_under_temporary_names_and_a_broken_transfer_is_made_again(ftp: Ftp) -> None:
-    output = OutputFolder(f"{ftp.url}/deep/data")
-    output.create()
-    ftp.cuts = {2, 5}
-    content = os.urandom(1_000_000)
-    output.publish_all({"00000.tar": staged(output, content), "00001": staged(output, {"a": content, "b": b"2"})})
-    output.write("00000_stats.json", b"{}")
-    assert output.read("00000.tar") == content
-    assert folder(output, "00001") == {"a": content, "b": b"2"}
-    assert len(ftp.stored) > max(ftp.cuts)
-    assert all(name.startswith("deep/data/.any2ds/tmp/") for name in ftp.stored)
-    assert not [path for path in (ftp.root / "deep/data/.any2ds/tmp").rglob("*") if path.is_file()]
-
-
-def test_over_ftp_half_a_file_that_the_server_takes_for_the_whole_is_sent_again(ftp: Ftp) -> None:
-    output = OutputFolder(f"{ftp.url}/short/data")
-    output.create()
-    content = os.urandom(50_000)
-    ftp.ends_early = 1
-    output.publish_all({"00000.tar": staged(output, content)})
-    assert not ftp.ends_early
-    ftp.ends_early = 1
-    output.write("00000_stats.json", content)
-    assert not ftp.ends_early
-    assert (output.read("00000.tar"), output.read("00000_stats.json")) == (content, content)
-
-
-def test_a_dataset_can_be_made_over_ftp(ftp: Ftp, tmp_path: Path) -> None:
-    media = tmp_path / "media"
-    media.mkdir()
-    for number in range(4):
-        (media / f"{number}").write_bytes(b"%d" % number)
-    with serve(media) as server:
-        urls = [server.url(str(number)) for number in range(4)]
-        options = {"output_folder": f"{ftp.url}/set", "number_sample_per_shard": 2, "processes_count": 1}
-        assert download(urls, quiet=True, **options).successes == 4
-        assert download(urls, quiet=True, **options).skipped_shards == 2
-    assert (ftp.root / "set/00001/000011.flat").read_bytes() == b"3"
 
 
 def test_waits_double_and_end() -> None:

@@ -14,8 +14,8 @@ from any2ds import download
 from any2ds.core.errors import LockLost, OutputError
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.patience import Patience
-from any2ds.testing.s3 import CREDENTIALS, Door, Wsgi, served
 from any2ds.testing.server import serve
+from tests.support.s3 import CREDENTIALS, Door, Wsgi, served
 
 
 @pytest.fixture
@@ -84,6 +84,7 @@ def test_with_a_quarter_of_the_requests_failing_every_file_of_a_folder_arrives(
     assert keys() == {"data/00000_stats.json"}
 
 
+@pytest.mark.slow
 def test_a_multipart_upload_that_breaks_in_its_middle_is_made_again(
     s3: Door, output: OutputFolder, tmp_path: Path
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_run_with_a_tenth_of_the_requests_failing_makes_every_shard(s3: Door, 
     assert keys() == {"data/.any2ds/run", "data/.any2ds/shards", *names}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_asks_as_little_of_a_big_dataset_as_of_a_small_one(s3: Door, tmp_path: Path) -> None:
     def run(shards: int) -> list[str]:
         """The requests of a run; the last shard but one is missing, but for the first time."""

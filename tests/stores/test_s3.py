@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from s3fs import S3FileSystem
 
-from any2ds.testing.s3 import Bucket, serve_buckets
 from any2ds.testing.storing import StoreContract
+from tests.support.s3 import Bucket, serve_buckets
 
 
 @pytest.fixture(scope="module")

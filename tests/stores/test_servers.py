@@ -12,17 +12,16 @@ import paramiko
 import pytest
 
 from any2ds import download
-from any2ds.core.errors import InputError, OutputInUse
+from any2ds.core.errors import InputError
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import Holder, LockFile
 from any2ds.storage.lock.owner import Owner
 from any2ds.storage.lock.run_lock import Intervals, locked
 from any2ds.storage.sessions import login_of, path_of
 from any2ds.storage.stores import Stores
-from any2ds.testing.ftp import Ftp
-from any2ds.testing.gcs import GcsPlace, serve_gcs
 from any2ds.testing.servers import program, running
-from any2ds.testing.sftp import SftpPlace, SftpServer, serve_sftp
+from tests.support.gcs import GcsPlace, serve_gcs
+from tests.support.sftp import SftpPlace, SftpServer, serve_sftp
 
 QUICK = Intervals(beat=0.2, stale=2.0, look=0.2, settle=0.2)
 ODD = ("a b.jpg", "100%25.jpg", "#1.jpg", "what?.jpg", "größe.jpg", "a+b&c.jpg")
@@ -60,6 +59,7 @@ def place(request: pytest.FixtureRequest) -> SftpPlace | GcsPlace:
     return found
 
 
+@pytest.mark.slow
 def test_a_second_run_elsewhere_is_refused_while_the_first_one_lives(
     place: SftpPlace | GcsPlace, tmp_path: Path
 ) -> None:
@@ -152,20 +152,6 @@ def test_the_same_path_on_two_servers_is_two_folders(server: SftpServer, sftp: S
     assert str(server.port) in directly.identity
 
 
-def test_two_runs_of_this_machine_keep_each_other_out_over_ftp(tmp_path: Path) -> None:
-    server = Ftp(tmp_path)
-    try:
-        first, second = (OutputFolder(f"{server.url}/data") for _ in range(2))
-        with (
-            locked(first, "download", QUICK),
-            pytest.raises(OutputInUse, match="in use by another run"),
-            locked(second, "download", QUICK),
-        ):
-            raise AssertionError("both have it")
-    finally:
-        server.close()
-
-
 @pytest.mark.parametrize(
     ("url", "login", "path"),
     [
@@ -175,7 +161,7 @@ def test_two_runs_of_this_machine_keep_each_other_out_over_ftp(tmp_path: Path) -
             {"host": "host", "port": 22, "username": "me", "password": "p@ss"},
             "/a",
         ),
-        ("ftp://[::1]:2121", {"host": "::1", "port": 2121}, "/"),
+        ("sftp://[::1]:2121", {"host": "::1", "port": 2121}, "/"),
         ("/a/b?c", {}, "/a/b?c"),
     ],
 )

@@ -16,9 +16,9 @@ from any2ds.config.parsers import storage_options
 from any2ds.core.errors import OptionError
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
-from any2ds.testing.s3 import Bucket, Door, Wsgi, served
 from any2ds.testing.server import Server, serve
 from any2ds.testing.storing import body
+from tests.support.s3 import Bucket, Door, Wsgi, served
 
 SECRET = "hunter2-of-the-store"
 
@@ -52,6 +52,7 @@ def options(s3: tuple[Door, str]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_they_hold_for_lists_files_and_outputs_in_all_processes_and_commands(
     s3: tuple[Door, str], bucket: Bucket
 ) -> None:
@@ -85,9 +86,9 @@ def test_the_configuration_of_fsspec_holds_too(s3: tuple[Door, str], bucket: Buc
 
 
 def test_what_is_for_one_server_or_account_is_for_no_other_that_a_row_names() -> None:
-    stores = Stores({"ftp": {"host": "mine", "password": "p"}, "sftp": {"password": "p"}, "az": {"account_name": "me"}})
-    assert stores.of_item("ftp", {"host": "mine"})
-    assert not stores.of_item("ftp", {"host": "theirs"})
+    stores = Stores({"smb": {"host": "mine", "password": "p"}, "sftp": {"password": "p"}, "az": {"account_name": "me"}})
+    assert stores.of_item("smb", {"host": "mine"})
+    assert not stores.of_item("smb", {"host": "theirs"})
     assert not stores.of_item("sftp", {"host": "theirs"})
     assert stores.of_item("abfs", {"account_name": "me"})
     assert not stores.of_item("abfs", {"account_name": "they"})
@@ -110,6 +111,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.slow
 def test_no_secret_is_said_written_or_shown_to_ps_whatever_the_store_refuses(
     s3: tuple[Door, str], bucket: Bucket, server: Server, tmp_path: Path
 ) -> None:

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from any2ds import download
-from any2ds.testing.crash.check import Expected, problems_at_the_end, problems_now
-from any2ds.testing.crash.moments import (
+from tests.support.crash.check import Expected, problems_at_the_end, problems_now
+from tests.support.crash.moments import (
     DATA,
     ENDING,
     FETCHING,
@@ -27,9 +27,10 @@ from any2ds.testing.crash.moments import (
     Look,
     moment,
 )
-from any2ds.testing.crash.source import Source, make_rows, served, write_list
-from any2ds.testing.crash.step import STEP, made_of
-from any2ds.testing.crash.story import Seen, Told, play
+from tests.support.crash.source import Source, make_rows, served, write_list
+from tests.support.crash.step import STEP, made_of
+from tests.support.crash.story import Seen, Told, play
+from tests.support.params import sampled
 
 # webdataset leaves the last shard that it reads open.
 pytestmark = pytest.mark.filterwarnings(r"ignore:unclosed file .*\.tar:ResourceWarning")
@@ -40,7 +41,7 @@ ROWS_PER_SHARD = 8
 def crash(*arguments: str, scratch: Path) -> list[dict[str, Any]]:
     """What was seen in each story; every one of them has ended well."""
     seen = scratch / "seen.json"
-    command = [sys.executable, "-m", "any2ds.testing.crash", *arguments, f"--scratch={scratch}", f"--json={seen}"]
+    command = [sys.executable, "-m", "tests.support.crash", *arguments, f"--scratch={scratch}", f"--json={seen}"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     stories: list[dict[str, Any]] = json.loads(seen.read_text(encoding="utf-8"))
@@ -66,17 +67,21 @@ def played(told: Told, scratch: Path) -> Seen:
 GROWS, RETRIES = 1, 3  # the first seeds whose list does, and whose failed rows are tried again
 
 
-@pytest.mark.parametrize(("output_format", "seed"), [("webdataset", GROWS), ("parquet", RETRIES), ("files", GROWS)])
+@pytest.mark.parametrize(
+    ("output_format", "seed"), sampled([("webdataset", GROWS), ("parquet", RETRIES), ("files", GROWS)])
+)
 def test_killed_runs_lose_nothing_and_double_nothing(output_format: str, seed: int, tmp_path: Path) -> None:
     seen = played(Told(output_format, seed, shards=16, kills=2), tmp_path)
     assert seen.commands["retry"] == (seed == RETRIES)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_costs_nothing_but_time(tmp_path: Path) -> None:
     (story,) = crash("--seeds=1", "--on=disk", "--shards=16", "--formats=webdataset", scratch=tmp_path)
     assert kills([story]) >= 1
 
 
+@pytest.mark.slow
 def test_killed_runs_into_a_store_that_fails_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     (story,) = crash("--seeds=1", "--on=s3", "--shards=8", "--kills=2", "--formats=webdataset", scratch=tmp_path)
     assert story["failed_requests"] > 2

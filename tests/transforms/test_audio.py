@@ -18,11 +18,11 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError
 from any2ds.core.filetypes import recognize
 from any2ds.core.types import Row, Sample, code_of
-from any2ds.testing.recordings import film, heard, tone
 from any2ds.transforms.chain import Stretch, attempted
 from any2ds.transforms.steps._av import encoder
 from any2ds.transforms.steps.audio import AudioTransform
 from any2ds.transforms.steps.video import VideoTransform
+from tests.support.recordings import film, heard, tone
 
 # muxer, encoder, rate, and what the header says: codec
 KINDS: dict[str, tuple[str, str, int, str]] = {

@@ -16,9 +16,9 @@ from any2ds.config.media import MediaOptions, TransformOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError
 from any2ds.core.types import Row, Sample
-from any2ds.testing.pictures import encoded, jpeg, photograph, through
 from any2ds.transforms.image.encode import MIME_TYPES
 from any2ds.transforms.steps.image import ImageTransform
+from tests.support.pictures import encoded, jpeg, photograph, through
 
 LARGE = photograph(480, 300)
 SMALL = photograph(120, 80)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageCms
 
 from any2ds.core.types import Sample
-from any2ds.testing.pictures import encoded, jpeg, photograph, through
+from tests.support.pictures import encoded, jpeg, photograph, through
 
 PICTURE = photograph(450, 300)
 

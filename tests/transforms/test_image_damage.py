@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from any2ds.core.types import Sample
-from any2ds.testing.pictures import encoded, jpeg, photograph, through
+from tests.support.pictures import encoded, jpeg, photograph, through
 
 LARGE = photograph(480, 300)
 SMALL = photograph(120, 80)

@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
-from any2ds.testing.pictures import jpeg, photograph, through
 from any2ds.transforms.image.resize import resized
+from tests.support.pictures import jpeg, photograph, through
 
 
 def harsh(width: int, height: int) -> Any:

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from any2ds import download, retry
-from any2ds.testing.pictures import encoded, jpeg, photograph
 from any2ds.testing.server import serve
+from tests.support.pictures import encoded, jpeg, photograph
 
 
 def test_rows_and_files_tell_of_images_before_and_after(tmp_path: Path) -> None:

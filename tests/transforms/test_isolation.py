@@ -146,6 +146,7 @@ def test_rows_that_end_their_process_are_the_only_ones_that_are_lost(run: Run) -
     assert all(words[number] in message for number, message in lost.words.items())
 
 
+@pytest.mark.slow
 def test_a_row_that_hangs_with_the_interpreters_lock_is_given_up(run: Run) -> None:
     lost = run("upper", {77: "hang"}, watchdog_timeout=2, transform_timeout=4)
     assert lost.codes == {"success": ROWS - 1, "transform_timeout": 1}

@@ -11,8 +11,8 @@ import pytest
 
 from any2ds import download
 from any2ds.core.errors import OptionError
-from any2ds.testing.recordings import film, seen, tone
 from any2ds.testing.server import serve
+from tests.support.recordings import film, seen, tone
 
 
 def test_a_list_of_sound_and_video_becomes_a_dataset(tmp_path: Path) -> None:

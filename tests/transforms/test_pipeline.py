@@ -24,10 +24,10 @@ from any2ds.core.errors import BrokenStep, DiskFull
 from any2ds.core.types import Row, release
 from any2ds.testing.processes import children, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
-from any2ds.testing.smalldisk import small_disk
 from any2ds.transforms.chain import Pipeline, Stretch
 from any2ds.transforms.pipeline import NotApart, Transforming
 from any2ds.transforms.threads import Budget, Crew, Seat, Task
+from tests.support.smalldisk import small_disk
 
 MIB = 1 << 20
 
@@ -142,6 +142,7 @@ def zipped(*files: bytes) -> bytes:
     return stream.getvalue()
 
 
+@pytest.mark.slow
 def test_each_file_of_an_archive_has_the_memory_and_the_time_that_it_needs(buffer: Buffer) -> None:
     never = threading.Event()
 

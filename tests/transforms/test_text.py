@@ -264,6 +264,7 @@ def test_a_pdf_that_cannot_be_read_is_a_failed_row(extracted: Extracted) -> None
     assert all("broken" in row["error_message"] for row in rows[1:4])
 
 
+@pytest.mark.slow
 def test_a_pdf_that_takes_all_memory_is_the_only_one_that_fails(extracted: Extracted) -> None:
     # 14 MB of instructions, from 14 KB, for which pdfium takes 1.2 GB.
     bomb = pdf([["x) Tj " + "q " * (7 << 20) + "(x"]], packed=True)

@@ -16,11 +16,11 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError
 from any2ds.core.filetypes import recognize
 from any2ds.core.types import Row, Sample, code_of
-from any2ds.testing.recordings import brightness, copied, film, heard, seen, tone
 from any2ds.transforms.chain import Stretch
 from any2ds.transforms.steps._clips import Clip, of_one_length, of_value
 from any2ds.transforms.steps.audio import AudioTransform
 from any2ds.transforms.steps.video import VideoTransform
+from tests.support.recordings import brightness, copied, film, heard, seen, tone
 
 QUICK = {"deadline": "realtime", "cpu-used": "8"}
 # muxer, encoder, sound, the extension and the codecs that are told

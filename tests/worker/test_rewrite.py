@@ -17,12 +17,12 @@ from any2ds.core.layout import Layout
 from any2ds.core.types import Event, Progress, ShardError, ShardJob, ShardReport
 from any2ds.readers.dedupe import mark_duplicates
 from any2ds.readers.plan import plan
-from any2ds.testing.folder import names_in
 from any2ds.testing.pixel import png
-from any2ds.testing.records import examples
 from any2ds.testing.server import Server, serve
-from any2ds.testing.stuck import StuckFetchers
 from any2ds.worker.worker import ShardWorker
+from tests.support.folder import names_in
+from tests.support.records import examples
+from tests.support.stuck import StuckFetchers
 
 ROWS = 10
 

@@ -303,6 +303,7 @@ def test_a_later_file_without_the_column_breaks_the_list_off(server: Server, tmp
     assert column(tmp_path / "out", "status") == ["success"]
 
 
+@pytest.mark.slow
 def test_from_the_command_line(server: Server, tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text(f"url,sha256\n{server.url('1')},{sha256(1)}\n{server.url('2')},{OTHER}\n")
 

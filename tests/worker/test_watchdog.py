@@ -29,8 +29,8 @@ from any2ds.readers.plan import plan
 from any2ds.testing.distributing import ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG, children
 from any2ds.testing.server import Server, serve
-from any2ds.testing.stuck import StuckFetchers
 from any2ds.worker.worker import ShardWorker
+from tests.support.stuck import StuckFetchers
 
 SHORT = 2  # seconds, for --watchdog_timeout
 
@@ -197,6 +197,7 @@ def test_a_fetcher_that_ends_early_is_followed_by_another(tmp_path: Path, server
     assert set(found) <= {None, "watchdog"}
 
 
+@pytest.mark.slow
 def test_rows_are_neither_lost_nor_fetched_twice_between_fetchers(tmp_path: Path, server: Server) -> None:
     urls = [server.url("bad" if n % 40 == 39 else "ok") + f"?{n}" for n in range(2000)]
     options: dict[str, Any] = {"number_sample_per_shard": 1000, "thread_count": 4, "watchdog_timeout": 0}
@@ -267,6 +268,7 @@ def test_a_list_that_makes_us_wait_is_no_reason_to_give_up(tmp_path: Path, serve
     assert codes(tmp_path / "out") == [[None] * 5] * 2
 
 
+@pytest.mark.slow
 def test_attempts_that_have_to_be_made_again_are_signs_of_life(tmp_path: Path, media: Path) -> None:
     with serve(media, {"ok": [*["503:Retry-After=1"] * 4, "ok"]}) as server:
         config = config_of(tmp_path / "out", watchdog_timeout=3)  # less than the four waits together
@@ -318,6 +320,7 @@ def run_in_processes(
     return MultiprocessingDistributor(options).map(ShardWorker(config.output, config.fetch, stuck), jobs)
 
 
+@pytest.mark.slow
 def test_a_row_that_hangs_a_library_costs_its_shard_only(tmp_path: Path, server: Server) -> None:
     urls = [server.url("bad" if n == 12 else "ok") for n in range(25)]
     config = config_of(tmp_path / "out", watchdog_timeout=2)
@@ -369,6 +372,7 @@ def test_a_frozen_process_is_replaced_and_every_shard_is_complete(tmp_path: Path
     assert codes(out) == [[None] * 5] * 20
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_as_a_whole_goes_on_where_it_was(tmp_path: Path, media: Path) -> None:
     out = tmp_path / "out"
     with serve(media, {"bad": ["hold", "404"]}) as server:
@@ -388,6 +392,7 @@ def test_a_run_that_was_stopped_as_a_whole_goes_on_where_it_was(tmp_path: Path, 
     assert codes(out) == [[None] * 5] * 20
 
 
+@pytest.mark.slow
 def test_a_process_that_never_answers_its_jobs_is_killed_until_there_is_no_hope() -> None:
     worker = ScriptedWorker(hanging=frozenset({1}), patience=1.0)
     distributor = MultiprocessingDistributor(Config.from_options({"url_list": "-", "processes_count": 2}).run)
@@ -405,6 +410,7 @@ def test_a_process_that_waits_for_its_disk_is_waited_for() -> None:
     assert reported(events) == [0]
 
 
+@pytest.mark.slow
 def test_fetchers_that_take_nothing_end_the_run_in_processes_too(tmp_path: Path, server: Server) -> None:
     config = config_of(tmp_path / "out")
     with pytest.raises(RunError, match="takes no rows"):

@@ -20,9 +20,9 @@ from PIL import Image
 from any2ds.config.options import Config
 from any2ds.core.types import Event, Progress, ShardError, ShardJob, ShardReport
 from any2ds.readers.plan import plan
-from any2ds.testing.folder import names_in
 from any2ds.testing.server import serve
 from any2ds.worker.worker import ShardWorker
+from tests.support.folder import names_in
 
 
 def image(color: str) -> bytes:

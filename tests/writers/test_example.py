@@ -17,10 +17,10 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.layout import Layout
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.types import Row, Sample, ShardJob
-from any2ds.testing.records import examples
 from any2ds.worker.job_rows import JobRows
 from any2ds.writers.formats._example import Encoder, FeatureKind, feature_kind, parse, varint
 from any2ds.writers.formats.tfrecord import TfrecordWriter
+from tests.support.records import examples
 
 DAY, TIME = datetime.date(2026, 1, 2), datetime.datetime(2026, 1, 2, 3, 4, 5, 600)
 HUGE = "ü" * 3_000_000

@@ -64,6 +64,7 @@ def test_csv_and_jsonl_say_what_the_parquet_says(made: Any, output_format: str) 
     assert verify(str(out)).findings == ()
 
 
+@pytest.mark.slow
 def test_a_retry_writes_them_again_and_an_overwrite_removes_them(made: Any) -> None:
     out = made("out", output_format="webdataset", metadata_format=["csv", "jsonl"])
     assert "http_503" in (out / "00000.csv").read_text("utf-8")

@@ -22,10 +22,10 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, OptionError
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.types import Row, Sample
-from any2ds.testing.records import examples
 from any2ds.writers.formats._example import Encoder
 from any2ds.writers.formats.arrayrecord import ArrayrecordWriter
 from any2ds.writers.formats.tfrecord import TfrecordWriter, masked
+from tests.support.records import examples
 
 GZIP = OutputOptions(tfrecord_compression="gzip")
 KINDS: list[tuple[Any, OutputOptions]] = [

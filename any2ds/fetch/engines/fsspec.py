@@ -58,7 +58,6 @@ _CODES = {
     "SSHException": "reset",
     "DefaultCredentialsError": "access_denied",  # google.auth
     "RefreshError": "access_denied",
-    "error_perm": "access_denied",  # ftplib
     "gaierror": "dns",
     "ConnectionRefusedError": "connect",
     "EndpointConnectionError": "connect",  # botocore

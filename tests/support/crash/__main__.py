@@ -17,10 +17,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from any2ds.core.processes.cores import cores
-from any2ds.testing import crash
-from any2ds.testing.crash.check import FORMATS
-from any2ds.testing.crash.places import may_mount
-from any2ds.testing.crash.story import Seen, Told, play
+from tests.support import crash
+from tests.support.crash.check import FORMATS
+from tests.support.crash.places import may_mount
+from tests.support.crash.story import Seen, Told, play
 
 _FORMATS = ("webdataset", "parquet", "files")  # those that are made differently; records are files like tars
 _PLACES = ("folder", "disk", "s3")
@@ -60,7 +60,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m any2ds.testing.crash",
+        prog="python -m tests.support.crash",
         description=crash.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -96,7 +96,7 @@ def _start_over_in_a_namespace() -> None:
     unshare = shutil.which("unshare")
     if unshare is not None and not os.environ.get("ANY2DS_CRASH_NAMESPACE"):
         os.environ["ANY2DS_CRASH_NAMESPACE"] = "1"
-        os.execv(unshare, [unshare, "-Urm", sys.executable, "-m", "any2ds.testing.crash", *sys.argv[1:]])
+        os.execv(unshare, [unshare, "-Urm", sys.executable, "-m", "tests.support.crash", *sys.argv[1:]])
 
 
 def _play(stories: list[Told], scratch: Path, parallel: int) -> list[Seen]:

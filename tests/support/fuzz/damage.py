@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from any2ds.testing.fuzz.seeds import ARCHIVES, File, packed
+from tests.support.fuzz.seeds import ARCHIVES, File, packed
 
 _HEAD = 256  # bytes, where most headers are
 _ODD = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 60_000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)

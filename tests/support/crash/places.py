@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from any2ds.testing.crash.moments import Look
+from tests.support.crash.moments import Look
 
 
 class Place(Protocol):

@@ -6,8 +6,8 @@ import functools
 import math
 from pathlib import Path
 
-from any2ds.testing.pictures import encoded, jpeg, photograph
-from any2ds.testing.recordings import film, tone
+from tests.support.pictures import encoded, jpeg, photograph
+from tests.support.recordings import film, tone
 
 EVIL = "<script>alert(1)</script>\"'&amp; \u202egnp.\x00\x1b[31m"
 """A caption that is anything but words."""

@@ -1,6 +1,6 @@
 """The crash test: kills the real command at bad moments until it is done, and checks what is there with others' tools.
 
-    python -m any2ds.testing.crash --seeds=100 --formats=webdataset,parquet,files
+    python -m tests.support.crash --seeds=100 --formats=webdataset,parquet,files
 
 Each seed is a story: a list of 50 and more shards from a server on loopback, a run that is killed several times, with
 `kill -9` of the parent, of workers, of all, or politely, and started again with the same command until it ends with 0.

@@ -9,9 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 from any2ds.core.processes.cores import cores
-from any2ds.testing import fuzz
-from any2ds.testing.fuzz.cases import case
-from any2ds.testing.fuzz.play import Played, play
+from tests.support import fuzz
+from tests.support.fuzz.cases import case
+from tests.support.fuzz.play import Played, play
 
 
 def main() -> int:
@@ -59,7 +59,7 @@ def _keep(folder: Path, seed: int, number: int) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m any2ds.testing.fuzz",
+        prog="python -m tests.support.fuzz",
         description=fuzz.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -8,9 +8,9 @@ from functools import cache
 from random import Random
 
 from any2ds.config.media import AudioOptions, ImageOptions, MediaOptions, TransformOptions, VideoOptions
-from any2ds.testing.fuzz.bombs import bombs
-from any2ds.testing.fuzz.damage import damaged
-from any2ds.testing.fuzz.seeds import File, seeds
+from tests.support.fuzz.bombs import bombs
+from tests.support.fuzz.damage import damaged
+from tests.support.fuzz.seeds import File, seeds
 
 _BOMBS = 0.06  # of all cases
 

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 
-from any2ds.testing.fuzz.seeds import File, packed, pdf, pdf_of
+from tests.support.fuzz.seeds import File, packed, pdf, pdf_of
 
 _HUGE = 60_000  # pixels
 _ZEROS = 24 << 20  # bytes

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from any2ds.core.layout import RUN_FILE, SHARDS_FILE, SWAP_FOLDER
-from any2ds.testing.crash.source import EXT, LATER, Row
-from any2ds.testing.crash.step import made_of
-from any2ds.testing.folder import names_in
-from any2ds.testing.records import examples
+from tests.support.crash.source import EXT, LATER, Row
+from tests.support.crash.step import made_of
+from tests.support.folder import names_in
+from tests.support.records import examples
 
 _BLOCK = 512
 _STATS = re.compile(r"(\d{5})_stats\.json")

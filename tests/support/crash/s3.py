@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from any2ds.core.layout import STATE_FOLDER, SWAP_FOLDER
-from any2ds.testing.crash.moments import Look
-from any2ds.testing.s3 import CREDENTIALS, FAILURES, Wsgi, refuse, reset, served
+from tests.support.crash.moments import Look
+from tests.support.s3 import CREDENTIALS, FAILURES, Wsgi, refuse, reset, served
 
 _KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
 _FOLDER = "dataset"

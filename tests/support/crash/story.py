@@ -18,15 +18,15 @@ from os import environ, pathsep
 from pathlib import Path
 
 from any2ds.core.layout import LOCK_FILE, RUN_FILE, SHARDS_FILE, STATE_FOLDER, TEMPORARY_FOLDER
-from any2ds.testing.crash import moments, processes
-from any2ds.testing.crash.check import Expected, problems_at_the_end, problems_now
-from any2ds.testing.crash.moments import Look, moment
-from any2ds.testing.crash.places import Folder, Place, SmallDisk, small_disk
-from any2ds.testing.crash.s3 import failing_bucket
-from any2ds.testing.crash.source import Source, make_rows, served, write_list
-from any2ds.testing.crash.step import STEP
-from any2ds.testing.folder import names_in
 from any2ds.testing.processes import children
+from tests.support.crash import moments, processes
+from tests.support.crash.check import Expected, problems_at_the_end, problems_now
+from tests.support.crash.moments import Look, moment
+from tests.support.crash.places import Folder, Place, SmallDisk, small_disk
+from tests.support.crash.s3 import failing_bucket
+from tests.support.crash.source import Source, make_rows, served, write_list
+from tests.support.crash.step import STEP
+from tests.support.folder import names_in
 
 # Kinds of kills. The first four end the run.
 ALL, PARENT, SIGTERM, SIGINT = "kill -9 of all", "kill -9 of the parent", "SIGTERM", "SIGINT"

@@ -17,11 +17,11 @@ from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.processes.child_process import Answering, ChildEnded
 from any2ds.core.types import FAILURE_CODES, FILTERED, SUCCESS, Fetched, Payload, Row, Samples, code_of, release
-from any2ds.testing.fuzz.cases import SETTINGS, case
 from any2ds.transforms.chain import Pipeline
 from any2ds.transforms.isolation import Isolation
 from any2ds.transforms.pipeline import Transforming
 from any2ds.worker.describe import Describe
+from tests.support.fuzz.cases import SETTINGS, case
 
 MOST_MEMORY = 192 << 20  # bytes that one case may take, beside what its process has
 _LOADED = 96 << 20  # that a child has when it has loaded its library

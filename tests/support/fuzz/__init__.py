@@ -4,8 +4,8 @@
 
 Each case is a function of a seed and a number, so that one that went wrong can be played again:
 
-    python -m any2ds.testing.fuzz --cases=20000 --seed=1
-    python -m any2ds.testing.fuzz --seed=1 --only=1234 --keep=folder
+    python -m tests.support.fuzz --cases=20000 --seed=1
+    python -m tests.support.fuzz --seed=1 --only=1234 --keep=folder
 
 Nothing may crash a process, hang, or take more memory than the bound, and each case must have an outcome.
 """

@@ -117,7 +117,7 @@ def _commands() -> dict[str, Command]:
 
 def _download(options: dict[str, Any]) -> int:
     from any2ds.config.options import GROUPS, ShareOptions, parse_groups
-    from any2ds.run.api import download
+    from any2ds.run.download import download
     from any2ds.run.ranks import from_environment
 
     (share,) = (group for group in parse_groups(options, GROUPS) if isinstance(group, ShareOptions))
@@ -129,7 +129,7 @@ def _download(options: dict[str, Any]) -> int:
 
 
 def _finish(options: dict[str, Any]) -> int:
-    from any2ds.run.api import finish
+    from any2ds.run.finish import finish
 
     completion = finish(**options)
     _say(str(completion), sys.stdout)
@@ -137,7 +137,7 @@ def _finish(options: dict[str, Any]) -> int:
 
 
 def _retry(options: dict[str, Any]) -> int:
-    from any2ds.run.api import retry
+    from any2ds.run.retry import retry
 
     retry(**options)
     return 0

@@ -268,7 +268,7 @@ def test_without_one_of_them_the_others_end_well_and_finish_says_what_is_missing
     write_list(tmp_path, server)
     runs = [start(rank) for rank in range(SIZE) if rank != 3]
     all_end(runs)
-    assert any("3 shards are left to others" in run.said for run in runs)
+    assert any("3 shards are left to other ranks" in run.said for run in runs)
     assert ".any2ds/shards" not in names(out)
     finish = start.command("finish", "out")  # type: ignore[attr-defined]
     assert finish.ended() == 1
@@ -441,7 +441,7 @@ def test_finish_says_what_is_wrong_and_finishes_what_a_killed_run_left(
     run_file.write_text(json.dumps({name: value for name, value in written.items() if name != "lists"}))
     completion = any2ds.finish("out", report=False)
     assert completion.is_whole
-    assert "of an earlier version does not tell" in str(completion)
+    assert "of an earlier version does not say" in str(completion)
     (tmp_path / "empty").mkdir()
     for folder, words in (("empty", "is empty"), ("absent", "no such folder"), ("urls.txt", "is a file")):
         with pytest.raises(OutputError, match=words):

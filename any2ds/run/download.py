@@ -19,8 +19,7 @@ from any2ds.core.types import RunReport, ShardJob
 from any2ds.dataset.catalogue import Catalogue, is_closed, reopen
 from any2ds.distributors._contract import Distributor
 from any2ds.readers.sources import Source
-from any2ds.run.finish import write_dataset_files
-from any2ds.run.last_report import LastReport
+from any2ds.run.last_report import LastReport, write_dataset_files
 from any2ds.run.ledger import Ledger
 from any2ds.run.loop import run
 from any2ds.run.ranks import Rank, joined, rank_of, whole
@@ -55,7 +54,7 @@ def download(url_list: Any = None, output_folder: Any = MISSING, **options: Any)
     rank = rank_of(config.share)
     with _opened(config) as (source, output), distributing(config.run) as distributor:
         info = run_info("download", output, config.to_options(), config.storage, config.output)
-        job = _Download(config, source, output, distributor, info)
+        job = _Download(config, source, output, distributor, replace(info, member=rank.name if rank else ""))
         check_private(output, config.run)
         return job.make_all() if rank is None else job.make_share(rank)
 
@@ -94,7 +93,7 @@ class _Download:
             output.guard = Guard(output, lock.holds)
             try:
                 with no_swap_left(output, rank.makes):
-                    report = replace(self, info=replace(self.info, member=rank.name)).make(plan, lock)
+                    report = self.make(plan, lock)
             except IncompleteRun:
                 _record(plan, lock, rank)
                 raise

@@ -12,12 +12,9 @@ from any2ds.core import layout
 from any2ds.core.errors import OutputError, shard_count
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
-from any2ds.core.types import RunReport
-from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.dataset import RunFile
 from any2ds.dataset.run_file import options_of
-from any2ds.run.last_report import LastReport
-from any2ds.run.reporters._contract import RunInfo
+from any2ds.run.last_report import write_dataset_files
 from any2ds.run.resume.compare import incomplete
 from any2ds.run.session import run_info
 from any2ds.storage.folders import OutputFolder
@@ -38,14 +35,6 @@ def finish(output_folder: Any = None, **options: Any) -> Completion:
     with locked(output, "finish"), no_swap_left(output):
         write_dataset_files(WatchOptions(report=asked.report), info)
         return Completion.of(output)
-
-
-def write_dataset_files(watch: WatchOptions, info: RunInfo) -> None:
-    """Write the list of shards, the files for TFDS and the report."""
-    assert info.made is not None
-    with LastReport(watch, info) as last_report:
-        rebuild(info.output, info.made)
-        last_report.on_finish(RunReport(shards=1))
 
 
 @dataclass(frozen=True, slots=True)

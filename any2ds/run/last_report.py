@@ -1,4 +1,4 @@
-"""The report that a run writes into its folder when it ends."""
+"""What a run writes about the dataset as a whole when it ends, the report above all."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from any2ds.core import layout
 from any2ds.core.errors import IncompleteRun, LockLost, words_of
 from any2ds.core.metrics import Snapshot
 from any2ds.core.types import RunReport, ShardError, ShardReport
+from any2ds.dataset.catalogue import rebuild
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.storage.stores import Stores
 
@@ -90,3 +91,11 @@ class LastReport:
         except Exception as error:  # of any kind: the dataset itself is complete
             log.warning("%s cannot be written: %s", layout.REPORT_FILE, words_of(error))
             log.debug("%s", layout.REPORT_FILE, exc_info=True)
+
+
+def write_dataset_files(watch: WatchOptions, info: RunInfo) -> None:
+    """Write the list of shards, the files for TFDS and the report."""
+    assert info.made is not None
+    with LastReport(watch, info) as last_report:
+        rebuild(info.output, info.made)
+        last_report.on_finish(RunReport(shards=1))

@@ -268,7 +268,7 @@ def test_without_one_of_them_the_others_end_well_and_finish_says_what_is_missing
     write_list(tmp_path, server)
     runs = [start(rank) for rank in range(SIZE) if rank != 3]
     all_end(runs)
-    assert any("3 shards are left to other ranks" in run.said for run in runs)
+    assert any("3 shards are left to others" in run.said for run in runs)
     assert ".any2ds/shards" not in names(out)
     finish = start.command("finish", "out")  # type: ignore[attr-defined]
     assert finish.ended() == 1

@@ -22,7 +22,7 @@ from any2ds.readers.sources import Source
 from any2ds.run.last_report import LastReport, write_dataset_files
 from any2ds.run.ledger import Ledger
 from any2ds.run.loop import run
-from any2ds.run.ranks import Rank, joined, rank_of, whole
+from any2ds.run.ranks import Rank, exclusive, joined, rank_of
 from any2ds.run.reporters._contract import Reporter, RunInfo
 from any2ds.run.reporting import reporters
 from any2ds.run.resume.plan import ShardPlan
@@ -86,7 +86,7 @@ class _Download:
         """Make the shards of `rank`; the last rank to end writes the files about the dataset as a whole."""
         output, made = self.output, self.config.output
         with joined(output, rank) as lock:
-            with whole(output, lock, "join", rank):
+            with exclusive(output, lock, "join", rank):
                 finish_swaps(output, rank.makes)
                 plan = resume(self.config, self.source, output)
                 reopen(output, made)
@@ -101,7 +101,7 @@ class _Download:
             if missing := plan.missing():
                 log.info("%s left to other ranks, which finish the dataset", shard_count(len(missing), "is", "are"))
                 return report
-            with whole(output, lock, "finish", rank):
+            with exclusive(output, lock, "finish", rank):
                 if is_closed(output, made):
                     log.info("another rank has finished the dataset")
                 else:
@@ -127,15 +127,15 @@ class _Download:
             limits=config.run.transform_limits,
         )
         info = replace(self.info, finished=plan.finished, missing=plan.missing)
-        tell = [*reporters(config.watch, info, config.run.quiet), *more]
+        watching = [*reporters(config.watch, info, config.run.quiet), *more]
         ledger = Ledger(plan, lock, config.run.max_shard_retry, before_job)
-        return run(worker, self.distributor, tell, ledger, config.run.grace)
+        return run(worker, self.distributor, watching, ledger, config.run.grace)
 
 
 def _record(plan: ShardPlan, lock: RunLock, rank: Rank) -> None:
     """Record for the other ranks where the list ends."""
     if not plan.is_recorded:
-        with whole(plan.output, lock, "finish", rank):
+        with exclusive(plan.output, lock, "finish", rank):
             plan.record()
 
 

@@ -52,7 +52,7 @@ class FailedRows:
         """
         self._of_transforms, self._hashes = of_transforms, hashes
         self._output, self._layout, self._codes = output, layout, codes
-        self._is_meant = Meant(codes)
+        self._is_selected = Meant(codes)
         names = output.names()
         self.shards = set(finished_shards(names))
         self.skipped = 0
@@ -123,15 +123,15 @@ class FailedRows:
             outcomes = file.read([column for column in ("key", "status", "error_code") if column in names])
             keys, statuses = outcomes["key"].to_pylist(), outcomes["status"].to_pylist()
             codes = outcomes["error_code"].to_pylist() if "error_code" in names else [None] * len(statuses)
-            if not any(map(self._is_meant, statuses, codes)):
+            if not any(map(self._is_selected, statuses, codes)):
                 return None
             try:
                 count = len({row_key(key or "") for key in keys})
                 rows_of = by_row(places(keys, self._layout, shard_id, count))
             except DamagedShard as error:
                 raise DamagedShard(f"{name}: {error}") from None
-            meant = sum(self._is_meant(*outcome) for outcome in outcomes_of(outcomes, rows_of).values())
-            if not meant:
+            selected = sum(self._is_selected(*outcome) for outcome in outcomes_of(outcomes, rows_of).values())
+            if not selected:
                 return None
             wanted = list_columns(names, self._of_transforms, self._hashes)
             table = without_field_metadata(file.read(wanted).select(wanted))
@@ -139,4 +139,4 @@ class FailedRows:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as stream:
             stream.write_table(rows)
-        return ShardJob(shard_id, sink.getvalue().to_pybytes(), rows.num_rows, redo=self._codes), meant
+        return ShardJob(shard_id, sink.getvalue().to_pybytes(), rows.num_rows, redo=self._codes), selected

@@ -23,20 +23,20 @@ def run(
     Raises IncompleteRun, with the figures, if a shard is missing all the same or the plan broke off, LockLost if
     another run takes over, and what `stoppable` raises if the run was stopped; it then has `grace` seconds.
     """
-    tell = Reporters(reporters)
+    reporter = Reporters(reporters)
     finished = len(ledger.plan.shards)
     monitor = Monitor(finished, ledger.plan.outlook)
 
     def happened(event: Event) -> None:
         monitor.take(event)
         if not isinstance(event, Progress):
-            tell.on_shard(event)
+            reporter.on_shard(event)
 
     with stoppable(distributor.stop, grace) as stop:
         is_stopping = False
         try:
-            tell.on_start(finished)
-            with tell.watching(monitor):
+            reporter.on_start(finished)
+            with reporter.watching(monitor):
                 jobs: Iterator[ShardJob] | None = ledger.jobs()
                 while jobs is not None:
                     events: Any = distributor.map(worker, jobs)
@@ -45,7 +45,7 @@ def run(
                             ledger.check_lock()
                             if stop.asked is not None and not is_stopping:
                                 is_stopping = True  # reported here, because a signal handler may do very little
-                                tell.on_stopping(ledger.open_shards, stop.grace)
+                                reporter.on_stopping(ledger.open_shards, stop.grace)
                             happened(ledger.record(event))
                     ledger.check_lock()
                     if stop.asked is not None:
@@ -57,7 +57,7 @@ def run(
                     happened(error)
         finally:
             ledger.close()
-            tell.on_finish(ledger.total, was_stopped=stop.asked is not None)
+            reporter.on_finish(ledger.total, was_stopped=stop.asked is not None)
         stop.check()
     ledger.check_complete()
     return ledger.total

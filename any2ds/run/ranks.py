@@ -84,11 +84,11 @@ def from_environment(share: ShareOptions, environment: Mapping[str, str]) -> tup
         if rank is None or (variable == _SLURM and _number(environment, "SLURM_STEP_ID") is None):
             continue
         if size is not None and size > 1:
-            word = f"{variable} says that this is rank {rank} of {size}: it makes its share of the shards"
-            return {"rank": rank, "world_size": size}, f"{word} (--world_size=1: all of them)"
+            message = f"{variable} says that this is rank {rank} of {size}: it makes its share of the shards"
+            return {"rank": rank, "world_size": size}, f"{message} (--world_size=1: all of them)"
     if _number(environment, _INDEX) is not None and _number(environment, "WORLD_SIZE") is None:
-        word = f"{_INDEX} says that this is one of several, and nothing how many they are: it makes all of the shards"
-        return {}, f"{word}; to share them out, give --world_size=, as many as the completions of the Job"
+        message = f"{_INDEX} says that this is one of several, but not of how many: it makes all of the shards"
+        return {}, f"{message}; to share them out, give --world_size=, as many as the completions of the Job"
     return {}, ""
 
 
@@ -111,14 +111,14 @@ def joined(output: OutputFolder, rank: Rank, intervals: Intervals = DEFAULT_INTE
 
 
 @contextmanager
-def whole(
+def exclusive(
     output: OutputFolder,
     lock: RunLock,
     what: Literal["join", "finish"],
     rank: Rank,
     intervals: Intervals = DEFAULT_INTERVALS,
 ) -> Iterator[None]:
-    """Hold the folder as a whole for a moment, to join or to finish, while `lock` of the rank is held.
+    """Have the folder to itself for a moment, to join or to finish, while it holds the `lock` of the rank.
 
     From joining on, the rank counts as being at work. Raises OutputInUse if a run without a rank, or one with another
     world size, is at work, and LockLost if the folder was taken over meanwhile.

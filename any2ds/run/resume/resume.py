@@ -24,7 +24,7 @@ from any2ds.readers.plan import cuts
 from any2ds.readers.sources import Source
 from any2ds.run.ranks import is_alone, rank_of
 from any2ds.run.resume.compare import ANY2DS, Comparison, Difference, Known, check_growth, incomplete, read_known
-from any2ds.run.resume.img2dataset import hint, makers, refuse_misfits
+from any2ds.run.resume.img2dataset import check_options, hint, makers
 from any2ds.run.resume.overwrite import overwrite
 from any2ds.run.resume.plan import FinishedShards, ShardPlan
 from any2ds.storage.folders import OutputFolder
@@ -382,7 +382,7 @@ class _Finder:
     def _complete_others(self) -> _Place:
         known = read_known(self._output, self._layout_of_names(), self._finished)
         options, url = self._config.output, self._output.url
-        refuse_misfits(self._output, self._names, options, self._config.media, known)
+        check_options(self._output, self._names, options, self._config.media, known)
         who = makers(known)
         if self._extends:
             raise OutputError(f"{url!r} was begun by {who}: complete it first, with its list and without extend")

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from any2ds.dataset.inspect import inspect
     from any2ds.dataset.report.report import report
     from any2ds.dataset.verify.verify import verify
-    from any2ds.run.api import download, finish, retry
+    from any2ds.run.download import download
+    from any2ds.run.finish import finish
+    from any2ds.run.retry import retry
     from any2ds.writers.example_records import parse_example
 
 __all__ = [
@@ -43,12 +45,12 @@ __all__ = [
 
 _COMMANDS = {
     "card": "dataset.card.card",
-    "download": "run.api",
-    "finish": "run.api",
+    "download": "run.download",
+    "finish": "run.finish",
     "inspect": "dataset.inspect",
     "parse_example": "writers.example_records",
     "report": "dataset.report.report",
-    "retry": "run.api",
+    "retry": "run.retry",
     "transform": "core.declaration",
     "verify": "dataset.verify.verify",
 }

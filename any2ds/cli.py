@@ -29,15 +29,12 @@ examples:
 """
 
 
-_GO_ON = "finished shards are kept, run the same command again to go on"
-
-
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     from any2ds.core.processes.signals import own_process
 
     own_process()
     code = 130
-    with contextlib.suppress(KeyboardInterrupt):  # in the moment before there is anything to clean up
+    with contextlib.suppress(KeyboardInterrupt):  # before there is anything to clean up
         code = run(list(sys.argv[1:] if arguments is None else arguments))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads
@@ -48,14 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 @dataclass(frozen=True)
 class Command:
-    """What any2ds can do."""
+    """A subcommand."""
 
     usage: str
     summary: str
-    groups: Sequence[Any]  # of its options, in `config`
-    run: Callable[[dict[str, Any]], int]  # takes the options as they were given; the exit code
-    subject: str = ""  # the option that may be given without its name
-    comfort: str = ""  # for who interrupts it
+    groups: Sequence[Any]  # of its options
+    run: Callable[[dict[str, Any], list[Any]], int]  # takes the options as given, and parsed by group; the exit code
+    positional: str = ""  # the option that may be given without its name
+    if_stopped: str = ""  # what somebody who interrupts it should know
 
 
 def _commands() -> dict[str, Command]:
@@ -67,39 +64,39 @@ def _commands() -> dict[str, Command]:
             "from a list of URLs to a dataset",
             options.GROUPS,
             _download,
-            comfort=_GO_ON,
+            if_stopped="finished shards are kept, run the same command again to go on",
         ),
         "verify": Command(
             "any2ds verify OUTPUT_FOLDER [--sample=1%] [--repair]",
-            "is a dataset whole?",
+            "check that a dataset is complete and undamaged",
             [options.VerifyOptions],
             _verify,
             "output_folder",
         ),
         "inspect": Command(
             "any2ds inspect OUTPUT_FOLDER",
-            "what is in a dataset?",
+            "show what a dataset contains",
             [options.InspectOptions],
             _inspect,
             "output_folder",
         ),
         "card": Command(
             "any2ds card OUTPUT_FOLDER [--license=cc-by-4.0]",
-            "a README.md that tells what is in a dataset",
+            "write a README.md that describes a dataset",
             [options.CardOptions],
             _card,
             "output_folder",
         ),
         "report": Command(
             "any2ds report OUTPUT_FOLDER [--format=html|md|json] [--open]",
-            "a page that tells what has become of a dataset",
+            "write a report on the rows of a dataset",
             [options.ReportOptions],
             _report,
             "output_folder",
         ),
         "finish": Command(
             "any2ds finish OUTPUT_FOLDER",
-            "the files that tell of a whole dataset, after several runs made it together",
+            "write the files about a whole dataset, after several runs made it together",
             [options.FinishOptions],
             _finish,
             "output_folder",
@@ -110,57 +107,56 @@ def _commands() -> dict[str, Command]:
             options.RETRY_GROUPS,
             _retry,
             "output_folder",
-            comfort="shards that are through are kept, run it again for the others",
+            if_stopped="finished shards are kept, run the same command again for the others",
         ),
     }
 
 
-def _download(options: dict[str, Any]) -> int:
-    from any2ds.config.options import GROUPS, ShareOptions, parse_groups
-    from any2ds.run.api import download
+def _download(options: dict[str, Any], groups: list[Any]) -> int:
+    from any2ds.config.options import ShareOptions
+    from any2ds.run.download import download
     from any2ds.run.ranks import from_environment
 
-    (share,) = (group for group in parse_groups(options, GROUPS) if isinstance(group, ShareOptions))
-    numbers, word = from_environment(share, os.environ)
-    if word:
-        logging.getLogger("any2ds").warning(word)
+    (share,) = (group for group in groups if isinstance(group, ShareOptions))
+    numbers, message = from_environment(share, os.environ)
+    if message:
+        logging.getLogger("any2ds").warning(message)
     download(**{**options, **numbers})
     return 0
 
 
-def _finish(options: dict[str, Any]) -> int:
-    from any2ds.run.api import finish
+def _finish(options: dict[str, Any], groups: list[Any]) -> int:
+    from any2ds.run.finish import finish
 
     completion = finish(**options)
-    _say(str(completion), sys.stdout)
+    _print(str(completion))
     return 0 if completion.is_whole else 1
 
 
-def _retry(options: dict[str, Any]) -> int:
-    from any2ds.run.api import retry
+def _retry(options: dict[str, Any], groups: list[Any]) -> int:
+    from any2ds.run.retry import retry
 
     retry(**options)
     return 0
 
 
-def _verify(options: dict[str, Any]) -> int:
-    from any2ds.config.options import VerifyOptions, parse_groups
+def _verify(options: dict[str, Any], groups: list[Any]) -> int:
+    from any2ds.core.errors import printable
     from any2ds.dataset.verify.verify import lines, verify
 
-    (wanted,) = parse_groups(options, [VerifyOptions])
+    (wanted,) = groups
     report = verify(**options)
     if wanted.json:
         _write_json(report.to_json(), wanted.json)
     if wanted.json != "-":
-        _say("\n".join(map(_printable, lines(report))), sys.stdout)
+        _print("\n".join(map(printable, lines(report))))
     return 0 if report.ok else 1
 
 
-def _inspect(options: dict[str, Any]) -> int:
-    from any2ds.config.options import InspectOptions, parse_groups
+def _inspect(options: dict[str, Any], groups: list[Any]) -> int:
     from any2ds.dataset.inspect import inspect, show
 
-    (wanted,) = parse_groups(options, [InspectOptions])
+    (wanted,) = groups
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # captions are in any script
     overview = inspect(**options)
@@ -172,60 +168,54 @@ def _inspect(options: dict[str, Any]) -> int:
     return 0
 
 
-def _card(options: dict[str, Any]) -> int:
+def _card(options: dict[str, Any], groups: list[Any]) -> int:
     from any2ds.dataset.card.card import card
 
-    _say_in_utf8()
+    _print_utf8()
     made = card(**options)
-    _say(made.text if made.path is None else f"written to {made.path}", sys.stdout)
+    _print(made.text if made.path is None else f"written to {made.path}")
     return 0
 
 
-def _report(options: dict[str, Any]) -> int:
-    from any2ds.config.options import ReportOptions, parse_groups
+def _report(options: dict[str, Any], groups: list[Any]) -> int:
+    from any2ds.core.errors import printable
     from any2ds.core.layout import REPORT_FILE
     from any2ds.dataset.report.report import report
 
-    (wanted,) = parse_groups(options, [ReportOptions])
-    _say_in_utf8()
+    (wanted,) = groups
+    _print_utf8()
     report(**options)
     if wanted.format == "html" and wanted.output != "-":
-        place = wanted.output or f"{wanted.output_folder.rstrip('/')}/{REPORT_FILE}"
-        _say(_printable(place), sys.stdout)
+        _print(printable(wanted.output or f"{wanted.output_folder.rstrip('/')}/{REPORT_FILE}"))
     return 0
 
 
-def _say_in_utf8() -> None:
-    """What is of any script, and most often goes into a file."""
+def _print_utf8() -> None:
+    """Write text in any script, which most often goes into a file."""
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
 
 
 def _write_json(content: Any, path: str) -> None:
-    """Raises OutputError if it cannot be written."""
+    """Raises OutputError if the file cannot be written."""
     import json
 
     from any2ds.core.errors import OutputError
 
-    written = json.dumps(content, indent=2, ensure_ascii=True) + "\n"
+    text = json.dumps(content, indent=2, ensure_ascii=True) + "\n"
     if path == "-":
-        _say(written, sys.stdout)
+        _print(text)
         return
     try:
         with open(os.path.expanduser(path), "w", encoding="utf-8") as file:
-            file.write(written)
+            file.write(text)
     except OSError as error:
         raise OutputError(f"--json={path}: {error.strerror}") from error
 
 
-def _printable(words: str) -> str:
-    from any2ds.core.errors import printable
-
-    return printable(words)
-
-
 def run(given: Sequence[str]) -> int:
-    """Do what the arguments say; the exit code."""
+    """Run the command line; the exit code."""
+    from any2ds.config.options import WatchOptions, parse_groups
     from any2ds.core.errors import Any2dsError
     from any2ds.core.processes.signals import Terminated
 
@@ -233,45 +223,48 @@ def run(given: Sequence[str]) -> int:
     name, arguments = (given[0], given[1:]) if given and given[0] in commands else ("download", given)
     command = commands[name]
     if not given or {"--help", "-h"} & set(given) or list(given) == ["help"]:
-        return _say(help_text(name, _preset_in(arguments)), sys.stdout)
+        _print(help_text(name, _preset_in(arguments)))
+        return 0
     if "--version" in given:
         from any2ds.core.version import __version__
 
-        return _say(f"any2ds {__version__}", sys.stdout)
-    debug = "--log_level=debug" in given
+        _print(f"any2ds {__version__}")
+        return 0
+    is_debug = "--log_level=debug" in given
     is_json = any(argument.replace("-", "_") == "__log_format=json" for argument in given)
     try:
         options = parse(arguments, command)
-        is_json = _check(options, command)
+        groups = parse_groups(options, command.groups)
+        is_json = any(isinstance(group, WatchOptions) and group.log_format == "json" for group in groups)
         _log_to_terminal(is_json)
-        return command.run(options)
+        return command.run(options, groups)
     except Any2dsError as error:
-        code, words, trace = error.exit_code, str(error), traceback.format_exc()
+        code, message, trace = error.exit_code, str(error), traceback.format_exc()
     except KeyboardInterrupt:
-        code, words, trace = 130, "; ".join(filter(None, ("interrupted", command.comfort))), ""
+        code, message, trace = 130, "; ".join(filter(None, ("interrupted", command.if_stopped))), ""
     except Terminated:
-        code, words, trace = 143, "; ".join(filter(None, ("terminated", command.comfort))), ""
+        code, message, trace = 143, "; ".join(filter(None, ("terminated", command.if_stopped))), ""
     except Exception as error:
-        code, words = 1, f"unexpected {type(error).__name__}: {error} (--log_level=debug shows where)"
+        code, message = 1, f"unexpected {type(error).__name__}: {error} (--log_level=debug shows where)"
         trace = traceback.format_exc()
     if is_json:
         from any2ds.run.reporters import _jsonlines
 
-        _jsonlines.say("error", exit_code=code, message=words, **({"traceback": trace} if debug and trace else {}))
+        extra = {"traceback": trace} if is_debug and trace else {}
+        _jsonlines.say("error", exit_code=code, message=message, **extra)
         return code
-    if debug and trace:
-        _say(trace, sys.stderr)
-    # What a list or a server has put into the words must not reach the terminal as more than words.
-    _say("any2ds: " + "".join(c if c.isprintable() else " " for c in words), sys.stderr)
+    if is_debug and trace:
+        _print(trace, sys.stderr)
+    # A list or a server may have put control characters into the message.
+    _print("any2ds: " + "".join(c if c.isprintable() else " " for c in message), sys.stderr)
     return code
 
 
 def parse(given: Sequence[str], command: Command) -> dict[str, Any]:
-    """The options among the arguments, as text. Raises OptionError for whatever is not an option.
+    """The options among the arguments, as text. Raises OptionError for anything else.
 
-    fire would call the function first and complain about unknown flags afterwards, guess types from the look of a
-    value (`1,2` a tuple, `None` nothing) and take `-` for a separator: here names are checked before, values are
-    joined to them, and stay text for the option's own parser.
+    fire alone would call the function before it rejects unknown flags, guess types (`1,2` a tuple, `None` nothing) and
+    take `-` for a separator. So names are checked and values joined to them first, and stay text for their parsers.
     """
     import fire
     from fire.decorators import SetParseFns
@@ -288,21 +281,21 @@ def parse(given: Sequence[str], command: Command) -> dict[str, Any]:
 
 
 def _joined(given: Sequence[str], command: Command) -> list[str]:
-    """Every option as `--name=value`. Raises OptionError for anything else."""
+    """Every option as `--name=value`. Raises OptionError for arguments that are no options."""
     from any2ds.config import presets
     from any2ds.config.options import check_names, declared, makes_datasets
     from any2ds.core.errors import OptionError
 
     flags = {info.name for info in declared(command.groups) if info.is_flag}
-    foreign = presets.foreign_options() if makes_datasets(command.groups) else {}  # the preset may be in a file
+    foreign = presets.foreign_options() if makes_datasets(command.groups) else {}  # a config file may name the preset
     if foreign:
         flags |= presets.foreign_flags()
     found: list[str] = []
     arguments = list(given)
     while arguments:
         argument = arguments.pop(0)
-        if command.subject and not argument.startswith("--") and not found:
-            argument = f"--{command.subject}={argument}"
+        if command.positional and not argument.startswith("--") and not found:
+            argument = f"--{command.positional}={argument}"
         if not argument.startswith("--") or argument == "--":
             near = [] if found else difflib.get_close_matches(argument, _commands(), n=1)
             hint = f"did you mean {near[0]}?" if near else "options are given as --name=value (quote a glob)"
@@ -324,16 +317,8 @@ def _joined(given: Sequence[str], command: Command) -> list[str]:
     return found
 
 
-def _check(options: dict[str, Any], command: Command) -> bool:
-    """Whether lines of JSON are wanted. Raises OptionError for a value that cannot be, before much is loaded."""
-    from any2ds.config.options import WatchOptions, parse_groups
-
-    groups = parse_groups(options, command.groups)
-    return any(isinstance(group, WatchOptions) and group.log_format == "json" for group in groups)
-
-
 def _preset_in(given: Sequence[str]) -> str | None:
-    """The one that is asked for, if it is one."""
+    """The preset that the arguments name, if it exists."""
     from any2ds.core.plugins import names
 
     found = [
@@ -345,13 +330,13 @@ def _preset_in(given: Sequence[str]) -> str | None:
 
 
 def help_text(name: str = "download", preset: str | None = None) -> str:
-    """With the defaults of a `preset`, and the options that it adds."""
+    """The help for a command, with the defaults of a `preset` and the options that it adds."""
     from any2ds.config import presets
     from any2ds.config.options import declared
 
     commands = _commands()
-    recipe = presets.find(preset)
-    defaults = recipe.defaults if recipe else {}
+    chosen = presets.find(preset)
+    defaults = chosen.defaults if chosen else {}
     lines = [f"any2ds: {commands[name].summary}", "", f"usage: {commands[name].usage}"]
     if name == "download":
         others = [command for other, command in commands.items() if other != name]
@@ -363,9 +348,9 @@ def help_text(name: str = "download", preset: str | None = None) -> str:
             group = info.group
             lines += ["", f"{group}:"]
         lines.append(f"  --{info.name:<25} {info.help} [{defaults.get(info.name, info.shown)}]")
-    if recipe:
+    if chosen:
         lines += ["", f"With --preset={preset}, whose defaults are shown above, also:"]
-        lines += [f"  --{name:<25} {option.help} [{option.shown}]" for name, option in recipe.options.items()]
+        lines += [f"  --{name:<25} {option.help} [{option.shown}]" for name, option in chosen.options.items()]
     lines += [
         "",
         "Also:",
@@ -377,17 +362,16 @@ def help_text(name: str = "download", preset: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def _say(words: str, stream: TextIO) -> int:
-    """Print, if anybody listens, without credentials. 0, so that saying something can be the last thing done."""
+def _print(text: str, stream: TextIO | None = None) -> None:
+    """Print without credentials, to standard output if nothing else is given, even if nobody reads it."""
     from any2ds.core.errors import redacted
 
     with contextlib.suppress(AttributeError, OSError, ValueError):
-        print(redacted(words.rstrip("\n")), file=stream)
-    return 0
+        print(redacted(text.rstrip("\n")), file=stream or sys.stdout)
 
 
 def _log_to_terminal(is_json: bool) -> None:
-    logging.raiseExceptions = False  # a terminal that is gone is no reason to complain to it
+    logging.raiseExceptions = False  # the terminal may be gone
     logging.getLogger("any2ds").addHandler(_json_handler() if is_json else _text_handler())
 
 
@@ -405,7 +389,7 @@ def _text_handler() -> logging.Handler:
     from any2ds.core.terminal.stderr import StderrConsole
 
     class Harmless(logging.Formatter):
-        """Without credentials, and without what a terminal would obey."""
+        """Leaves out credentials and control characters."""
 
         def format(self, record: logging.LogRecord) -> str:
             return harmless(super().format(record))

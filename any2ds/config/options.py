@@ -458,12 +458,6 @@ class ShareOptions:
         None,
         "SLURM_NTASKS, WORLD_SIZE",
     )
-    claim: str | None = option(
-        "store: any number of runs make the dataset together, each taking the next shard that none has taken; who has "
-        "which is kept in the output folder, on a disk or an object store",
-        optional(one_of("store")),
-        None,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ lock-rank-3-of-8         the same for each of several that share the shards
 wandb                    which run of Weights & Biases tells of this dataset; `wandb-rank-3-of-8` of that one
 progress/<time>.log      how runs went, of the reporter jsonl
 tensorboard/             the same for TensorBoard
-claims/00000012.0        which of several runs makes shard 12; the highest number after the dot counts
 work/<run>/              word that the workers of a cluster leave for the run, and the run for them
 metadata/00000.metadata  with a preset: all that any2ds has to say of each row, where 00000.parquet is as the other tool
                          has it
@@ -52,7 +51,6 @@ PROGRESS_FOLDER = f"{STATE_FOLDER}/progress"
 TENSORBOARD_FOLDER = f"{STATE_FOLDER}/tensorboard"
 WATCHING = (WANDB_FILE, PROGRESS_FOLDER, TENSORBOARD_FOLDER)
 WORK_FOLDER = f"{STATE_FOLDER}/work"
-CLAIMS_FOLDER = f"{STATE_FOLDER}/claims"
 METADATA_FOLDER = f"{STATE_FOLDER}/metadata"
 METADATA_END = ".metadata"
 TEMPORARY_FOLDER = f"{STATE_FOLDER}/tmp"

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 
 import pyarrow as pa
@@ -36,7 +36,7 @@ _FAREWELL = 5.0  # seconds that a run which was broken off may take for it on a 
 class Catalogue:
     """A reporter, and a context around a run: inside of the lock, and outside of whatever finishes shards.
 
-    `begun` is to see every job. Nothing is written where no job was begun and all is true. That a file cannot be
+    `begin` is to see every job. Nothing is written where no job was begun and all is true. That a file cannot be
     written is told, and fails nothing.
     """
 
@@ -58,20 +58,20 @@ class Catalogue:
         # There were shards half replaced when it began: they are finished first, and no list from before tells of that.
         self._is_late = True
 
-    def begun(self, jobs: Iterable[ShardJob], finished: Collection[int]) -> Iterator[ShardJob]:
-        """The same jobs, each noted down before anybody has it. `finished` are the shards that are there before: to
-        list a store again at the end takes minutes if they are a million."""
+    def start(self, finished: Collection[int]) -> None:
+        """`finished` are the shards that exist before the run: listing a store again takes minutes for a million."""
         self._before = frozenset(finished)
-        for job in jobs:
-            if not self._has_begun:
-                self._has_begun = True
-                self._begin()
-            with self._lock:
-                self._doubtful.add(job.shard_id)
-                self._touched.add(job.shard_id)
-                if job.redo is not None:
-                    self._remaking.add(job.shard_id)
-            yield job
+
+    def begin(self, job: ShardJob) -> None:
+        """Note a job down, before a worker gets it."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._begin()
+        with self._lock:
+            self._doubtful.add(job.shard_id)
+            self._touched.add(job.shard_id)
+            if job.redo is not None:
+                self._remaking.add(job.shard_id)
 
     def __enter__(self) -> Catalogue:
         with contextlib.suppress(Exception):  # of any file system; whoever needs the folder says so

@@ -1,4 +1,4 @@
-"""Finds what failed in a finished dataset, and makes shard jobs of it; reads how the dataset was made."""
+"""Finds the failed rows of a finished dataset, and makes jobs to fetch them again."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ from any2ds.writers.previous_shard import (
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 8  # shards whose metadata are looked at ahead: each takes a few requests where they are remote
+_AT_ONCE = 8  # shards whose metadata are read ahead: each takes a few requests on a remote store
 
 
-class Failed:
-    """The failed rows of the finished shards of `output` that `codes` mean.
+class FailedRows:
+    """The plan of a retry: the rows of finished shards that failed with one of `codes`.
 
-    `shards` are the finished ones, `unfinished` those of which files are there, or later ones are; `skipped` counts
-    shards that turned out to have no such row.
+    `shards` are the finished shards; `skipped` counts those that turned out to have no such row.
     """
 
     def __init__(
@@ -48,23 +47,35 @@ class Failed:
         hashes: Collection[str] = HASHES,
     ) -> None:
         """`of_transforms` are the columns of the metadata that transforms fill, `hashes` those of computed hashes.
-        Raises OutputError if no shard is finished."""
+
+        Raises OutputError if no shard is finished.
+        """
         self._of_transforms, self._hashes = of_transforms, hashes
         self._output, self._layout, self._codes = output, layout, codes
-        self._is_meant = Meant(codes)
+        self._is_selected = Meant(codes)
         names = output.names()
         self.shards = set(finished_shards(names))
         self.skipped = 0
-        self._looked_at = self._planned = 0  # shards, and rows of them that are to be fetched again
+        self._looked_at = 0  # shards
+        self._planned = 0  # rows of them to fetch again
         if not self.shards:
             raise OutputError(f"{output.url!r} holds no finished shard")
         begun = {int(match[1]) for name in names if (match := re.fullmatch(r"(\d+)(?:\.[a-z]+)?", name))}
-        self.unfinished = (begun | set(range(max(self.shards)))) - self.shards
+        self._unfinished = (begun | set(range(max(self.shards)))) - self.shards
+
+    def warn_of_unfinished(self) -> None:
+        """Log which shards are not finished, but have files, or come before finished ones."""
+        if self._unfinished:
+            log.warning(
+                "%d shards are not finished, the first is %d: the command that began them makes them",
+                len(self._unfinished),
+                min(self._unfinished),
+            )
 
     def jobs(self) -> Iterator[ShardJob]:
-        """One for each shard with such rows, in order, as fast as they are asked for.
+        """A job for each shard with such rows, in order.
 
-        Raises DamagedShard at the end if there are shards whose metadata cannot be read, which are left alone.
+        Raises DamagedShard at the end if the metadata of shards cannot be read; these are left as they are.
         """
         damaged: list[tuple[int, str]] = []
         waiting: deque[tuple[int, Future[tuple[ShardJob, int] | None]]] = deque()
@@ -79,16 +90,17 @@ class Failed:
                 shard_id, future = waiting.popleft()
                 try:
                     found = future.result()
-                except Exception as error:  # it concerns this shard alone, and every file system has its own
+                except Exception as error:  # of any file system; it concerns this shard alone
                     damaged.append((shard_id, words_of(error)))
-                    found = None
-                else:
-                    self.skipped += found is None
+                    self._looked_at += 1
+                    continue
                 self._looked_at += 1
-                if found is not None:
-                    job, rows = found
-                    self._planned += rows
-                    yield job
+                if found is None:
+                    self.skipped += 1
+                    continue
+                job, rows = found
+                self._planned += rows
+                yield job
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
         if damaged:
@@ -96,30 +108,30 @@ class Failed:
             raise DamagedShard(f"{shard_count(len(damaged), 'was', 'were')} left alone, the first ({first}): {why}")
 
     def outlook(self) -> Outlook:
-        """How much there is to do. From any thread."""
+        """How much there is to do. Called from any thread."""
         share = self._looked_at / len(self.shards)
         return Outlook(self._planned if share == 1 else None, self._planned, share)
 
     def _job(self, shard_id: int) -> tuple[ShardJob, int] | None:
-        """With all rows of the shard, and how many of them are to be fetched again; None if there are none.
+        """The job, with all rows of the shard, and how many of them to fetch again; None if there are none.
 
         Raises DamagedShard.
         """
         name = self._layout.metadata_name(shard_id)
         with opened(self._output, *self._layout.metadata_names(shard_id)) as file:
             names = column_names(file.schema_arrow)
-            told = file.read([column for column in ("key", "status", "error_code") if column in names])
-            keys, statuses = told["key"].to_pylist(), told["status"].to_pylist()
-            codes = told["error_code"].to_pylist() if "error_code" in names else [None] * len(statuses)
-            if not any(map(self._is_meant, statuses, codes)):
+            outcomes = file.read([column for column in ("key", "status", "error_code") if column in names])
+            keys, statuses = outcomes["key"].to_pylist(), outcomes["status"].to_pylist()
+            codes = outcomes["error_code"].to_pylist() if "error_code" in names else [None] * len(statuses)
+            if not any(map(self._is_selected, statuses, codes)):
                 return None
             try:
                 count = len({row_key(key or "") for key in keys})
                 rows_of = by_row(places(keys, self._layout, shard_id, count))
             except DamagedShard as error:
                 raise DamagedShard(f"{name}: {error}") from None
-            meant = sum(self._is_meant(*outcome) for outcome in outcomes_of(told, rows_of).values())
-            if not meant:
+            selected = sum(self._is_selected(*outcome) for outcome in outcomes_of(outcomes, rows_of).values())
+            if not selected:
                 return None
             wanted = list_columns(names, self._of_transforms, self._hashes)
             table = without_field_metadata(file.read(wanted).select(wanted))
@@ -127,4 +139,4 @@ class Failed:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as stream:
             stream.write_table(rows)
-        return ShardJob(shard_id, sink.getvalue().to_pybytes(), rows.num_rows, redo=self._codes), meant
+        return ShardJob(shard_id, sink.getvalue().to_pybytes(), rows.num_rows, redo=self._codes), selected

@@ -1,37 +1,33 @@
-"""The report that a run leaves behind in its folder when it ends."""
+"""What a run writes about the dataset as a whole when it ends, the report above all."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
 
 from any2ds.config.options import WatchOptions
 from any2ds.core import layout
 from any2ds.core.errors import IncompleteRun, LockLost, words_of
 from any2ds.core.metrics import Snapshot
 from any2ds.core.types import RunReport, ShardError, ShardReport
-from any2ds.dataset.figures import gather
-from any2ds.dataset.report.report import put, render
-from any2ds.dataset.shard_sample import Survey
+from any2ds.dataset.catalogue import rebuild
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.storage.stores import Stores
 
 log = logging.getLogger(__name__)
 
 _SAMPLES = 64
-_SECONDS_AT_THE_END = 8.0  # of a run, for each of both
-_FAREWELL = 60.0  # seconds after which a page that is still not there is not waited for
-_MOST_SHARDS_AT_THE_END = 2000
+_SECONDS = 8.0  # for reading the figures, and for the samples
+_LONGEST_WAIT = 60.0  # seconds for the report, in all
+_MOST_SHARDS = 2000  # looked at
 
 
-class LastPage:
-    """A reporter, and a context around a run: inside of its lock, and outside of what keeps the folder true.
+class LastReport:
+    """A reporter, and a context around a run: inside its lock, and outside of what keeps the list of shards true.
 
-    When the run has ended, the report is written into its folder, in bounded time. That it cannot be is told, and fails
-    nothing. A run that was stopped, or had nothing to do, leaves a report that there is as it is.
+    When the run has ended, it writes the report, in bounded time. If it cannot, it logs why, and nothing fails. A run
+    that was stopped, or had nothing to do, leaves an existing report as it is.
     """
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
@@ -39,7 +35,7 @@ class LastPage:
         self._total = RunReport()
         self._is_given_up = threading.Event()
 
-    def __enter__(self) -> LastPage:
+    def __enter__(self) -> LastReport:
         return self
 
     def __exit__(
@@ -52,47 +48,54 @@ class LastPage:
         thread = threading.Thread(target=self._make, name="any2ds-report", daemon=True)
         thread.start()
         try:
-            thread.join(_FAREWELL)
+            thread.join(_LONGEST_WAIT)
         finally:
-            self._is_given_up.set()  # whoever interrupts this gives the folder away
+            self._is_given_up.set()  # from here on the folder may belong to another run
         if thread.is_alive():
             log.warning(
-                "%s is not ready after %.0f s, and left out: any2ds report makes it", layout.REPORT_FILE, _FAREWELL
+                "%s is not ready after %.0f s: any2ds report writes it later", layout.REPORT_FILE, _LONGEST_WAIT
             )
 
     def on_start(self, finished_shards: int) -> None:
-        """There is nothing to tell yet."""
+        """Nothing to do."""
 
     def on_progress(self, now: Snapshot) -> None:
-        """The page is about the end."""
+        """Nothing to do."""
 
     def on_shard(self, event: ShardReport | ShardError) -> None:
-        """Its stats are read when all are there."""
+        """Nothing to do: statistics are read at the end."""
 
     def on_stopping(self, open_shards: int, grace: float) -> None:
-        """Who stops a run wants to go."""
+        """Nothing to do."""
 
     def on_finish(self, total: RunReport) -> None:
         self._total = total
 
     def _make(self) -> None:
+        from any2ds.dataset.figures import gather
+        from any2ds.dataset.report.report import put, render
+        from any2ds.dataset.shard_sample import Survey
+
         output, options = self._run.output, self._run.options
         name = layout.report_file(self._run.made is not None and self._run.made.preset is not None)
         try:
             if not self._total.shards and output.exists(name):
                 return
-            survey = Survey.of(output.url, Stores(self._run.storage.storage_options), _MOST_SHARDS_AT_THE_END)
-            figures = gather(survey, _SECONDS_AT_THE_END, _told(options))
-            content = render(survey, figures, _SAMPLES, _SECONDS_AT_THE_END)
+            survey = Survey.of(output.url, Stores(self._run.storage.storage_options), _MOST_SHARDS)
+            given = {name: value for name, value in options.items() if value is not None and name != "output_folder"}
+            content = render(survey, gather(survey, _SECONDS, given), _SAMPLES, _SECONDS)
             if not self._is_given_up.is_set():
                 put(output, content, name)
         except LockLost:
-            log.debug("%s is left to the run that has the folder now", layout.REPORT_FILE)
-        except Exception as error:  # whatever it is, the dataset is made
+            log.debug("%s is left to the run that has taken over the folder", layout.REPORT_FILE)
+        except Exception as error:  # of any kind: the dataset itself is complete
             log.warning("%s cannot be written: %s", layout.REPORT_FILE, words_of(error))
             log.debug("%s", layout.REPORT_FILE, exc_info=True)
 
 
-def _told(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are not told by `.any2ds/run`, or have come to nothing."""
-    return {name: value for name, value in options.items() if value is not None and name != "output_folder"}
+def write_dataset_files(watch: WatchOptions, info: RunInfo) -> None:
+    """Write the list of shards, the files for TFDS and the report."""
+    assert info.made is not None
+    with LastReport(watch, info) as last_report:
+        rebuild(info.output, info.made)
+        last_report.on_finish(RunReport(shards=1))

@@ -230,13 +230,13 @@ class OutputFolder:
         except OSError as error:
             raise OutputError(f"staging folder {str(self.staging_root)!r}: {words_of(error)}") from error
 
-    def names(self, folder: str = "", beginning: str = "") -> list[str]:
+    def names(self, folder: str = "") -> list[str]:
         """What lies directly in it, or in a folder of it; empty if that does not exist.
 
-        Names that do not begin as asked may be among them. Raises OutputError if it cannot be listed.
+        Raises OutputError if it cannot be listed.
         """
         try:
-            return self._store.names(folder, beginning)
+            return self._store.names(folder)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as error:  # every file system has exceptions of its own

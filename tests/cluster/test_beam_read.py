@@ -397,7 +397,7 @@ def test_without_beam_the_extra_is_named() -> None:
 
 def test_any2ds_alone_does_not_import_beam() -> None:
     program = (
-        "import sys, any2ds, any2ds.run.api;"
+        "import sys, any2ds, any2ds.run.download;"
         " print([n for n in sys.modules if 'apache_beam' in n or n == 'any2ds.dataset.beam'])"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"

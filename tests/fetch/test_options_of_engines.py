@@ -10,7 +10,7 @@ import pytest
 
 from any2ds.config.options import FetchOptions
 from any2ds.core.errors import OptionError
-from any2ds.run import api
+from any2ds.run.download import download
 from any2ds.testing.fetching import WebFetcherContract
 
 TESTS = Path(__file__).parent
@@ -76,7 +76,7 @@ def test_an_engine_leaves_out_no_test_of_an_option_that_it_does_not_refuse(engin
 
 def refuses(options: dict[str, Any], out: Path, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        api.download(["http://127.0.0.1:1/"], output_folder=str(out), quiet=True, **options)
+        download(["http://127.0.0.1:1/"], output_folder=str(out), quiet=True, **options)
     assert not out.exists()
 
 

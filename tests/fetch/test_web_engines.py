@@ -17,7 +17,7 @@ from any2ds.config.options import Config
 from any2ds.core.errors import MissingExtra
 from any2ds.core.types import Failure, Payload
 from any2ds.fetch.routes import web_engine
-from any2ds.run import api
+from any2ds.run.download import download
 from any2ds.testing.server import serve
 
 BODY = bytes(range(256)) * 400
@@ -168,7 +168,7 @@ def test_what_is_not_installed_is_told_before_anything_is_made(tmp_path: Path, m
     with pytest.raises(MissingExtra, match=r"any2ds\[requests\]"):
         web_engine("requests")
     with pytest.raises(MissingExtra):
-        api.download(["http://127.0.0.1:1/"], fetcher="requests", output_folder=str(tmp_path / "out"), quiet=True)
+        download(["http://127.0.0.1:1/"], fetcher="requests", output_folder=str(tmp_path / "out"), quiet=True)
     assert not (tmp_path / "out").exists()
 
 

@@ -307,7 +307,7 @@ def test_what_fails_everything_does_not_multiply_the_time(server: Server, store:
 def test_jobs_of_failed_shards_are_kept_up_to_a_bound(
     server: Server, store: type[UnreliableStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("any2ds.run.account._MOST_KEPT", 0)
+    monkeypatch.setattr("any2ds.run.ledger._MOST_KEPT", 0)
     store.refuses["00001.tar"] = 1
     with pytest.raises(IncompleteRun):
         into_store(server, 3)

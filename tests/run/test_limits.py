@@ -68,7 +68,7 @@ class Runs:
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     recorder = Recorder()
-    monkeypatch.setattr("any2ds.run.api.reporters", lambda *_: [recorder])
+    monkeypatch.setattr("any2ds.run.download.reporters", lambda *_: [recorder])
     site = tmp_path / "site"
     site.mkdir()
     for name in ("a.txt", "slow.txt", "flow.txt", "silent.txt"):

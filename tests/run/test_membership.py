@@ -13,7 +13,7 @@ import s3fs
 from any2ds.config.options import ShareOptions
 from any2ds.core.errors import LockLost, OptionError, OutputInUse
 from any2ds.core.layout import member_lock
-from any2ds.run.ranks import Member, from_environment, is_alone, joined, rank_of, whole
+from any2ds.run.ranks import Rank, exclusive, from_environment, is_alone, joined, rank_of
 from any2ds.storage.disk.staging import staging
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import Holder
@@ -27,7 +27,7 @@ ELSEWHERE = Owner("elsewhere", 12, "another kernel", "pid:[1]", "34")
 DEAD = replace(Owner.here(), born="12")
 
 
-def rank(number: int, size: int = 2) -> Member:
+def rank(number: int, size: int = 2) -> Rank:
     member = rank_of(ShareOptions(number, size))
     assert member is not None
     return member
@@ -50,14 +50,14 @@ def out(request: pytest.FixtureRequest, tmp_path: Path, s3_server: None) -> Iter
 
 
 @contextlib.contextmanager
-def at_work(out: OutputFolder, member: Member, intervals: Intervals = QUICK) -> Iterator[RunLock]:
+def at_work(out: OutputFolder, member: Rank, intervals: Intervals = QUICK) -> Iterator[RunLock]:
     with joined(out, member, intervals) as lock:
-        with whole(out, lock, "join", member, intervals):
+        with exclusive(out, lock, "join", member, intervals):
             pass
         yield lock
 
 
-def put(out: OutputFolder, member: Member, owner: Owner, command: str = "") -> None:
+def put(out: OutputFolder, member: Rank, owner: Owner, command: str = "") -> None:
     out.write(member_lock(member.name), record(owner, command or str(member)))
 
 
@@ -78,8 +78,8 @@ def test_each_shard_is_of_one_rank() -> None:
     [
         (ShareOptions(1, None), "rank is given and world_size is not"),
         (ShareOptions(None, 4), "world_size is given and rank is not"),
-        (ShareOptions(4, 4), "rank=4 cannot be: with world_size=4 ranks go from 0 to 3"),
-        (ShareOptions(1, 1), "rank=1 cannot be"),
+        (ShareOptions(4, 4), "invalid rank=4: with world_size=4 ranks go from 0 to 3"),
+        (ShareOptions(1, 1), "invalid rank=1"),
     ],
 )
 def test_half_a_share_is_refused(share: ShareOptions, words: str) -> None:
@@ -160,12 +160,12 @@ def test_who_has_not_joined_is_not_in_the_way_and_is_refused_then(out: OutputFol
         with (
             locked(out, "download", QUICK),
             pytest.raises(OutputInUse, match=r"\(download"),
-            whole(out, lock, "join", rank(0), QUICK),
+            exclusive(out, lock, "join", rank(0), QUICK),
         ):
             raise AssertionError
         with at_work(out, rank(0, 5)):  # another size
             pass
-        with whole(out, lock, "join", rank(0), QUICK):
+        with exclusive(out, lock, "join", rank(0), QUICK):
             pass
     assert out.names() == []
 
@@ -217,17 +217,17 @@ def test_who_joins_waits_for_others_that_do(out: OutputFolder) -> None:
     with joined(out, rank(0), QUICK) as lock, joined(out, rank(1), QUICK) as other:
 
         def join() -> None:
-            with whole(out, other, "join", rank(1), QUICK):
+            with exclusive(out, other, "join", rank(1), QUICK):
                 order.append(1)
 
         thread = threading.Thread(target=join)
-        with whole(out, lock, "join", rank(0), QUICK):
+        with exclusive(out, lock, "join", rank(0), QUICK):
             thread.start()
             assert is_alone(out, rank(0), QUICK)  # the other is none yet
             order.append(0)
         thread.join(100)
         assert order == [0, 1]
-        with whole(out, lock, "finish", rank(0), QUICK):
+        with exclusive(out, lock, "finish", rank(0), QUICK):
             assert not is_alone(out, rank(0), QUICK)
 
 
@@ -235,7 +235,7 @@ def test_who_lost_the_folder_while_joining_is_told(out: OutputFolder) -> None:
     with (
         pytest.raises(LockLost),
         joined(out, rank(0), QUICK) as lock,
-        whole(out, lock, "join", rank(0), QUICK),
+        exclusive(out, lock, "join", rank(0), QUICK),
     ):
         out.fs.pipe_file(f"{out.path}/.any2ds/lock", record(ELSEWHERE, "download"))
     assert out.names_like(".any2ds/lock-rank") == []
@@ -252,7 +252,7 @@ def test_what_a_dead_member_leaves_is_removed_by_the_last_one_and_by_who_has_the
             with locked(out, "finish", QUICK):
                 assert out.names_like(".any2ds/lock-rank") == []
         else:
-            with at_work(out, rank(0)) as lock, whole(out, lock, "finish", rank(0), QUICK):
+            with at_work(out, rank(0)) as lock, exclusive(out, lock, "finish", rank(0), QUICK):
                 pass
         assert out.names() == []
 

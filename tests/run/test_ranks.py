@@ -444,7 +444,7 @@ def test_finish_says_what_is_wrong_and_finishes_what_a_killed_run_left(
     run_file.write_text(json.dumps({name: value for name, value in written.items() if name != "lists"}))
     completion = any2ds.finish("out", report=False)
     assert completion.is_whole
-    assert "of an earlier version does not tell" in str(completion)
+    assert "of an earlier version does not say" in str(completion)
     (tmp_path / "empty").mkdir()
     for folder, words in (("empty", "is empty"), ("absent", "no such folder"), ("urls.txt", "is a file")):
         with pytest.raises(OutputError, match=words):

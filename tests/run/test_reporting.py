@@ -15,9 +15,11 @@ import pytest
 from any2ds.core.metrics import Snapshot
 from any2ds.core.types import RunReport, ShardReport
 from any2ds.run import reporting
+from any2ds.run.ledger import Ledger
 from any2ds.run.loop import run
-from any2ds.run.monitor import Monitor
+from any2ds.run.monitor import Monitor, Outlook
 from any2ds.run.reporting import Aside, Reporters
+from any2ds.storage.lock.run_lock import RunLock
 from any2ds.testing.server import serve
 
 PICTURES = Path(__file__).parents[2] / "examples" / "data" / "images"
@@ -173,6 +175,12 @@ def test_who_interrupts_the_beginning_finds_everything_put_back() -> None:
     class Nobody:
         shards, skipped = (), 0
 
+        def jobs(self) -> Iterator[Any]:
+            yield from ()
+
+        def outlook(self) -> Outlook:
+            return Outlook()
+
         def map(self, worker: Any, jobs: Any) -> Iterator[Any]:
             yield from ()
 
@@ -186,7 +194,7 @@ def test_who_interrupts_the_beginning_finds_everything_put_back() -> None:
     second: Any = Told("on_start", interrupt)
     nobody: Any = Nobody()
     with pytest.raises(KeyboardInterrupt):
-        run(nobody, [], nobody, [first, second], nobody)
+        run(nobody, nobody, [first, second], Ledger(nobody, RunLock(), 0), 10.0)
     assert [method for method, _ in first.told] == ["made", "on_start", "on_finish"]
 
 

@@ -20,9 +20,8 @@ from any2ds import IncompleteRun, download
 from any2ds.config.options import Config
 from any2ds.core.errors import OutputError
 from any2ds.core.types import RunReport, ShardJob
-from any2ds.readers.plan import plan
 from any2ds.readers.sources import Source
-from any2ds.run.resume.resume import prepare
+from any2ds.run.resume.resume import resume
 from any2ds.storage.folders import OutputFolder
 
 Go = Callable[..., RunReport]
@@ -84,12 +83,7 @@ def planned(out: Path, url_list: Any, **options: Any) -> list[ShardJob]:
     """The jobs that a run would be given."""
     config = Config.from_options({"url_list": url_list, "output_folder": out, **OPTIONS, **options})
     with Source(config.input) as source:
-        finished = prepare(OutputFolder(config.output.output_folder), config, source)
-        batches = source.batches(ends=finished.by_file)
-        rows = config.output.number_sample_per_shard
-        first = finished.first_shard
-        jobs = plan(batches, source.schema, rows, finished, first, finished.by_file, finished.check)
-        return list(finished.noted(jobs))
+        return list(resume(config, source, OutputFolder(config.output.output_folder)).jobs())
 
 
 def refused(go: Go, out: Path, url_list: Any, **options: Any) -> str:

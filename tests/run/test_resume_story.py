@@ -17,7 +17,6 @@ from any2ds.core import plugins
 from any2ds.core.layout import Layout, finished_shards
 from any2ds.core.metrics import Snapshot
 from any2ds.core.types import RunReport, ShardError, ShardReport
-from any2ds.run import api
 from any2ds.testing.server import Server, serve
 
 STORED = 5  # of the files on the server; there is one more name, whose rows fail
@@ -73,7 +72,7 @@ class Story:
         before = len(self.server.requests)
         with pytest.MonkeyPatch.context() as patch:
             if stop_after is not None:
-                patch.setattr(api, "reporters", lambda *_: [CtrlC(stop_after)])
+                patch.setattr("any2ds.run.download.reporters", lambda *_: [CtrlC(stop_after)])
             try:
                 download(
                     str(self.folder / "list.txt"),

@@ -363,7 +363,7 @@ def test_on_an_object_store(output_format: str, media: Path, tmp_path: Path, s3_
 KILLED = """
 import os, sys
 import pandas  # as pyarrow does when it is first used, which takes longer than all else
-import any2ds.run.api, any2ds.distributors.inline, any2ds.fetch.engines.curl
+import any2ds.run.retry, any2ds.distributors.inline, any2ds.fetch.engines.curl
 import any2ds.writers.formats.parquet, any2ds.writers.formats.webdataset
 
 def die_at(step, folder):
@@ -381,7 +381,7 @@ for step, folder in enumerate(sys.argv[1:], 1):
     child = os.fork()
     if not child:
         die_at(step, folder)
-        any2ds.run.api.retry(folder, codes="all", distributor="inline", quiet=True)
+        any2ds.run.retry.retry(folder, codes="all", distributor="inline", quiet=True)
         os._exit(0)
     print(os.waitpid(child, 0)[1])
 """

@@ -19,10 +19,3 @@ class TestRanks(SamenessContract):
 
     def commands(self) -> list[list[str]]:
         return [[f"--rank={rank}"] for rank in range(3)]
-
-
-class TestClaims(SamenessContract):
-    options = ("--processes_count=1", "--claim=store")
-
-    def commands(self) -> list[list[str]]:
-        return [[], [], []]

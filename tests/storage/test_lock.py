@@ -23,9 +23,11 @@ from any2ds import download
 from any2ds.config.options import Config
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, OutputInUse
-from any2ds.core.types import Event, ShardError
+from any2ds.core.types import Event, ShardError, ShardJob
 from any2ds.readers.plan import plan
-from any2ds.run.fenced import FencedDistributor
+from any2ds.run.ledger import Ledger
+from any2ds.run.loop import run
+from any2ds.run.monitor import Outlook
 from any2ds.storage.disk.staging import staging
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import Holder
@@ -353,6 +355,18 @@ def test_a_run_that_lost_the_folder_ends_and_leaves_it_to_the_other(out: OutputF
                 time.sleep(0.01)
                 yield ShardError(0, "")
 
+        def stop(self, grace: float) -> None:
+            """Nobody asks for it."""
+
+    class NoJobs:
+        shards, skipped = (), 0
+
+        def jobs(self) -> Iterator[ShardJob]:
+            yield from ()
+
+        def outlook(self) -> Outlook:
+            return Outlook()
+
     with locked(out, "download", QUICK) as lock:
         guard = Guard(out, lock.holds)
         guard()
@@ -362,7 +376,7 @@ def test_a_run_that_lost_the_folder_ends_and_leaves_it_to_the_other(out: OutputF
         with pytest.raises(LockLost, match="taken over by another run"):
             out.write(".any2ds/run", b"{}")
         with pytest.raises(LockLost, match="process 12 on elsewhere"):
-            list(FencedDistributor(Endless(), lock).map(None, iter(())))  # type: ignore[arg-type]
+            run(Any, Endless(), [], Ledger(NoJobs(), lock, 0), 10.0)  # type: ignore[arg-type]
     assert Holder.parse(path.read_bytes()).owner == ELSEWHERE  # type: ignore[union-attr]
     path.unlink()
     with pytest.raises(LockLost, match=r".any2ds/lock was removed"):

@@ -21,7 +21,7 @@ from pathlib import Path
 from any2ds.testing.processes import LONG
 
 _IMPORTED = (
-    "any2ds.run.api",
+    "any2ds.run.download",
     "any2ds.cli",
     "any2ds.worker.worker",
     "any2ds.fetch.engines.curl",

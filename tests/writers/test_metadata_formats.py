@@ -15,7 +15,7 @@ import pytest
 from any2ds import download, retry
 from any2ds.core.errors import OptionError
 from any2ds.dataset.verify.verify import verify
-from any2ds.run.api import download as run
+from any2ds.run.download import download as run
 from any2ds.testing.server import serve
 
 

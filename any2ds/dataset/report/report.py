@@ -25,6 +25,7 @@ from any2ds.dataset.loaders import Loadable, Snippet, snippets
 from any2ds.dataset.shard_sample import Survey
 from any2ds.dataset.thumbnails import thumbnails
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.report_file import is_foreign_report
 from any2ds.storage.stores import Stores
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ def _loading(survey: Survey) -> Sequence[Snippet]:
 def put(folder: OutputFolder, content: str, name: str = layout.REPORT_FILE) -> None:
     """Into the folder, but not over somebody's own file. Raises OutputError."""
     try:
-        if name == layout.REPORT_FILE and is_somebody_elses(folder):
+        if name == layout.REPORT_FILE and is_foreign_report(folder):
             raise OutputError(f"{name} in {folder.url!r} is not of any2ds: --output=FILE writes to another place")
         folder.write(name, content.encode())
     except (OutputError, LockLost):
@@ -128,12 +129,3 @@ def _open(content: str, place: str | None, folder: OutputFolder) -> None:
         path = Path(name)
     if not webbrowser.open(path.resolve().as_uri()):
         log.warning("no browser could be started: the report is %s", redacted(str(path)))
-
-
-def is_somebody_elses(output: OutputFolder) -> bool:
-    """Whether there is a page called as our report that is none. Raises whatever the file system raises."""
-    try:
-        with output.open(layout.REPORT_FILE) as page:
-            return layout.REPORT_MARK not in page.read(4096)
-    except FileNotFoundError:
-        return False

@@ -1,4 +1,4 @@
-"""Compares a url list with the finished shards of a dataset, and says in words where they differ."""
+"""Compares a URL list with the finished shards of a dataset, and says where they differ."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from any2ds.core.errors import DamagedShard, printable, words_of
 from any2ds.core.layout import Layout
+from any2ds.core.manifest import Segment
 from any2ds.core.metadata import without_credentials
 from any2ds.core.types import row_key
 from any2ds.readers.plan import Cut, State
@@ -24,12 +25,12 @@ _AHEAD = 16  # shards whose metadata is read at once, where there is no fingerpr
 
 
 class Difference(Exception):
-    """The list is not the one that the shards were made from; in words."""
+    """The list is not the one that the shards were made from; the message says where."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the stats of a finished shard say."""
+    """The statistics of a finished shard."""
 
     count: int  # rows
     urls_sha256: str  # fingerprint of its rows, empty if there is none
@@ -37,7 +38,7 @@ class Known:
 
     @classmethod
     def parse(cls, content: bytes | None) -> Known | None:
-        """None for what cannot be read as the stats of a shard."""
+        """None if `content` is not the statistics of a shard."""
         try:
             stats = orjson.loads(content or b"")
             count = stats["count"]
@@ -53,16 +54,31 @@ class Known:
 
 
 def read_known(output: OutputFolder, layout: Layout, shards: Iterable[int]) -> dict[int, Known | None]:
-    """Shard -> what its stats say; None if they cannot be read."""
+    """Shard -> its statistics; None if they cannot be read."""
     names = {layout.stats_name(shard_id): shard_id for shard_id in sorted(shards)}
     return {names[name]: Known.parse(content) for name, content in output.read_many(list(names))}
 
 
-class Comparison:
-    """Tells, shard by shard in the order of the list, whether it is still what finished shards were made from.
+def incomplete(output: OutputFolder, layout: Layout, expected: Mapping[int, int | None]) -> set[int]:
+    """The finished shards that have fewer rows than `expected` (None: any number will do), or unreadable statistics."""
+    known = read_known(output, layout, expected)
+    return {shard_id for shard_id, found in known.items() if found is None or found.count < (expected[shard_id] or 0)}
 
-    Shards with a fingerprint are compared by it, exactly. Others (of img2dataset) by the URLs in their metadata, where
-    rows that are not in it count as equal, and user names and passwords are not looked at.
+
+def check_growth(segment: Segment, rows: int) -> None:
+    """Raises Difference if a list that another one follows has got further rows: there is no place for them."""
+    if segment.rows is not None and rows > segment.rows:
+        raise Difference(
+            f"it had {segment.rows:,} rows and has more now, which would have to come where another list goes on; put "
+            "them into a list of their own"
+        )
+
+
+class Comparison:
+    """Compares the list with the finished shards, shard by shard in the order of the list.
+
+    Shards with a fingerprint are compared by it, exactly; others (of img2dataset) by the URLs in their metadata, where
+    rows that it lacks count as equal, and user names and passwords are ignored.
     """
 
     def __init__(self, output: OutputFolder, layout: Layout, known: Mapping[int, Known]) -> None:
@@ -81,7 +97,7 @@ class Comparison:
         return state
 
     def ended(self, next_shard: int, rows: int) -> None:
-        """To be called when the list has `rows` rows and so no shard `next_shard`. Raises Difference."""
+        """The list ends after `rows` rows, before shard `next_shard`. Raises Difference if finished shards follow."""
         if self.last >= next_shard:
             name = self._layout.shard_name(self.last)
             raise Difference(f"the list ends with row {rows:,}, and shard {name} was made from rows behind it")
@@ -94,12 +110,12 @@ class Comparison:
         if known.count < cut.rows and known.urls_sha256 == cut.fingerprint(known.count):
             return "short"
         try:
-            words = self._first_difference(cut, known, stored_urls(self._output, self._layout, cut.shard_id))
+            text = self._first_difference(cut, known, _stored_urls(self._output, self._layout, cut.shard_id))
         except DamagedShard:
-            words = ""
+            text = ""
         first, last = cut.start + 1, cut.start + max(known.count, cut.rows)
         raise Difference(
-            words
+            text
             or f"shard {self._layout.shard_name(cut.shard_id)} (rows {first:,} to {last:,} of the list) was made from "
             "other URLs"
         )
@@ -109,8 +125,8 @@ class Comparison:
             stored = self._read_ahead(cut.shard_id)
         except DamagedShard as error:
             raise Difference(str(error)) from error
-        if words := self._first_difference(cut, known, stored):
-            raise Difference(words)
+        if text := self._first_difference(cut, known, stored):
+            raise Difference(text)
         if known.count == cut.rows:
             return "done"
         if known.maker != ANY2DS:
@@ -125,7 +141,7 @@ class Comparison:
         name = self._layout.shard_name(cut.shard_id)
         for position, now in enumerate(cut.urls()[: known.count]):
             before = stored.get(position, now) or ""
-            # As metadata has it; that of others has URLs as they are.
+            # Metadata of any2ds has no credentials, that of other tools has.
             if without_credentials(before) != without_credentials(now or ""):
                 number = cut.start + position + 1
                 return f"row {number:,} of the list (shard {name}) was {_shown(before)}, and is now {_shown(now)}"
@@ -138,11 +154,11 @@ class Comparison:
         self._pool = self._pool or ThreadPoolExecutor(_AHEAD, thread_name_prefix="any2ds-compare")
         while self._unmarked and len(self._reading) < _AHEAD:
             ahead = self._unmarked.popleft()
-            self._reading[ahead] = self._pool.submit(stored_urls, self._output, self._layout, ahead)
+            self._reading[ahead] = self._pool.submit(_stored_urls, self._output, self._layout, ahead)
         return self._reading.pop(shard_id).result()
 
 
-def stored_urls(output: OutputFolder, layout: Layout, shard_id: int) -> dict[int, str | None]:
+def _stored_urls(output: OutputFolder, layout: Layout, shard_id: int) -> dict[int, str | None]:
     """Position -> URL, as the metadata of a finished shard has it. Raises DamagedShard."""
     name = layout.metadata_name(shard_id)
     try:

@@ -1,8 +1,8 @@
-"""Recognises folders that img2dataset or any2dataset have left half finished, and how they were made.
+"""Recognises folders that img2dataset or any2dataset left incomplete, and how they were made.
 
-Both mark a finished shard by `NNNNN_stats.json`, as any2ds does, and keep no record of their options: what these were
-is told from the files. Rows per shard show in full shards and in the width of keys, `10^N * shard + position` with
-N = ceil(log10(rows per shard)), the format in the names of the data.
+Both mark a finished shard by `NNNNN_stats.json`, as any2ds does, but do not record their options. The files show these:
+full shards and the width of keys (`10^N * shard + position` with N = ceil(log10(rows per shard))) show the rows per
+shard, the names of the data show the format.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _FORMATS = {".tar": "webdataset", ".tfrecord": "tfrecord"}
 
 
 def makers(known: Mapping[int, Known | None]) -> str:
-    """Whoever made these shards, in words; empty if nobody is recognised."""
+    """The tools that made these shards, as text; empty if none is recognised."""
     return " and ".join(sorted({found.maker for found in known.values() if found is not None}))
 
 
-def refuse_misfits(
+def check_options(
     output: OutputFolder,
     names: Sequence[str],
     options: OutputOptions,
     media: MediaOptions,
     known: Mapping[int, Known | None],
 ) -> None:
-    """Raises OutputError, with what to give instead, unless a folder of others can be completed with `options`."""
+    """Raises OutputError, with the options to use instead, if `options` cannot complete the folder of another tool."""
     who = makers(known)
     if not who or ANY2DS in who:
         lack = f"its {layout.RUN_FILE} is missing" if who else "they were made neither by any2ds nor by img2dataset"
@@ -58,7 +58,7 @@ def refuse_misfits(
     if most > options.number_sample_per_shard:
         wrong.append(f"its shards have {most:,} rows: --number_sample_per_shard={most}")
     changing = media.changing()
-    if "any2dataset" in who and changing:  # it stores files as they arrive, whatever it was given
+    if "any2dataset" in who and changing:  # it stores files as they arrive, whatever its options
         preset = f" (--preset={options.preset})" if options.preset else ""
         wrong.append(f"its files are stored as they arrived: leave out {', '.join(changing)}{preset}")
     if options.dedupe == "run":
@@ -68,7 +68,7 @@ def refuse_misfits(
 
 
 def hint(options: OutputOptions, known: Mapping[int, Known | None]) -> str:
-    """What may be wrong if no list fits, because fewer rows than given in a shard may be all that the list had."""
+    """An option that may be wrong if no list fits: a list may have had fewer rows than a full shard."""
     most = max((found.count for found in known.values() if found is not None), default=0)
     if most == options.number_sample_per_shard:
         return ""
@@ -91,8 +91,8 @@ def _format(output: OutputFolder, names: Sequence[str], names_of: Layout, known:
     tables = [names_of.metadata_name(shard_id) for shard_id in shards if names_of.metadata_name(shard_id) in there]
     if not tables:
         return "dummy"
-    # Their parquet has the files in a column named by their extension. A store without folders shows none of files that
-    # all failed.
+    # Their parquet has the files in a column named by their extension. A store without folders shows no folder if all
+    # files failed.
     try:
         with output.open(tables[0]) as file:
             schema = pq.read_schema(file)

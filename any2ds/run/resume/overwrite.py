@@ -10,19 +10,19 @@ from any2ds.core.errors import OutputError, printable, shard_count, words_of
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
 from any2ds.dataset import tfds
-from any2ds.dataset.report.report import is_somebody_elses
 from any2ds.run.resume.compare import ANY2DS, read_known
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.report_file import is_foreign_report
 
 _SHOWN = 3
 
 
 def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], lists: Iterable[str]) -> None:
-    """Remove what `manifest` says of the files `names` of `output` that they are shards: by their exact names.
+    """Remove those of the files `names` in `output` that are shards by `manifest`: by their exact names.
 
-    Stats go first, so that no shard is marked as finished without its data, and `.any2ds/run` goes last: a run that
-    dies in between is done again. `lists` are the files that are about to be read. Raises OutputError, before anything
-    is removed, if there is something in it that any2ds did not write.
+    Statistics go first, so that no shard counts as finished without its data, and `.any2ds/run` goes last, so that a
+    run killed in between can be repeated. `lists` are the files about to be read. Raises OutputError, before anything
+    is removed, if the folder holds something that any2ds did not write.
     """
     try:
         options = manifest.options
@@ -32,20 +32,20 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
         ends = {".parquet", *writer.sidecars, *(f".{name}" for name in options.get("metadata_format") or ())}
     except (KeyError, ValueError, TypeError) as error:
         raise OutputError(f"{output.url!r}: its {layout.RUN_FILE} cannot be read, so it is not touched") from error
-    stats, files, folders = _own(names, names_of, extension, ends)
+    stats, files, folders = _files_of_shards(names, names_of, extension, ends)
     if strays := sorted(name for name in names if layout.finished_shards([name]) and name not in stats):
         raise OutputError(
             f"{output.url!r} holds {printable(strays[0])}, which any2ds did not write: nothing was removed; "
             "move that away"
         )
-    _refuse_others(output, names_of, layout.finished_shards(stats))
+    _check_makers(output, names_of, layout.finished_shards(stats))
     members = {folder: output.members(folder) for folder in folders if output.is_folder(folder)}
     for folder, found in members.items():
-        _refuse_strangers(output, folder, found, names_of)
-    _refuse_lists(output, {*files, *members}, lists)
+        _check_folder(output, folder, found, names_of)
+    _check_lists(output, {*files, *members}, lists)
     try:
         of_all = {*layout.FOLDER_FILES, *tfds.names_of(options)}.intersection(names)
-        if layout.REPORT_FILE in of_all and is_somebody_elses(output):
+        if layout.REPORT_FILE in of_all and is_foreign_report(output):
             of_all.remove(layout.REPORT_FILE)
         output.remove_many(sorted(of_all))
         output.remove_many(stats)
@@ -61,10 +61,10 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
         raise OutputError(f"{output.url!r} cannot be overwritten: {words_of(error)}") from error
 
 
-def _own(
+def _files_of_shards(
     names: Iterable[str], names_of: Layout, extension: str | None, ends: Collection[str]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Of `names` the stats of shards, their data and metadata, which have `ends`, and what are folders of theirs."""
+    """Among `names`, the statistics of shards, their data and metadata (ending in `ends`), and their folders."""
     stats, files, folders = [], [], []
     for name in sorted(names):
         match = re.fullmatch(r"(\d+)(.*)", name, re.ASCII | re.DOTALL)
@@ -79,7 +79,7 @@ def _own(
     return stats, files, folders
 
 
-def _refuse_others(output: OutputFolder, names_of: Layout, shards: Iterable[int]) -> None:
+def _check_makers(output: OutputFolder, names_of: Layout, shards: Iterable[int]) -> None:
     known = read_known(output, names_of, shards)
     others = [found.maker for found in known.values() if found is not None and found.maker != ANY2DS]
     if others:
@@ -89,19 +89,19 @@ def _refuse_others(output: OutputFolder, names_of: Layout, shards: Iterable[int]
         )
 
 
-def _refuse_strangers(output: OutputFolder, folder: str, members: Iterable[str], names_of: Layout) -> None:
+def _check_folder(output: OutputFolder, folder: str, members: Iterable[str], names_of: Layout) -> None:
     own = re.compile(rf"{re.escape(folder)}\d{{{names_of.position_digits}}}\.[^/]+", re.ASCII)
-    strangers = [name for name in members if not own.fullmatch(name)]
-    if strangers:
-        shown = ", ".join(printable(name[:80]) for name in strangers[:_SHOWN])
-        more = f" and {len(strangers) - _SHOWN:,} more" if len(strangers) > _SHOWN else ""
+    foreign = [name for name in members if not own.fullmatch(name)]
+    if foreign:
+        shown = ", ".join(printable(name[:80]) for name in foreign[:_SHOWN])
+        more = f" and {len(foreign) - _SHOWN:,} more" if len(foreign) > _SHOWN else ""
         raise OutputError(
             f"{output.url!r}: its folder {folder} holds what any2ds did not write ({shown}{more}): nothing was "
             "removed; move that away, or choose another output_folder"
         )
 
 
-def _refuse_lists(output: OutputFolder, going: set[str], lists: Iterable[str]) -> None:
+def _check_lists(output: OutputFolder, going: set[str], lists: Iterable[str]) -> None:
     root = output.path if output.is_local else str(output.fs.unstrip_protocol(output.path))
     for name in lists:
         inside = name.removeprefix(f"{root.rstrip('/')}/")

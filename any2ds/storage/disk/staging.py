@@ -101,27 +101,11 @@ def sweep(
     with contextlib.suppress(OSError):  # not there, or another run is sweeping too
         names = {path.name.removesuffix(_LOCK) for path in root.iterdir()}
         for name in sorted(names):
-            tenant = _evict(root / name, output, is_meant, fence)
+            tenant = _remove_if_gone(root / name, output, is_meant, fence)
             if tenant is not None and tenant.is_for(output, is_meant):
                 alive.append(tenant.owner)
         _remove_if_empty(root)
     return alive
-
-
-def evict(root: Path, output: str, member: str) -> None:
-    """Remove what the processes of a member have in staging for `output`, "" for any, whoever of them lives.
-
-    What they are just about to publish is not found any more.
-    """
-    with contextlib.suppress(OSError):  # not there, or another run is sweeping too
-        for name in sorted({path.name.removesuffix(_LOCK) for path in root.iterdir()}):
-            path = _lock_path(root / name)
-            tenant = Tenant.parse(name, path.read_bytes() if path.exists() else b"")
-            if tenant is None or tenant.member != member or (output and tenant.serves != fingerprint(output)):
-                continue
-            _remove_folder(root / name)
-            path.unlink(missing_ok=True)  # so that nobody waits for its end
-        _remove_if_empty(root)
 
 
 def staged(root: Path) -> tuple[list[str], list[str]]:
@@ -191,7 +175,7 @@ def _lock_path(folder: Path) -> Path:
     return folder.with_name(folder.name + _LOCK)
 
 
-def _evict(folder: Path, output: str, is_meant: Callable[[str], bool], fence: bool) -> Tenant | None:
+def _remove_if_gone(folder: Path, output: str, is_meant: Callable[[str], bool], fence: bool) -> Tenant | None:
     """Remove a staging folder with its lock file; who has it, if somebody does."""
     path = _lock_path(folder)
     try:

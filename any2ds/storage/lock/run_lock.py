@@ -25,7 +25,7 @@ from pathlib import Path
 
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, OutputInUse, UsageError, words_of
-from any2ds.storage.disk.staging import evict, fingerprint, is_staging_name, sweep
+from any2ds.storage.disk.staging import fingerprint, is_staging_name, sweep
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.file_lock import FileLock, NoLocks
 from any2ds.storage.lock.lock_file import Hold, Holder, LockFile
@@ -316,25 +316,6 @@ def _lives(output: OutputFolder, file: LockFile, holder: Holder | None) -> bool 
     return {"alive": True, "gone": False}.get(state)
 
 
-def is_dead(output: OutputFolder, member: str, content: bytes) -> bool:
-    """Whether it is known from here that the member whose lock file has this content is no more."""
-    return _lives(output, LockFile(output, layout.member_lock(member)), Holder.parse(content)) is False
-
-
-def fence_off(output: OutputFolder, member: str) -> None:
-    """See to it that a member publishes nothing any more, be it alive: at once where it has its staging on this disk,
-    elsewhere once its workers look again, within `Intervals.settle`. Nobody may come to have its name again."""
-    file = LockFile(output, layout.member_lock(member))
-    file.remove()
-    roots = {output.staging_root: output.identity}
-    if output.is_local:
-        roots[Path(output.path) / layout.TEMPORARY_FOLDER] = ""
-        with contextlib.suppress(OSError):  # of Windows, if it is alive
-            (Path(output.path) / layout.kernel_lock(file.name)).unlink(missing_ok=True)
-    for root, only in roots.items():
-        evict(root, only, member)
-
-
 class _Claim:
     """The way to a lock file of one's own."""
 
@@ -531,9 +512,8 @@ def _remove_probes(output: OutputFolder) -> None:
 def _remove_leftovers(output: OutputFolder) -> None:
     """What dead runs have left in the folder itself, and nothing that only looks like it."""
     _remove_probes(output)
-    for folder in (layout.WORK_FOLDER, layout.CLAIMS_FOLDER):
-        if output.names(folder):
-            output.remove_tree(folder)
+    if output.names(layout.WORK_FOLDER):
+        output.remove_tree(layout.WORK_FOLDER)
     if output.is_local or is_object_store(output.fs):
         return  # the former has its staging there, which was swept; nothing has a temporary name in the latter
     names = output.names(layout.TEMPORARY_FOLDER)

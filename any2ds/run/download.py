@@ -1,0 +1,183 @@
+"""`download()`: from a URL list to a dataset."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, replace
+from typing import Any
+
+from any2ds.config import presets
+from any2ds.config.options import GROUPS, Config
+from any2ds.config.signature import document
+from any2ds.core import plugins
+from any2ds.core.bodies.stored import METADATA, taken_extensions
+from any2ds.core.errors import IncompleteRun, OptionError, shard_count
+from any2ds.core.types import RunReport, ShardJob
+from any2ds.dataset.catalogue import Catalogue, is_closed, reopen
+from any2ds.distributors._contract import Distributor
+from any2ds.readers.sources import Source
+from any2ds.run.last_report import LastReport, write_dataset_files
+from any2ds.run.ledger import Ledger
+from any2ds.run.loop import run
+from any2ds.run.ranks import Rank, exclusive, joined, rank_of
+from any2ds.run.reporters._contract import Reporter, RunInfo
+from any2ds.run.reporting import reporters
+from any2ds.run.resume.plan import ShardPlan
+from any2ds.run.resume.resume import resume
+from any2ds.run.session import check_parts, check_private, check_user_steps, distributing, run_info
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.lock.run_lock import Guard, RunLock, locked
+from any2ds.storage.swap import finish_swaps, no_swap_left
+from any2ds.transforms.chain import Pipeline
+from any2ds.transforms.steps.user import check_travels
+from any2ds.worker.worker import ShardWorker
+
+log = logging.getLogger(__name__)
+
+
+def download(url_list: Any = None, output_folder: Any = MISSING, **options: Any) -> RunReport:
+    """Fetch every row of `url_list` and pack the files into shards in `output_folder`.
+
+    `url_list` is
+        a Path or one text: files, which are a path, a folder, a glob, or the URL of a list
+        a list of texts: URLs, one row each; None, NaN and what is no URL are rows that fail
+        … which all exist here or end as lists do (.txt, .csv.gz …), none of them http(s): files
+        a list with a Path in it, or any list with input_format: files
+        a Series, or an Arrow or NumPy array of texts: URLs, as above
+        an Arrow table or stream, a DataFrame, a list of dicts: rows
+    """
+    given = options if url_list is None else {"url_list": url_list, **options}
+    config = Config.from_options(given if output_folder is MISSING else {"output_folder": output_folder, **given})
+    rank = rank_of(config.share)
+    with _opened(config) as (source, output), distributing(config.run) as distributor:
+        info = run_info("download", output, config.to_options(), config.storage, config.output)
+        job = _Download(config, source, output, distributor, replace(info, member=rank.name if rank else ""))
+        check_private(output, config.run)
+        return job.make_all() if rank is None else job.make_share(rank)
+
+
+@dataclass(frozen=True, slots=True)
+class _Download:
+    """A URL list, the folder for its dataset, and who makes the shards."""
+
+    config: Config
+    source: Source
+    output: OutputFolder
+    distributor: Distributor
+    info: RunInfo
+
+    def make_all(self) -> RunReport:
+        """Make all shards."""
+        output = self.output
+        with (
+            locked(output, "download") as lock,
+            LastReport(self.config.watch, self.info) as last_report,
+            Catalogue(output, self.config.output) as catalogue,
+            no_swap_left(output),
+        ):
+            plan = resume(self.config, self.source, output)
+            catalogue.start(plan.finished)
+            return self.make(plan, lock, [catalogue, last_report], catalogue.begin)
+
+    def make_share(self, rank: Rank) -> RunReport:
+        """Make the shards of `rank`; the last rank to end writes the files about the dataset as a whole."""
+        output, made = self.output, self.config.output
+        with joined(output, rank) as lock:
+            with exclusive(output, lock, "join", rank):
+                finish_swaps(output, rank.makes)
+                plan = resume(self.config, self.source, output)
+                reopen(output, made)
+            output.guard = Guard(output, lock.holds)
+            try:
+                with no_swap_left(output, rank.makes):
+                    report = self.make(plan, lock)
+            except IncompleteRun:
+                _record(plan, lock, rank)
+                raise
+            _record(plan, lock, rank)
+            if missing := plan.missing():
+                log.info("%s left to other ranks, which finish the dataset", shard_count(len(missing), "is", "are"))
+                return report
+            with exclusive(output, lock, "finish", rank):
+                if is_closed(output, made):
+                    log.info("another rank has finished the dataset")
+                else:
+                    write_dataset_files(self.config.watch, self.info)
+                    log.info("the dataset is finished: all of its shards exist")
+            return report
+
+    def make(
+        self,
+        plan: ShardPlan,
+        lock: RunLock,
+        more: Sequence[Reporter] = (),
+        before_job: Callable[[ShardJob], None] | None = None,
+    ) -> RunReport:
+        """Make the shards of `plan`; `more` are reporters besides those that the options ask for."""
+        config = self.config
+        worker = ShardWorker(
+            config.output,
+            config.fetch,
+            holds=lock.holds,
+            storage=config.storage,
+            media=config.media,
+            limits=config.run.transform_limits,
+        )
+        info = replace(self.info, finished=plan.finished, missing=plan.missing)
+        watching = [*reporters(config.watch, info, config.run.quiet), *more]
+        ledger = Ledger(plan, lock, config.run.max_shard_retry, before_job)
+        return run(worker, self.distributor, watching, ledger, config.run.grace)
+
+
+def _record(plan: ShardPlan, lock: RunLock, rank: Rank) -> None:
+    """Record for the other ranks where the list ends."""
+    if not plan.is_recorded:
+        with exclusive(plan.output, lock, "finish", rank):
+            plan.record()
+
+
+@contextmanager
+def _opened(config: Config) -> Iterator[tuple[Source, OutputFolder]]:
+    """The URL list and the output folder, after all that can be checked before anything is created."""
+    writer = plugins.load("writers", config.output.output_format)
+    check_parts(config.fetch, config.run, config.watch)
+    pipeline = Pipeline(config.media, presets.set_by(config.output.preset))
+    _check_file_ext(config, writer.has_members, pipeline)
+    if config.run.distributor != "inline":
+        check_travels(config.files.transform or ())
+    output = OutputFolder.at(config.output.output_folder, config.storage)
+    source = Source.of(config)
+    for hint in source.hints:
+        log.warning(hint)
+    try:
+        data_column = config.output.data_column if config.output.output_format == "parquet" else None
+        pipeline.refuse_clashes(source.schema.names, writer.has_members, data_column)
+        check_user_steps(config.media, config.run)
+        yield source, output
+    finally:
+        with contextlib.suppress(ValueError):  # a thread that ends with us is reading from it
+            source.close()
+
+
+def _check_file_ext(config: Config, has_members: bool, pipeline: Pipeline) -> None:
+    """Raises OptionError if all files are to have an extension that other members of a sample have."""
+    ext, has_captions = config.output.file_ext, config.input.caption_col is not None
+    if ext.lower() not in taken_extensions(has_members, has_captions, pipeline.further):
+        return
+    whose = "metadata" if ext.lower() == METADATA else "caption" if has_captions else "text that a step adds"
+    raise OptionError(
+        f"file_ext={ext}: with output_format={config.output.output_format} .{ext.lower()} is the extension of the"
+        f" {whose}: choose another one"
+    )
+
+
+document(
+    download,
+    GROUPS,
+    RunReport,
+    "Returns the figures of the run. Raises UsageError if it cannot start (nothing was created), and",
+    "IncompleteRun, with the figures, if shards could not be written or the list broke off.",
+)

@@ -1,0 +1,111 @@
+"""`finish()`: the files about a dataset as a whole, after several runs made it; and which shards are missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from any2ds.config.options import FinishOptions, StorageOptions, flat, parse_groups
+from any2ds.config.signature import document
+from any2ds.config.watch import WatchOptions
+from any2ds.core import layout
+from any2ds.core.errors import OutputError, shard_count
+from any2ds.core.layout import Layout
+from any2ds.core.manifest import Manifest
+from any2ds.dataset.dataset import RunFile
+from any2ds.dataset.run_file import options_of
+from any2ds.run.last_report import write_dataset_files
+from any2ds.run.resume.compare import incomplete
+from any2ds.run.session import run_info
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.lock.run_lock import locked
+from any2ds.storage.swap import no_swap_left
+
+_MOST_NAMED = 10
+
+
+def finish(output_folder: Any = None, **options: Any) -> Completion:
+    """Write the files about a dataset as a whole, which the last of several runs writes if all of them end."""
+    given = options if output_folder is None else {"output_folder": output_folder, **options}
+    (asked,) = parse_groups(given, [FinishOptions])
+    storage = StorageOptions(storage_options=asked.storage_options)
+    output = OutputFolder.at(asked.output_folder, storage)
+    made, _ = options_of(output)
+    info = run_info("finish", output, flat([asked]), storage, made)
+    with locked(output, "finish"), no_swap_left(output):
+        write_dataset_files(WatchOptions(report=asked.report), info)
+        return Completion.of(output)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """How complete a dataset is."""
+
+    finished: int  # shards
+    missing: tuple[int, ...] = ()  # numbers of the others, as far as their count is known
+    # Whether a run has read each list to its end, so that nothing else is missing; None where an earlier version made
+    # the dataset, which did not record that.
+    is_known: bool | None = True
+
+    @classmethod
+    def of(cls, output: OutputFolder) -> Completion:
+        """Raises OutputError if its `.any2ds/run` cannot be read."""
+        present = layout.finished_shards(output.names())
+        content = output.read(layout.RUN_FILE) or b""
+        short = set[int]()
+        try:
+            manifest = Manifest.parse(content)
+        except ValueError:
+            _check_earlier_version(output, content)
+            last, is_known = 0, None
+        else:
+            last = max(segment.end or 0 for segment in manifest.lists)
+            is_known = all(segment.end is not None for segment in manifest.lists)
+            short = _incomplete(output, manifest, present)
+        last = max([last, *(shard_id + 1 for shard_id in present)])
+        missing = tuple(shard_id for shard_id in range(last) if shard_id not in present or shard_id in short)
+        return cls(len(present - short), missing, is_known)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no shard is known to be missing."""
+        return self.is_known is not False and not self.missing
+
+    def __str__(self) -> str:
+        text = shard_count(self.finished, "is finished", "are finished")
+        if self.missing:
+            named = ", ".join(map(str, self.missing[:_MOST_NAMED])) + (" …" if len(self.missing) > _MOST_NAMED else "")
+            text += f", {len(self.missing):,} missing ({named}): the command that began them makes them"
+        if self.is_known is False:
+            text += ", and no run has come to the end of the url list yet"
+        if self.is_known is None:
+            text += f"; the {layout.RUN_FILE} of an earlier version does not say how many there should be"
+        return text
+
+
+def _check_earlier_version(output: OutputFolder, content: bytes) -> None:
+    """Raises OutputError if no version wrote that."""
+    try:
+        RunFile.parse(content)
+    except ValueError as error:
+        raise OutputError(f"{output.url!r}: its {layout.RUN_FILE} cannot be read: {error}") from error
+
+
+def _incomplete(output: OutputFolder, manifest: Manifest, present: frozenset[int]) -> set[int]:
+    """The finished shards that lack rows, because their list has got further rows since."""
+    options = manifest.options
+    names = Layout(int(options["number_sample_per_shard"]), int(options["oom_shard_count"]))
+    expected = {
+        shard_id: segment.rows_in(shard_id, names.rows_per_shard)
+        for segment in manifest.lists
+        for shard_id in present.intersection(segment.short)
+    }
+    return incomplete(output, names, expected)
+
+
+document(
+    finish,
+    [FinishOptions],
+    Completion,
+    "Returns which shards are finished. Raises UsageError if there is no dataset, or others are at work in it.",
+)

@@ -1,0 +1,91 @@
+"""`retry()`: fetch again what failed in a dataset."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import replace
+from typing import Any
+
+from any2ds.config.hashes import hash_columns
+from any2ds.config.media import MediaOptions
+from any2ds.config.options import RETRY_GROUPS, check_effects, flat, parse_groups
+from any2ds.config.signature import document
+from any2ds.core import plugins
+from any2ds.core.errors import MissingExtra, OptionError
+from any2ds.core.layout import Layout
+from any2ds.core.types import RunReport
+from any2ds.dataset.catalogue import Catalogue
+from any2ds.dataset.run_file import options_of, record_versions
+from any2ds.run.failed import FailedRows
+from any2ds.run.last_report import LastReport
+from any2ds.run.ledger import Ledger
+from any2ds.run.loop import run
+from any2ds.run.reporting import reporters
+from any2ds.run.session import check_parts, check_private, check_user_steps, distributing, run_info
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.lock.run_lock import locked
+from any2ds.storage.swap import no_swap_left
+from any2ds.transforms.chain import Pipeline, step_records
+from any2ds.worker.worker import ShardWorker
+
+log = logging.getLogger(__name__)
+
+
+def retry(output_folder: Any = None, **options: Any) -> RunReport:
+    """Fetch failed rows of the dataset in `output_folder` again, and store what arrives in their place."""
+    given = options if output_folder is None else {"output_folder": output_folder, **options}
+    groups = parse_groups(given, RETRY_GROUPS)
+    check_effects(given, groups)
+    asked, storage, fetch, running, watch = groups
+    check_parts(fetch, running, watch)
+    output = OutputFolder.at(asked.output_folder, storage)
+    check_private(output, running)
+    made, media = options_of(output)
+    writer = plugins.load("writers", made.output_format)
+    columns = _pipeline_of(media).metadata(writer.has_members)
+    check_user_steps(media, running)
+    info = run_info("retry", output, flat(groups), storage, made)
+    with (
+        distributing(running) as distributor,
+        locked(output, "retry") as lock,
+        LastReport(watch, info) as last_report,
+        Catalogue(output, made) as catalogue,
+        no_swap_left(output),
+    ):
+        layout = Layout(made.number_sample_per_shard, made.oom_shard_count, made.preset is not None)
+        plan = FailedRows(output, layout, asked.codes, columns, hash_columns(made))
+        plan.warn_of_unfinished()
+        worker = ShardWorker(
+            made, fetch, holds=lock.holds, storage=storage, media=media, limits=running.transform_limits
+        )
+        record_versions(output, step_records(media))
+        catalogue.start(plan.shards)
+        info = replace(info, finished=plan.shards)
+        watching = [*reporters(watch, info, running.quiet), catalogue, last_report]
+        ledger = Ledger(plan, lock, running.max_shard_retry, catalogue.begin)
+        return run(worker, distributor, watching, ledger, running.grace)
+
+
+def _pipeline_of(media: MediaOptions) -> Pipeline:
+    """The steps that the dataset was made with.
+
+    Raises MissingExtra if one of their libraries is not installed, OptionError if a step of the user is missing.
+    """
+    try:
+        return Pipeline(media)
+    except MissingExtra as error:
+        raise MissingExtra(f"the dataset was made with {error.wanted}, which", error.extra) from error
+    except OptionError as error:
+        raise OptionError(
+            f"the dataset was made with steps that are needed again: {error} (the current folder is {os.getcwd()!r})"
+        ) from error
+
+
+document(
+    retry,
+    RETRY_GROUPS,
+    RunReport,
+    "Returns the figures of the rows that were tried again; `skipped_shards` had none. Raises UsageError if it cannot",
+    "start, and IncompleteRun, with the figures, if shards could not be read or written: they are as they were.",
+)

@@ -257,7 +257,7 @@ def run(given: Sequence[str]) -> int:
     if is_json:
         from any2ds.run.reporters import _jsonlines
 
-        _jsonlines.say("error", exit_code=code, message=words, **({"traceback": trace} if debug and trace else {}))
+        _jsonlines.write("error", exit_code=code, message=words, **({"traceback": trace} if debug and trace else {}))
         return code
     if debug and trace:
         _say(trace, sys.stderr)
@@ -394,7 +394,7 @@ def _log_to_terminal(is_json: bool) -> None:
 def _json_handler() -> logging.Handler:
     from any2ds.run.reporters import _jsonlines
 
-    _jsonlines.speak_json()
+    _jsonlines.log_as_json()
     return _jsonlines.JsonHandler()
 
 
@@ -402,7 +402,7 @@ def _text_handler() -> logging.Handler:
     from rich.logging import RichHandler
 
     from any2ds.core.errors import harmless
-    from any2ds.core.terminal.stderr import StderrConsole
+    from any2ds.core.terminal.stderr import stderr_console
 
     class Harmless(logging.Formatter):
         """Without credentials, and without what a terminal would obey."""
@@ -410,6 +410,6 @@ def _text_handler() -> logging.Handler:
         def format(self, record: logging.LogRecord) -> str:
             return harmless(super().format(record))
 
-    handler = RichHandler(console=StderrConsole(), show_path=False)
+    handler = RichHandler(console=stderr_console(), show_path=False)
     handler.setFormatter(Harmless("%(message)s"))
     return handler

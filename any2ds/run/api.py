@@ -50,7 +50,7 @@ from any2ds.run.fenced import FencedDistributor
 from any2ds.run.last_report import LastPage
 from any2ds.run.loop import run
 from any2ds.run.ranks import Member, is_alone, joined, rank_of, whole
-from any2ds.run.reporters._contract import Reporter, RunInfo
+from any2ds.run.reporters._contract import Reporter, RunInfo, ShardListener
 from any2ds.run.reporting import check_reporters, reporters
 from any2ds.run.resume.resume import Finished, prepare, refuse_private
 from any2ds.storage.folders import OutputFolder
@@ -97,7 +97,9 @@ def download(url_list: Any = None, output_folder: Any = MISSING, **options: Any)
         ):
             finished = prepare(output, config, source)
             jobs = catalogue.begun(_jobs(config, source, finished), finished.before)
-            return _make(config, source, finished, jobs, distributor, lock, told, [catalogue, page])
+            return _make(
+                config, source, finished, jobs, distributor, lock, told, [ShardListener(catalogue.on_shard), page]
+            )
 
 
 def _take_part(
@@ -278,7 +280,7 @@ def retry(output_folder: Any = None, **options: Any) -> RunReport:
         record_versions(output, step_records(media))
         jobs = catalogue.begun(failed.jobs(), failed.shards)
         told = replace(told, finished=failed.shards)
-        tell = [*reporters(watch, told, running.quiet), catalogue, page]
+        tell = [*reporters(watch, told, running.quiet), ShardListener(catalogue.on_shard), page]
         return run(worker, jobs, FencedDistributor(distributor, lock), tell, failed, running, failed.outlook)
 
 

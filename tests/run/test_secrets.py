@@ -207,7 +207,7 @@ def test_a_secret_that_json_escapes_is_not_in_its_lines() -> None:
 from any2ds.core.errors import conceal
 from any2ds.run.reporters._jsonlines import write
 conceal(['pa"ss\\wörd'])
-say("log", message='it is pa"ss\\wörd', more={"list": ['at pa"ss\\wörd', 1, None]})
+write("log", message='it is pa"ss\\wörd', more={"list": ['at pa"ss\\wörd', 1, None]})
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     said = json.loads(done.stderr)

@@ -251,7 +251,7 @@ def run(given: Sequence[str]) -> int:
         from any2ds.run.reporters import _jsonlines
 
         extra = {"traceback": trace} if is_debug and trace else {}
-        _jsonlines.say("error", exit_code=code, message=message, **extra)
+        _jsonlines.write("error", exit_code=code, message=message, **extra)
         return code
     if is_debug and trace:
         _print(trace, sys.stderr)
@@ -378,7 +378,7 @@ def _log_to_terminal(is_json: bool) -> None:
 def _json_handler() -> logging.Handler:
     from any2ds.run.reporters import _jsonlines
 
-    _jsonlines.speak_json()
+    _jsonlines.log_as_json()
     return _jsonlines.JsonHandler()
 
 
@@ -386,7 +386,7 @@ def _text_handler() -> logging.Handler:
     from rich.logging import RichHandler
 
     from any2ds.core.errors import harmless
-    from any2ds.core.terminal.stderr import StderrConsole
+    from any2ds.core.terminal.stderr import stderr_console
 
     class Harmless(logging.Formatter):
         """Leaves out credentials and control characters."""
@@ -394,6 +394,6 @@ def _text_handler() -> logging.Handler:
         def format(self, record: logging.LogRecord) -> str:
             return harmless(super().format(record))
 
-    handler = RichHandler(console=StderrConsole(), show_path=False)
+    handler = RichHandler(console=stderr_console(), show_path=False)
     handler.setFormatter(Harmless("%(message)s"))
     return handler

@@ -37,6 +37,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from any2ds.core.text import size
+
 if TYPE_CHECKING:
     from any2ds.core.types import RunReport
 
@@ -98,14 +100,6 @@ def harmless(text: str) -> str:
 def shard_count(count: int, one: str = "", several: str = "") -> str:
     """So many of them, and what is said of one or of several: `1 shard is`, `1,200 shards are`."""
     return f"{count:,} shard {one}".rstrip() if count == 1 else f"{count:,} shards {several}".rstrip()
-
-
-def _size(count: float) -> str:
-    units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
-    while count >= 1024 and len(units) > 1:
-        count /= 1024
-        del units[0]
-    return f"{count:.3g} {units[0]}"
 
 
 class NotDecodable(ValueError):
@@ -219,9 +213,9 @@ class DiskFull(RunError):
         self.way_out, self.no_more_files = way_out, no_more_files
 
     def __str__(self) -> str:
-        left = "" if self.free is None else f"{_size(self.free)} free"
+        left = "" if self.free is None else f"{size(self.free)} free"
         if self.least and self.free is not None:
-            what = f"too little room on the disk of {self.folder!r}: {left}, --min_free_bytes is {_size(self.least)}"
+            what = f"too little room on the disk of {self.folder!r}: {left}, --min_free_bytes is {size(self.least)}"
         elif self.no_more_files:
             what = f"the disk of {self.folder!r} takes no more files (no inodes; {left or 'its room is unknown'})"
         elif self.free is not None and self.free > _NEARLY_FULL:

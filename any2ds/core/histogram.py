@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 PER_DOUBLING = 8
 """Buckets from one magnitude to its double: a quantile is off by 4.5 % at most."""
-_FARTHEST = 100 * PER_DOUBLING  # bucket: beyond it there is nothing to be measured
+_FARTHEST = 100 * PER_DOUBLING  # bucket that anything measured can have
 
 
 class Histogram:
-    """Bucket `n` counts the values from 2^(n/8) up to 2^((n+1)/8); what is not positive is in none."""
+    """Bucket `n` counts the values from 2^(n/8) up to 2^((n+1)/8); others than positive ones are ignored."""
 
     __slots__ = ("counts",)
 
@@ -21,13 +21,13 @@ class Histogram:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Histogram:
-        """Of many at once, which takes a third of the time of adding one after the other."""
+        """Of many at once, in a third of the time of adding one by one."""
         log2, floor = math.log2, math.floor
         return cls(Counter([floor(log2(value) * PER_DOUBLING) for value in values if value > 0]))
 
-    def add(self, value: float, count: int = 1) -> None:
+    def add(self, value: float) -> None:
         if value > 0:
-            self.counts[bucket_of(value)] += count
+            self.counts[math.floor(math.log2(value) * PER_DOUBLING)] += 1
 
     def update(self, counts: Mapping[int, int]) -> None:
         self.counts.update(counts)
@@ -36,11 +36,11 @@ class Histogram:
         return Histogram(self.counts + other.counts)
 
     def __len__(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         return self.counts.total()
 
     def quantile(self, share: float) -> float | None:
-        """The value that `share` of them (0 to 1) do not exceed: the middle of its bucket; None if there are none."""
+        """The value that `share` of them (0 to 1) do not exceed: the middle of its bucket; None without values."""
         wanted = share * len(self)
         for bucket in sorted(self.counts):
             wanted -= self.counts[bucket]
@@ -60,13 +60,8 @@ class Histogram:
 
     @classmethod
     def from_json(cls, found: Mapping[str, int]) -> Histogram:
-        """Raises ValueError for what `to_json` has not made: it may have been read from a file of anybody's."""
+        """Raises ValueError for anything but the output of `to_json`."""
         counts = {int(bucket): int(count) for bucket, count in found.items()}
         if any(abs(bucket) > _FARTHEST or count < 0 for bucket, count in counts.items()):
-            raise ValueError("these are no counts of magnitudes")
+            raise ValueError("not a histogram")
         return cls(counts)
-
-
-def bucket_of(value: float) -> int:
-    """Raises ValueError for what is not positive."""
-    return math.floor(math.log2(value) * PER_DOUBLING)

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal
 
 from any2ds.core.bodies.stored import StoredBody, StoredSample
-from any2ds.core.metrics import Vitals
+from any2ds.core.metrics import WorkerMetrics
 from any2ds.core.version import __version__
 
 if TYPE_CHECKING:
@@ -709,7 +709,7 @@ class Progress:
     # been told
     outcomes: Mapping[str, int] = field(default_factory=dict)
     bytes: int = 0  # of successes
-    vitals: Vitals | None = None  # how that worker is doing, where it can say
+    metrics: WorkerMetrics | None = None  # of that worker, if known
 
 
 Event = Progress | ShardReport | ShardError

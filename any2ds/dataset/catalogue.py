@@ -20,8 +20,7 @@ from any2ds.config.options import OutputOptions
 from any2ds.core import layout, plugins
 from any2ds.core.errors import IncompleteRun, LockLost, OutputError, words_of
 from any2ds.core.layout import Layout
-from any2ds.core.metrics import Snapshot
-from any2ds.core.types import RunReport, ShardError, ShardJob, ShardReport
+from any2ds.core.types import ShardError, ShardJob, ShardReport
 from any2ds.dataset import shard_list, tfds
 from any2ds.dataset.shard_list import ShardEntry as ShardEntry
 from any2ds.dataset.shard_list import ShardList
@@ -93,14 +92,6 @@ class Catalogue:
             last.start()
             last.join(_FAREWELL)
 
-    # --- as a reporter ---
-
-    def on_start(self, finished_shards: int) -> None:
-        """Nothing is known yet."""
-
-    def on_progress(self, now: Snapshot) -> None:
-        """Of no interest here."""
-
     def on_shard(self, event: ShardReport | ShardError) -> None:
         if isinstance(event, ShardReport):
             with self._lock:
@@ -110,12 +101,6 @@ class Catalogue:
                 else:
                     self._entries[event.shard_id] = ShardEntry.of(event)
             self._news.set()
-
-    def on_stopping(self, open_shards: int, grace: float) -> None:
-        """It ends as any other."""
-
-    def on_finish(self, total: RunReport) -> None:
-        """Shards may still come, of processes that were killed over them."""
 
     # --- while the run is at work ---
 

@@ -12,14 +12,13 @@ from typing import Any, TextIO
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
-from rich.filesize import decimal
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from any2ds.config.options import InspectOptions, parse_groups
 from any2ds.config.signature import document
-from any2ds.core import layout
+from any2ds.core import layout, text
 from any2ds.core.errors import printable, redacted, words_of
 from any2ds.core.metadata import STORED_BYTES, without_credentials
 from any2ds.core.types import NO_FAILURES, SUCCESS, in_order, meaning_of, most_frequent
@@ -272,7 +271,7 @@ def _named_facts(found: Overview) -> Iterator[tuple[str, str]]:
             "data",
             found.pattern if len(found.pattern) <= _LONGEST_PATTERN else f"{found.pattern[:_LONGEST_PATTERN]} …",
         )
-    share = f" ({found.successes / found.rows:.1%})" if found.rows else ""
+    share = f" ({text.percent(found.successes, found.rows)})" if found.rows else ""
     yield (
         "rows",
         (
@@ -286,21 +285,24 @@ def _named_facts(found: Overview) -> Iterator[tuple[str, str]]:
         yield "samples", f"{found.stored:,} of these rows"
     if found.bytes_stored is not None:
         measured = found.files_measured
-        mean = f", {decimal(found.bytes_stored // measured)} on average" if measured else ""
+        mean = f", {text.size(found.bytes_stored // measured)} on average" if measured else ""
         of = "" if measured == found.stored else f" (of {measured:,} files, of the others it is not known)"
-        yield "files", f"{decimal(found.bytes_stored)}{mean}{of}"
+        yield "files", f"{text.size(found.bytes_stored)}{mean}{of}"
     for reason, count in found.not_processed.items():
         yield "not processed", f"{count:,} {'file' if count == 1 else 'files'} ({reason})"
     if found.sizes:
-        yield "sizes", " · ".join(f"{name.replace('_', ' ')} {decimal(size)}" for name, size in found.sizes.items())
+        yield "sizes", " · ".join(f"{name.replace('_', ' ')} {text.size(size)}" for name, size in found.sizes.items())
     if found.mime_types:
         total = sum(found.mime_types.values())
-        shown = [f"{name[:60]} {rows / total:.1%}" for name, rows in list(found.mime_types.items())[:6]]
+        shown = [f"{name[:60]} {text.percent(rows, total)}" for name, rows in list(found.mime_types.items())[:6]]
         more = f" … and {len(found.mime_types) - 6:,} more" if len(found.mime_types) > 6 else ""
         of = "" if len(found.looked_into) == found.shards else f" (in {len(found.looked_into)} shards looked into)"
         yield "types", " · ".join(shown) + more + of
     if found.started is not None and found.ended is not None:
-        yield "made", f"{_moment(found.started)} to {_moment(found.ended)} ({_span(found.ended - found.started)})"
+        yield (
+            "made",
+            f"{_moment(found.started)} to {_moment(found.ended)} ({text.duration(found.ended - found.started)})",
+        )
     if found.options:
         shown = [f"{name}={value}" for name, value in found.options.items() if value not in (None, False, [], "")]
         yield "options", " ".join(str(option)[:200] for option in shown)
@@ -316,11 +318,11 @@ def _outcomes(found: Overview) -> Padding:
     ordered = in_order(found.outcomes)
     for code, rows in ordered[:_OUTCOMES_SHOWN]:
         style = "" if code in NO_FAILURES else "yellow"
-        share = f"{rows / total:.1%}" if total else ""
+        share = text.percent(rows, total)
         table.add_row(Text(printable(code[:200])), f"{rows:,}", share, Text(meaning_of(code)), style=style)
     if rest := ordered[_OUTCOMES_SHOWN:]:
         rows = sum(count for _, count in rest)
-        table.add_row(f"… and {len(rest):,} more", f"{rows:,}", f"{rows / total:.1%}" if total else "", "")
+        table.add_row(f"… and {len(rest):,} more", f"{rows:,}", text.percent(rows, total), "")
     return Padding(table, (0, 0, 0, 2))
 
 
@@ -333,7 +335,7 @@ def _samples(found: Overview) -> Padding:
         name = ".".join(str(sample[part]) for part in ("key", "ext") if sample.get(part))
         size = sample.get(STORED_BYTES.name)
         size = sample.get("bytes") if size is None else size
-        shown_size = decimal(size) if isinstance(size, int) else ""
+        shown_size = text.size(size) if isinstance(size, int) else ""
         table.add_row(Text(printable(name)), shown_size, Text(printable(str(sample.get("url") or ""))))
         if caption := sample.get("caption"):
             table.add_row("", "", Text(printable(str(caption)), style="italic"))
@@ -342,12 +344,3 @@ def _samples(found: Overview) -> Padding:
 
 def _moment(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M}"
-
-
-def _span(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    return (f"{days} d " if days else "") + (
-        f"{hours}:{minutes:02d}:{rest:02d}" if seconds >= 60 else f"{seconds:.1f} s"
-    )

@@ -26,6 +26,7 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import NotDecodable, redacted
 from any2ds.core.processes.child_process import ChildEnded
 from any2ds.core.processes.pool import Children, NotStarted
+from any2ds.core.text import duration
 from any2ds.core.types import SUCCESS, Row, Sample
 from any2ds.transforms.image import head
 from any2ds.transforms.isolation import be_the_first_to_go
@@ -253,7 +254,7 @@ class _Easel:
         if facts.picture is None:
             return _heard(data)
         width, height = facts.picture.shown
-        words = f"{width} x {height}" + (f", {_seconds(facts.duration)}" if facts.duration else "")
+        words = f"{width} x {height}" + (f", {duration(facts.duration)}" if facts.duration else "")
         scale = min(1.0, SIDE / max(width, height))
         turned = facts.picture.turn in (90, 270)
         size = [max(2, round(side * scale)) for side in ((height, width) if turned else (width, height))]
@@ -306,7 +307,7 @@ def _heard(data: bytes) -> View:
     values = np.concatenate(peaks) if peaks else np.zeros(1, np.int32)
     words = f"{facts.sound.rate:,} Hz, {facts.sound.channels} ch"
     if facts.duration:
-        words = f"{_seconds(facts.duration)}, {words}"
+        words = f"{duration(facts.duration)}, {words}"
     width, height = _WAVE
     columns = width // 4
     edges = np.linspace(0, len(values), columns + 1).astype(int)
@@ -317,11 +318,6 @@ def _heard(data: bytes) -> View:
         half = max(1, round(top / loudest * (height / 2 - 2)))
         grid[height // 2 - half : height // 2 + half, 4 * number : 4 * number + 3] = 1
     return View("audio", Picture(_png(grid.tobytes(), width, height, 3), "image/png", width, height), facts=words)
-
-
-def _seconds(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{seconds:.1f} s" if seconds < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 def _png(pixels: bytes, width: int, height: int, colours: Literal[2, 3]) -> bytes:

@@ -1,10 +1,9 @@
 """Says what limits a run, from what its workers have waited for in the last seconds. Pure.
 
-The thread of a worker that drives sockets and writes files is what everything goes through, and its time is accounted
-for without gaps (`Vitals.waits`). If it had something to do most of the time, processors are the limit: those of the
-machine, if they are all at work, else its own, which is one; if it did not get that one either, other programs have it.
-If it slept, what kept it from starting more is the limit; and the steps are, where they kept it, whatever the
-processors do. What is said holds a measured share of the time.
+The time of the worker thread that drives sockets and writes files is fully accounted for (`WorkerMetrics.waits`). If it
+was busy most of the time, processors are the limit: those of the machine if all are busy, else its own one; or other
+programs, if it did not get that either. If it slept, the limit is what kept it from starting more. Steps are the limit
+where they kept it waiting, whatever the processors do.
 """
 
 from __future__ import annotations
@@ -14,38 +13,40 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from any2ds.core.metrics import HostLoad, Verdict, Vitals, Wait
+from any2ds.core.metrics import HostLoad, Verdict, Wait, WorkerMetrics
+from any2ds.core.text import size
 
-_LEAST = 2.0  # seconds, of all workers together, that tell nothing yet
-_BUSY = 0.7  # of the time with something to do, from which on nothing else can be the limit
+_LEAST = 2.0  # seconds, of all workers together; less says nothing yet
+_BUSY = 0.7  # of the time, from which on nothing else can be the limit
 _ALL_CORES = 0.9  # of them
-_STARVED = 0.6  # of the time with something to do: with less of it on a processor, somebody else has that
+_STARVED = 0.6  # of the busy time: with less of it on a processor, other programs have that
 _OUTAGE = 0.3  # of the time
 
 
-def verdict(vitals: Sequence[Vitals], hosts: Sequence[HostLoad] = (), is_list_read: bool = False) -> Verdict | None:
-    """What limits now; None if there is too little to tell.
+def verdict(
+    metrics: Sequence[WorkerMetrics], hosts: Sequence[HostLoad] = (), is_list_read: bool = False
+) -> Verdict | None:
+    """What limits now; None if there is too little to say.
 
-    `vitals` are those of all workers over the last seconds, several of each; `hosts` those that most rows wait for;
-    with `is_list_read` there are no more rows than those that workers have.
+    `metrics` are those of all workers over the last seconds, several of each; `hosts` those that most rows wait for;
+    with `is_list_read` the workers have all rows of the list.
     """
-    if sum(each.seconds for each in vitals) < _LEAST:
+    if sum(each.seconds for each in metrics) < _LEAST:
         return None
-    now = _Picture.of(vitals, hosts, is_list_read)
+    now = _Total.of(metrics, hosts, is_list_read)
     limit = now.limit()
-    words = _WORDS[limit](now)
-    is_place = limit == "answers" and not now.adapts
-    return Verdict("nothing" if is_place else limit, words)
+    is_thread_count = limit == "answers" and not now.adapts
+    return Verdict("nothing" if is_thread_count else limit, _TEXTS[limit](now))
 
 
 @dataclass(frozen=True, slots=True)
-class _Picture:
+class _Total:
     """All workers together."""
 
     waits: dict[Wait, float]  # shares of the time
-    own: float  # share of the time in which the worker's thread was on a processor
-    cores: float  # of the machine that is busiest
-    at_work: float  # of these
+    own: float  # share of the time that the worker's thread was on a processor
+    cores: float  # of the busiest machine
+    busy: float  # of these
     workers: int  # on that machine
     window: int
     in_flight: int
@@ -55,35 +56,35 @@ class _Picture:
     is_list_read: bool
 
     @classmethod
-    def of(cls, vitals: Sequence[Vitals], hosts: Sequence[HostLoad], is_list_read: bool) -> _Picture:
+    def of(cls, metrics: Sequence[WorkerMetrics], hosts: Sequence[HostLoad], is_list_read: bool) -> _Total:
         waits: defaultdict[Wait, float] = defaultdict(float)
-        by_worker: defaultdict[str, list[Vitals]] = defaultdict(list)
-        for each in vitals:
+        by_worker: defaultdict[str, list[WorkerMetrics]] = defaultdict(list)
+        for each in metrics:
             by_worker[each.worker].append(each)
-            for cause, seconds in each.waits.items():
-                waits[cause] += seconds
-        seconds = sum(each.seconds for each in vitals)
-        at_work: defaultdict[str, float] = defaultdict(float)
+            for cause, waited in each.waits.items():
+                waits[cause] += waited
+        seconds = sum(each.seconds for each in metrics)
+        busy: defaultdict[str, float] = defaultdict(float)
         cores: defaultdict[str, float] = defaultdict(float)
         workers: defaultdict[str, int] = defaultdict(int)
         received = 0.0
-        for worker, told in by_worker.items():
-            machine, span = worker.rpartition(":")[0], max(1e-9, sum(each.seconds for each in told))
-            at_work[machine] += sum(each.cpu for each in told) / span
-            cores[machine] = max(cores[machine], told[-1].cores)
+        for worker, found in by_worker.items():
+            machine, span = worker.rpartition(":")[0], max(1e-9, sum(each.seconds for each in found))
+            busy[machine] += sum(each.cpu for each in found) / span
+            cores[machine] = max(cores[machine], found[-1].cores)
             workers[machine] += 1
-            received += sum(each.received for each in told) / span
-        busiest = max(at_work, key=lambda machine: at_work[machine] / max(1e-9, cores[machine]))
+            received += sum(each.received for each in found) / span
+        busiest = max(busy, key=lambda machine: busy[machine] / max(1e-9, cores[machine]))
         return cls(
             waits={cause: waited / seconds for cause, waited in waits.items()},
-            own=sum(each.own_cpu for each in vitals) / seconds,
+            own=sum(each.own_cpu for each in metrics) / seconds,
             cores=cores[busiest],
-            at_work=at_work[busiest],
+            busy=busy[busiest],
             workers=workers[busiest],
-            window=round(sum(_mean(told, "window") for told in by_worker.values())),
-            in_flight=round(sum(_mean(told, "in_flight") for told in by_worker.values())),
+            window=round(sum(_mean(found, "window") for found in by_worker.values())),
+            in_flight=round(sum(_mean(found, "in_flight") for found in by_worker.values())),
             received=received,
-            adapts=any(each.adapts for each in vitals),
+            adapts=any(each.adapts for each in metrics),
             hosts=hosts,
             is_list_read=is_list_read,
         )
@@ -91,117 +92,109 @@ class _Picture:
     def share(self, cause: Wait) -> float:
         return self.waits.get(cause, 0.0)
 
-    def percent(self, cause: Wait) -> str:
-        return f"{100 * self.share(cause):.0f} % of the time"
+    def time(self, cause: Wait) -> str:
+        return f"{self.share(cause):.0%} of the time"
 
     @property
     def all_cores(self) -> bool:
-        return self.at_work >= _ALL_CORES * self.cores
+        return self.busy >= _ALL_CORES * self.cores
+
+    @property
+    def busy_cores(self) -> str:
+        return f"{self.busy:.1f} of {self.cores:g} cores are busy"
 
     def limit(self) -> Wait:
         slept: dict[Wait, float] = {cause: share for cause, share in self.waits.items() if cause != "cpu"}
         longest: Wait = max(slept, key=lambda cause: slept[cause], default="cpu")
         if self.share("network") >= _OUTAGE:
             return "network"
-        if self.all_cores:
-            # Threads of steps, or the one that moves bytes: where steps hold it back, or take more than it does.
-            is_steps = longest == "transforms" or self.at_work - self.own * self.workers > self.own * self.workers
-            return "transforms" if is_steps else "cpu"
+        if self.all_cores:  # threads of steps have them, or the worker's
+            workers = self.own * self.workers
+            return "transforms" if longest == "transforms" or self.busy - workers > workers else "cpu"
         return "cpu" if self.share("cpu") >= max(_BUSY, slept.get(longest, 0.0)) else longest
 
 
-def _mean(vitals: Sequence[Vitals], figure: Literal["window", "in_flight"]) -> float:
-    seconds = sum(each.seconds for each in vitals)
-    sums: float = sum(getattr(each, figure) * each.seconds for each in vitals)
+def _mean(metrics: Sequence[WorkerMetrics], name: Literal["window", "in_flight"]) -> float:
+    seconds = sum(each.seconds for each in metrics)
+    sums: float = sum(getattr(each, name) * each.seconds for each in metrics)
     return sums / max(1e-9, seconds)
 
 
-def _cpu(now: _Picture) -> str:
-    used = f"{now.at_work:.1f} of {now.cores:g} cores are at work"
+def _cpu(now: _Total) -> str:
     if now.all_cores:
-        return f"CPU: {used}; only more of them, or more machines, bring more"
+        return f"CPU: {now.busy_cores}; more cores, or more machines, would help"
     if now.own < _STARVED * now.share("cpu"):
         return (
-            f"CPU: there is something to do {now.percent('cpu')}, but a process gets {100 * now.own:.0f} % of a core: "
-            "other programs have the rest, or its memory is on disk"
+            f"CPU: a process is busy {now.time('cpu')}, but gets {now.own:.0%} of a core: other programs have the "
+            "rest, or its memory is swapped out"
         )
-    return f"CPU: each process is busy {now.percent('cpu')}, on one core ({used}): raise --processes_count"
+    return f"CPU: each process is busy {now.time('cpu')}, on one core ({now.busy_cores}): raise --processes_count"
 
 
-def _transforms(now: _Picture) -> str:
-    used = f"{now.at_work:.1f} of {now.cores:g} cores are at work"
+def _transforms(now: _Total) -> str:
     if now.all_cores:
-        return f"CPU: the steps that decode and encode take all there is ({used})"
+        return f"CPU: the steps that decode and encode take all there is ({now.busy_cores})"
     return (
-        f"CPU (steps): files wait {now.percent('transforms')} for the steps, while {used}: raise --transform_threads, "
-        "or --max_decoded_bytes if files are large, or make a step of your own faster"
+        f"CPU (steps): files wait {now.time('transforms')} for the steps, while {now.busy_cores}: raise "
+        "--transform_threads, or --max_decoded_bytes if files are large, or make a step of your own faster"
     )
 
 
-def _hosts(now: _Picture) -> str:
-    found = f"Hosts: rows wait {now.percent('hosts')} for hosts that bear no more, or have to be asked later"
+def _hosts(now: _Total) -> str:
+    text = f"Hosts: rows wait {now.time('hosts')} for hosts at their limit, or to be asked again later"
     if now.hosts:
         worst = now.hosts[0]
-        found += f", most for {worst.name} ({worst.waiting} rows: {worst.why})"
-    return f"{found}; a list that is shuffled (--shuffle) spreads them"
+        text += f", most for {worst.name} ({worst.waiting} rows: {worst.why})"
+    return f"{text}; a shuffled list (--shuffle) spreads them"
 
 
-def _dns(now: _Picture) -> str:
+def _dns(now: _Total) -> str:
     return (
-        f"DNS: {now.percent('dns')} all {now.window} places are taken, by transfers that wait for the addresses of "
-        "their hosts; --nameservers may name faster servers"
+        f"DNS: {now.time('dns')} all {now.window} connections wait for addresses of hosts; --nameservers may name "
+        "faster servers"
     )
 
 
-def _answers(now: _Picture) -> str:
+def _answers(now: _Total) -> str:
+    waiting = f"{now.time('answers')} all {now.window} connections wait for the first byte"
     if now.adapts:
-        return (
-            f"The servers: {now.percent('answers')} all {now.window} places wait for the first byte, and "
-            "--thread_count=auto has found that more of them bring no more"
-        )
-    return (
-        f"Nothing but --thread_count: {now.percent('answers')} all {now.window} places wait for the first byte of an "
-        "answer; with more of them more is under way at a time"
-    )
+        return f"The servers: {waiting}, and --thread_count=auto has found that more of them do not help"
+    return f"Only --thread_count: {waiting}; raise it to have more in flight"
 
 
-def _bodies(now: _Picture) -> str:
-    rate = f"{now.received / 1e6:.1f} MB/s" if now.received >= 1e5 else f"{now.received / 1e3:.1f} KB/s"
+def _bodies(now: _Total) -> str:
+    rate = f"{size(now.received)}/s"
     if now.in_flight < 0.5 * now.window:
         return (
-            f"Memory: {now.percent('bodies')} no transfer can start, because {now.in_flight} that are under way fill "
-            f"it, at {rate}; raise --max_buffered_bytes"
+            f"Memory: {now.time('bodies')} no transfer can start, because {now.in_flight} in flight fill it, at "
+            f"{rate}; raise --max_buffered_bytes"
         )
-    more = "" if now.adapts else "; if that is less than the line bears, raise --thread_count"
-    return f"The network: {now.percent('bodies')} all {now.window} places are receiving, {rate} in all{more}"
+    advice = "" if now.adapts else "; if the line has room for more, raise --thread_count"
+    return f"The network: {now.time('bodies')} all {now.window} connections are receiving, {rate} in all{advice}"
 
 
-def _network(now: _Picture) -> str:
-    return f"The network: nothing has come back from any host {now.percent('network')}; the run waits for it"
+def _network(now: _Total) -> str:
+    return f"The network: {now.time('network')} no host answers; the run waits for it"
 
 
-def _disk(now: _Picture) -> str:
+def _disk(now: _Total) -> str:
+    return f"The disk: {now.time('disk')} everything waits for writes; --staging_dir may name a faster one"
+
+
+def _store(now: _Total) -> str:
     return (
-        f"The disk: {now.percent('disk')} everything waits for it to write; a faster one may be named by --staging_dir"
+        f"The output store: {now.time('store')} everything waits for uploads of finished shards; use a nearer store, "
+        "or raise --processes_count, which upload in parallel"
     )
 
 
-def _store(now: _Picture) -> str:
-    return (
-        f"The output store: {now.percent('store')} everything waits for finished shards to be uploaded; a nearer "
-        "store, or more --processes_count, which upload side by side"
-    )
-
-
-def _rows(now: _Picture) -> str:
+def _rows(now: _Total) -> str:
     if now.is_list_read:
-        return f"The end of the list: {now.percent('rows')} there is nothing to do but to wait for its last rows"
-    return (
-        f"The url list: {now.percent('rows')} there are no rows, because it brings them more slowly than they are done"
-    )
+        return f"The end of the list: {now.time('rows')} there is nothing to do but wait for its last rows"
+    return f"The url list: {now.time('rows')} there are no rows, because it is read more slowly than they are done"
 
 
-_WORDS: dict[Wait | Literal["nothing"], Callable[[_Picture], str]] = {
+_TEXTS: dict[Wait, Callable[[_Total], str]] = {
     "rows": _rows,
     "hosts": _hosts,
     "dns": _dns,

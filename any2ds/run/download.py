@@ -23,7 +23,7 @@ from any2ds.run.last_report import LastReport, write_dataset_files
 from any2ds.run.ledger import Ledger
 from any2ds.run.loop import run
 from any2ds.run.ranks import Rank, exclusive, joined, rank_of
-from any2ds.run.reporters._contract import Reporter, RunInfo
+from any2ds.run.reporters._contract import Reporter, RunInfo, ShardListener
 from any2ds.run.reporting import reporters
 from any2ds.run.resume.plan import ShardPlan
 from any2ds.run.resume.resume import resume
@@ -80,7 +80,7 @@ class _Download:
         ):
             plan = resume(self.config, self.source, output)
             catalogue.start(plan.finished)
-            return self.make(plan, lock, [catalogue, last_report], catalogue.begin)
+            return self.make(plan, lock, [ShardListener(catalogue.on_shard), last_report], catalogue.begin)
 
     def make_share(self, rank: Rank) -> RunReport:
         """Make the shards of `rank`; the last rank to end writes the files about the dataset as a whole."""

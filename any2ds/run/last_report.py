@@ -9,10 +9,9 @@ from types import TracebackType
 from any2ds.config.options import WatchOptions
 from any2ds.core import layout
 from any2ds.core.errors import IncompleteRun, LockLost, words_of
-from any2ds.core.metrics import Snapshot
-from any2ds.core.types import RunReport, ShardError, ShardReport
+from any2ds.core.types import RunReport
 from any2ds.dataset.catalogue import rebuild
-from any2ds.run.reporters._contract import RunInfo
+from any2ds.run.reporters._contract import Reporter, RunInfo
 from any2ds.storage.stores import Stores
 
 log = logging.getLogger(__name__)
@@ -23,7 +22,7 @@ _LONGEST_WAIT = 60.0  # seconds for the report, in all
 _MOST_SHARDS = 2000  # looked at
 
 
-class LastReport:
+class LastReport(Reporter):
     """A reporter, and a context around a run: inside its lock, and outside of what keeps the list of shards true.
 
     When the run has ended, it writes the report, in bounded time. If it cannot, it logs why, and nothing fails. A run
@@ -33,7 +32,7 @@ class LastReport:
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         self._is_wanted, self._run = watch.report, run
         self._total = RunReport()
-        self._is_given_up = threading.Event()
+        self._is_cancelled = threading.Event()
 
     def __enter__(self) -> LastReport:
         return self
@@ -44,29 +43,17 @@ class LastReport:
         has_ended = error is None or isinstance(error, IncompleteRun)
         if not (self._is_wanted and has_ended and (self._total.shards or self._total.skipped_shards)):
             return
-        # In a thread: a store that does not answer any more must not keep the run from its end.
+        # In a thread: a store that does not answer must not hold up the end of the run.
         thread = threading.Thread(target=self._make, name="any2ds-report", daemon=True)
         thread.start()
         try:
             thread.join(_LONGEST_WAIT)
         finally:
-            self._is_given_up.set()  # from here on the folder may belong to another run
+            self._is_cancelled.set()  # from here on the folder may belong to another run
         if thread.is_alive():
             log.warning(
                 "%s is not ready after %.0f s: any2ds report writes it later", layout.REPORT_FILE, _LONGEST_WAIT
             )
-
-    def on_start(self, finished_shards: int) -> None:
-        """Nothing to do."""
-
-    def on_progress(self, now: Snapshot) -> None:
-        """Nothing to do."""
-
-    def on_shard(self, event: ShardReport | ShardError) -> None:
-        """Nothing to do: statistics are read at the end."""
-
-    def on_stopping(self, open_shards: int, grace: float) -> None:
-        """Nothing to do."""
 
     def on_finish(self, total: RunReport) -> None:
         self._total = total
@@ -84,7 +71,7 @@ class LastReport:
             survey = Survey.of(output.url, Stores(self._run.storage.storage_options), _MOST_SHARDS)
             given = {name: value for name, value in options.items() if value is not None and name != "output_folder"}
             content = render(survey, gather(survey, _SECONDS, given), _SAMPLES, _SECONDS)
-            if not self._is_given_up.is_set():
+            if not self._is_cancelled.is_set():
                 put(output, content, name)
         except LockLost:
             log.debug("%s is left to the run that has taken over the folder", layout.REPORT_FILE)

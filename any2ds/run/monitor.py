@@ -1,4 +1,4 @@
-"""Adds up what workers tell while they are at it, so that everybody who watches sees the same figures."""
+"""Adds up the events of workers into a Snapshot, so that all reporters see the same numbers."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from any2ds.core.histogram import Histogram
-from any2ds.core.metrics import HostLoad, Snapshot, Vitals
+from any2ds.core.metrics import HostLoad, Snapshot, WorkerMetrics
 from any2ds.core.processes import memory_use
 from any2ds.core.types import SUCCESS, Event, Progress, ShardError, ShardReport
 from any2ds.run.diagnosis import verdict
 
-_RATE_WINDOW = 10.0  # seconds over which rates are taken, and what limits is judged
-_PACE_WINDOW = 120.0  # the same for the time that is left, and where nothing is told before a shard is finished
-_SILENT = 10.0  # seconds without a word after which a worker counts as gone
-_HOSTS = 5  # named
+_RATE_WINDOW = 10.0  # seconds over which rates are taken, and the verdict is
+_PACE_WINDOW = 120.0  # the same for the time left, and for all rates while only finished shards report
+_SILENT = 10.0  # seconds without an event after which a worker counts as gone
+_MOST_HOSTS = 5  # named
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How much there is to do, as far as the list has been looked into."""
+    """How much there is to do, as far as the list has been read."""
 
-    rows: int | None = None  # of the whole list, where it is known
-    planned: int = 0  # rows that have become jobs, or were passed over because their shards were finished
-    share_read: float | None = None  # 0 to 1 of the list that gave them, where its rows are not known
+    rows: int | None = None  # of the whole list, if known
+    planned: int = 0  # rows that have become jobs, or were skipped because their shards were finished
+    share_read: float | None = None  # 0 to 1 of the list that `planned` came from, if its rows are unknown
     passed_over: int = 0  # rows, planned or not, whose shards were finished before
 
     @property
     def expected(self) -> float | None:
-        """Rows that this run has to do: counted, or reckoned from what the list has brought so far."""
+        """Rows that this run has to do: counted, or estimated from the part that was read."""
         whole: float | None = self.rows
         if whole is None and self.share_read and self.planned:
             whole = self.planned / min(1.0, self.share_read)
@@ -44,18 +44,19 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class _Figures:
-    """What only grows; rates are taken from two of them."""
+class _Totals:
+    """What only grows; or, of the difference of two, the rates per second."""
 
     at: float
-    rows: int = 0
-    successes: int = 0
-    attempts: int = 0
-    received: int = 0
+    rows: float = 0
+    successes: float = 0
+    attempts: float = 0
+    received: float = 0
 
-    def per_second_since(self, other: _Figures) -> _Rates:
+    def rates_since(self, other: _Totals) -> _Totals:
         span = max(1e-3, self.at - other.at)
-        return _Rates(
+        return _Totals(
+            self.at,
             (self.rows - other.rows) / span,
             (self.successes - other.successes) / span,
             (self.attempts - other.attempts) / span,
@@ -63,36 +64,28 @@ class _Figures:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Rates:
-    rows: float
-    successes: float
-    attempts: float
-    received: float
-
-
 class _History:
-    """Figures over the last `span` seconds, no closer together than `step`, and the last ones before."""
+    """Totals over the last `span` seconds, at least `step` apart, and the last ones before."""
 
-    def __init__(self, first: _Figures, span: float, step: float) -> None:
-        self._found = [first]
+    def __init__(self, first: _Totals, span: float, step: float) -> None:
+        self._kept = [first]
         self._span, self._step = span, step
 
-    def rates(self, now: _Figures) -> _Rates:
+    def rates(self, now: _Totals) -> _Totals:
         """Over that time, or since anything has happened."""
-        found = self._found
-        if not (now.rows or now.received):  # imports, and the first connections, tell nothing of how it goes
-            found[:] = [now]
-        while len(found) > 1 and now.at - found[1].at >= self._span:
-            del found[0]
-        rates = now.per_second_since(found[0])
-        if now.at - found[-1].at >= self._step:
-            found.append(now)
+        kept = self._kept
+        if not (now.rows or now.received):  # imports and first connections say nothing about the speed
+            kept[:] = [now]
+        while len(kept) > 1 and now.at - kept[1].at >= self._span:
+            del kept[0]
+        rates = now.rates_since(kept[0])
+        if now.at - kept[-1].at >= self._step:
+            kept.append(now)
         return rates
 
 
 class Monitor:
-    """Takes events in one thread; `snapshot` may be asked for in another. `memory` tells that of this process."""
+    """Takes events in one thread and snapshots in any. `memory` returns that of this process."""
 
     def __init__(
         self,
@@ -106,17 +99,17 @@ class Monitor:
         self._lock = threading.Lock()
         self._outcomes: Counter[str] = Counter()  # from Progress
         self._reported: Counter[str] = Counter()  # from finished shards
-        self._is_live = False  # rows are told before their shard is finished
+        self._is_live = False  # whether rows are reported before their shard is finished
         self._bytes = self._bytes_reported = 0
-        self._rows = self._successes = 0  # ever told, those of shards included that were lost and are made again
+        self._rows = self._successes = 0  # ever reported, those of shards included that were lost and are made again
         self._received = self._attempts = self._attempts_reported = 0
         self._shards_done = self._shards_failed = 0
         self._before = finished_shards
-        self._workers: dict[str, tuple[float, Vitals]] = {}
-        self._recent: deque[tuple[float, Vitals]] = deque()
-        self._latencies = [Histogram(), Histogram()]  # of the present spell, and of the one before
-        self._history = _History(_Figures(self._started), _RATE_WINDOW, 0.25)
-        self._pace = _History(_Figures(self._started), _PACE_WINDOW, 2.0)
+        self._workers: dict[str, tuple[float, WorkerMetrics]] = {}
+        self._recent: deque[tuple[float, WorkerMetrics]] = deque()
+        self._latencies = [Histogram(), Histogram()]  # of the present window, and of the one before
+        self._history = _History(_Totals(self._started), _RATE_WINDOW, 0.25)
+        self._pace = _History(_Totals(self._started), _PACE_WINDOW, 2.0)
 
     def take(self, event: Event) -> None:
         with self._lock:
@@ -126,8 +119,8 @@ class Monitor:
                 self._rows += sum(max(0, count) for count in event.outcomes.values())
                 self._successes += max(0, event.outcomes.get(SUCCESS, 0))
                 self._bytes += event.bytes
-                if event.vitals is not None:
-                    self._take_vitals(event.vitals)
+                if event.metrics is not None:
+                    self._take_metrics(event.metrics)
             elif isinstance(event, ShardReport):
                 self._shards_done += 1
                 self._reported.update(event.status_dict)
@@ -136,13 +129,13 @@ class Monitor:
             elif isinstance(event, ShardError):
                 self._shards_failed += not event.again
 
-    def _take_vitals(self, vitals: Vitals) -> None:
+    def _take_metrics(self, metrics: WorkerMetrics) -> None:
         now = self._clock()
-        self._workers[vitals.worker] = now, vitals
-        self._recent.append((now, vitals))
-        self._received += vitals.received
-        self._attempts += vitals.attempts
-        self._latencies[0].update(vitals.latencies)
+        self._workers[metrics.worker] = now, metrics
+        self._recent.append((now, metrics))
+        self._received += metrics.received
+        self._attempts += metrics.attempts
+        self._latencies[0].update(metrics.latencies)
 
     def snapshot(self) -> Snapshot:
         memory = self._memory()
@@ -153,43 +146,41 @@ class Monitor:
         self._forget(now)
         live = self._is_live
         outcomes, size = (self._outcomes, self._bytes) if live else (self._reported, self._bytes_reported)
-        figures = _Figures(
+        totals = _Totals(
             now,
             self._rows if live else outcomes.total(),
             self._successes if live else outcomes[SUCCESS],
             max(self._attempts, self._attempts_reported),
             max(self._received, size),
         )
-        lately, pace = self._history.rates(figures), self._pace.rates(figures)
+        lately, pace = self._history.rates(totals), self._pace.rates(totals)
         rates = lately if live or self._recent else pace
-        vitals = [vitals for _, vitals in self._workers.values()]
-        if memory_use.name() not in self._workers:  # which has counted it
-            memory += sum(each.memory for each in vitals)
-        else:
-            memory = sum(each.memory for each in vitals)
+        workers = [metrics for _, metrics in self._workers.values()]
+        is_counted = memory_use.name() in self._workers  # a worker in this process
+        memory = (0 if is_counted else memory) + sum(each.memory for each in workers)
         latencies = self._latencies[0] + self._latencies[1]
-        outlook, hosts = self._outlook(), _worst(vitals)
-        # The last word of a worker may be older than the last reports of its shards.
+        outlook, hosts = self._outlook(), _worst_hosts(workers)
+        # The last metrics of a worker may be older than the last reports of its shards.
         are_all_reported = outlook.is_read and self._reported.total() >= (outlook.expected or 0)
         share, eta = _progress(outlook.expected, max(0, outcomes.total()), pace.rows)
         return Snapshot(
             seconds=now - self._started,
             outcomes={code: count for code, count in outcomes.most_common() if count > 0},
             bytes=max(0, size),
-            received=figures.received,
-            attempts=figures.attempts,
+            received=int(totals.received),
+            attempts=int(totals.attempts),
             rows_per_second=rates.rows,
             successes_per_second=rates.successes,
             attempts_per_second=rates.attempts,
             bytes_per_second=rates.received,
             latency_p50=latencies.quantile(0.5),
             latency_p95=latencies.quantile(0.95),
-            in_flight=sum(each.in_flight for each in vitals),
-            window=sum(each.window for each in vitals),
-            queued=sum(each.queued for each in vitals),
-            workers=len(vitals),
+            in_flight=sum(each.in_flight for each in workers),
+            window=sum(each.window for each in workers),
+            queued=sum(each.queued for each in workers),
+            workers=len(workers),
             memory=memory,
-            shards_open=0 if are_all_reported else sum(each.open_shards for each in vitals),
+            shards_open=0 if are_all_reported else sum(each.open_shards for each in workers),
             shards_done=self._shards_done,
             shards_failed=self._shards_failed,
             shards_before=self._before,
@@ -201,7 +192,7 @@ class Monitor:
         )
 
     def _forget(self, now: float) -> None:
-        """What is too old to tell of the present."""
+        """Drop what is too old."""
         for name in [name for name, (seen, _) in self._workers.items() if now - seen > _SILENT]:
             del self._workers[name]
         while self._recent and now - self._recent[0][0] > _RATE_WINDOW:
@@ -213,7 +204,7 @@ class Monitor:
 
 
 def _progress(expected: float | None, rows: int, pace: float) -> tuple[float | None, float | None]:
-    """The share of the rows that is done, and the seconds that the rest takes at `pace` rows per second."""
+    """The share that is done, and the seconds that the rest takes at `pace` rows per second."""
     if expected is None:
         return None, None
     left = max(0.0, expected - rows)
@@ -223,11 +214,11 @@ def _progress(expected: float | None, rows: int, pace: float) -> tuple[float | N
     return share, left / pace if pace > 0 else None
 
 
-def _worst(workers: list[Vitals]) -> tuple[HostLoad, ...]:
+def _worst_hosts(workers: list[WorkerMetrics]) -> tuple[HostLoad, ...]:
     """The hosts that most rows wait for, over all workers."""
     found: dict[str, HostLoad] = {}
-    for vitals in workers:
-        for host in vitals.hosts:
+    for metrics in workers:
+        for host in metrics.hosts:
             if (known := found.get(host.name)) is None:
                 found[host.name] = host
             else:
@@ -237,4 +228,4 @@ def _worst(workers: list[Vitals]) -> tuple[HostLoad, ...]:
                     in_flight=known.in_flight + host.in_flight,
                     limit=known.limit + host.limit,
                 )
-    return tuple(sorted(found.values(), key=lambda host: -host.waiting)[:_HOSTS])
+    return tuple(sorted(found.values(), key=lambda host: -host.waiting)[:_MOST_HOSTS])

@@ -21,6 +21,7 @@ from any2ds.run.failed import FailedRows
 from any2ds.run.last_report import LastReport
 from any2ds.run.ledger import Ledger
 from any2ds.run.loop import run
+from any2ds.run.reporters._contract import ShardListener
 from any2ds.run.reporting import reporters
 from any2ds.run.session import check_parts, check_private, check_user_steps, distributing, run_info
 from any2ds.storage.folders import OutputFolder
@@ -62,7 +63,7 @@ def retry(output_folder: Any = None, **options: Any) -> RunReport:
         record_versions(output, step_records(media))
         catalogue.start(plan.shards)
         info = replace(info, finished=plan.shards)
-        watching = [*reporters(watch, info, running.quiet), catalogue, last_report]
+        watching = [*reporters(watch, info, running.quiet), ShardListener(catalogue.on_shard), last_report]
         ledger = Ledger(plan, lock, running.max_shard_retry, catalogue.begin)
         return run(worker, distributor, watching, ledger, running.grace)
 

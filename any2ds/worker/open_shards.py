@@ -387,8 +387,8 @@ class OpenShards:
             self.pulse.wrote(now)
 
     def _progress(self) -> Progress:
-        vitals = self.pulse.take(len(self._open) + len(self._publishing))
-        progress = Progress(dict(self._outcomes), self._bytes, vitals)
+        metrics = self.pulse.take(len(self._open) + len(self._publishing))
+        progress = Progress(dict(self._outcomes), self._bytes, metrics)
         self._outcomes.clear()
         self._bytes = 0
         self._told = time.monotonic()

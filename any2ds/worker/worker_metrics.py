@@ -1,4 +1,4 @@
-"""Takes a worker's pulse: what it has done and waited for since the last time, as `Vitals`.
+"""Takes a worker's pulse: what it has done and waited for since the last time, as `WorkerMetrics`.
 
 All of it belongs to the worker's thread, whose time is accounted for: what its fetcher slept, by cause; what writing,
 publishing and steps made it wait; the rest is `cpu`, in which there was something to do. One look at the clock before
@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.histogram import Histogram
-from any2ds.core.metrics import Traffic, Vitals, Wait
+from any2ds.core.metrics import Traffic, Wait, WorkerMetrics
 from any2ds.core.processes import cores, memory_use
 from any2ds.fetch.contract import Fetcher
 
@@ -99,7 +99,7 @@ class Pulse:
     def waited_to_publish(self, since: float) -> None:
         self.waited(self._publishing, time.monotonic() - since)
 
-    def take(self, open_shards: int) -> Vitals:
+    def take(self, open_shards: int) -> WorkerMetrics:
         """What has happened since the last call. To be called in the thread that works."""
         traffic = _together(self._before, self._fetcher.traffic() if self._fetcher is not None else Traffic())
         now, own_cpu, cpu = time.monotonic(), time.thread_time(), memory_use.cpu()
@@ -110,7 +110,7 @@ class Pulse:
         idle = seconds - sum(waits.values()) - own
         waits["disk"] += max(0.0, min(self._long_writes, idle))
         received = self._buffer.received if self._buffer is not None else 0
-        vitals = Vitals(
+        metrics = WorkerMetrics(
             worker=memory_use.name(),
             seconds=seconds,
             cpu=max(0.0, cpu - self._cpu),
@@ -132,7 +132,7 @@ class Pulse:
         self._before, self._received_before = Traffic(), 0
         self._waited.clear()
         self._long_writes = 0.0
-        return vitals
+        return metrics
 
     def _without_rows(self, traffic: Traffic) -> defaultdict[Wait, float]:
         """What the fetcher slept, where a want of rows is laid to whatever keeps them away."""

@@ -17,7 +17,7 @@ import any2ds
 from any2ds.config.options import Config, InputOptions
 from any2ds.core.errors import BrokenStep
 from any2ds.core.histogram import Histogram
-from any2ds.core.metrics import Snapshot, Vitals
+from any2ds.core.metrics import Snapshot, WorkerMetrics
 from any2ds.core.processes import child_process, cores, memory_use
 from any2ds.core.types import Event, Progress, RunReport, ShardJob, ShardReport
 from any2ds.dataset.dataset import Stats
@@ -41,8 +41,8 @@ class Watched:
         self.snapshots: list[Snapshot] = []
 
     @property
-    def vitals(self) -> list[Vitals]:
-        return [event.vitals for event in self.seen if isinstance(event, Progress) and event.vitals is not None]
+    def metrics(self) -> list[WorkerMetrics]:
+        return [event.metrics for event in self.seen if isinstance(event, Progress) and event.metrics is not None]
 
     @property
     def told(self) -> Counter[str]:
@@ -96,19 +96,19 @@ def test_what_workers_tell_adds_up(watched: Watched, distributor: str, monkeypat
     rows = watched.rows(["a.txt"] * 70 + ["missing.txt"] * 30)
     report = watched.download(rows, distributor=distributor, processes_count=2, number_sample_per_shard=20)
     assert watched.told == {"success": 70, "http_404": 30} == report.status_dict
-    assert sum(each.attempts for each in watched.vitals) == report.attempts == 100
-    assert sum(sum(each.latencies.values()) for each in watched.vitals) == 70
-    assert sum(each.received for each in watched.vitals) >= report.bytes == 70 * len(b"some text")
-    for each in watched.vitals:
+    assert sum(each.attempts for each in watched.metrics) == report.attempts == 100
+    assert sum(sum(each.latencies.values()) for each in watched.metrics) == 70
+    assert sum(each.received for each in watched.metrics) >= report.bytes == 70 * len(b"some text")
+    for each in watched.metrics:
         assert sum(each.waits.values()) == pytest.approx(each.seconds)
         assert min(each.waits.values()) >= 0
         assert each.memory > 0
         assert each.window in (0, 256)
-    assert distributor != "inline" or max(each.window for each in watched.vitals) == 256
+    assert distributor != "inline" or max(each.window for each in watched.metrics) == 256
     last = watched.snapshots[-1]
     assert last.outcomes == report.status_dict
     assert (last.shards_done, last.shards_open, last.share, last.total_rows, last.eta) == (5, 0, 1.0, 100, 0.0)
-    assert last.memory > max(each.memory for each in watched.vitals) / 2
+    assert last.memory > max(each.memory for each in watched.metrics) / 2
 
 
 def test_a_process_that_dies_leaves_no_rows_that_are_counted_twice(watched: Watched, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_what_a_fetcher_did_that_was_given_up_is_told(watched: Watched) -> None:
     report = next(event for event in watched.seen if isinstance(event, ShardReport))
     assert report.status_dict["watchdog"] > 0  # rows that it had taken
     assert watched.told == report.status_dict
-    assert sum(each.attempts for each in watched.vitals) >= report.attempts > 0
+    assert sum(each.attempts for each in watched.metrics) >= report.attempts > 0
 
 
 # --- the list ---
@@ -340,8 +340,8 @@ def test_waits_add_up_whatever_was_measured() -> None:
 
 @pytest.mark.parametrize("found", [{"1000000000": 1}, {"-1000000000": 1}, {"3": -1}, {"x": 1}])
 def test_counts_that_nobody_can_have_made_are_refused(found: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"magnitudes|invalid literal"):
+    with pytest.raises(ValueError, match=r"not a histogram|invalid literal"):
         Histogram.from_json(found)
     figures = {"count": 1, "successes": 1, "failed_to_download": 0, "failed_to_subsample": 0, "latencies": found}
-    with pytest.raises(ValueError, match=r"magnitudes|invalid literal"):
+    with pytest.raises(ValueError, match=r"not a histogram|invalid literal"):
         Stats.parse(orjson.dumps(figures))

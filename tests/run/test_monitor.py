@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from any2ds.core.metrics import HostLoad, Vitals
+from any2ds.core.metrics import HostLoad, WorkerMetrics
 from any2ds.core.processes import memory_use
 from any2ds.core.types import Progress, ShardError, ShardReport
 from any2ds.run.monitor import Monitor, Outlook
@@ -18,9 +18,9 @@ class Watched:
         self.outlook = Outlook(**outlook)
         self.monitor = Monitor(0, lambda: self.outlook, lambda: self.now, lambda: 1000)
 
-    def rows(self, count: int, code: str = "success", **vitals: Any) -> None:
-        worker = vitals.pop("worker", "here:1")
-        self.monitor.take(Progress({code: count}, 10 * max(0, count), Vitals(worker, 0.5, **vitals)))
+    def rows(self, count: int, code: str = "success", **metrics: Any) -> None:
+        worker = metrics.pop("worker", "here:1")
+        self.monitor.take(Progress({code: count}, 10 * max(0, count), WorkerMetrics(worker, 0.5, **metrics)))
 
     def pass_time(self, seconds: float, rows_per_second: int = 0) -> None:
         for _ in range(round(seconds * 2)):

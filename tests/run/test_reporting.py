@@ -18,7 +18,8 @@ from any2ds.run import reporting
 from any2ds.run.ledger import Ledger
 from any2ds.run.loop import run
 from any2ds.run.monitor import Monitor, Outlook
-from any2ds.run.reporting import Aside, Reporters
+from any2ds.run.reporters._contract import Reporter
+from any2ds.run.reporting import Reporters, ThreadedReporter
 from any2ds.storage.lock.run_lock import RunLock
 from any2ds.testing.server import serve
 
@@ -27,13 +28,13 @@ ROOT = str(Path(__file__).parents[2])
 PLACES = ["made", "on_start", "on_progress", "on_shard", "on_finish"]
 
 
-class Told:
+class Told(Reporter):
     """Does something to whoever tells it, at one place, and writes down what it was told."""
 
     def __init__(self, place: str = "", act: Any = None) -> None:
         self._place, self._act = place, act
         self.told: list[tuple[str, Any]] = []
-        self.was_given_up = threading.Event()
+        self.was_cancelled = threading.Event()
         self._hear("made")
 
     def _hear(self, method: str, what: Any = None) -> None:
@@ -56,8 +57,8 @@ class Told:
     def on_finish(self, total: RunReport) -> None:
         self._hear("on_finish", total)
 
-    def give_up(self) -> None:
-        self.was_given_up.set()
+    def cancel(self) -> None:
+        self.was_cancelled.set()
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def hang() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "_FAREWELL", 0.3)
+    monkeypatch.setattr(reporting, "_TIMEOUT", 0.3)
 
 
 def play(*reporters: Any, shards: int = 3, was_stopped: bool = False) -> None:
@@ -89,12 +90,12 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_each_is_told_everything_in_order_and_the_newest_snapshot() -> None:
     made: list[Told] = []
-    play(Aside("one", lambda: made.append(Told()) or made[0]), Aside("two", Told))
+    play(ThreadedReporter("one", lambda: made.append(Told()) or made[0]), ThreadedReporter("two", Told))
     methods = [method for method, _ in made[0].told if method != "on_progress"]
     assert methods == ["made", "on_start", "on_shard", "on_shard", "on_shard", "on_finish"]
     assert made[0].told[-2][0] == "on_progress"
     assert made[0].told[-1][1].shards == 3
-    assert not made[0].was_given_up.is_set()
+    assert not made[0].was_cancelled.is_set()
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -109,11 +110,11 @@ def test_one_that_hangs_is_left_behind_with_one_warning(
             super().__init__(place, hang)
 
     other = Told()
-    play(other, Aside("hanging", Hanging))
+    play(other, ThreadedReporter("hanging", Hanging))
     assert other.told[-1][0] == "on_finish"
-    assert warnings_in(caplog) == ["hanging has not finished within 0 s, and is left behind"]
+    assert warnings_in(caplog) == ["hanging has not finished within 0 s and is abandoned"]
     if place != "made":  # until then nobody has it
-        assert made[0].was_given_up.wait(10)
+        assert made[0].was_cancelled.wait(10)
 
 
 @pytest.mark.parametrize("error", [ValueError("no\nmore"), SystemExit(3)], ids=["error", "exit"])
@@ -125,7 +126,7 @@ def test_one_that_raises_is_switched_off_with_one_warning(
         raise error
 
     other = Told()
-    play(other, Aside("failing", lambda: Told(place, fail)))
+    play(other, ThreadedReporter("failing", lambda: Told(place, fail)))
     assert len([method for method, _ in other.told if method == "on_shard"]) == 3
     (words,) = warnings_in(caplog)
     assert words.startswith(f"failing failed and is switched off: {type(error).__name__}: ")
@@ -136,8 +137,8 @@ def test_one_that_is_stuck_for_long_is_told_of_once_and_not_waited_for(
     hang: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporting, "_STUCK", 0.0)
-    monkeypatch.setattr(reporting, "_FAREWELL", 1000.0)
-    aside = Aside("stuck", lambda: Told("on_start", hang))
+    monkeypatch.setattr(reporting, "_TIMEOUT", 1000.0)
+    aside = ThreadedReporter("stuck", lambda: Told("on_start", hang))
     tell = Reporters([aside])
     tell.on_start(0)
     while not warnings_in(caplog):
@@ -150,21 +151,21 @@ def test_a_slow_one_is_behind_by_so_many_shards_at_most(
     hang: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporting, "_MOST_WAITING", 10)
-    play(Aside("slow", lambda: Told("made", hang)), shards=100)
-    assert "slow was too slow to be told of" in warnings_in(caplog)[0]
+    play(ThreadedReporter("slow", lambda: Told("made", hang)), shards=100)
+    assert "slow was too slow and has missed" in warnings_in(caplog)[0]
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt()], ids=["once", "twice"])
 def test_who_stops_the_run_does_not_wait_for_them(
     error: BaseException | None, hang: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporting, "_FAREWELL", 1000.0)
-    monkeypatch.setattr(reporting, "_FAREWELL_STOPPED", 0.2 if error is None else 1000.0)
+    monkeypatch.setattr(reporting, "_TIMEOUT", 1000.0)
+    monkeypatch.setattr(reporting, "_TIMEOUT_STOPPED", 0.2 if error is None else 1000.0)
     started = time.monotonic()
     if error is None:
-        play(Aside("hanging", lambda: Told("on_start", hang)), was_stopped=True)
+        play(ThreadedReporter("hanging", lambda: Told("on_start", hang)), was_stopped=True)
     else:
-        tell = Reporters([Aside("hanging", lambda: Told("on_start", hang))])
+        tell = Reporters([ThreadedReporter("hanging", lambda: Told("on_start", hang))])
         tell.on_start(0)
         with pytest.raises(KeyboardInterrupt), ending(tell):
             raise error
@@ -207,16 +208,14 @@ def ending(tell: Reporters) -> Iterator[None]:
 
 
 PLUGIN = """
-import sys, threading
-class Reporter:
+from any2ds.run.reporters._contract import Reporter
+class Telling(Reporter):
     def __init__(self, watch, run):
         print("made", run.command, watch.log_interval, flush=True)
     def on_start(self, finished_shards): print("start", finished_shards, flush=True)
-    def on_progress(self, now): pass
     def on_shard(self, event): print("shard", event.shard_id, event.count, flush=True)
-    def on_stopping(self, open_shards, grace): pass
     def on_finish(self, total): print("finish", total.successes, flush=True)
-class Refusing(Reporter):
+class Refusing(Telling):
     @staticmethod
     def check(watch):
         from any2ds.core.errors import UsageError
@@ -230,7 +229,7 @@ def test_other_packages_bring_reporters_of_their_own(tmp_path: Path) -> None:
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: telling\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(
-        "[any2ds.run.reporters]\ntelling = telling:Reporter\nrefusing = telling:Refusing\nbroken = missing_module:X\n"
+        "[any2ds.reporters]\ntelling = telling:Telling\nrefusing = telling:Refusing\nbroken = missing_module:X\n"
     )
     (tmp_path / "site" / "telling.py").write_text(PLUGIN)
     program = f"import sys; sys.path[:0] = [{str(tmp_path / 'site')!r}, {ROOT!r}]; from any2ds.cli import main; main()"

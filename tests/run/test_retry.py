@@ -422,7 +422,7 @@ def test_the_command_says_what_became_of_the_rows(media: Path, tmp_path: Path) -
             for more in (["--processes_count=1"], ["--codes=dns", "--distributor=inline"], ["--codes=htp_404"])
         ]
     assert [ran.returncode for ran in said] == [0, 0, 2]
-    assert "tries again what failed (transient) in 3 shards of" in said[0].stderr
+    assert "retries failed rows (transient) in 3 shards of" in said[0].stderr
     assert "2 of the 3 rows tried again are stored now" in said[0].stderr
     assert "has failed with dns" in " ".join(said[1].stderr.split())
     assert "did you mean http_404?" in said[2].stderr

@@ -1,4 +1,4 @@
-"""What child processes write to standard error, read line by line, so that it gets between nobody's lines."""
+"""Reads what child processes write to standard error, line by line, so that it does not break other output."""
 
 from __future__ import annotations
 
@@ -9,29 +9,27 @@ from collections.abc import Callable
 
 from any2ds.core.processes import child_process
 
-_FAREWELL = 1.0  # seconds for their last words, once they are gone
+_LAST_LINES = 1.0  # seconds to wait for the last lines of children that have ended
 
 
-class ChildrensWords:
-    """From now on, until `close`, child processes that are started are heard by `take`, in a thread of its own.
-
-    It is given lines without their ends. Those of children that live on are given to it afterwards as well.
-    """
+class ChildOutput:
+    """Until `close`, calls `take` in a thread with each line, without its end, of children that are started."""
 
     def __init__(self, take: Callable[[str], None]) -> None:
         self._take = take
         inlet, self._outlet = os.pipe()
-        self._thread = threading.Thread(target=self._listen, args=(inlet,), name="any2ds-words", daemon=True)
+        self._thread = threading.Thread(target=self._listen, args=(inlet,), name="any2ds-children", daemon=True)
         self._thread.start()
         child_process.let_children_write_to(self._outlet)
 
     def close(self) -> None:
+        """Children that still run are read until they end."""
         child_process.let_children_write_to(None)
         os.close(self._outlet)
-        self._thread.join(_FAREWELL)
+        self._thread.join(_LAST_LINES)
 
     def _listen(self, inlet: int) -> None:
         with open(inlet, encoding="utf-8", errors="backslashreplace") as stream:
             for line in stream:
-                with contextlib.suppress(OSError, ValueError):  # nobody reads: they must not wait for that
+                with contextlib.suppress(OSError, ValueError):  # nobody reads: children must not wait for that
                     self._take(line.rstrip("\n"))

@@ -1,4 +1,4 @@
-"""An output of a notebook's cell that changes while something goes on: no flood of lines, and no widgets."""
+"""One output of a notebook cell that is updated, without widgets."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from typing import Any
 
 
 def kernel() -> Any:
-    """IPython's shell, if it belongs to a notebook's kernel; else None."""
+    """The IPython shell if it runs in a notebook kernel; else None."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
     return shell if getattr(shell, "kernel", None) is not None else None
 
 
 class Cell:
-    """Plain text in the output of the cell that is being run."""
+    """Plain text in the output of the running cell."""
 
     def __init__(self) -> None:
         self._handle: Any = None
 
     def show(self, text: str) -> None:
-        """Put `text` in the place of what was shown before."""
-        display: Any = importlib.import_module("IPython.display")  # there if a kernel is
-
+        """Replace what was shown before."""
+        display: Any = importlib.import_module("IPython.display")  # installed if a kernel runs
         content = {"text/plain": text}
         if self._handle is None:
             self._handle = display.DisplayHandle()

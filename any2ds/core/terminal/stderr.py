@@ -1,27 +1,44 @@
-"""The terminal as any2ds writes to it: on standard error, and never worth a failed run."""
+"""The console that any2ds writes to: standard error. A failed write never fails a run."""
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from typing import Any
 
 from rich.console import Console, ConsoleDimensions
+from rich.text import Text
 
-_LOG_WIDTH = 120  # columns of what is no terminal, such as the log of a CI
+_LOG_WIDTH = 120  # columns where there is no terminal, such as the log of a CI
 
 
 class StderrConsole(Console):
-    """Goes quiet when nobody reads any more, where rich would end the process and redirect its standard output.
+    """Becomes quiet when nobody reads any more, where rich would end the process.
 
-    In notebooks it writes plain text: rich would make an output of its own of every line.
+    In notebooks it writes plain text, where rich would display every line as an output of its own.
     """
 
     def __init__(self, width: int | None = None) -> None:
-        is_nameless = sys.platform != "win32" and not (os.environ.get("TERM") or os.environ.get("FORCE_COLOR"))
+        has_no_type = sys.platform != "win32" and not (os.environ.get("TERM") or os.environ.get("FORCE_COLOR"))
         super().__init__(
-            stderr=True, force_jupyter=False, width=width, color_system=None if is_nameless else "auto", highlight=False
+            stderr=True,
+            force_jupyter=False,
+            width=width,
+            color_system=None if has_no_type else "auto",
+            highlight=False,
+            markup=False,
+            emoji=False,
         )
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Plain lines are not wrapped: some are to be copied."""
+        options.setdefault("soft_wrap", all(isinstance(each, (str, Text)) for each in objects))
+        super().print(*objects, **options)
+
+    def show_cursor(self, show: bool = True) -> bool:
+        """A cursor that is hidden stays so if the process is killed."""
+        return False
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -39,17 +56,20 @@ class StderrConsole(Console):
 
     @property
     def can_redraw(self) -> bool:
-        """Whether what was written can be written over: on a terminal, unless it can do nothing but write on.
-
-        FORCE_COLOR asks for colours, in the log of a CI for instance, and makes no terminal of it.
-        """
+        """Whether written lines can be overwritten. FORCE_COLOR, in a CI for instance, makes no terminal of a log."""
         known = sys.platform == "win32" or os.environ.get("TERM", "") not in ("", "dumb", "unknown")
-        return known and is_terminal(self.file) and not self.legacy_windows
+        return known and self.is_terminal and is_terminal(self.file) and not self.legacy_windows
 
     @property
     def is_ascii(self) -> bool:
-        """Whether anything but ASCII may be more than the terminal can show."""
+        """Whether the terminal may show nothing but ASCII."""
         return not self.encoding.startswith("utf")
+
+
+@functools.cache
+def stderr_console() -> StderrConsole:
+    """The one of this process: what is printed with it appears above a status block."""
+    return StderrConsole()
 
 
 def is_terminal(stream: Any) -> bool:

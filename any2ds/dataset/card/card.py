@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from rich.filesize import decimal
 
 from any2ds.config.options import GROUPS, CardOptions, declared, parse_groups, public
 from any2ds.config.signature import document
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, printable, redacted, words_of
+from any2ds.core.text import percent, size
 from any2ds.core.types import in_order, meaning_of
 from any2ds.core.version import HOMEPAGE, __version__
 from any2ds.dataset.card import hub
@@ -346,25 +346,25 @@ def _facts(found: Overview) -> Iterator[tuple[str, str]]:
     yield "samples", f"{found.stored:,}"
     yield "rows of the list", f"{found.rows:,}"
     if found.rows:
-        yield "rows that are stored", f"{found.successes:,} ({found.successes / found.rows:.1%})"
+        yield "rows that are stored", f"{found.successes:,} ({percent(found.successes, found.rows)})"
     missing = f", {len(found.missing):,} missing" if found.missing else ""
     yield "shards", f"{found.shards:,}{missing}"
     if found.bytes_stored is not None:
-        yield "size of the files", decimal(found.bytes_stored)
+        yield "size of the files", size(found.bytes_stored)
     if found.sizes:
-        middle = f"{decimal(found.sizes['median'])} (of a few shards)"
+        middle = f"{size(found.sizes['median'])} (of a few shards)"
         yield "median size of a file", middle
     if found.mime_types:
         total = sum(found.mime_types.values())
         kinds = list(found.mime_types.items())[:_FILES_SHOWN]
-        yield "types (of a few shards)", ", ".join(f"{code(kind)} {count / total:.1%}" for kind, count in kinds)
+        yield "types (of a few shards)", ", ".join(f"{code(kind)} {percent(count, total)}" for kind, count in kinds)
 
 
 def _outcomes(found: Overview) -> Iterator[tuple[str, str, str, str]]:
     total = sum(found.outcomes.values())
     ordered = in_order(found.outcomes)
     for outcome, rows in ordered[:_OUTCOMES_SHOWN]:
-        yield code(outcome), f"{rows:,}", f"{rows / total:.1%}" if total else "", plain(meaning_of(outcome))
+        yield code(outcome), f"{rows:,}", percent(rows, total), plain(meaning_of(outcome))
     if further := ordered[_OUTCOMES_SHOWN:]:
         yield f"{len(further):,} more", f"{sum(rows for _, rows in further):,}", "", ""
 

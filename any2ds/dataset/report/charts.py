@@ -16,9 +16,9 @@ import pygal
 from markupsafe import Markup
 from pygal.style import Style
 
+from any2ds.core import text
 from any2ds.core.types import SUCCESS
 from any2ds.dataset.figures import Distribution, Figures
-from any2ds.dataset.report import labels
 from any2ds.dataset.timeline import Spell
 
 # For its plugins it puts a finder in front of everybody's imports, in an old way that Python warns of at each of them.
@@ -54,9 +54,9 @@ def over_time(figures: Figures) -> list[Chart]:
     if not spells:
         return []
     unit, axis = _unit_of_time(figures.timeline.seconds)
-    ticks = [labels.number(round(spell.start / unit, 2)) for spell in spells]
+    ticks = [text.number(round(spell.start / unit, 2)) for spell in spells]
     when = [
-        f"{labels.span(spell.start) if spell.start else '0 s'} to {labels.span(spell.start + spell.seconds)}"
+        f"{text.duration(spell.start) if spell.start else '0 s'} to {text.duration(spell.start + spell.seconds)}"
         for spell in spells
     ]
     looked, rows = figures.looked.rows_of_stats, figures.rows
@@ -71,18 +71,18 @@ def over_time(figures: Figures) -> list[Chart]:
     charts = [
         _chart(
             "Rows per second",
-            f"On average {labels.number(mean)} rows were stored per second, at most {labels.number(max(stored))}.",
+            f"On average {text.number(mean)} rows were stored per second, at most {text.number(max(stored))}.",
             kind,
             [
                 _Series(
                     "all rows",
                     "rows",
-                    [(v, f"{w}: {labels.number(v)} rows/s") for v, w in zip(done, when, strict=True)],
+                    [(v, f"{w}: {text.number(v)} rows/s") for v, w in zip(done, when, strict=True)],
                 ),
                 _Series(
                     "stored",
                     SUCCESS,
-                    [(v, f"{w}: {labels.number(v)} stored/s") for v, w in zip(stored, when, strict=True)],
+                    [(v, f"{w}: {text.number(v)} stored/s") for v, w in zip(stored, when, strict=True)],
                 ),
             ],
             ticks,
@@ -92,11 +92,11 @@ def over_time(figures: Figures) -> list[Chart]:
         ),
         _chart(
             "Megabytes per second",
-            f"Of the files stored: at most {labels.number(max(sizes))} MB/s.",
+            f"Of the files stored: at most {text.number(max(sizes))} MB/s.",
             kind,
             [
                 _Series(
-                    "stored", "bytes", [(v, f"{w}: {labels.number(v)} MB/s") for v, w in zip(sizes, when, strict=True)]
+                    "stored", "bytes", [(v, f"{w}: {text.number(v)} MB/s") for v, w in zip(sizes, when, strict=True)]
                 )
             ],
             ticks,
@@ -133,7 +133,7 @@ def _outcomes(figures: Figures, spells: Sequence[Spell], ticks: Sequence[str], w
         colour = SUCCESS if code == SUCCESS else "others" if code == "others" else f"failure-{number + first}"
         told = [(max(0.0, share), f"{w}: {share:.1f} % {code}") for share, w in zip(shares, when, strict=True)]
         series.append(_Series(code, colour, told))
-    shown = ", ".join(f"{labels.percent(figures.outcomes[c], sum(figures.outcomes.values()))} {c}" for c in named)
+    shown = ", ".join(f"{text.percent(figures.outcomes[c], sum(figures.outcomes.values()))} {c}" for c in named)
     return _chart(
         "Outcomes over time",
         f"Over the whole time: {shown}.",
@@ -148,15 +148,15 @@ def _outcomes(figures: Figures, spells: Sequence[Spell], ticks: Sequence[str], w
 def magnitudes(figures: Figures) -> list[Chart]:
     """Sizes of files and pictures, durations, latencies; those that there are."""
     charts = [
-        _histogram("Size of files", "files", [("files", "bytes", figures.sizes)], labels.size, "size"),
+        _histogram("Size of files", "files", [("files", "bytes", figures.sizes)], text.size, "size"),
         _histogram(
             "Width and height",
             "pictures",
             [("width", "rows", figures.widths), ("height", SUCCESS, figures.heights)],
-            labels.pixels,
+            lambda pixels: text.number(math.ceil(pixels)),
             "pixels",
         ),
-        _histogram("Duration", "files", [("files", "bytes", figures.durations)], labels.span, "duration"),
+        _histogram("Duration", "files", [("files", "bytes", figures.durations)], text.duration, "duration"),
     ]
     return [chart for chart in charts if chart is not None]
 
@@ -168,9 +168,11 @@ def latencies(figures: Figures) -> Chart | None:
     count = sum(count for *_, count in figures.latency_ranges)
     found = Distribution(count, ranges=figures.latency_ranges)
     points = "From its start to its last byte: " + ", ".join(
-        f"{name} {labels.span(value)}" for name, value in figures.latencies.items()
+        f"{name} {text.duration(value)}" for name, value in figures.latencies.items()
     )
-    return _histogram("Seconds per transfer", "transfers", [("transfers", "rows", found)], labels.span, "time", points)
+    return _histogram(
+        "Seconds per transfer", "transfers", [("transfers", "rows", found)], text.duration, "time", points
+    )
 
 
 def _histogram(
@@ -190,7 +192,7 @@ def _histogram(
     for name, colour, values in there:
         counts = {start: count for start, _, count in values.ranges}
         told = [
-            (counts.get(a, 0), f"{shown(a)} to {shown(b)}: {labels.number(counts.get(a, 0))} {what}") for a, b in ranges
+            (counts.get(a, 0), f"{shown(a)} to {shown(b)}: {text.number(counts.get(a, 0))} {what}") for a, b in ranges
         ]
         series.append(
             _Series(name, colour, [(count, f"{name}, {said}" if len(there) > 1 else said) for count, said in told])
@@ -260,7 +262,7 @@ def _drawn(
         disable_xml_declaration=True,
         x_title=x_title,
         y_title=y_title,
-        value_formatter=labels.short,
+        value_formatter=text.axis_label,
         x_labels_major_every=-(-len(ticks) // most),
         show_minor_x_labels=False,
         truncate_label=-1,

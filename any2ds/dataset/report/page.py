@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from any2ds.core import text
 from any2ds.core.types import NO_FAILURES
 from any2ds.dataset.figures import Figures
 from any2ds.dataset.loaders import Snippet
@@ -33,18 +34,18 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        number=labels.number,
-        tile=labels.few_letters,
-        size=labels.size,
-        span=labels.span,
-        moment=labels.moment,
+        number=text.number,
+        tile=_tile,
+        size=text.size,
+        duration=text.duration,
+        moment=text.moment,
         meaning=labels.meaning,
         advice=labels.advice,
         source=_source,
         shown=_shown,
     )
     environment.tests["link"] = _is_link
-    environment.globals["percent"] = labels.percent
+    environment.globals["percent"] = text.percent
     return environment
 
 
@@ -74,12 +75,17 @@ def html(figures: Figures, samples: Sequence[Thumbnail] = (), snippets: Sequence
     )
 
 
+def _tile(value: float | None) -> str:
+    """What is too long to be read at a glance is rounded."""
+    return text.number(value) if value is None or value < 1e9 else text.estimate(value)
+
+
 def _estimate(count: int, figures: Figures) -> str:
     """Of rows in all shards, by those that were looked at."""
     looked = figures.looked.rows_of_stats
     if figures.rows is None or looked in (0, figures.rows):
-        return labels.few_letters(count)
-    return f"≈\u00a0{labels.about(count * figures.rows / looked)}"
+        return _tile(count)
+    return f"≈\u00a0{text.estimate(count * figures.rows / looked)}"
 
 
 def _as_data(content: Any) -> Markup:

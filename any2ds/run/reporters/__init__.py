@@ -1,1 +1,0 @@
-"""Who is told how a run goes. Each implements `protocols.Reporter`."""

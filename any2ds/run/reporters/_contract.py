@@ -1,64 +1,75 @@
-"""What a reporter implements, and what it knows of a run before it begins."""
+"""The base class of reporters, and what they know of a run before it begins."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from any2ds.config.options import OutputOptions, StorageOptions
+from any2ds.config.watch import WatchOptions
 from any2ds.core.metrics import Snapshot
 from any2ds.core.types import RunReport, ShardError, ShardReport
 from any2ds.dataset.thumbnails import Thumbnail
 from any2ds.storage.folders import OutputFolder
 
 
-def _none(count: int) -> Sequence[Thumbnail]:
+def _no_samples(count: int) -> Sequence[Thumbnail]:
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What reporters may know of a run before it begins."""
+    """What reporters know of a run before it begins."""
 
     command: Literal["download", "retry", "finish"]
     output: OutputFolder
-    options: Mapping[str, Any]  # as given and by default, without secrets
+    options: Mapping[str, Any]  # given and default ones, without secrets
     storage: StorageOptions
-    identity: str  # of the dataset: the same for every run that goes on with it
-    made: OutputOptions | None = None  # how the dataset is made
-    finished: Collection[int] = ()  # the shards that are there before it begins
-    from_shell: bool = False  # whether the person has typed a command, rather than called a function
-    member: str = ""  # which of several runs that make the dataset together it is, as `rank-3-of-8`
-    missing: Callable[[], Collection[int]] = tuple  # shards that others are to make, when all of its own are through
-    # Up to so many samples of the finished shards, as people may look at them. It reads files, takes
-    # its time, and gives fewer rather than raising.
-    samples: Callable[[int], Sequence[Thumbnail]] = _none
+    identity: str  # of the dataset: the same for every run that continues it
+    made: OutputOptions | None = None  # with which the dataset is made
+    finished: Collection[int] = ()  # shards that were finished before
+    from_shell: bool = False  # whether a command was typed, rather than a function called
+    member: str = ""  # this one of several runs that make the dataset together, such as `rank-3-of-8`
+    missing: Callable[[], Collection[int]] = tuple  # shards that others make, once this run has made its own
+    samples: Callable[[int], Sequence[Thumbnail]] = _no_samples  # up to so many of finished shards; slow, never raises
 
 
-class Reporter(Protocol):
-    """Tells somebody how the run goes. A reporter that raises is switched off, and the run goes on.
+class Reporter:
+    """Reports how a run goes. Subclasses override what they report; one that raises is switched off.
 
-    Its class, the `PART` of its module, is called with WatchOptions and RunInfo. It is told one thing at a time, though
-    in different threads; all but the one for the terminal have a thread of their own, where they may take their time.
-
-    Two further methods are asked for where they are there. `check(watch)`, a static one, is called before anything is
-    made, and raises UsageError if the reporter cannot do what the options ask for. `give_up()` is called from another
-    thread when the run has ended and nobody waits any more: what would outlive the run, such as a process, ends then.
+    The class, `PART` of its module, is called with WatchOptions and RunInfo. Calls come one at a time, from different
+    threads. Every reporter but the console runs in a thread of its own, where it may be slow.
     """
 
-    def on_start(self, finished_shards: int) -> None: ...
+    @staticmethod
+    def check(watch: WatchOptions) -> None:
+        """Called before anything is made. Raises UsageError if it cannot do what the options ask for."""
+
+    def on_start(self, finished_shards: int) -> None:
+        """The run begins; so many shards were finished before."""
 
     def on_progress(self, now: Snapshot) -> None:
         """About twice a second, whether or not anything has happened, and once more before `on_finish`."""
-        ...
 
     def on_shard(self, event: ShardReport | ShardError) -> None:
-        """A shard is finished, or could not be made."""
-        ...
+        """A shard is finished, or has failed."""
 
     def on_stopping(self, open_shards: int, grace: float) -> None:
-        """The run was asked to stop; so many shards are open, and some may be finished within `grace` seconds."""
-        ...
+        """The run was asked to stop; so many shards are open, and may be finished within `grace` seconds."""
 
-    def on_finish(self, total: RunReport) -> None: ...
+    def on_finish(self, total: RunReport) -> None:
+        """The run has ended."""
+
+    def cancel(self) -> None:
+        """Called from another thread when nobody waits any more. Ends what would outlive the run."""
+
+
+class ShardListener(Reporter):
+    """Passes finished and failed shards to `take`."""
+
+    def __init__(self, take: Callable[[ShardReport | ShardError], None]) -> None:
+        self._take = take
+
+    def on_shard(self, event: ShardReport | ShardError) -> None:
+        self._take(event)

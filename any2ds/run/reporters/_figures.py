@@ -1,4 +1,4 @@
-"""The figures of a run as those reporters name them that record them over time."""
+"""The metrics of a run, by the names that reporters record them under."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from any2ds.core.metrics import Snapshot
 from any2ds.core.types import DUPLICATE, SUCCESS, ShardReport
 
 
-def tried(now: Snapshot) -> int:
-    """The rows that are through and were fetched, or that was tried: what there is a share of successes of."""
+def rows_tried(now: Snapshot) -> int:
+    """The rows that are done and no duplicates: those that the share of successes is of."""
     return max(0, sum(now.outcomes.values()) - now.outcomes.get(DUPLICATE, 0))
 
 
 def success_ratio(now: Snapshot) -> float | None:
-    """Of the rows that were tried; None while there are none."""
-    return now.outcomes.get(SUCCESS, 0) / tried(now) if tried(now) else None
+    """Of the rows tried; None while there are none."""
+    rows = rows_tried(now)
+    return now.outcomes.get(SUCCESS, 0) / rows if rows else None
 
 
-def live(now: Snapshot) -> dict[str, float]:
-    """Of the run at this moment, rows of open shards included. Times in seconds, sizes in MB (10^6 bytes)."""
+def live_metrics(now: Snapshot) -> dict[str, float]:
+    """Of the run now, rows of open shards included. Times in seconds, sizes in MB (10^6 bytes)."""
     figures: dict[str, float | None] = {
         "rows": sum(now.outcomes.values()),
         "successes": now.outcomes.get(SUCCESS, 0),
@@ -50,7 +51,7 @@ def live(now: Snapshot) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What became of the rows of finished shards."""
+    """The outcomes of the rows of finished shards."""
 
     count: int = 0
     successes: int = 0
@@ -65,9 +66,8 @@ class Rows:
             self.failed_to_subsample + shard.failed_to_subsample,
         )
 
-    def as_img2dataset_names_them(self, seconds: float) -> Mapping[str, float]:
-        """Its five figures, as its users have them on their charts: shares of `count`, but for that itself; what it
-        calls images per second are rows, whatever became of them."""
+    def as_img2dataset(self, seconds: float) -> Mapping[str, float]:
+        """The five metrics on img2dataset's charts: shares of `count`; its images per second are rows."""
         if not self.count:
             return {}
         return {

@@ -1,4 +1,4 @@
-"""Standard error as lines of JSON, an object each: what `--log_format=json` makes of everything that is said there."""
+"""Standard error as JSON lines, an object each, for `--log_format=json`."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from any2ds.core.metrics import Snapshot
 from any2ds.core.types import SUCCESS
 from any2ds.run.reporters._figures import success_ratio
 
-_lock = threading.Lock()  # a line is never between the parts of another
+_lock = threading.Lock()  # lines are written whole
 
 
-def say(event: str, /, **fields: Any) -> None:
-    """One line, in ASCII, so that it can be written anywhere. It is lost where nobody reads any more."""
-    line = json.dumps(_harmless({"event": event, "time": _now(), **fields}))
+def write(event: str, /, **fields: Any) -> None:
+    """One line, in ASCII, so that any stream takes it. It is lost if nobody reads any more."""
+    line = json.dumps(_without_secrets({"event": event, "time": _now(), **fields}))
     with _lock, contextlib.suppress(AttributeError, OSError, ValueError):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
 
-def _harmless(value: Any) -> Any:
-    """Without credentials, which are not to be found any more once JSON has escaped them."""
+def _without_secrets(value: Any) -> Any:
+    """Redacted before JSON escapes the text, after which credentials would not be recognized."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, Mapping):
-        return {redacted(str(name)): _harmless(each) for name, each in value.items()}
+        return {redacted(str(name)): _without_secrets(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_harmless(each) for each in value]
+        return [_without_secrets(each) for each in value]
     return redacted(str(value))
 
 
@@ -45,8 +45,7 @@ def _now() -> str:
 
 
 def progress(now: Snapshot) -> Mapping[str, Any]:
-    """The fields of `progress`: those of the Snapshot, by their names, null where nobody knows, and what follows from
-    them."""
+    """The fields of `progress`: those of the Snapshot, null where unknown, and some computed from them."""
     fields = asdict(now)
     verdict, ratio = fields.pop("verdict"), success_ratio(now)
     return {
@@ -65,22 +64,22 @@ class JsonHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(Exception):  # a message that does not fit its arguments is no reason to fail
-            more = {}
+            fields = {"level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
             if record.exc_info and record.exc_info[0] is not None:
-                more["traceback"] = "".join(traceback.format_exception(*record.exc_info))
-            say("log", level=record.levelname.lower(), logger=record.name, message=record.getMessage(), **more)
+                fields["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+            write("log", **fields)
 
 
-def speak_json() -> None:
-    """From now on Python's warnings, and what threads die of, are lines as well. For a process that is ours."""
+def log_as_json() -> None:
+    """Write Python's warnings and uncaught exceptions of threads as lines too. Only for a process of our own."""
     logging.captureWarnings(True)
     warned = logging.getLogger("py.warnings")
     warned.addHandler(JsonHandler())
     warned.propagate = False
 
-    def died(what: threading.ExceptHookArgs) -> None:
-        if what.exc_type is not SystemExit:
-            words = traceback.format_exception(what.exc_type, what.exc_value, what.exc_traceback)
-            say("log", level="error", logger="threading", message=words[-1].strip(), traceback="".join(words))
+    def log_uncaught(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is not SystemExit:
+            lines = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
+            write("log", level="error", logger="threading", message=lines[-1].strip(), traceback="".join(lines))
 
-    threading.excepthook = died
+    threading.excepthook = log_uncaught

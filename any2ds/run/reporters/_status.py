@@ -1,4 +1,4 @@
-"""How a run is doing, in a few lines for a terminal or in a single one for a log: a function of the Snapshot."""
+"""The status of a run, as a few lines for a terminal or a single one for a log."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from any2ds.core.errors import printable
+from any2ds.core.errors import printable, redacted
 from any2ds.core.metrics import HostLoad, Snapshot
-from any2ds.core.terminal.text import clock, left, percent, rate, shortened, size
+from any2ds.core.text import duration, number, percent, size, time_left
 from any2ds.core.types import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, SUCCESS
-from any2ds.run.reporters._figures import tried
+from any2ds.run.reporters._figures import rows_tried
 
-_TOP = 5  # failures named
-_HOSTS = 3  # named
+_MOST_FAILURES = 5  # named
+_MOST_HOSTS = 3  # named
 _HOST_LENGTH = 40  # characters of a host's name
 _WHY_LENGTH = 60
 _BAR = 40  # columns at most
-_LIMIT_LINES = 2  # that what holds the run up may take
+_LIMIT_LINES = 2  # about what limits the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ ASCII = Glyphs("#", "-", " | ", "...")
 
 
 def live(now: Snapshot, columns: int, glyphs: Glyphs = UNICODE, whole: str = "the list") -> list[Text]:
-    """Lines of at most so many columns; what there is no room for, and what is not known, is left out.
+    """Lines of at most so many columns, without what is unknown or has no room.
 
-    `whole` is what there is a share of while its rows are not known.
+    `whole` names what the share is of while its number of rows is unknown.
     """
     lines = [_progress(now, columns, glyphs, whole)]
     for pieces, style in (
@@ -50,14 +50,14 @@ def live(now: Snapshot, columns: int, glyphs: Glyphs = UNICODE, whole: str = "th
     ):
         if line := _fitting(pieces, columns, glyphs):
             lines.append(Text(f" {line}", style=style))
-    told = textwrap.wrap(limit(now), columns - 1, max_lines=_LIMIT_LINES, placeholder=glyphs.ellipsis)
-    return [*lines, *(Text(f" {line}", style="cyan") for line in told)]
+    limit = textwrap.wrap(_limit(now), columns - 1, max_lines=_LIMIT_LINES, placeholder=glyphs.ellipsis)
+    return [*lines, *(Text(f" {line}", style="cyan") for line in limit)]
 
 
 def plain(now: Snapshot) -> str:
-    """One line, with all that is known."""
+    """One line, with everything that is known."""
     parts = [
-        f"{clock(now.seconds)}: {_rows(now)}" + (f" ({percent(now.share, 1)})" if now.share is not None else ""),
+        f"{duration(now.seconds)}: {_rows(now)}" + (f" ({percent(now.share, 1)})" if now.share is not None else ""),
         *filter(None, [_left(now)]),
         *_speed(now),
         *_state(now)[:-1],  # which says how long it has been
@@ -65,11 +65,11 @@ def plain(now: Snapshot) -> str:
     line = ", ".join(parts)
     for pieces in (_failures(now), _hosts(now, ASCII)):
         line += f"; {', '.join(pieces)}" if pieces else ""
-    return line + (f"; {words}" if (words := limit(now)) else "")
+    return line + (f"; {limit}" if (limit := _limit(now)) else "")
 
 
-def limit(now: Snapshot) -> str:
-    """What holds the run up."""
+def _limit(now: Snapshot) -> str:
+    """What limits the run."""
     return "" if now.verdict is None else printable(now.verdict.words)
 
 
@@ -96,26 +96,20 @@ def _progress(now: Snapshot, columns: int, glyphs: Glyphs, whole: str) -> Text:
 
 
 def _left(now: Snapshot) -> str:
-    return left(now.eta) if now.eta is not None and now.share != 1 else ""
+    return time_left(now.eta) if now.eta is not None and now.share != 1 else ""
 
 
 def _speed(now: Snapshot) -> list[str]:
     pieces = [
-        f"{rate(now.successes_per_second)} stored/s",
-        f"{rate(now.attempts_per_second)} attempts/s" if now.attempts else "",
+        f"{number(now.successes_per_second)} stored/s",
+        f"{number(now.attempts_per_second)} attempts/s" if now.attempts else "",
         f"{size(now.bytes_per_second)}/s",
         f"{now.in_flight:,} of {now.window:,} in flight" if now.window else "",
         f"{now.queued:,} rows wait" if now.queued else "",
-        f"{_seconds(now.latency_p50)} a file" if now.latency_p50 is not None else "",
-        f"95% within {_seconds(now.latency_p95)}" if now.latency_p95 is not None else "",
+        f"{duration(now.latency_p50)} a file" if now.latency_p50 is not None else "",
+        f"95% within {duration(now.latency_p95)}" if now.latency_p95 is not None else "",
     ]
     return [piece for piece in pieces if piece]
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 0.95:
-        return f"{max(1, round(1000 * seconds))} ms"
-    return f"{seconds:.0f} s" if seconds >= 9.95 else f"{seconds:.1f} s"
 
 
 def _state(now: Snapshot) -> list[str]:
@@ -125,16 +119,16 @@ def _state(now: Snapshot) -> list[str]:
     failed = [f"{now.shards_failed:,} failed"] if now.shards_failed else []
     before = [f"{now.shards_before:,} before"] if now.shards_before else []
     pieces = [
-        f"{stored:,} stored" + (f" ({percent(stored, tried(now))})" if tried(now) else ""),
-        *(f"{outcomes[code]:,} {name}" for code, name in _BESIDE.items() if outcomes.get(code)),
+        f"{stored:,} stored" + (f" ({percent(stored, rows_tried(now))})" if rows_tried(now) else ""),
+        *(f"{outcomes[code]:,} {name}" for code, name in _NOT_FAILED.items() if outcomes.get(code)),
         "shards: " + ", ".join([*open_ones, f"{now.shards_done:,} done", *failed, *before]),
         f"{size(now.memory)} memory" if now.memory else "",
-        clock(now.seconds),
+        duration(now.seconds),
     ]
     return [piece for piece in pieces if piece]
 
 
-_BESIDE = {DROPPED: "dropped", FILTERED: "filtered", DUPLICATE: "duplicates"}
+_NOT_FAILED = {DROPPED: "dropped", FILTERED: "filtered", DUPLICATE: "duplicates"}
 
 
 def _failures(now: Snapshot) -> list[str]:
@@ -142,14 +136,14 @@ def _failures(now: Snapshot) -> list[str]:
         ((code, rows) for code, rows in now.outcomes.items() if code not in NO_FAILURES),
         key=lambda item: (-item[1], item[0]),
     )
-    pieces = [f"{printable(code)} {rows:,}" for code, rows in found[:_TOP]]
-    if len(found) > _TOP:
-        pieces.append(f"others {sum(rows for _, rows in found[_TOP:]):,}")
+    pieces = [f"{printable(code)} {rows:,}" for code, rows in found[:_MOST_FAILURES]]
+    if len(found) > _MOST_FAILURES:
+        pieces.append(f"others {sum(rows for _, rows in found[_MOST_FAILURES:]):,}")
     return [f"failed: {pieces[0]}", *pieces[1:]] if pieces else []
 
 
 def _hosts(now: Snapshot, glyphs: Glyphs) -> list[str]:
-    pieces = [_host(host, glyphs) for host in now.hosts[:_HOSTS] if host.waiting]
+    pieces = [_host(host, glyphs) for host in now.hosts[:_MOST_HOSTS] if host.waiting]
     return [f"rows wait for {pieces[0]}", *pieces[1:]] if pieces else []
 
 
@@ -159,7 +153,7 @@ def _host(host: HostLoad, glyphs: Glyphs) -> str:
 
 
 def _fitting(pieces: Iterable[str], columns: int, glyphs: Glyphs) -> str:
-    """As many of them, in their order, as there is room for; the first one cut off if need be."""
+    """As many of them as there is room for, in order; the first one is shortened if need be."""
     line = ""
     for piece in pieces:
         longer = f"{line}{glyphs.between}{piece}" if line else piece
@@ -167,3 +161,12 @@ def _fitting(pieces: Iterable[str], columns: int, glyphs: Glyphs) -> str:
             return line or shortened(piece, columns - 1, glyphs.ellipsis)
         line = longer
     return line
+
+
+def shortened(text: str, length: int, ellipsis: str = "...") -> str:
+    """`text` on one line, without credentials and control characters, its middle left out."""
+    text = printable(redacted(text))
+    if len(text) <= length:
+        return text
+    kept = max(2, length - len(ellipsis))
+    return f"{text[: kept - kept // 2]}{ellipsis}{text[-(kept // 2) :]}"

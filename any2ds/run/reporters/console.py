@@ -1,185 +1,168 @@
-"""Tells a person, or what reads a log, how a run goes: live on a terminal or in a notebook, in lines elsewhere."""
+"""Reports to a person, or to what reads a log: live on a terminal or in a notebook, in lines elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from any2ds.config.options import WatchOptions
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.metrics import Snapshot
-from any2ds.core.terminal.children import ChildrensWords
-from any2ds.core.terminal.live import Live
+from any2ds.core.terminal.children import ChildOutput
 from any2ds.core.terminal.notebook import Cell, kernel
-from any2ds.core.terminal.stderr import StderrConsole
+from any2ds.core.terminal.stderr import StderrConsole, stderr_console
 from any2ds.core.types import RunReport, ShardError, ShardReport
 from any2ds.core.version import __version__
 from any2ds.dataset.shard_list import Numbers
 from any2ds.run.reporters import _jsonlines, _status
-from any2ds.run.reporters._contract import RunInfo
-from any2ds.run.reporters._ending import Ending, ending, tell, to_json
+from any2ds.run.reporters._contract import Reporter, RunInfo
+from any2ds.run.reporters._summary import Summary, print_summary, summary_of, to_json
+
+if TYPE_CHECKING:
+    from any2ds.core.terminal.live import StatusBlock
 
 _NOTEBOOK_WIDTH = 100  # columns
+_CELL_INTERVAL = 1.0  # seconds between two updates of a notebook
 
 
-class _Voice(Protocol):
-    """A way to tell it. Errors of shards, and the end, stay; progress may be forgotten."""
-
-    def start(self, finished_shards: int) -> None: ...
-    def progress(self, now: Snapshot) -> None: ...
-    def shard_failed(self, error: ShardError) -> None: ...
-    def stopping(self, open_shards: int, grace: float) -> None: ...
-    def finish(self, end: Ending) -> None: ...
+def console_reporter(watch: WatchOptions, run: RunInfo) -> Reporter:
+    """Writes to standard error: standard output is the user's."""
+    if watch.log_format == "json":
+        return _Json(watch, run)
+    return _Notebook(watch, run) if kernel() is not None else _Terminal(watch, run)
 
 
-class ConsoleReporter:
-    """Writes to standard error, so that standard output stays the user's."""
-
-    def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
-        self._run = run
-        self._done = Numbers()
-        self._received = 0
-        self._voice: _Voice
-        if watch.log_format == "json":
-            self._voice = _Json(watch, run)
-        elif kernel() is not None:
-            self._voice = _Notebook(run)
-        else:
-            self._voice = _Words(watch, run)
-
-    def on_start(self, finished_shards: int) -> None:
-        self._voice.start(finished_shards)
-
-    def on_progress(self, now: Snapshot) -> None:
-        self._received = now.received
-        self._voice.progress(now)
-
-    def on_shard(self, event: ShardReport | ShardError) -> None:
-        if isinstance(event, ShardError):
-            self._voice.shard_failed(event)
-        else:
-            self._done.add(event.shard_id)
-
-    def on_stopping(self, open_shards: int, grace: float) -> None:
-        self._voice.stopping(open_shards, grace)
-
-    def on_finish(self, total: RunReport) -> None:
-        self._voice.finish(ending(total, self._run, self._done, self._received))
-
-
-class _Words:
-    """For people: on a terminal a few lines that change, elsewhere a line every now and then."""
+class _Console(Reporter):
+    """What the three have in common."""
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         self._run, self._interval = run, watch.log_interval
-        self._console = StderrConsole()
-        self._glyphs = _status.ASCII if self._console.is_ascii else _status.UNICODE
+        self._printed = 0.0  # when the last line about the progress was
+        self._done = Numbers()
         self._now: Snapshot | None = None
-        self._live: Live | None = None
-        if self._console.can_redraw:
-            self._live = Live(self._console, self._lines, self._line, self._interval)
-        self._logged = 0.0
 
-    def start(self, finished_shards: int) -> None:
-        self._say(_beginning(self._run, finished_shards))
-        self._logged = time.monotonic()
-        if self._live is not None and not self._live.start():
-            self._live = None
-
-    def progress(self, now: Snapshot) -> None:
+    def on_progress(self, now: Snapshot) -> None:
         self._now = now
-        if self._live is not None:
-            self._live.refresh()
-        elif time.monotonic() - self._logged >= self._interval:
-            self._logged = time.monotonic()
-            self._say(self._line())
 
-    def shard_failed(self, error: ShardError) -> None:
-        self._say(_failed(error), "yellow" if error.again else "red")
+    def on_shard(self, event: ShardReport | ShardError) -> None:
+        if isinstance(event, ShardError):
+            self._shard_failed(event)
+        else:
+            self._done.add(event.shard_id)
 
-    def stopping(self, open_shards: int, grace: float) -> None:
-        self._say(_stopping(open_shards, grace), "yellow")
+    def _shard_failed(self, error: ShardError) -> None:
+        raise NotImplementedError
 
-    def finish(self, end: Ending) -> None:
-        if self._live is not None:
-            self._live.stop()
-        tell(self._console, end, self._run.command, _codes(self._run))
+    def _is_due(self, interval: float) -> bool:
+        """At most once in so many seconds."""
+        if time.monotonic() - self._printed < interval:
+            return False
+        self._printed = time.monotonic()
+        return True
 
-    def _say(self, words: str, style: str = "") -> None:
-        self._console.print(Text(words, style=style), soft_wrap=True)
+    def _summary(self, total: RunReport) -> Summary:
+        return summary_of(total, self._run, self._done, self._now.received if self._now is not None else 0)
+
+    def _status(self, columns: int, glyphs: _status.Glyphs = _status.UNICODE) -> list[Text]:
+        if self._now is None:
+            return [Text(" starting")]
+        return _status.live(self._now, columns, glyphs, "the shards" if self._run.command == "retry" else "the list")
+
+
+class _Terminal(_Console):
+    """A status block on a terminal, elsewhere a line every now and then."""
+
+    def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
+        super().__init__(watch, run)
+        self._console = stderr_console()
+        self._glyphs = _status.ASCII if self._console.is_ascii else _status.UNICODE
+        self._block: StatusBlock | None = None
+
+    def on_start(self, finished_shards: int) -> None:
+        self._console.print(_started(self._run, finished_shards))
+        self._printed = time.monotonic()
+        if self._console.can_redraw:
+            from any2ds.core.terminal.live import StatusBlock
+
+            block = StatusBlock(
+                self._console, lambda columns: self._status(columns, self._glyphs), self._line, self._interval
+            )
+            self._block = block if block.try_start() else None
+
+    def on_progress(self, now: Snapshot) -> None:
+        super().on_progress(now)
+        if self._block is None and self._is_due(self._interval):
+            self._console.print(self._line())
+
+    def _shard_failed(self, error: ShardError) -> None:
+        self._console.print(Text(_failed(error), style="yellow" if error.again else "red"))
+
+    def on_stopping(self, open_shards: int, grace: float) -> None:
+        self._console.print(Text(_stopping(open_shards, grace), style="yellow"))
+
+    def on_finish(self, total: RunReport) -> None:
+        if self._block is not None:
+            self._block.stop()
+        print_summary(self._console, self._summary(total), self._run)
 
     def _line(self) -> str:
         return _status.plain(self._now) if self._now is not None else "starting"
 
-    def _lines(self, columns: int) -> list[Text]:
-        now = self._now
-        return _live(now, columns, self._run, self._glyphs) if now is not None else [Text(" starting")]
 
+class _Notebook(_Console):
+    """The same lines in one output of the cell, with the table in the end."""
 
-class _Notebook:
-    """For people at a notebook: the same lines in one output, in the end the table."""
-
-    def __init__(self, run: RunInfo) -> None:
-        self._run = run
+    def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
+        super().__init__(watch, run)
         self._cell = Cell()
-        self._kept: list[str] = []  # lines that stay
-        self._now: Snapshot | None = None
-        self._shown = 0.0
-        self._lock = threading.RLock()
+        self._lines: list[str] = []  # that stay
+        self._lock = threading.Lock()
 
-    def start(self, finished_shards: int) -> None:
-        self._keep(_beginning(self._run, finished_shards))
+    def on_start(self, finished_shards: int) -> None:
+        self._add(_started(self._run, finished_shards))
 
-    def progress(self, now: Snapshot) -> None:
-        self._now = now
-        if time.monotonic() - self._shown >= 1.0:
+    def on_progress(self, now: Snapshot) -> None:
+        super().on_progress(now)
+        if self._is_due(_CELL_INTERVAL):
             self._show()
 
-    def shard_failed(self, error: ShardError) -> None:
-        self._keep(_failed(error))
+    def _shard_failed(self, error: ShardError) -> None:
+        self._add(_failed(error))
 
-    def stopping(self, open_shards: int, grace: float) -> None:
-        self._keep(_stopping(open_shards, grace))
+    def on_stopping(self, open_shards: int, grace: float) -> None:
+        self._add(_stopping(open_shards, grace))
 
-    def finish(self, end: Ending) -> None:
-        self._now = None
+    def on_finish(self, total: RunReport) -> None:
         console = StderrConsole(width=_NOTEBOOK_WIDTH)
         console.no_color = True
         with console.capture() as captured:
-            tell(console, end, self._run.command, _codes(self._run))
-        plain = Text.from_ansi(captured.get()).plain
-        self._keep("\n".join(line.rstrip() for line in plain.splitlines()))
+            print_summary(console, self._summary(total), self._run)
+        self._now = None
+        self._add("\n".join(line.rstrip() for line in Text.from_ansi(captured.get()).plain.splitlines()))
 
-    def _keep(self, line: str) -> None:
-        self._kept.append(line)
+    def _add(self, line: str) -> None:
+        self._lines.append(line)
         self._show()
 
     def _show(self) -> None:
         with self._lock:
-            self._shown = time.monotonic()
-            lines = (
-                [line.plain for line in _live(self._now, _NOTEBOOK_WIDTH, self._run)] if self._now is not None else []
-            )
-            self._cell.show("\n".join([*self._kept, *lines]))
+            status = self._status(_NOTEBOOK_WIDTH) if self._now is not None else []
+            self._cell.show("\n".join([*self._lines, *(line.plain for line in status)]))
 
 
-class _Json:
-    """For machines: a line for whatever happens, and one every now and then."""
+class _Json(_Console):
+    """A line for whatever happens, and one about the progress every now and then."""
 
-    def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
-        self._run, self._interval = run, watch.log_interval
-        self._logged = 0.0
-        self._children: ChildrensWords | None = None
-
-    def start(self, finished_shards: int) -> None:
-        with contextlib.suppress(OSError):  # no more pipes: they write themselves
-            self._children = ChildrensWords(lambda line: _jsonlines.say("output", text=line))
-        self._logged = time.monotonic()
-        _jsonlines.say(
+    def on_start(self, finished_shards: int) -> None:
+        self._children: ChildOutput | None = None
+        with contextlib.suppress(OSError):  # no more pipes: children write to standard error themselves
+            self._children = ChildOutput(lambda line: _jsonlines.write("output", text=line))
+        self._printed = time.monotonic()
+        _jsonlines.write(
             "start",
             any2ds=__version__,
             command=self._run.command,
@@ -188,49 +171,32 @@ class _Json:
             **({"member": self._run.member} if self._run.member else {}),
         )
 
-    def progress(self, now: Snapshot) -> None:
-        if time.monotonic() - self._logged >= self._interval:
-            self._logged = time.monotonic()
-            _jsonlines.say("progress", **_jsonlines.progress(now))
+    def on_progress(self, now: Snapshot) -> None:
+        super().on_progress(now)
+        if self._is_due(self._interval):
+            _jsonlines.write("progress", **_jsonlines.progress(now))
 
-    def shard_failed(self, error: ShardError) -> None:
-        _jsonlines.say(
-            "shard_failed",
-            shard_id=error.shard_id,
-            reason=redacted(error.reason),
-            attempt=error.attempt,
-            again=error.again,
-        )
+    def _shard_failed(self, error: ShardError) -> None:
+        fields = {"shard_id": error.shard_id, "reason": error.reason, "attempt": error.attempt, "again": error.again}
+        _jsonlines.write("shard_failed", **fields)
 
-    def stopping(self, open_shards: int, grace: float) -> None:
-        _jsonlines.say("stopping", shards_open=open_shards, grace=grace)
+    def on_stopping(self, open_shards: int, grace: float) -> None:
+        _jsonlines.write("stopping", shards_open=open_shards, grace=grace)
 
-    def finish(self, end: Ending) -> None:
+    def on_finish(self, total: RunReport) -> None:
         if self._children is not None:
             self._children.close()
-        _jsonlines.say("finish", command=self._run.command, **to_json(end))
+        _jsonlines.write("finish", command=self._run.command, **to_json(self._summary(total)))
 
 
-def _live(now: Snapshot, columns: int, run: RunInfo, glyphs: _status.Glyphs = _status.UNICODE) -> list[Text]:
-    return _status.live(now, columns, glyphs, "the shards" if run.command == "retry" else "the list")
-
-
-def _codes(run: RunInfo) -> str:
-    """That a retry is about."""
-    return ", ".join(run.options.get("codes") or ())
-
-
-def _beginning(run: RunInfo, finished_shards: int) -> str:
+def _started(run: RunInfo, finished_shards: int) -> str:
     folder = printable(redacted(run.output.url))
     if run.command == "retry":
-        return f"any2ds tries again what failed ({_codes(run)}) in {shard_count(finished_shards)} of {folder}"
+        codes = ", ".join(run.options.get("codes") or ())
+        return f"any2ds retries failed rows ({codes}) in {shard_count(finished_shards)} of {folder}"
     already = f", where {shard_count(finished_shards, 'is', 'are')} finished already" if finished_shards else ""
-    who = f"any2ds, {_words(run.member)}," if run.member else "any2ds"
+    who = f"any2ds, {run.member.replace('-', ' ')}," if run.member else "any2ds"
     return f"{who} writes to {folder}{already}"
-
-
-def _words(member: str) -> str:
-    return member.replace("-", " ")
 
 
 def _failed(error: ShardError) -> str:
@@ -240,13 +206,9 @@ def _failed(error: ShardError) -> str:
 
 def _stopping(open_shards: int, grace: float) -> str:
     if not open_shards:
-        return "stopping: no shard is open; again to stop at once"
-    open_ones = (
-        "the open shard may be finished if its"
-        if open_shards == 1
-        else (f"of {open_shards:,} open shards those may be finished whose")
-    )
-    return f"stopping: {open_ones} last rows are under way, for up to {grace:g} s; again to stop at once"
+        return "stopping: no shard is open; press Ctrl-C again to stop at once"
+    shards = "the open shard" if open_shards == 1 else f"{open_shards:,} open shards"
+    return f"stopping: waiting up to {grace:g} s for the last rows of {shards}; press Ctrl-C again to stop at once"
 
 
-PART = ConsoleReporter
+PART = console_reporter

@@ -1,4 +1,4 @@
-"""Keeps how runs went, in the folder of the dataset: an object per line, with the whole snapshot, and per shard."""
+"""Records runs in the folder of the dataset: an object per line for each event, with the whole snapshot."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from any2ds.core.errors import redacted
 from any2ds.core.metrics import Snapshot
 from any2ds.core.types import RunReport, ShardError, ShardReport
 from any2ds.core.version import __version__
-from any2ds.run.reporters._contract import RunInfo
+from any2ds.run.reporters._contract import Reporter, RunInfo
 
 _PIECE_BYTES, _PIECE_SECONDS = 1 << 20, 600.0  # after which the next object of a store begins
 
 
-class Jsonl:
-    """A Reporter. Each run has a file of its own, so that what a killed one has left half is its last line.
+class Jsonl(Reporter):
+    """Each run has a file of its own: of a killed run only the last line may be incomplete.
 
-    The objects of a store cannot be appended to, and to write one anew and anew would cost the more the longer a run
-    takes: there a run has one object after the other, of ten minutes or 1 MiB each.
+    Objects of a store cannot be appended to: there a run writes one after the other, of ten minutes or 1 MiB each.
     """
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
@@ -79,8 +78,8 @@ class Jsonl:
         self._write("progress", **asdict(self._now))
 
     def _write(self, event: str, **content: Any) -> None:
-        said: Mapping[str, Any] = {"event": event, "time": time.time(), **content}
-        line = orjson.dumps(said, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE, default=str)
+        record: Mapping[str, Any] = {"event": event, "time": time.time(), **content}
+        line = orjson.dumps(record, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE, default=str)
         if self._file is not None:
             self._file.write(line)
             self._file.flush()

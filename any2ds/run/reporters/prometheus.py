@@ -1,4 +1,4 @@
-"""Answers Prometheus, on a port of its own for as long as the run lasts: `http://<this machine>:<port>/metrics`."""
+"""Serves metrics to Prometheus while the run lasts: `http://<this machine>:<port>/metrics`."""
 
 from __future__ import annotations
 
@@ -15,23 +15,20 @@ from prometheus_client.registry import Collector
 from any2ds.config.options import WatchOptions
 from any2ds.core.errors import OptionError
 from any2ds.core.metrics import Snapshot
-from any2ds.core.types import RunReport, ShardError, ShardReport
+from any2ds.core.types import RunReport
 from any2ds.core.version import __version__
-from any2ds.run.reporters._contract import RunInfo
+from any2ds.run.reporters._contract import Reporter, RunInfo
 
 log = logging.getLogger(__name__)
 
 
-class Figures(Collector):
-    """The newest snapshot as metrics, named by Prometheus' conventions: base units, totals that only grow.
-
-    A counter begins anew with each run, which Prometheus knows how to take.
-    """
+class Metrics(Collector):
+    """The newest snapshot, by Prometheus' conventions: base units, and totals that only grow within a run."""
 
     def __init__(self, command: str) -> None:
         self.now = Snapshot()
         self._command = command
-        self._most: dict[str, float] = {}
+        self._highest: dict[str, float] = {}
 
     def collect(self) -> Iterable[Metric]:
         now = self.now
@@ -75,17 +72,15 @@ class Figures(Collector):
                 yield GaugeMetricFamily(name, help, value=figure)
 
     def _growing(self, name: str, value: float) -> float:
-        """Rows of a shard that failed are taken back; a counter that falls would look like another run."""
-        self._most[name] = max(value, self._most.get(name, 0.0))
-        return self._most[name]
+        """Rows of a shard that failed are subtracted; a counter that falls would look like another run."""
+        self._highest[name] = max(value, self._highest.get(name, 0.0))
+        return self._highest[name]
 
 
-class Prometheus:
-    """A Reporter."""
-
+class Prometheus(Reporter):
     @staticmethod
     def check(watch: WatchOptions) -> None:
-        """Raises OptionError if the port cannot be had."""
+        """Raises OptionError if the port is taken."""
         if not watch.metrics_port:
             return
         with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
@@ -94,39 +89,28 @@ class Prometheus:
             try:
                 probe.bind(("0.0.0.0", watch.metrics_port))
             except OSError as error:
-                raise OptionError(
-                    f"metrics_port={watch.metrics_port} cannot be had: {error.strerror}; choose another one, or 0 for "
-                    "any that is free"
-                ) from error
+                problem = f"metrics_port={watch.metrics_port} is not available: {error.strerror}"
+                raise OptionError(f"{problem}; choose another one, or 0 for any that is free") from error
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
-        self._figures = Figures(run.command)
+        self._metrics = Metrics(run.command)
         registry = CollectorRegistry()  # not the process's, which belongs to whoever called us
-        registry.register(self._figures)
+        registry.register(self._metrics)
         self._server, self._thread = start_http_server(watch.metrics_port or 0, registry=registry)
-        level = logging.INFO if watch.metrics_port else logging.WARNING  # nobody knows it otherwise
+        level = logging.INFO if watch.metrics_port else logging.WARNING  # a port that nobody chose
         log.log(level, "metrics for Prometheus are at http://%s:%d/metrics", socket.gethostname(), self.port)
 
     @property
     def port(self) -> int:
         return int(self._server.server_port)
 
-    def on_start(self, finished_shards: int) -> None:
-        """It answers already."""
-
     def on_progress(self, now: Snapshot) -> None:
-        self._figures.now = now
-
-    def on_shard(self, event: ShardReport | ShardError) -> None:
-        """The next snapshot tells of it."""
-
-    def on_stopping(self, open_shards: int, grace: float) -> None:
-        """It answers until the end."""
+        self._metrics.now = now
 
     def on_finish(self, total: RunReport) -> None:
-        self.give_up()
+        self.cancel()
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         self._server.shutdown()
         self._server.server_close()
 

@@ -1,7 +1,7 @@
-"""Writes figures over time for TensorBoard, whose own library says what an event looks like; TensorFlow is not needed.
+"""Writes metrics over time for TensorBoard, with its own library and without TensorFlow.
 
-Of that library only the messages and the records are used: whatever else is in it imports TensorFlow where that is
-installed, which takes seconds and cannot be had in one process with libcurl.
+Only its messages and records are used: the rest imports TensorFlow if that is installed, which takes seconds and
+cannot be loaded in one process with libcurl.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from any2ds.config.options import WatchOptions
 from any2ds.core import layout
 from any2ds.core.errors import redacted
 from any2ds.core.metrics import Snapshot
-from any2ds.core.types import RunReport, ShardError, ShardReport
-from any2ds.run.reporters._contract import RunInfo
-from any2ds.run.reporters._figures import live
+from any2ds.core.types import RunReport
+from any2ds.run.reporters._contract import Reporter, RunInfo
+from any2ds.run.reporters._figures import live_metrics
 
 _FORMAT = "brain.Event:2"  # what the first event of a file says
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\..*")
 
 
-class TensorBoard:
-    """A Reporter. The steps of its charts are milliseconds since the first run on the dataset, so that runs follow
-    each other whatever became of the one before; each run has a file of its own."""
+class TensorBoard(Reporter):
+    """Steps are milliseconds since the first run on the dataset, so that runs follow each other; each has a file."""
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         folder = folder_of(watch, run)
@@ -48,19 +47,10 @@ class TensorBoard:
         self._file: Any = RecordWriter(open(folder / name, "ab"))  # noqa: SIM115 - until the end
         self._write(Event(wall_time=now, file_version=_FORMAT))
 
-    def on_start(self, finished_shards: int) -> None:
-        """There are no figures yet."""
-
     def on_progress(self, now: Snapshot) -> None:
         self._now = now
         if time.monotonic() - self._logged >= self._interval:
             self._record()
-
-    def on_shard(self, event: ShardReport | ShardError) -> None:
-        """The next figures tell of it."""
-
-    def on_stopping(self, open_shards: int, grace: float) -> None:
-        """It ends as any other."""
 
     def on_finish(self, total: RunReport) -> None:
         self._record()
@@ -70,9 +60,9 @@ class TensorBoard:
         self._logged = time.monotonic()
         now = time.time()
         self._step = max(self._step + 1, int((now - self._began) * 1000))  # the clock may have been put back
-        figures = {f"{self._of}/{name}": value for name, value in live(self._now).items()}
-        figures |= {f"outcomes/{code}": rows for code, rows in self._now.outcomes.items()}
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()]
+        metrics = {f"{self._of}/{name}": value for name, value in live_metrics(self._now).items()}
+        metrics |= {f"outcomes/{code}": rows for code, rows in self._now.outcomes.items()}
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
         self._write(Event(wall_time=now, step=self._step, summary=Summary(value=values)))
 
     def _write(self, event: Any) -> None:
@@ -81,11 +71,11 @@ class TensorBoard:
 
 
 def folder_of(watch: WatchOptions, run: RunInfo) -> Path:
-    """Those of several that make the dataset together are runs of their own there, each in a folder below."""
-    return _folder_of_all(watch, run) / run.member
+    """Each of several runs that make the dataset together has a folder of its own."""
+    return _common_folder(watch, run) / run.member
 
 
-def _folder_of_all(watch: WatchOptions, run: RunInfo) -> Path:
+def _common_folder(watch: WatchOptions, run: RunInfo) -> Path:
     if watch.tensorboard_dir is not None:
         return Path(watch.tensorboard_dir).expanduser()
     if run.output.is_local:

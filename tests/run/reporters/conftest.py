@@ -16,7 +16,7 @@ from typing import Any
 import pyte
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 _PATIENCE = 120.0  # seconds for anything to appear
 
 

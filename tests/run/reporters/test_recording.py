@@ -26,7 +26,7 @@ from any2ds.storage.folders import OutputFolder, StorageOptions
 from any2ds.testing.server import Server, serve
 from tests.support.folder import names_in
 
-PICTURES = Path(__file__).parent.parent.parent / "examples" / "data" / "images"
+PICTURES = Path(__file__).parents[3] / "examples" / "data" / "images"
 NAMES = sorted(path.name for path in PICTURES.glob("bars-0*.jpg"))[:4]
 
 
@@ -139,7 +139,7 @@ def prometheus(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
 
     yield start
     for reporter in started:
-        reporter.give_up()
+        reporter.cancel()
 
 
 def test_prometheus_gets_the_newest_figures_by_its_own_conventions(prometheus: Any) -> None:
@@ -195,6 +195,6 @@ def test_a_port_in_use_is_refused_before_anything_is_made(server: Server, tmp_pa
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(OptionError, match=f"metrics_port={port} cannot be had: .*choose another one, or 0"):
+        with pytest.raises(OptionError, match=f"metrics_port={port} is not available: .*choose another one, or 0"):
             made(server, tmp_path / "out", metrics_port=port)
     assert not (tmp_path / "out").exists()

@@ -15,8 +15,8 @@ import pytest
 from any2ds.testing.processes import children, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
 
-PICTURES = Path(__file__).parent.parent.parent / "examples" / "data" / "images"
-ROOT = str(Path(__file__).parent.parent.parent)
+PICTURES = Path(__file__).parents[3] / "examples" / "data" / "images"
+ROOT = str(Path(__file__).parents[3])
 NAMES = sorted(path.name for path in PICTURES.glob("bars-0*.jpg"))[:6]
 SECRET = "hunter2"
 
@@ -168,7 +168,7 @@ def test_without_a_login_it_is_recorded_for_later_and_nothing_secret_with_it(ser
     assert done.returncode == 0, done.stderr
     words = " ".join(done.stderr.split())
     assert words.count("WARNING") == 1
-    assert "`wandb sync` sends that" in words
+    assert "`wandb sync` uploads that" in words
     files = [path for path in (tmp_path / "wandb").rglob("*") if path.is_file()]
     assert any(path.suffix == ".wandb" for path in files)
     for path in files:
@@ -193,7 +193,7 @@ def test_files_are_never_in_the_dataset_and_there_are_none_where_it_is_disabled(
         assert done.returncode == 0, done.stderr
         assert (here / ".any2ds/wandb").exists() == bool(list(tmp_path.rglob("*.wandb"))) == (mode == "online")
         (here / "00000_stats.json").unlink()
-    assert "`wandb sync` sends that" in " ".join(done.stderr.split())  # as nobody could be reached
+    assert "`wandb sync` uploads that" in " ".join(done.stderr.split())  # as nobody could be reached
     assert not (here / "wandb").exists()
     assert newest(recorded(tmp_path)[-1])["live/rows"] == len(NAMES)
 
@@ -219,7 +219,7 @@ def test_a_server_that_does_not_answer_holds_nobody_up(server: Server, tmp_path:
         connection, _ = silent.accept()  # wandb asks
         wait_until(stats.exists)  # and the run goes on
         family = descendants(run.pid)
-        assert len(family) >= 3  # a worker, ours for wandb, wandb's own
+        assert len(family) >= 2  # a worker, and that of wandb
         run.send_signal(signal.SIGINT)
         run.send_signal(signal.SIGINT)
         _, words = run.communicate(timeout=30)  # nobody else holds the pipe
@@ -242,13 +242,14 @@ def test_a_killed_run_leaves_no_process_and_the_next_goes_on(server: Server, tmp
     files = [tmp_path / "out" / name for name in (".any2ds/wandb", "00000_stats.json")]
     wait_until(lambda: all(file.exists() for file in files))
     family = descendants(run.pid)
-    assert len(family) >= 3  # a worker, ours for wandb, wandb's own
+    assert len(family) >= 2  # a worker, and that of wandb
     run.kill()
     run.communicate(timeout=30)  # nobody else holds the pipe
     wait_until_gone(family)
+    saved = json.loads(files[0].read_text())
     write_list(tmp_path, server, "gone.jpg")
     again = ran(tmp_path, *[each for each in arguments if "timeout" not in each])
     assert again.returncode == 0, again.stderr
-    before, after = recorded(tmp_path)
-    assert of_kind(before, "run")[0]["run_id"] == of_kind(after, "run")[0]["run_id"]
-    assert history(after)[0]["_step"] > max([item["_step"] for item in history(before)], default=-1)
+    after = recorded(tmp_path)[-1]
+    assert of_kind(after, "run")[0]["run_id"] == saved["id"]
+    assert history(after)[0]["_step"] == saved["step"] > 0

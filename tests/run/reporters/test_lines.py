@@ -15,7 +15,7 @@ from any2ds.core.metrics import HostLoad, Snapshot, Verdict
 from any2ds.run.reporters._status import plain
 from any2ds.testing.server import serve
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 PICTURES = ROOT / "examples" / "data" / "images"
 PROGRESS_FIELDS = (
     "event time rows stored success_ratio limit limit_words seconds outcomes bytes received attempts rows_per_second"
@@ -69,7 +69,7 @@ def test_a_plain_line_has_all_that_is_known() -> None:
         verdict=Verdict("dns", "limited by DNS"),
     )
     assert plain(now) == (
-        "0:01:05: 100 of 1,000 rows (10.0%), 10 min left, 1.5 stored/s, 2.0 attempts/s, 1.0 MB/s, 20 of 32 in flight, "
+        "0:01:05: 100 of 1,000 rows (10.0%), 10 min left, 1.5 stored/s, 2 attempts/s, 1.0 MB/s, 20 of 32 in flight, "
         "8 ms a file, 95% within 1.2 s, 90 stored (90.9%), 1 duplicates, shards: 1 open, 2 done, 500.0 MB memory; "
         "failed: http_404 6, dns 3; rows wait for a.example 7 (429); limited by DNS"
     )
@@ -162,7 +162,7 @@ import logging, threading, warnings
 from any2ds import cli
 from any2ds.config.options import StorageOptions, WatchOptions
 from any2ds.run.reporters._contract import RunInfo
-from any2ds.run.reporters.console import ConsoleReporter
+from any2ds.run.reporters.console import console_reporter
 from any2ds.storage.folders import OutputFolder
 from any2ds.core.types import RunReport, ShardError
 
@@ -174,7 +174,7 @@ thread.start()
 thread.join()
 watch = WatchOptions(log_format="json")
 run = RunInfo("download", OutputFolder.at("out", StorageOptions()), {}, StorageOptions(), "x")
-reporter = ConsoleReporter(watch, run)
+reporter = console_reporter(watch, run)
 reporter.on_start(3)
 reporter.on_shard(ShardError(7, "because of http://user:secret@a.example/", attempt=1, again=True))
 reporter.on_stopping(2, 10)

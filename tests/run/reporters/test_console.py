@@ -16,15 +16,16 @@ from rich.console import Console
 from any2ds import download, retry
 from any2ds.config.options import Config, OutputOptions, StorageOptions, public
 from any2ds.config.retry_command import retry_call, retry_command
-from any2ds.core.terminal.text import clock, left, percent, rate, shortened
+from any2ds.core.text import duration, number, percent, time_left
 from any2ds.core.types import FAILURE_CODES, RobotsCost, RunReport, failure_code
 from any2ds.run.reporters._contract import RunInfo
-from any2ds.run.reporters._ending import ending, tell, to_json
+from any2ds.run.reporters._status import shortened
+from any2ds.run.reporters._summary import print_summary, summary_of, to_json
 from any2ds.storage.folders import OutputFolder
 from any2ds.testing.server import serve
 
-PICTURES = Path(__file__).parent.parent.parent / "examples" / "data" / "images"
-ROOT = str(Path(__file__).parent.parent.parent)
+PICTURES = Path(__file__).parents[3] / "examples" / "data" / "images"
+ROOT = str(Path(__file__).parents[3])
 TOTAL = RunReport(
     shards=42,
     count=1000,
@@ -48,7 +49,8 @@ def told(url: str = "dataset", **options: Any) -> RunInfo:
 
 def shown(total: RunReport, run: RunInfo | None = None, width: int = 200) -> str:
     console = Console(file=io.StringIO(), width=width)
-    tell(console, ending(total, run or told(), range(total.shards)))
+    run = run or told()
+    print_summary(console, summary_of(total, run, range(total.shards)), run)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert isinstance(text, str)
     return text
@@ -89,7 +91,7 @@ def test_each_outcome_has_its_share_an_example_and_advice_the_most_frequent_firs
 
 def test_rates_bytes_time_and_the_shards_to_load_are_told() -> None:
     words = shown(TOTAL)
-    assert "1.0 GB in 0:01:40: 9.0 stored/s, 12 attempts/s, 10.0 MB/s" in words
+    assert "1.0 GB in 0:01:40: 9 stored/s, 12 attempts/s, 10.0 MB/s" in words
     assert "42 shards written to dataset\nto load: dataset/{00000..00041}.tar" in words
 
 
@@ -107,13 +109,13 @@ def test_what_is_to_be_copied_stands_on_one_line(width: int) -> None:
     command = "any2ds retry 'my dataset' --timeout=30 --proxy_less=1"
     run = told("my dataset", timeout=30.0, thread_count=256, codes=None)
     (line,) = [line for line in shown(TOTAL, run, width).splitlines() if "any2ds retry" in line]
-    assert line == f"to try again what may work now (40 rows): {command.rpartition(' ')[0]}"
+    assert line == f"to retry what may work now (40 rows): {command.rpartition(' ')[0]}"
 
 
 def test_nothing_is_to_be_tried_again_where_nothing_can_help() -> None:
     hopeless = replace(TOTAL, status_dict={"success": 940, "http_404": 60})
-    assert "try again" not in shown(hopeless)
-    assert to_json(ending(hopeless, told()))["retry"] is None
+    assert "to retry" not in shown(hopeless)
+    assert to_json(summary_of(hopeless, told()))["retry"] is None
 
 
 def test_what_is_rare_is_added_up() -> None:
@@ -142,7 +144,7 @@ def test_one_is_one_and_two_are_two() -> None:
     )
     assert "1 row, 1 stored, 0 failed" in words
     assert "1 shard written" in words
-    assert "1 open one given up, whose rows are fetched again" in words
+    assert "1 open given up: their rows are fetched again" in words
     assert "0 rows excluded" in words
     assert "not processed: 1 file (image/heic is not decoded)" in words
     nothing = replace(told(), finished={0})
@@ -208,8 +210,8 @@ def test_the_command_at_the_end_is_one_that_works(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "any2ds", "--url_list=urls.txt", "--output_folder=a b", "--file_size=0"]
         how: dict[str, Any] = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
         done = subprocess.run([*command, "--thread_count=3"], timeout=100, check=True, **how)
-        (line,) = [line for line in done.stderr.splitlines() if line.startswith("to try again")]
-        assert line == "to try again what may work now (1 row): any2ds retry 'a b' --thread_count=3"
+        (line,) = [line for line in done.stderr.splitlines() if line.startswith("to retry")]
+        assert line == "to retry what may work now (1 row): any2ds retry 'a b' --thread_count=3"
         again = shlex.split(line.partition(": ")[2])
         done = subprocess.run([sys.executable, "-m", *again], timeout=100, check=True, **how)
         assert "of the 1 row tried again" in done.stderr
@@ -220,21 +222,22 @@ def test_from_python_it_is_the_call(tmp_path: Path, capsys: pytest.CaptureFixtur
     with serve(PICTURES, {"late.jpg": ["503"]}) as server:
         out = str(tmp_path / "out")
         download([server.url("late.jpg")], output_folder=out, distributor="inline", file_size=0)
-        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("to try again")]
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("to retry")]
         assert line.partition(": ")[2] == f"any2ds.retry({out!r}, distributor='inline')"
         assert retry(out, distributor="inline").count == 1
     assert "0 of the 1 row tried again are stored now" in capsys.readouterr().err
 
 
 def test_figures_read_as_people_say_them() -> None:
-    assert [clock(seconds) for seconds in (0, 59.9, 60, 3661, 90_061)] == [
+    assert [duration(seconds) for seconds in (0, 0.08, 59.9, 60, 3661, 90_061)] == [
         "0.0 s",
+        "80 ms",
         "59.9 s",
         "0:01:00",
         "1:01:01",
         "1 d 1:01:01",
     ]
-    assert [left(seconds) for seconds in (5, 90, 3600, 86_399, 200_000)] == [
+    assert [time_left(seconds) for seconds in (5, 90, 3600, 86_399, 200_000)] == [
         "5 s left",
         "2 min left",
         "1 h 0 min left",
@@ -243,11 +246,11 @@ def test_figures_read_as_people_say_them() -> None:
     ]
     assert [percent(1, 10_000), percent(9999, 10_000), percent(3, 3), percent(0, 3)] == [
         "<0.1%",
-        "99.9%",
+        ">99.9%",
         "100.0%",
         "0.0%",
     ]
-    assert [rate(0.0), rate(0.31), rate(9.96), rate(12_345.6)] == ["0", "0.3", "10", "12,346"]
+    assert [number(0.0), number(0.31), number(9.96), number(12_345.6)] == ["0", "0.31", "9.96", "12,346"]
     assert shortened("abcdefghij", 7) == "ab...ij"
 
 

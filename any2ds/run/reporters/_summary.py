@@ -1,0 +1,255 @@
+"""The summary of a run: what arrived, what failed and why, how fast, where it is, and what to do next."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from any2ds.config.retry_command import retry_call, retry_command
+from any2ds.core import plugins
+from any2ds.core.errors import printable, redacted, shard_count
+from any2ds.core.layout import Layout, report_file
+from any2ds.core.text import duration, number, percent, size
+from any2ds.core.types import NO_FAILURES, SUCCESS, FailureCode, RunReport, failure_code, in_order
+from any2ds.dataset import shard_list
+from any2ds.run.reporters._contract import RunInfo
+from any2ds.run.reporters._status import shortened
+
+_MOST_FAILURES = 12  # with a line of their own
+_LONGEST_URL = 300
+_LONGEST_PATTERN = 200
+_UNKNOWN = FailureCode(False, "a failure that this version does not know", "See error_message in the metadata.")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A line of the table."""
+
+    code: str
+    rows: int
+    share: float  # 0 to 1 of all rows
+    meaning: str
+    advice: str = ""  # of failures
+    example: str = ""  # URL of a row with it, if known
+    transient: bool = False  # whether another attempt can help
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    total: RunReport
+    outcomes: tuple[Outcome, ...]  # success first, then the most frequent
+    folder: str
+    pattern: str | None = None  # of the data files of all finished shards
+    retry: str | None = None  # the command, or the call, that retries what may work now
+    received: int = 0  # bytes, if known
+    page: str | None = None  # where the report is going to be
+    left_to_others: int | None = None  # shards, if others make the dataset as well
+
+    @property
+    def retryable(self) -> int:
+        """Rows that another attempt can help."""
+        return sum(outcome.rows for outcome in self.outcomes if outcome.transient)
+
+    @property
+    def failed(self) -> int:
+        total = self.total
+        return total.count - total.successes - total.dropped - total.filtered - total.duplicates
+
+
+def summary_of(total: RunReport, run: RunInfo, done: Iterable[int] = (), received: int = 0) -> Summary:
+    """`done` are the shards that this run has finished, in order."""
+    folder = printable(redacted(run.output.url))
+    outcomes = tuple(_outcome(code, rows, total) for code, rows in in_order(total.status_dict))
+    retry = None
+    if any(outcome.transient for outcome in outcomes):
+        command = retry_command if run.from_shell else retry_call
+        retry = printable(redacted(command(str(run.options.get("output_folder") or run.output.url), run.options)))
+    left = len(run.missing()) if run.member and not (total.left_shards or total.failed_shards) else None
+    has_page = run.options.get("report") and total.shards and not total.left_shards and not (run.member and left != 0)
+    name = report_file(run.made is not None and run.made.preset is not None)
+    page = f"{folder.rstrip('/')}/{name}" if has_page else None
+    pattern = None if run.member else _pattern(run, done)  # shards of other members are unknown here
+    return Summary(total, outcomes, folder, pattern, retry, received, page, left)
+
+
+def _outcome(code: str, rows: int, total: RunReport) -> Outcome:
+    share = rows / total.count if total.count else 0.0
+    if code in NO_FAILURES:
+        return Outcome(code, rows, share, NO_FAILURES[code])
+    try:
+        known = failure_code(code)
+    except KeyError:  # from shards of other versions or tools
+        known = _UNKNOWN
+    example = shortened(total.examples.get(code, ""), _LONGEST_URL)
+    return Outcome(printable(code), rows, share, known.meaning, known.advice, example, known.transient)
+
+
+def _pattern(run: RunInfo, done: Iterable[int]) -> str | None:
+    if run.made is None:
+        return None
+    names = Layout(run.made.number_sample_per_shard, run.made.oom_shard_count)
+    extension = plugins.load("writers", run.made.output_format).extension
+    if extension is None and run.made.preset is not None:  # the preset shows no metadata files
+        return None
+    shards = (shard for shard, _ in itertools.groupby(heapq.merge(sorted(run.finished), done)))
+    return shard_list.pattern(shards, names, extension)
+
+
+def print_summary(console: Console, summary: Summary, run: RunInfo) -> None:
+    """The table, and the lines below it, which are not wrapped: some are to be copied."""
+    total = summary.total
+    if not (total.shards or total.failed_shards or total.left_shards):
+        if run.command == "retry" and not total.count:
+            codes = ", ".join(run.options.get("codes") or ())
+            failed = "has failed" if codes == "all" else f"has failed with {codes}"
+            _print(console, [f"nothing to retry: no row in {summary.folder} {failed}"])
+            return
+        if total.skipped_shards:
+            were = shard_count(total.skipped_shards, f"in {summary.folder} was", f"in {summary.folder} were")
+            lines = [f"nothing to do: {'' if total.skipped_shards == 1 else 'all '}{were} finished before"]
+            _print(console, [*lines, *_of_others(summary)])
+            return
+    if summary.outcomes:
+        console.print(_table(summary), "")
+    _print(console, [*_lines(summary), *_of_others(summary)])
+    if run.command == "retry" and total.count:
+        _print(console, [f"{total.successes:,} of the {_rows(total.count)} tried again are stored now"])
+    if summary.retry and not total.left_shards:  # otherwise the same command comes first
+        line = Text(f"to retry what may work now ({_rows(summary.retryable)}): ").append(summary.retry, style="bold")
+        console.print(line, soft_wrap=True)
+
+
+def _print(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+
+
+def _of_others(summary: Summary) -> list[str]:
+    """Whether the dataset that several runs make together is complete."""
+    if summary.left_to_others is None:
+        return []
+    if not summary.left_to_others:
+        return ["all shards of the list are there: the dataset is complete"]
+    count = shard_count(summary.left_to_others, "is", "are")
+    return [f"{count} left to others; the last of them writes the files about the whole dataset (or any2ds finish)"]
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _table(summary: Summary) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("outcome", no_wrap=True)
+    table.add_column("rows", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("what it means, and what to do", overflow="fold")
+    count = summary.total.count
+    failures = [outcome for outcome in summary.outcomes if outcome.code not in NO_FAILURES]
+    rest = failures[_MOST_FAILURES:] if len(failures) > _MOST_FAILURES + 1 else []
+    for outcome in summary.outcomes:
+        if outcome in rest:
+            continue
+        style = "green" if outcome.code == SUCCESS else "" if outcome.code in NO_FAILURES else "yellow"
+        share = percent(outcome.rows, count)
+        table.add_row(Text(outcome.code, style=style), f"{outcome.rows:,}", share, _explained(outcome))
+    if rest:
+        rows = sum(outcome.rows for outcome in rest)
+        text = Text(f"... and {len(rest)} more: any2ds inspect, or status_dict in the *_stats.json, show them all")
+        table.add_row("", f"{rows:,}", percent(rows, count), text)
+    return table
+
+
+def _explained(outcome: Outcome) -> Text:
+    text = Text(f"{outcome.meaning}. {outcome.advice}" if outcome.advice else outcome.meaning)
+    return text.append(f"\n{outcome.example}", style="dim") if outcome.example else text
+
+
+def _lines(summary: Summary) -> Iterator[str]:
+    total, folder = summary.total, summary.folder
+    seconds = max(total.seconds, 1e-3)
+    counted = {"dropped": total.dropped, "filtered": total.filtered, "duplicates": total.duplicates}
+    samples = f" as {total.samples:,} samples" if total.samples != total.successes else ""
+    others = "".join(f", {count:,} {name}" for name, count in counted.items() if count)
+    yield f"{_rows(total.count)}, {total.successes:,} stored{samples}, {summary.failed:,} failed{others}"
+
+    received = f" ({size(summary.received)} received)" if summary.received > total.bytes else ""
+    attempts = f", {number(total.attempts / seconds)} attempts/s" if total.attempts else ""
+    speed = f"{number(total.successes / seconds)} stored/s{attempts}"
+    per_second = size(max(total.bytes, summary.received) / seconds)
+    yield f"{size(total.bytes)}{received} in {duration(seconds)}: {speed}, {per_second}/s"
+
+    line = f"{shard_count(total.shards)} written to {folder}"
+    if total.skipped_shards:
+        line += f", {total.skipped_shards:,} finished before"
+    if total.failed_shards:
+        line += f", {len(total.failed_shards):,} FAILED"
+    if total.left_shards:
+        line += f", {total.left_shards:,} open given up: their rows are fetched again"
+    yield line
+
+    if summary.pattern is not None and len(summary.pattern) <= _LONGEST_PATTERN:
+        yield f"to load: {folder.rstrip('/')}/{summary.pattern}"
+    elif summary.pattern is not None:
+        yield "to load: the files that .any2ds/shards lists"
+    if summary.page:
+        yield f"to look at: {summary.page}"
+    if total.robots.files:
+        excluded = sum(total.status_dict.get(code, 0) for code in ("robots", "robots_unreachable"))
+        each = f"{total.robots.seconds / total.robots.files:.2f} s each"
+        files = f"{total.robots.files:,} robots.txt fetched ({size(total.robots.bytes)}, {each})"
+        yield f"{files}, {_rows(excluded)} excluded by them"
+    for reason, count in total.not_processed.items():
+        yield f"not processed: {count:,} {'file' if count == 1 else 'files'} ({printable(reason)})"
+
+
+def to_json(summary: Summary) -> Mapping[str, Any]:
+    """For machines: see README, "Watching a run"."""
+    total = summary.total
+    seconds = max(total.seconds, 1e-3)
+    return {
+        "output_folder": summary.folder,
+        "pattern": summary.pattern,
+        "report": summary.page,
+        "seconds": round(total.seconds, 3),
+        "rows": total.count,
+        "stored": total.successes,
+        "failed": summary.failed,
+        "dropped": total.dropped,
+        "filtered": total.filtered,
+        "duplicates": total.duplicates,
+        "samples": total.samples,
+        "bytes": total.bytes,
+        "attempts": total.attempts,
+        "successes_per_second": round(total.successes / seconds, 3),
+        "attempts_per_second": round(total.attempts / seconds, 3),
+        "bytes_per_second": round(total.bytes / seconds, 3),
+        "shards": total.shards,
+        "shards_before": total.skipped_shards,
+        "shards_failed": len(total.failed_shards),
+        "shards_given_up": total.left_shards,
+        "shards_of_others": summary.left_to_others,
+        "robots_files": total.robots.files,
+        "not_processed": dict(total.not_processed),
+        "outcomes": [
+            {
+                "code": outcome.code,
+                "rows": outcome.rows,
+                "share": round(outcome.share, 6),
+                "meaning": outcome.meaning,
+                "advice": outcome.advice or None,
+                "example": outcome.example or None,
+                "transient": outcome.transient,
+            }
+            for outcome in summary.outcomes
+        ],
+        "retryable_rows": summary.retryable,
+        "retry": summary.retry,
+    }

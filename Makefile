@@ -47,10 +47,10 @@ demo: $(CORE)
 	$(RUN) examples/demo.py
 
 test: $(TEST)
-	$(RUN) -m pytest -m "not slow" -n auto --dist worksteal --max-worker-restart=0 $(PYTEST_FLAGS)
+	$(RUN) -m pytest -m "not slow" -n auto --dist loadfile --max-worker-restart=0 $(PYTEST_FLAGS)
 
 test-slow: $(TEST)
-	$(RUN) -m pytest -m slow --part=$(PART)/$(PARTS) -n auto --dist worksteal --max-worker-restart=0 $(PYTEST_FLAGS)
+	$(RUN) -m pytest -m slow --part=$(PART)/$(PARTS) -n auto --dist loadfile --max-worker-restart=0 $(PYTEST_FLAGS)
 
 test-full: test test-slow test-cluster test-reading
 

@@ -729,7 +729,7 @@ def test_ctrl_c_ends_it_and_its_processes(server: Server, tmp_path: Path) -> Non
     with open(tmp_path / "out" / "00001" / "000012.data.txt", "wb") as hole:
         hole.truncate(1 << 40)  # takes hours to read
     script = (
-        "import any2ds.dataset.verify as v, sys; v._SMALL = 0\nfrom any2ds.cli import main\n"
+        "import any2ds.dataset.verify.verify as v, sys; v._SMALL = 0\nfrom any2ds.cli import main\n"
         "main(['verify', 'out', '--processes_count=2', '--quiet'])"
     )
     running = subprocess.Popen(

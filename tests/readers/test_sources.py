@@ -22,13 +22,13 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from fsspec.registry import _registry
 
 from any2ds.config.options import Config, InputOptions
 from any2ds.core.errors import InputError, MissingColumns, MissingExtra, OptionError, ReadError, UsageError, WrongFormat
@@ -755,7 +755,7 @@ class TestCannotStart:
 
     def test_a_library_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "gcsfs", None)
-        monkeypatch.delitem(fsspec.registry._registry, "gs", raising=False)  # another test may have loaded it
+        monkeypatch.delitem(_registry, "gs", raising=False)  # another test may have loaded it
         with pytest.raises(MissingExtra, match=r"any2ds\[gcs\]"):
             Source(InputOptions(url_list="gs://bucket/a.txt"))
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa

@@ -9,8 +9,7 @@ from types import TracebackType
 from any2ds.config.options import WatchOptions
 from any2ds.core import layout
 from any2ds.core.errors import IncompleteRun, LockLost, words_of
-from any2ds.core.metrics import Snapshot
-from any2ds.core.types import RunReport, ShardError, ShardReport
+from any2ds.core.types import RunReport
 from any2ds.dataset.catalogue import rebuild
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.storage.stores import Stores
@@ -24,15 +23,15 @@ _MOST_SHARDS = 2000  # looked at
 
 
 class LastReport:
-    """A reporter, and a context around a run: inside its lock, and outside of what keeps the list of shards true.
+    """A context around a run: inside its lock, and outside of what keeps the list of shards true.
 
     When the run has ended, it writes the report, in bounded time. If it cannot, it logs why, and nothing fails. A run
-    that was stopped, or had nothing to do, leaves an existing report as it is.
+    that was stopped, or had nothing to do, leaves an existing report as it is. A run that ends well sets `total`.
     """
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         self._is_wanted, self._run = watch.report, run
-        self._total = RunReport()
+        self.total = RunReport()  # the figures of the run
         self._is_given_up = threading.Event()
 
     def __enter__(self) -> LastReport:
@@ -41,8 +40,11 @@ class LastReport:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        has_ended = error is None or isinstance(error, IncompleteRun)
-        if not (self._is_wanted and has_ended and (self._total.shards or self._total.skipped_shards)):
+        if isinstance(error, IncompleteRun):
+            self.total = error.report
+        elif error is not None:
+            return
+        if not self._is_wanted or not (self.total.shards or self.total.skipped_shards):
             return
         # In a thread: a store that does not answer any more must not keep the run from its end.
         thread = threading.Thread(target=self._make, name="any2ds-report", daemon=True)
@@ -56,21 +58,6 @@ class LastReport:
                 "%s is not ready after %.0f s: any2ds report writes it later", layout.REPORT_FILE, _LONGEST_WAIT
             )
 
-    def on_start(self, finished_shards: int) -> None:
-        """Nothing to do."""
-
-    def on_progress(self, now: Snapshot) -> None:
-        """Nothing to do."""
-
-    def on_shard(self, event: ShardReport | ShardError) -> None:
-        """Nothing to do: statistics are read at the end."""
-
-    def on_stopping(self, open_shards: int, grace: float) -> None:
-        """Nothing to do."""
-
-    def on_finish(self, total: RunReport) -> None:
-        self._total = total
-
     def _make(self) -> None:
         from any2ds.dataset.figures import gather
         from any2ds.dataset.report.report import put, render
@@ -79,7 +66,7 @@ class LastReport:
         output, options = self._run.output, self._run.options
         name = layout.report_file(self._run.made is not None and self._run.made.preset is not None)
         try:
-            if not self._total.shards and output.exists(name):
+            if not self.total.shards and output.exists(name):
                 return
             survey = Survey.of(output.url, Stores(self._run.storage.storage_options), _MOST_SHARDS)
             given = {name: value for name, value in options.items() if value is not None and name != "output_folder"}
@@ -98,4 +85,4 @@ def write_dataset_files(watch: WatchOptions, info: RunInfo) -> None:
     assert info.made is not None
     with LastReport(watch, info) as last_report:
         rebuild(info.output, info.made)
-        last_report.on_finish(RunReport(shards=1))
+        last_report.total = RunReport(shards=1)

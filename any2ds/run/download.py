@@ -80,7 +80,8 @@ class _Download:
         ):
             plan = resume(self.config, self.source, output)
             catalogue.start(plan.finished)
-            return self.make(plan, lock, [ShardListener(catalogue.on_shard), last_report], catalogue.begin)
+            last_report.total = self.make(plan, lock, [ShardListener(catalogue.on_shard)], catalogue.begin)
+        return last_report.total
 
     def make_share(self, rank: Rank) -> RunReport:
         """Make the shards of `rank`; the last rank to end writes the files about the dataset as a whole."""

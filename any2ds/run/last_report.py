@@ -11,7 +11,7 @@ from any2ds.core import layout
 from any2ds.core.errors import IncompleteRun, LockLost, words_of
 from any2ds.core.types import RunReport
 from any2ds.dataset.catalogue import rebuild
-from any2ds.run.reporters._contract import Reporter, RunInfo
+from any2ds.run.reporters._contract import RunInfo
 from any2ds.storage.stores import Stores
 
 log = logging.getLogger(__name__)
@@ -22,17 +22,17 @@ _LONGEST_WAIT = 60.0  # seconds for the report, in all
 _MOST_SHARDS = 2000  # looked at
 
 
-class LastReport(Reporter):
-    """A reporter, and a context around a run: inside its lock, and outside of what keeps the list of shards true.
+class LastReport:
+    """A context around a run: inside its lock, and outside of what keeps the list of shards true.
 
     When the run has ended, it writes the report, in bounded time. If it cannot, it logs why, and nothing fails. A run
-    that was stopped, or had nothing to do, leaves an existing report as it is.
+    that was stopped, or had nothing to do, leaves an existing report as it is. A run that ends well sets `total`.
     """
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         self._is_wanted, self._run = watch.report, run
-        self._total = RunReport()
-        self._is_cancelled = threading.Event()
+        self.total = RunReport()  # the figures of the run
+        self._is_given_up = threading.Event()
 
     def __enter__(self) -> LastReport:
         return self
@@ -40,8 +40,11 @@ class LastReport(Reporter):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        has_ended = error is None or isinstance(error, IncompleteRun)
-        if not (self._is_wanted and has_ended and (self._total.shards or self._total.skipped_shards)):
+        if isinstance(error, IncompleteRun):
+            self.total = error.report
+        elif error is not None:
+            return
+        if not self._is_wanted or not (self.total.shards or self.total.skipped_shards):
             return
         # In a thread: a store that does not answer must not hold up the end of the run.
         thread = threading.Thread(target=self._make, name="any2ds-report", daemon=True)
@@ -49,14 +52,11 @@ class LastReport(Reporter):
         try:
             thread.join(_LONGEST_WAIT)
         finally:
-            self._is_cancelled.set()  # from here on the folder may belong to another run
+            self._is_given_up.set()  # from here on the folder may belong to another run
         if thread.is_alive():
             log.warning(
                 "%s is not ready after %.0f s: any2ds report writes it later", layout.REPORT_FILE, _LONGEST_WAIT
             )
-
-    def on_finish(self, total: RunReport) -> None:
-        self._total = total
 
     def _make(self) -> None:
         from any2ds.dataset.figures import gather
@@ -66,12 +66,12 @@ class LastReport(Reporter):
         output, options = self._run.output, self._run.options
         name = layout.report_file(self._run.made is not None and self._run.made.preset is not None)
         try:
-            if not self._total.shards and output.exists(name):
+            if not self.total.shards and output.exists(name):
                 return
             survey = Survey.of(output.url, Stores(self._run.storage.storage_options), _MOST_SHARDS)
             given = {name: value for name, value in options.items() if value is not None and name != "output_folder"}
             content = render(survey, gather(survey, _SECONDS, given), _SAMPLES, _SECONDS)
-            if not self._is_cancelled.is_set():
+            if not self._is_given_up.is_set():
                 put(output, content, name)
         except LockLost:
             log.debug("%s is left to the run that has taken over the folder", layout.REPORT_FILE)
@@ -85,4 +85,4 @@ def write_dataset_files(watch: WatchOptions, info: RunInfo) -> None:
     assert info.made is not None
     with LastReport(watch, info) as last_report:
         rebuild(info.output, info.made)
-        last_report.on_finish(RunReport(shards=1))
+        last_report.total = RunReport(shards=1)

@@ -63,9 +63,10 @@ def retry(output_folder: Any = None, **options: Any) -> RunReport:
         record_versions(output, step_records(media))
         catalogue.start(plan.shards)
         info = replace(info, finished=plan.shards)
-        watching = [*reporters(watch, info, running.quiet), ShardListener(catalogue.on_shard), last_report]
+        watching = [*reporters(watch, info, running.quiet), ShardListener(catalogue.on_shard)]
         ledger = Ledger(plan, lock, running.max_shard_retry, catalogue.begin)
-        return run(worker, distributor, watching, ledger, running.grace)
+        last_report.total = run(worker, distributor, watching, ledger, running.grace)
+    return last_report.total
 
 
 def _pipeline_of(media: MediaOptions) -> Pipeline:

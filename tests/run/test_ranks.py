@@ -280,7 +280,7 @@ def test_without_one_of_them_the_others_end_well_and_finish_says_what_is_missing
     assert json.loads((out / ".any2ds/shards").read_bytes())["gaps"]
     late = start(3)
     assert late.ended() == 0, late.said
-    assert "the dataset is whole" in late.said
+    assert "the dataset is complete" in late.said
     (out / "report.html").unlink()  # of the first `finish`
     assert contents(out) == alone(start, tmp_path)
     finish = start.command("finish", "out")  # type: ignore[attr-defined]

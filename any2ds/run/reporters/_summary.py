@@ -204,7 +204,7 @@ def _lines(summary: Summary) -> Iterator[str]:
     if total.robots.files:
         excluded = sum(total.status_dict.get(code, 0) for code in ("robots", "robots_unreachable"))
         each = f"{total.robots.seconds / total.robots.files:.2f} s each"
-        files = f"{total.robots.files:,} robots.txt fetched ({size(total.robots.bytes)}, {each})"
+        files = f"{total.robots.files:,} robots.txt asked for ({size(total.robots.bytes)}, {each})"
         yield f"{files}, {_rows(excluded)} excluded by them"
     for reason, count in total.not_processed.items():
         yield f"not processed: {count:,} {'file' if count == 1 else 'files'} ({printable(reason)})"

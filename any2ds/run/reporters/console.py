@@ -157,8 +157,9 @@ class _Notebook(_Console):
 class _Json(_Console):
     """A line for whatever happens, and one about the progress every now and then."""
 
+    _children: ChildOutput | None = None
+
     def on_start(self, finished_shards: int) -> None:
-        self._children: ChildOutput | None = None
         with contextlib.suppress(OSError):  # no more pipes: children write to standard error themselves
             self._children = ChildOutput(lambda line: _jsonlines.write("output", text=line))
         self._printed = time.monotonic()

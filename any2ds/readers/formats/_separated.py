@@ -1,12 +1,16 @@
-"""Tables as text, with a header and quoted values: pyarrow parses them block by block; a malformed row is a bad row."""
+"""Tables as text with a header (csv, tsv). A malformed row becomes a bad row.
+
+pyarrow parses blocks in which each line is a row; Python's `csv` those with line breaks in values or malformed rows.
+"""
 
 from __future__ import annotations
 
+import csv
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Any, BinaryIO, ClassVar
+from itertools import chain, islice
+from typing import BinaryIO, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,21 +22,17 @@ from any2ds.readers.contract import Columns
 from any2ds.readers.formats._text import NO_UTF8_IN_URL, blocks, misfit, one_line, require, sliced, to_text, whole_lines
 
 LONGEST_ROW = 2**21  # bytes
-_END = 'any2ds: the end of the block"'  # its quote closes a value that is open
-_TOO_LONG = f"any2ds: a row of more than {LONGEST_ROW} bytes"
-_UNCLOSED = "a quote is opened and never closed"
-_STRAY = "a quote is opened and not closed"
-_MOST_UNCLOSED = 1000  # in one list; each makes what follows be parsed again
-_NOT_A_QUOTE = b'\0"'  # never the begin of a value that is quoted
-_END_OF_LINE = re.compile(rb"[\r\n]")
+_END = "any2ds: the end of the piece"
+_NEVER_CLOSED = "a quote is opened and never closed"
+_MOST_UNCLOSED = 1000  # in one list; after each, the text behind its line is parsed again
 _HAS_SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
 
-Rows = tuple[pa.RecordBatch, dict[int, BadRow]]
-"""Good rows, transcoded as `_transcoded` does, and the bad ones by their position among all."""
+# For the whole process, and never lowered. A value cannot be longer than an open row and the next block together.
+csv.field_size_limit(max(csv.field_size_limit(), 4 * LONGEST_ROW))
 
 
 class Separated:
-    """Values may contain newlines where they are quoted. Empty values of columns that are not text are null.
+    """Quoted values may contain newlines. Empty values of columns that are not text are null.
 
     Rows are counted as spreadsheets do: the header is row 1, blank lines are not counted.
     """
@@ -42,21 +42,18 @@ class Separated:
     replaced: str | None = None  # the first row with bytes that are not UTF-8 and became U+FFFD
 
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        pieces = blocks(stream, LONGEST_ROW)
-        head = next(pieces, b"")
-        if not head.strip():
+        pieces = whole_lines(blocks(stream, LONGEST_ROW), LONGEST_ROW)
+        names, rest = self._header(pieces)
+        if not names:
             return
-        if b"\n" not in head:
-            head += next(pieces, b"")  # a header that is cut off says nothing of the columns
-        raw = self._header(head)
-        existing = [_decoded(name) for name in raw]
-        self._require(columns, existing)
-        raw_names = [raw[existing.index(name)] for name in columns.names]
+        self._require(columns, names)
+        table = _Table(self.delimiter, len(names), [names.index(name) for name in columns.names])
         types = _Types(columns, schema)
         leading = Leading()
         used = 1
-        for rows, bad in self._rows(chain([head], pieces), raw, raw_names):
-            first, used = used + 1, used + rows.num_rows + len(bad)
+        for rows, reasons in table.parsed(chain([rest], pieces)):
+            first, used = used + 1, used + rows.num_rows + len(reasons)
+            bad = {place: BadRow(f"row {first + place}", reason) for place, reason in reasons.items()}
             if schema is None and not types.are_known:
                 if not rows.num_rows:
                     leading.hold(bad.values())
@@ -78,9 +75,9 @@ class Separated:
         texts = []
         for name, array in zip(columns.names, rows.columns, strict=True):
             if name == columns.url:
-                texts.append(to_text(_as_in_list(array), NO_UTF8_IN_URL))
+                texts.append(to_text(array, NO_UTF8_IN_URL))
             else:
-                texts.append(to_text(_as_in_list(array), on_invalid=replaced.append))
+                texts.append(to_text(array, on_invalid=replaced.append))
         if replaced and self.replaced is None:
             self.replaced = row_of(min(replaced))
         typed, misfits = types.apply(pa.record_batch(texts, names=list(columns.names)), f"row {first}")
@@ -88,6 +85,20 @@ class Separated:
             return with_bad_rows(typed, bad)
         reasons = {row: BadRow(row_of(row), reason) for row, reason in misfits.items()}
         return with_bad_rows(typed, bad, reasons)
+
+    def _header(self, pieces: Iterator[bytes]) -> tuple[list[str], bytes]:
+        """The names of the columns, none if the list is empty; and what follows them in the first piece with text."""
+        data = next((piece for piece in pieces if piece.strip()), b"")
+        lines = _lines(data)
+        for number, line in enumerate(lines):
+            if line.strip("\r\n"):
+                reader = csv.reader(chain(islice(lines, number, None), [_END]), delimiter=self.delimiter)
+                names = next(reader)
+                if names[-1].endswith(_END):
+                    raise ReadError("row 1", f"{_NEVER_CLOSED}, or the header has more than {LONGEST_ROW} bytes")
+                rest = "".join(lines[number + reader.line_num :])
+                return [_bytes(name).decode(errors="replace") for name in names], _bytes(rest)
+        return [], b""
 
     def _require(self, columns: Columns, existing: Sequence[str]) -> None:
         try:
@@ -101,194 +112,135 @@ class Separated:
                 ) from error
             raise
 
-    def _rows(self, pieces: Iterator[bytes], names: list[str], wanted: list[str]) -> Iterator[Rows]:
-        """All rows, in blocks of moderate size."""
-        used, rest, unclosed = 0, "", 0
-        header: list[str] | None = None  # pyarrow reads it from the first block
-        blocks_of_lines = (self._without_long_line(piece, len(names)) for piece in whole_lines(pieces, LONGEST_ROW))
-        for piece in chain(blocks_of_lines, [None]):
-            data = rest.encode() + _transcoded(piece or b"")
-            rest = ""
-            while data:
-                rows, bad, opened = self._parsed(data, header, names, wanted, used)
-                header = names
-                used += rows.num_rows + len(bad)
-                if rows.num_rows or bad:
-                    yield rows, bad
-                if not opened:
-                    break
-                if piece is not None and len(opened) <= LONGEST_ROW:
-                    rest = opened
-                    break
-                line, _, after = opened.partition("\n")
-                why = _UNCLOSED if piece is None else f"a quote is not closed within {LONGEST_ROW} bytes"
-                bad_row = BadRow(f"row {used + 2}", f"{why}: {excerpt(_decoded(line))!r}")
-                unclosed += 1
-                if unclosed > _MOST_UNCLOSED:
-                    raise bad_row.error
-                yield rows.slice(0, 0), {0: bad_row}
-                used += 1
-                data = after.encode()
 
-    def _without_long_line(self, piece: bytes, columns: int) -> bytes:
-        """A line that is too long, which can only be the first one of a piece, as a malformed row."""
-        end = piece.find(b"\n")
-        if end <= LONGEST_ROW:
-            return piece
-        return _TOO_LONG.encode() + self.delimiter.encode() * columns + piece[end:]
+Rows = tuple[pa.RecordBatch, dict[int, str]]
+"""Good rows, as text or binary, and why the bad ones are, by their position among all."""
 
-    def _without_stray_quotes(self, data: bytes, start: int, columns: int) -> bytes:
-        """`data` with each line from `start` on as a malformed row in which a quoted value begins that goes on in other
-        lines and whose closing quote is followed by text: such a quote opens another value, so the first one is never
-        closed. Text behind a value that is closed in its line (`"Hello" he said`) belongs to it, as in pandas."""
-        if _is_regular(data, start, self.delimiter):
-            return data
-        delimiter = self.delimiter.encode()
-        quoted = re.compile(rb'(?:\A|(?<=[%b\r\n]))"[^"]*(?:""[^"]*)*(?:"|\Z)' % delimiter)
-        parts, copied = [], 0
-        place = row = start  # where the search goes on, and where the row begins
-        while found := quoted.search(data, place):
-            row = max(row, *(data.rfind(newline, place, found.start()) + 1 for newline in (b"\n", b"\r")))
-            place = found.end()
-            is_closed = data[place : place + 1] in (b"", delimiter, b"\r", b"\n")
-            if is_closed or _END_OF_LINE.search(data, found.start(), place) is None:
-                continue
-            end = _END_OF_LINE.search(data, found.start())
-            place = len(data) if end is None else end.start()
-            shown = b" ".join(data[row:place].split(b"\n")).replace(b"\r", b" ").replace(b'"', _NOT_A_QUOTE)
-            parts += [data[copied:row], _STRAY.encode(), shown, delimiter * columns]
-            copied = place
-        return b"".join([*parts, data[copied:]])
 
-    def _parsed(
-        self, data: bytes, header: list[str] | None, names: list[str], wanted: list[str], used: int
-    ) -> tuple[pa.RecordBatch, dict[int, BadRow], str]:
-        """The rows of `data`, which consists of whole lines; and its last row, if a quote is open in it. `used` rows
-        stand before it."""
-        malformed: list[Any] = []
-        data = self._without_stray_quotes(data, 0 if header is not None else _end_of_header(data), len(names))
+class _Table:
+    """Parses what follows a header: `wanted` are the numbers of the columns that are kept, of `width` columns."""
 
-        def note(row: Any) -> str:
-            malformed.append(row)
-            return "skip"
+    def __init__(self, delimiter: str, width: int, wanted: list[int]) -> None:
+        self._delimiter, self._width, self._wanted = delimiter, width, wanted
+        self._unclosed = 0
+        self._failure: ReadError | None = None  # too many open quotes
 
-        # A malformed row, too: pyarrow reports it alone, or with the row that has an open quote before it.
-        end = _END + self.delimiter * len(names)
-        text = pa.py_buffer(b"".join((data, end.encode(), b"\n")))
-        first = 2 if header is None else 1  # the number of the first row, as pyarrow counts
+    def parsed(self, pieces: Iterator[bytes]) -> Iterator[Rows]:
+        """All rows, in blocks of moderate size. `pieces` consist of whole lines, as `whole_lines` gives them."""
+        used, rest = 0, b""
+        for piece in chain(pieces, [None]):
+            end = -1 if piece is None else piece.find(b"\n")
+            if piece is not None and end <= LONGEST_ROW:
+                data = rest + piece
+                clean = None if rest else self._by_pyarrow(data)
+                found, rest = (clean, b"") if clean is not None else self._by_csv(data, used, is_last=False)
+            else:  # an open quote ends here
+                found, _ = self._by_csv(rest, used, is_last=True)
+                rest = b""
+            if found[0].num_rows or found[1]:
+                used += found[0].num_rows + len(found[1])
+                yield found
+            if self._failure is not None:
+                raise self._failure
+            if piece is not None and end > LONGEST_ROW:
+                yield self._rows([]), {0: f"a row of more than {LONGEST_ROW} bytes"}
+                used, rest = used + 1, piece[end + 1 :]
+
+    def _by_pyarrow(self, data: bytes) -> Rows | None:
+        """The rows if each line is one: then no line has an open quote, and none is malformed."""
+        names = [str(number) for number in range(self._width)]
+        wanted = [names[number] for number in self._wanted]
+        lines = data.count(b"\n")
+        if not lines or data.count(b"\r") != data.count(b"\r\n") or self._is_open(data):
+            return None
         try:
             table = pacsv.read_csv(
-                pa.BufferReader(text), **self._options(note, wanted, column_names=header, block_size=text.size + 1)
+                pa.BufferReader(data),
+                pacsv.ReadOptions(use_threads=False, column_names=names, block_size=len(data) + 1),
+                pacsv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+                pacsv.ConvertOptions(
+                    include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string()), strings_can_be_null=False
+                ),
             )
-        except pa.ArrowInvalid as error:
-            raise ReadError(f"row {used + 2}", one_line(error)) from error
-        if not malformed or not malformed[-1].text.endswith(end):
-            raise ReadError("row 1", _UNCLOSED)  # which makes all that follows a part of the header
-        opened = malformed.pop().text.removesuffix(end)
-        bad = {row.number - first: self._bad_row(row, used + row.number - first) for row in malformed}
-        found = table.combine_chunks().to_batches()
-        schema = pa.schema([pa.field(name, pa.binary()) for name in wanted])
-        return found[0] if found else pa.RecordBatch.from_pylist([], schema=schema), bad, opened
+        except pa.ArrowInvalid:
+            return None
+        return (table.combine_chunks().to_batches()[0], {}) if table.num_rows == lines else None
 
-    def _bad_row(self, row: Any, position: int) -> BadRow:
-        if row.text.startswith(_TOO_LONG):
-            reason = _TOO_LONG.removeprefix("any2ds: ")
-        elif row.text.startswith(_STRAY):
-            line = row.text.removeprefix(_STRAY).removesuffix(self.delimiter * row.expected_columns)
-            reason = f"{_STRAY}: {excerpt(_decoded(line.replace(_NOT_A_QUOTE.decode(), chr(34))))!r}"
-        else:
-            values = f"{row.actual_columns} values for {row.expected_columns} columns"
-            reason = f"{values}: {excerpt(_decoded(row.text))!r}"
-        return BadRow(f"row {position + 2}", reason)
+    def _is_open(self, data: bytes) -> bool:
+        """Whether a quote is open at the end of the last line: its newline then belongs to the value."""
+        row = self._lenient(_lines(data[data.rfind(b"\n", 0, -1) + 1 :])[0])
+        return bool(row) and row[-1].endswith("\n")
 
-    def _options(
-        self, on_malformed: Any, wanted: Sequence[str] | None = None, **reading: Any
-    ) -> dict[str, pacsv.ReadOptions | pacsv.ParseOptions | pacsv.ConvertOptions]:
-        return {
-            "read_options": pacsv.ReadOptions(use_threads=False, **reading),
-            "parse_options": pacsv.ParseOptions(
-                delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=on_malformed
-            ),
-            "convert_options": pacsv.ConvertOptions(
-                include_columns=wanted, column_types=dict.fromkeys(wanted or (), pa.binary()), strings_can_be_null=False
-            ),
-        }
+    def _lenient(self, line: str) -> list[str]:
+        """The values of a line; text behind a quoted value (`"Hello" he said`) belongs to it, as in pandas."""
+        return next(csv.reader([line], delimiter=self._delimiter))
 
-    def _header(self, head: bytes) -> list[str]:
-        """The names of the columns, transcoded."""
-        record = _transcoded(_first_record(head)) + b"\n"
-        try:
-            with pacsv.open_csv(
-                io.BytesIO(record), **self._options(lambda row: "skip", block_size=2 * LONGEST_ROW)
-            ) as reader:
-                return list(reader.schema.names)
-        except pa.ArrowInvalid as error:
-            raise ReadError("row 1", _reason(error)) from error
+    def _by_csv(self, data: bytes, used: int, is_last: bool) -> tuple[Rows, bytes]:
+        """The rows of `data`; and the last one, if a quote is open in it that may be closed in what follows. `used`
+        rows stand before `data`."""
+        lines = _lines(data)
+        rows: list[list[str]] = []
+        bad: dict[int, str] = {}
+        at = 0  # the line behind the last row
+        while at < len(lines):
+            start = at
+            reader = csv.reader(islice(lines, start, None), delimiter=self._delimiter, strict=True)
+            try:
+                for row in reader:
+                    if len(row) == self._width:
+                        rows.append(row)
+                    elif row:
+                        text = "".join(lines[at : start + reader.line_num])
+                        bad[len(rows) + len(bad)] = self._wrong_width(row, text)
+                    at = start + reader.line_num
+            except csv.Error as error:
+                line, at = lines[at], at + 1
+                if "end of data" in str(error):
+                    opened = _bytes("".join([line, *lines[at:]]))
+                    if not is_last and len(opened) <= LONGEST_ROW:
+                        return (self._rows(rows), bad), opened
+                    self._unclosed += 1
+                    why = _NEVER_CLOSED if is_last else f"a quote is not closed within {LONGEST_ROW} bytes"
+                    reason = f"{why}: {_shown(line)}"
+                    if self._unclosed > _MOST_UNCLOSED:
+                        self._failure = ReadError(f"row {used + len(rows) + len(bad) + 2}", reason)
+                        break
+                elif start + reader.line_num > at or self._is_open(_bytes(line)):
+                    reason = f"a quote is opened and not closed: {_shown(line)}"
+                elif len(row := self._lenient(line)) == self._width:
+                    rows.append(row)
+                    continue
+                else:
+                    reason = self._wrong_width(row, line)
+                bad[len(rows) + len(bad)] = reason
+        return (self._rows(rows), bad), b""
 
+    def _wrong_width(self, row: list[str], text: str) -> str:
+        return f"{len(row)} values for {self._width} columns: {_shown(text)}"
 
-def _transcoded(data: bytes) -> bytes:
-    """`data` as if it were Latin-1, which can hold any bytes, in UTF-8.
-
-    pyarrow gives up at a malformed row that is not UTF-8, with all that stands before it in the block. `_as_in_list`
-    turns the values back.
-    """
-    return data if data.isascii() else data.decode("latin-1").encode()
-
-
-def _decoded(transcoded: str) -> str:
-    return transcoded.encode("latin-1").decode(errors="replace")
-
-
-def _as_in_list(array: pa.Array) -> pa.Array:
-    """The bytes as they stand in the list, of values that were transcoded."""
-    _, offsets, data = array.buffers()
-    ends = pa.Array.from_buffers(pa.int32(), len(array) + 1, [None, offsets], offset=array.offset)
-    start, stop = ends[0].as_py(), ends[-1].as_py()
-    if start == stop:
-        return array
-    transcoded = data.slice(start, stop - start).to_pybytes()
-    if transcoded.isascii():
-        return array
-    lengths = pc.utf8_length(array.cast(pa.string()))  # one character was one byte
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)]).buffers()[1]
-    original = transcoded.decode().encode("latin-1")
-    return pa.Array.from_buffers(pa.binary(), len(array), [None, offsets, pa.py_buffer(original)])
+    def _rows(self, rows: list[list[str]]) -> pa.RecordBatch:
+        arrays = [_array([row[number] for row in rows]) for number in self._wanted]
+        return pa.record_batch(arrays, names=[str(number) for number in self._wanted])
 
 
-def _first_record(data: bytes) -> bytes:
-    """`data` up to the first newline that is in no quotes, or all of it; blank lines before it are left out."""
-    data = data.lstrip(b"\r\n")
-    end = data.find(b"\n")
-    while end >= 0 and data.count(b'"', 0, end) % 2:
-        end = data.find(b"\n", end + 1)
-    return data if end < 0 else data[:end]
+def _lines(data: bytes) -> list[str]:
+    """The lines of `data` with their ends. A byte that is not UTF-8 becomes a surrogate, which `_bytes` turns back."""
+    return list(io.StringIO(data.decode("utf-8", "surrogateescape"), newline=""))
 
 
-def _end_of_header(data: bytes) -> int:
-    """Where the first record of `data` ends, which `_first_record` gives."""
-    record = _first_record(data)
-    return data.find(record) + len(record)
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
-def _is_regular(data: bytes, start: int, delimiter: str) -> bool:
-    """Whether all quotes from `start` on, which is in no quoted value, enclose values or are doubled in them, but for
-    a last one without a partner. Quotes of even number open a value or follow the one that they double."""
-    if data.find(b'"', start) < 0:
-        return True
-    data = data[start:]
-    text = pa.py_buffer(b"".join((b"\n", data, b"\n")))
-    characters = pa.Array.from_buffers(pa.uint8(), text.size, [None, text])
-    is_quote = pc.equal(characters.slice(1, text.size - 2), pa.scalar(ord('"'), pa.uint8()))
-    before = _pairs(characters.slice(0, text.size - 2).filter(is_quote))
-    after = _pairs(characters.slice(2).filter(is_quote))
-    return {first for first, _ in before} | {second for _, second in after} <= set(f'{delimiter}\r\n"'.encode())
+def _shown(line: str) -> str:
+    return repr(excerpt(_bytes(line)))
 
 
-def _pairs(characters: pa.Array) -> set[tuple[int, int]]:
-    """The different pairs among the first two bytes, the next two and so on; a last single one is left out."""
-    content = characters.buffers()[1].slice(characters.offset)
-    pairs = pa.Array.from_buffers(pa.binary(2), len(characters) // 2, [None, content])
-    return {(pair[0], pair[1]) for pair in pairs.unique().to_pylist()}
+def _array(values: list[str]) -> pa.Array:
+    try:
+        return pa.array(values, pa.string())
+    except UnicodeEncodeError:
+        return pa.array(map(_bytes, values), pa.binary())
 
 
 def _converted(texts: pa.RecordBatch, types: dict[str, pa.DataType]) -> pa.Table:
@@ -396,9 +348,3 @@ def _misfits(texts: pa.Array, type: pa.DataType) -> frozenset[int]:
             else:
                 parts += [part[: len(part) // 2], part[len(part) // 2 :]]
     return frozenset(found)
-
-
-def _reason(error: Exception) -> str:
-    if "straddling" in str(error):
-        return f"a quote that is never closed, or a row of more than {LONGEST_ROW} bytes"
-    return one_line(error)

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable
 
-from any2ds.core.types import BAD_ROW, FAILURE_CODES, NO_FAILURES, STATUS_OF_STAGE, failure_code
+from any2ds.core.failures import BAD_ROW, FAILURE_CODES, NO_FAILURES, STATUS_OF_STAGE, failure_code
 
 TRANSIENT, ALL = "transient", "all"
 CLASSES = (TRANSIENT, ALL, "http_4xx", "http_5xx")

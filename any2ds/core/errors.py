@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING
 from any2ds.core.text import size
 
 if TYPE_CHECKING:
-    from any2ds.core.types import RunReport
+    from any2ds.core.reports import RunReport
 
 
 _NAMES_SHOWN = 20

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal
 
-from any2ds.core.bodies.stored import StoredBody, StoredSample
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.metrics import WorkerMetrics
+from any2ds.core.samples import StoredSample
 from any2ds.core.version import __version__
 
 if TYPE_CHECKING:

@@ -12,12 +12,13 @@ from urllib.request import getproxies_environment
 from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import OptionError
+from any2ds.core.failures import Failure
 from any2ds.core.plugins import missing_extra
-from any2ds.core.types import Failure, Payload
+from any2ds.core.samples import Payload
 from any2ds.fetch.engines.threads import ThreadTransport
 from any2ds.fetch.engines.transport import Phases, Transport
+from any2ds.fetch.policy.hosts import Attempt
 from any2ds.fetch.policy.robots import Robots
-from any2ds.fetch.policy.schedule import Attempt
 from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.urls import FILE_SYSTEMS, normalize, scheme_of
 from any2ds.storage.stores import Stores

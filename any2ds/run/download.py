@@ -13,9 +13,10 @@ from any2ds.config import presets
 from any2ds.config.options import GROUPS, Config
 from any2ds.config.signature import document
 from any2ds.core import plugins
-from any2ds.core.bodies.stored import METADATA, taken_extensions
-from any2ds.core.errors import IncompleteRun, OptionError, shard_count
-from any2ds.core.types import RunReport, ShardJob
+from any2ds.core.errors import OptionError, shard_count
+from any2ds.core.reports import IncompleteRun, RunReport
+from any2ds.core.rows import ShardJob
+from any2ds.core.samples import METADATA, taken_extensions
 from any2ds.dataset.catalogue import Catalogue, is_closed, reopen
 from any2ds.distributors._contract import Distributor
 from any2ds.readers.sources import Source

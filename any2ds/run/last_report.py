@@ -8,8 +8,8 @@ from types import TracebackType
 
 from any2ds.config.options import WatchOptions
 from any2ds.core import layout
-from any2ds.core.errors import IncompleteRun, LockLost, words_of
-from any2ds.core.types import RunReport
+from any2ds.core.errors import LockLost, words_of
+from any2ds.core.reports import IncompleteRun, RunReport
 from any2ds.dataset.catalogue import rebuild
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.storage.stores import Stores

@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Protocol
 
-from any2ds.core.errors import DamagedShard, IncompleteRun, ReadError, shard_count
-from any2ds.core.types import Event, Progress, RunReport, ShardError, ShardJob, ShardReport
+from any2ds.core.errors import DamagedShard, ReadError, shard_count
+from any2ds.core.reports import Event, IncompleteRun, Progress, RunReport, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.run.monitor import Outlook
 from any2ds.storage.lock.run_lock import RunLock
 

@@ -7,7 +7,8 @@ from contextlib import closing
 from typing import Any
 
 from any2ds.core.processes.signals import stoppable
-from any2ds.core.types import Event, Progress, RunReport, ShardJob
+from any2ds.core.reports import Event, Progress, RunReport
+from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Distributor, Worker
 from any2ds.run.ledger import Ledger
 from any2ds.run.monitor import Monitor

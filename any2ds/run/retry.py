@@ -14,7 +14,7 @@ from any2ds.config.signature import document
 from any2ds.core import plugins
 from any2ds.core.errors import MissingExtra, OptionError
 from any2ds.core.layout import Layout
-from any2ds.core.types import RunReport
+from any2ds.core.reports import RunReport
 from any2ds.dataset.catalogue import Catalogue
 from any2ds.dataset.run_file import options_of, record_versions
 from any2ds.run.failed import FailedRows

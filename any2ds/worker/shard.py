@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from any2ds.core.bodies.buffer import Buffer
-from any2ds.core.types import Row, Sample, Samples, ShardJob, ShardReport, code_of, outcome_of, release
+from any2ds.core.reports import ShardReport
+from any2ds.core.rows import Row, ShardJob
+from any2ds.core.samples import Sample, Samples, code_of, outcome_of, release
 from any2ds.readers.dedupe import Copies, also_the_same, expected_hashes, repeated
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.job_rows import JobRows

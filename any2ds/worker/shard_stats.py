@@ -9,20 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, STATUS_OF_STAGE, SUCCESS
 from any2ds.core.histogram import Histogram
 from any2ds.core.metadata import STORED_BYTES, example_of
-from any2ds.core.types import (
-    DROPPED,
-    DUPLICATE,
-    FILTERED,
-    NO_FAILURES,
-    STATUS_OF_STAGE,
-    SUCCESS,
-    RobotsCost,
-    ShardReport,
-    first_of,
-    most_frequent,
-)
+from any2ds.core.reports import RobotsCost, ShardReport, most_frequent
+from any2ds.core.samples import first_of
 
 _FAILED = STATUS_OF_STAGE["fetch"]
 

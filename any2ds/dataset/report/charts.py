@@ -17,7 +17,7 @@ from markupsafe import Markup
 from pygal.style import Style
 
 from any2ds.core import text
-from any2ds.core.types import SUCCESS
+from any2ds.core.failures import SUCCESS
 from any2ds.dataset.figures import Distribution, Figures
 from any2ds.dataset.timeline import Spell
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from any2ds.core.types import NO_FAILURES, failure_code, meaning_of
+from any2ds.core.failures import NO_FAILURES, failure_code, meaning_of
 
 
 def meaning(code: str) -> str:

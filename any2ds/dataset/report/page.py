@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from any2ds.core import text
-from any2ds.core.types import NO_FAILURES
+from any2ds.core.failures import NO_FAILURES
 from any2ds.dataset.figures import Figures
 from any2ds.dataset.loaders import Snippet
 from any2ds.dataset.preview import Picture

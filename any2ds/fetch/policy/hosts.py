@@ -14,11 +14,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
-from any2ds.core.types import Failure, Payload
+from any2ds.core.samples import Payload
 
 if TYPE_CHECKING:
-    from any2ds.fetch.policy.schedule import Attempt
+    from any2ds.fetch.policy.hosts import Attempt
 
 FIRST_AT_ONCE = 16.0  # transfers at once to a host that nothing is known of
 _FIRST_DELAY = 0.25  # seconds between starts, when one at a time was still too much

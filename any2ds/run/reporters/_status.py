@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from any2ds.core.errors import printable, redacted
+from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, SUCCESS
 from any2ds.core.metrics import HostLoad, Snapshot
 from any2ds.core.text import duration, number, percent, size, time_left
-from any2ds.core.types import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, SUCCESS
 from any2ds.run.reporters._figures import rows_tried
 
 _MOST_FAILURES = 5  # named

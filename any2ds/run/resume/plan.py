@@ -12,7 +12,7 @@ from any2ds.core import layout
 from any2ds.core.errors import ChangedList, ReadError, words_of
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest, Segment
-from any2ds.core.types import ShardJob
+from any2ds.core.rows import ShardJob
 from any2ds.readers.dedupe import mark_duplicates
 from any2ds.readers.plan import Cut, State, plan
 from any2ds.readers.sources import Source

@@ -10,10 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from any2ds.core.bodies.spool import Heap
+from any2ds.core.bodies.stored import Heap
+from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Histogram
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.types import SUCCESS, Sample, Samples, ShardJob, not_processed_in, outcome_of, part_of
+from any2ds.core.reports import not_processed_in
+from any2ds.core.rows import ShardJob
+from any2ds.core.samples import Sample, Samples, outcome_of, part_of
 from any2ds.storage.disk.staging import remove
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.job_rows import JobRows

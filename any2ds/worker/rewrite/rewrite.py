@@ -16,10 +16,12 @@ from functools import partial
 import pyarrow as pa
 
 from any2ds.config.media import MediaOptions
-from any2ds.core.bodies.spool import Heap
-from any2ds.core.codes import Meant
+from any2ds.core.bodies.stored import Heap
 from any2ds.core.errors import DamagedShard
-from any2ds.core.types import SUCCESS, Row, Sample, Samples, ShardJob, ShardReport, outcome_of, release
+from any2ds.core.failures import SUCCESS, Meant
+from any2ds.core.reports import ShardReport
+from any2ds.core.rows import Row, ShardJob
+from any2ds.core.samples import Sample, Samples, outcome_of, release
 from any2ds.readers.dedupe import also_the_same, expected_hashes, repeated
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.swap import finish_swap, swap

@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from any2ds.core.errors import Any2dsError, IncompleteRun, RunError, UsageError
-from any2ds.core.types import RunReport, Sample
+from any2ds.core.errors import Any2dsError, RunError, UsageError
+from any2ds.core.reports import IncompleteRun, RunReport
+from any2ds.core.samples import Sample
 from any2ds.core.version import __version__
 
 if TYPE_CHECKING:

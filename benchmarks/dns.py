@@ -27,7 +27,8 @@ from rich.table import Table
 
 from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
-from any2ds.core.types import Failure, Row
+from any2ds.core.failures import Failure
+from any2ds.core.rows import Row
 from any2ds.fetch.engines.dns import IN_FLIGHT, Resolver
 from any2ds.fetch.fetcher import UrlFetcher
 

@@ -35,7 +35,8 @@ from measure import Bench, Run
 
 from any2ds.config.media import ImageOptions, MediaOptions, TransformOptions
 from any2ds.core.bodies.stored import StoredBody
-from any2ds.core.types import Row, Sample
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.testing.pictures import jpeg_of, photograph
 from any2ds.transforms.steps.image import ImageTransform
 

@@ -17,7 +17,8 @@ from PIL import Image
 
 from any2ds.config.media import MediaOptions, TransformOptions
 from any2ds.core.bodies.buffer import Buffer
-from any2ds.core.types import Row, Sample
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.transforms.chain import Pipeline
 from any2ds.transforms.isolation import Isolation
 from any2ds.transforms.pipeline import Transforming

@@ -88,7 +88,8 @@ def any2ds_writer(name: str, records: int) -> float:
     from any2ds.core import plugins
     from any2ds.core.bodies.buffer import Buffer
     from any2ds.core.metadata import MetadataTable
-    from any2ds.core.types import Row, Sample
+    from any2ds.core.rows import Row
+    from any2ds.core.samples import Sample
 
     writer_class = plugins.load("writers", name)
     rows = [(n, *_row(n)) for n in range(records)]

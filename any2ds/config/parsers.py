@@ -16,7 +16,7 @@ from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from any2ds.core import codes, plugins
+from any2ds.core import failures, plugins
 from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import OptionError
 
@@ -487,7 +487,7 @@ def stores() -> Any:
 
 def failure_codes(value: Any) -> tuple[str, ...]:
     """Codes of the closed list, and classes of them."""
-    return codes.checked(names(value))
+    return failures.checked(names(value))
 
 
 def host_pattern(written: Any) -> str:

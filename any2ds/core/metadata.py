@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import redacted
+from any2ds.core.failures import failure_code
+from any2ds.core.samples import Sample, member_column, member_value
 from any2ds.core.tables import to_json
-from any2ds.core.types import Sample, failure_code, member_column, member_value
 from any2ds.core.wide_columns import WideColumns, is_wide
 
 HASHES = ("md5", "sha256", "sha512")

@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from any2ds.core.bodies.spool import Heap
-from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.bodies.stored import Heap, StoredBody
 
 _HELD = 8 << 20  # bytes of values in memory
 _AT_ONCE = 64 << 20  # bytes of values in one of `pieces`

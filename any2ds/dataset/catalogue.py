@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 
 from any2ds.config.options import OutputOptions
 from any2ds.core import layout, plugins
-from any2ds.core.errors import IncompleteRun, LockLost, OutputError, words_of
+from any2ds.core.errors import LockLost, OutputError, words_of
 from any2ds.core.layout import Layout
 from any2ds.core.metrics import Snapshot
-from any2ds.core.types import RunReport, ShardError, ShardJob, ShardReport
+from any2ds.core.reports import IncompleteRun, RunReport, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.dataset import shard_list, tfds
 from any2ds.dataset.shard_list import ShardEntry as ShardEntry
 from any2ds.dataset.shard_list import ShardList

@@ -24,7 +24,7 @@ from any2ds.core import layout, plugins
 from any2ds.core.errors import Any2dsError, OutputError, words_of
 from any2ds.core.histogram import Histogram
 from any2ds.core.layout import Layout
-from any2ds.core.types import not_processed_in
+from any2ds.core.reports import not_processed_in
 from any2ds.dataset import tfds
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores

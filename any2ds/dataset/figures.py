@@ -22,9 +22,10 @@ import pyarrow.compute as pc
 
 from any2ds.core import layout
 from any2ds.core.errors import redacted, words_of
+from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, SUCCESS
 from any2ds.core.histogram import Histogram
 from any2ds.core.metadata import STORED_BYTES
-from any2ds.core.types import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, SUCCESS, most_frequent
+from any2ds.core.reports import most_frequent
 from any2ds.core.version import __version__
 from any2ds.dataset.dataset import Dataset, ShardFiles, Stats
 from any2ds.dataset.preview import shown, shown_url

@@ -21,8 +21,9 @@ from any2ds.config.options import InspectOptions, parse_groups
 from any2ds.config.signature import document
 from any2ds.core import layout
 from any2ds.core.errors import printable, redacted, words_of
+from any2ds.core.failures import NO_FAILURES, SUCCESS, in_order, meaning_of
 from any2ds.core.metadata import STORED_BYTES, without_credentials
-from any2ds.core.types import NO_FAILURES, SUCCESS, in_order, meaning_of, most_frequent
+from any2ds.core.reports import most_frequent
 from any2ds.dataset.dataset import Dataset, ShardFiles, Stats
 from any2ds.dataset.shard_list import pattern
 from any2ds.dataset.verify.census import Census, in_words

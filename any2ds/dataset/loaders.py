@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from any2ds.core import layout
 from any2ds.core.errors import redacted
+from any2ds.core.failures import SUCCESS
 from any2ds.core.filetypes import type_of_name
-from any2ds.core.types import SUCCESS
 from any2ds.dataset import shard_list
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.shard_list import ShardList, entry_of, pattern

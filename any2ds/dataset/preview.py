@@ -24,9 +24,11 @@ from any2ds.config.media import ImageOptions, MediaOptions, TransformOptions
 from any2ds.core import metadata
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import NotDecodable, redacted
+from any2ds.core.failures import SUCCESS
 from any2ds.core.processes.child_process import ChildEnded
 from any2ds.core.processes.pool import Children, NotStarted
-from any2ds.core.types import SUCCESS, Row, Sample
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.transforms.image import head
 from any2ds.transforms.isolation import be_the_first_to_go
 

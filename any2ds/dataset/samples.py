@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from any2ds.core import layout, plugins
-from any2ds.core.bodies.spool import Heap
-from any2ds.core.bodies.stored import CAPTION, METADATA, StoredSample
+from any2ds.core.bodies.stored import Heap
 from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageError, redacted, words_of
-from any2ds.core.types import SUCCESS
+from any2ds.core.failures import SUCCESS
+from any2ds.core.samples import CAPTION, METADATA, StoredSample
 from any2ds.dataset.dataset import Dataset, Entry, ShardFiles
 from any2ds.dataset.shard_sample import Survey
 from any2ds.dataset.verify.census import Census, in_words

@@ -23,7 +23,7 @@ import orjson
 from any2ds.config.options import OutputOptions
 from any2ds.core import plugins
 from any2ds.core.layout import Layout
-from any2ds.core.types import ShardReport
+from any2ds.core.reports import ShardReport
 from any2ds.core.version import __version__
 
 _KIND = {"__kind__": "wids-shard-index-v1", "wids_version": 1}  # says that the shards are tar files

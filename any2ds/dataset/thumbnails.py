@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from any2ds.core.bodies.stored import CAPTION, StoredSample
+from any2ds.core.failures import SUCCESS
 from any2ds.core.metadata import STORED_BYTES
-from any2ds.core.types import SUCCESS
+from any2ds.core.samples import CAPTION, StoredSample
 from any2ds.dataset.dataset import Dataset, ShardFiles
 from any2ds.dataset.preview import Painter, View, kind_of, shown, shown_url
 from any2ds.dataset.shard_sample import Survey

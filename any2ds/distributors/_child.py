@@ -15,7 +15,8 @@ from typing import IO, Any, Protocol
 
 from any2ds.core.processes.child_process import start
 from any2ds.core.processes.watchdog import Watch
-from any2ds.core.types import Event, Progress, ShardError, ShardJob, ShardReport
+from any2ds.core.reports import Event, Progress, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.distributors import _process
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._process import ALIVE, END, STOP

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from any2ds.core.types import Event, ShardJob
+from any2ds.core.reports import Event
+from any2ds.core.rows import ShardJob
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import Hold
 

@@ -25,7 +25,8 @@ from typing import Protocol
 from any2ds.config.options import RunOptions
 from any2ds.core.errors import RunError, shard_count, words_of
 from any2ds.core.processes.watchdog import Watch
-from any2ds.core.types import Event, Progress, ShardError, ShardJob, ShardReport
+from any2ds.core.reports import Event, Progress, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._post import Inbox, Letter, Office
 from any2ds.distributors._task import PackedJob, Task

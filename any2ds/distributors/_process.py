@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from any2ds.core.errors import ENDS_THE_RUN, harmless
 from any2ds.core.processes.child_process import answer_parent
-from any2ds.core.types import ShardJob
+from any2ds.core.rows import ShardJob
 
 WANT_JOB = "want_job"  # child to parent: one more, please
 EVENT = "event"  # child to parent, with the event

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from any2ds.config.options import RunOptions
 from any2ds.core.errors import ENDS_THE_RUN, LockLost, OutputError, OutputInUse, RunError
-from any2ds.core.types import ShardJob
+from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._post import Office, Outbox
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor

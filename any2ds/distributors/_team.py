@@ -17,7 +17,8 @@ from typing import Any
 from any2ds.config.options import RunOptions
 from any2ds.core.errors import RunError, shard_count
 from any2ds.core.processes.watchdog import LOOK_SECONDS
-from any2ds.core.types import Event, Progress, ShardError, ShardJob, ShardReport
+from any2ds.core.reports import Event, Progress, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.distributors._child import FAREWELL, GONE, Child, Inbox, Link
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._process import CRASHED, EVENT, FATAL, WANT_JOB

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from any2ds.core.types import Event, Progress, ShardReport
+from any2ds.core.reports import Event, Progress, ShardReport
 
 
 class Told:

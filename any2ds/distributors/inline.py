@@ -9,7 +9,8 @@ from contextlib import closing
 from typing import Any
 
 from any2ds.config.options import RunOptions
-from any2ds.core.types import Event, ShardJob
+from any2ds.core.reports import Event
+from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Worker
 
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from any2ds.core.metrics import Traffic
-from any2ds.core.types import Fetched, RobotsCost, Row
+from any2ds.core.reports import RobotsCost
+from any2ds.core.rows import Row
+from any2ds.core.samples import Fetched
 
 
 class Fetcher(Protocol):

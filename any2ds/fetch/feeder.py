@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from any2ds.core.types import Row
+from any2ds.core.rows import Row
 from any2ds.fetch.policy.schedule import Schedule
 
 _ROWS_AHEAD = 100_000  # rows that may wait for busy hosts while others are looked for

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.metrics import Traffic
-from any2ds.core.types import Fetched, RobotsCost, Row
+from any2ds.core.reports import RobotsCost
+from any2ds.core.rows import Row
+from any2ds.core.samples import Fetched
 from any2ds.fetch.feeder import Feeder
 from any2ds.fetch.loop import Loop
 from any2ds.fetch.policy.robots import Robots

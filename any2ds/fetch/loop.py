@@ -10,8 +10,10 @@ from itertools import chain
 
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.failures import Failure
 from any2ds.core.metrics import Traffic
-from any2ds.core.types import Failure, Fetched, Payload, Row
+from any2ds.core.rows import Row
+from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.engines.transport import Phases, Transport
 from any2ds.fetch.feeder import Feeder
 from any2ds.fetch.policy.breaker import PROBE_TIMEOUT, Breaker

@@ -12,8 +12,9 @@ from urllib.request import getproxies_environment
 from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import OptionError
+from any2ds.core.failures import Failure
 from any2ds.core.plugins import missing_extra
-from any2ds.core.types import Failure, Payload
+from any2ds.core.samples import Payload
 from any2ds.fetch.engines.threads import ThreadTransport
 from any2ds.fetch.engines.transport import Phases, Transport
 from any2ds.fetch.policy.robots import Robots

@@ -14,9 +14,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from any2ds.core.failures import Failure
 from any2ds.core.histogram import Histogram
 from any2ds.core.metrics import HostLoad, Traffic, Wait
-from any2ds.core.types import Failure, Payload
+from any2ds.core.samples import Payload
 from any2ds.fetch.engines.transport import Phases
 
 Cause = Wait | Literal["places"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from any2ds.core.types import Failure
+from any2ds.core.failures import Failure
 from any2ds.storage.stores import OBJECT_STORES, SERVERS
 
 WEB = frozenset({"http", "https", "ftp", "ftps"})

@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 from any2ds.config.media import MediaOptions
 from any2ds.core.layout import Layout
 from any2ds.core.metadata import DUPLICATE_OF, EXPECTED_HASH
+from any2ds.core.rows import Row
+from any2ds.core.samples import Samples, release
 from any2ds.core.tables import values
-from any2ds.core.types import Row, Samples, release
 from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 
 Urls = Any  # an Arrow array of strings, in one piece or several

@@ -9,7 +9,7 @@ from typing import Literal
 import pyarrow as pa
 
 from any2ds.core.manifest import urls_sha256
-from any2ds.core.types import ShardJob
+from any2ds.core.rows import ShardJob
 from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 
 State = Literal["missing", "short", "done"]

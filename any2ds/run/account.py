@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from any2ds.core.types import Event, Progress, RunReport, ShardError, ShardJob, ShardReport
+from any2ds.core.reports import Event, Progress, RunReport, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 
 log = logging.getLogger(__name__)
 

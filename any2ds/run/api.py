@@ -30,12 +30,13 @@ from any2ds.config.options import (
 from any2ds.config.signature import document
 from any2ds.config.watch import WatchOptions
 from any2ds.core import plugins
-from any2ds.core.bodies.stored import METADATA, taken_extensions
-from any2ds.core.errors import IncompleteRun, MissingExtra, OptionError, ReadError, UsageError, shard_count
+from any2ds.core.errors import MissingExtra, OptionError, ReadError, UsageError, shard_count
 from any2ds.core.layout import Layout
 from any2ds.core.processes import quieting
 from any2ds.core.processes.signals import is_own_process
-from any2ds.core.types import RunReport, ShardError, ShardJob
+from any2ds.core.reports import IncompleteRun, RunReport, ShardError
+from any2ds.core.rows import ShardJob
+from any2ds.core.samples import METADATA, taken_extensions
 from any2ds.dataset.catalogue import Catalogue, is_closed, rebuild, reopen
 from any2ds.dataset.run_file import options_of, record_versions
 from any2ds.distributors._contract import Distributor

@@ -30,7 +30,8 @@ from any2ds.core import layout
 from any2ds.core.errors import OptionError, OutputError, shard_count
 from any2ds.core.layout import Layout
 from any2ds.core.processes.cores import cores
-from any2ds.core.types import Event, ShardError, ShardJob, ShardReport
+from any2ds.core.reports import Event, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.dataset.shard_list import entry_of
 from any2ds.distributors._contract import Distributor, Worker
 from any2ds.readers.plan import State

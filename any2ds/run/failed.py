@@ -10,11 +10,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 
-from any2ds.core.codes import Meant
 from any2ds.core.errors import DamagedShard, OutputError, shard_count, words_of
+from any2ds.core.failures import Meant
 from any2ds.core.layout import Layout, finished_shards
 from any2ds.core.metadata import HASHES
-from any2ds.core.types import ShardJob, row_key
+from any2ds.core.rows import ShardJob
+from any2ds.core.samples import row_key
 from any2ds.run.monitor import Outlook
 from any2ds.storage.folders import OutputFolder
 from any2ds.writers.previous_shard import (

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from any2ds.core.types import Event, ShardJob
+from any2ds.core.reports import Event
+from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Distributor, Worker
 from any2ds.storage.lock.run_lock import RunLock
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from any2ds.config.options import WatchOptions
 from any2ds.core import layout
-from any2ds.core.errors import IncompleteRun, LockLost, words_of
+from any2ds.core.errors import LockLost, words_of
 from any2ds.core.metrics import Snapshot
-from any2ds.core.types import RunReport, ShardError, ShardReport
+from any2ds.core.reports import IncompleteRun, RunReport, ShardError, ShardReport
 from any2ds.dataset.figures import gather
 from any2ds.dataset.report.report import put, render
 from any2ds.dataset.shard_sample import Survey

@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from any2ds.config.options import RunOptions
-from any2ds.core.errors import DamagedShard, IncompleteRun, ReadError, shard_count
+from any2ds.core.errors import DamagedShard, ReadError, shard_count
 from any2ds.core.processes.signals import Stop, stoppable
-from any2ds.core.types import Event, Progress, RunReport, ShardError, ShardJob
+from any2ds.core.reports import Event, IncompleteRun, Progress, RunReport, ShardError
+from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Distributor, Worker
 from any2ds.run.account import Account
 from any2ds.run.monitor import Monitor, Outlook

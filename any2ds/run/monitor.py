@@ -8,10 +8,11 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Histogram
 from any2ds.core.metrics import HostLoad, Snapshot, Vitals
 from any2ds.core.processes import memory_use
-from any2ds.core.types import SUCCESS, Event, Progress, ShardError, ShardReport
+from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.run.diagnosis import verdict
 
 _RATE_WINDOW = 10.0  # seconds over which rates are taken, and what limits is judged

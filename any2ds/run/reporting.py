@@ -17,7 +17,7 @@ from any2ds.config.options import WatchOptions
 from any2ds.core import plugins
 from any2ds.core.errors import words_of
 from any2ds.core.metrics import Snapshot
-from any2ds.core.types import RunReport, ShardError, ShardReport
+from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.run.monitor import Monitor
 from any2ds.run.reporters._contract import Reporter, RunInfo
 

@@ -21,8 +21,9 @@ from pathlib import Path
 
 import orjson
 
-from any2ds.core.errors import IncompleteRun, OutputError, words_of
+from any2ds.core.errors import OutputError, words_of
 from any2ds.core.layout import SWAP_FOLDER
+from any2ds.core.reports import IncompleteRun
 from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)

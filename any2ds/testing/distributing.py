@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from any2ds.core.types import Event, Progress, ShardError, ShardJob, ShardReport
+from any2ds.core.reports import Event, Progress, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Distributor
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import Hold

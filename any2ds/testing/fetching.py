@@ -25,8 +25,10 @@ from unittest import SkipTest, mock
 from any2ds.config.options import Config, FetchOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import MissingExtra
+from any2ds.core.failures import Failure
 from any2ds.core.metrics import Traffic, Wait
-from any2ds.core.types import Failure, Fetched, Payload, Row
+from any2ds.core.rows import Row
+from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.contract import Fetcher
 from any2ds.fetch.policy import rules
 from any2ds.testing.server import serve

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.metrics import Traffic
-from any2ds.core.types import Fetched, RobotsCost, Row
+from any2ds.core.reports import RobotsCost
+from any2ds.core.rows import Row
+from any2ds.core.samples import Fetched
 from any2ds.fetch.fetcher import UrlFetcher
 
 

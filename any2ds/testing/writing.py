@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 
 from any2ds.config.options import OutputOptions
-from any2ds.core.bodies.stored import CAPTION, METADATA, StoredBody
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.types import Row, Sample
+from any2ds.core.rows import Row
+from any2ds.core.samples import CAPTION, METADATA, Sample
 from any2ds.writers.contract import ShardWriter
 
 FILES: Sequence[tuple[str, bytes] | None] = (

@@ -33,7 +33,7 @@ from any2ds.core.errors import (
 )
 from any2ds.core.manifest import StepRecord
 from any2ds.core.metadata import STORED_BYTES, STORED_CRC32
-from any2ds.core.types import Sample, in_parts, member_column
+from any2ds.core.samples import Sample, in_parts, member_column
 from any2ds.storage.disk.space import is_full
 from any2ds.transforms.contract import BatchTransform, Transform
 

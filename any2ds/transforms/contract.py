@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 import pyarrow as pa
 
 from any2ds.config.media import MediaOptions
-from any2ds.core.types import Sample, is_text_member
+from any2ds.core.samples import Sample, is_text_member
 
 
 class Transform(Protocol):

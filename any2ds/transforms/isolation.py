@@ -15,7 +15,7 @@ from any2ds.config.media import MediaOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.processes.child_process import ChildEnded
 from any2ds.core.processes.pool import Children, NotStarted
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample
 from any2ds.transforms.chain import Pipeline, last_line
 from any2ds.transforms.pipeline import NotApart, memory_for, prepare, through
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from any2ds.core.bodies.buffer import Body, Buffer
-from any2ds.core.bodies.stored import StoredBody, free_extension, taken_extensions
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import WrongResult
 from any2ds.core.metadata import STORED_BYTES, STORED_CRC32
-from any2ds.core.types import Sample, Samples, in_parts, release
+from any2ds.core.samples import Sample, Samples, free_extension, in_parts, release, taken_extensions
 from any2ds.transforms.chain import OF_THE_RUN, Pipeline, Stretch, failed
 from any2ds.transforms.contract import BatchTransform
 from any2ds.transforms.threads import Budget, Crew, Made, Seat, Task

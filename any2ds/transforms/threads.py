@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from any2ds.core.errors import BrokenStep
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample
 from any2ds.transforms.chain import GivenUp
 
 _MOST_LEFT_BEHIND = 100  # threads that hang: a process with more of them is better begun anew

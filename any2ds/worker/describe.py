@@ -8,9 +8,10 @@ from typing import Any
 from any2ds.config.hashes import hash_columns
 from any2ds.config.options import OutputOptions
 from any2ds.core.errors import redacted
+from any2ds.core.failures import SUCCESS, Failure
 from any2ds.core.filetypes import recognize_file
 from any2ds.core.metadata import OUTCOME_FIELDS, without_credentials
-from any2ds.core.types import SUCCESS, Failure, Fetched, Payload, Sample
+from any2ds.core.samples import Fetched, Payload, Sample
 from any2ds.worker.expectations import Expectations
 
 

@@ -7,8 +7,9 @@ from typing import Any
 from any2ds.config.parsers import HashCheck
 from any2ds.core.digests import digest_in, is_digest
 from any2ds.core.errors import printable, redacted
+from any2ds.core.failures import DROPPED, Failure
 from any2ds.core.metadata import HASH_MATCHES
-from any2ds.core.types import DROPPED, Failure, Row
+from any2ds.core.rows import Row
 
 _SHOWN = 200  # characters of a value that is no digest
 

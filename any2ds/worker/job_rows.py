@@ -7,10 +7,12 @@ from itertools import count
 
 import pyarrow as pa
 
+from any2ds.core.failures import BAD_ROW, DUPLICATE, Failure
 from any2ds.core.layout import Layout
 from any2ds.core.metadata import DUPLICATE_OF, EXPECTED_HASH
+from any2ds.core.rows import Row, ShardJob
+from any2ds.core.samples import Sample
 from any2ds.core.tables import rows_of
-from any2ds.core.types import BAD_ROW, DUPLICATE, Failure, Row, Sample, ShardJob
 from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 from any2ds.readers.dedupe import expected_hashes
 

@@ -25,19 +25,9 @@ from any2ds.core import plugins
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import DiskFull, words_of
 from any2ds.core.layout import Layout
-from any2ds.core.types import (
-    Event,
-    Progress,
-    RobotsCost,
-    Row,
-    Samples,
-    ShardError,
-    ShardJob,
-    ShardReport,
-    code_of,
-    outcome_of,
-    release,
-)
+from any2ds.core.reports import Event, Progress, RobotsCost, ShardError, ShardReport
+from any2ds.core.rows import Row, ShardJob
+from any2ds.core.samples import Samples, code_of, outcome_of, release
 from any2ds.storage.disk.space import is_full
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.rewrite.rewrite import RemadeShard, Shard

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 
-from any2ds.core.types import Row
+from any2ds.core.rows import Row
 from any2ds.worker.rewrite.rewrite import Shard
 
 ShardRows = tuple[Shard, list[Row]]

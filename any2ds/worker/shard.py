@@ -9,24 +9,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, SUCCESS
 from any2ds.core.histogram import Histogram
 from any2ds.core.metadata import example_of
-from any2ds.core.types import (
-    DROPPED,
-    DUPLICATE,
-    FILTERED,
-    SUCCESS,
-    RobotsCost,
-    Row,
-    Sample,
-    Samples,
-    ShardJob,
-    ShardReport,
-    code_of,
-    most_frequent,
-    outcome_of,
-    release,
-)
+from any2ds.core.reports import RobotsCost, ShardReport, most_frequent
+from any2ds.core.rows import Row, ShardJob
+from any2ds.core.samples import Sample, Samples, code_of, outcome_of, release
 from any2ds.readers.dedupe import Copies, also_the_same, expected_hashes, repeated
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.job_rows import JobRows

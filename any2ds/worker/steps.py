@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from any2ds.core.bodies.buffer import Buffer
-from any2ds.core.types import Fetched
+from any2ds.core.samples import Fetched
 from any2ds.transforms.pipeline import Transforming
 from any2ds.worker.describe import Describe
 from any2ds.worker.open_shards import OpenShards

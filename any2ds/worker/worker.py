@@ -27,9 +27,12 @@ from any2ds.config.options import FetchOptions, OutputOptions, StorageOptions
 from any2ds.core import layout, plugins
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import BrokenStep, UnfitWorker, UsageError
+from any2ds.core.failures import Failure
 from any2ds.core.manifest import with_versions
 from any2ds.core.processes.watchdog import LOOK_SECONDS, Watch
-from any2ds.core.types import Event, Failure, Fetched, Row, ShardJob
+from any2ds.core.reports import Event
+from any2ds.core.rows import Row, ShardJob
+from any2ds.core.samples import Fetched
 from any2ds.fetch.contract import Fetcher
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit

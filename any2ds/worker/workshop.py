@@ -15,10 +15,10 @@ from any2ds.config import presets
 from any2ds.config.media import MediaOptions
 from any2ds.config.options import OutputOptions
 from any2ds.core import tables
-from any2ds.core.bodies.stored import free_extension, taken_extensions
 from any2ds.core.layout import Layout
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.types import Sample, Samples, ShardReport
+from any2ds.core.reports import ShardReport
+from any2ds.core.samples import Sample, Samples, free_extension, taken_extensions
 from any2ds.storage.disk.staging import remove
 from any2ds.writers.contract import ShardWriter
 from any2ds.writers.formats.parquet import WITHOUT_FILES

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from any2ds.config.options import OutputOptions
-from any2ds.core.bodies.stored import StoredSample
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample, StoredSample
 
 
 class ShardWriter(Protocol):

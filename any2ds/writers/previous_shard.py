@@ -12,12 +12,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from any2ds.core.bodies.spool import Heap
-from any2ds.core.bodies.stored import StoredSample
+from any2ds.core.bodies.stored import Heap
 from any2ds.core.errors import DamagedShard, words_of
 from any2ds.core.layout import Layout
 from any2ds.core.metadata import HASH_MATCHES, OUTCOME_FIELDS, without_credentials
-from any2ds.core.types import first_of, row_key
+from any2ds.core.samples import StoredSample, first_of, row_key
 from any2ds.storage.folders import OutputFolder
 from any2ds.writers.formats.parquet import data_column
 

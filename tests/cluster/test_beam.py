@@ -28,7 +28,7 @@ from apache_beam.options.pipeline_options import (
 from any2ds import download, verify
 from any2ds.config.options import Config, RunOptions
 from any2ds.core.errors import OptionError
-from any2ds.core.types import Event, Progress, ShardError, ShardReport
+from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.distributors._beam import _Perform, _Wanted, graph
 from any2ds.distributors._beamtalk import Asked
 from any2ds.distributors._post import Inbox, Office

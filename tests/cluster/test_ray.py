@@ -19,7 +19,7 @@ from any2ds import download
 from any2ds.config.options import Config
 from any2ds.core import plugins
 from any2ds.core.errors import LockLost, OptionError, RunError
-from any2ds.core.types import Event, Progress, ShardReport
+from any2ds.core.reports import Event, Progress, ShardReport
 from any2ds.distributors._contract import Distributor
 from any2ds.storage.lock.lock_file import Hold
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of

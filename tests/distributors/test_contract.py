@@ -11,7 +11,7 @@ import pytest
 
 from any2ds.config.options import Config, RunOptions
 from any2ds.core.errors import LockLost, RunError
-from any2ds.core.types import ShardReport
+from any2ds.core.reports import ShardReport
 from any2ds.distributors._child import Child
 from any2ds.distributors.inline import InlineDistributor
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
@@ -74,7 +74,7 @@ def test_workers_end_by_themselves_when_the_parent_is_killed(tmp_path: Path) -> 
         from any2ds.config.options import Config
         from any2ds.distributors.multiprocessing import MultiprocessingDistributor
         from any2ds.testing.distributing import ScriptedWorker, jobs_of
-        from any2ds.core.types import ShardReport
+        from any2ds.core.reports import ShardReport
 
         distributor = MultiprocessingDistributor(Config.from_options({"url_list": "-", "processes_count": 1}).run)
         for event in distributor.map(ScriptedWorker(hanging=frozenset({1})), jobs_of(3)):

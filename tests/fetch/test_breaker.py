@@ -3,7 +3,8 @@
 import pytest
 
 from any2ds.core.errors import NetworkDown
-from any2ds.core.types import Failure, Row
+from any2ds.core.failures import Failure
+from any2ds.core.rows import Row
 from any2ds.fetch.policy.breaker import MAX_EXCUSES, Breaker
 from any2ds.fetch.policy.hosts import Host, Manners
 from any2ds.fetch.policy.schedule import Attempt

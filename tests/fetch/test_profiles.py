@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from any2ds.config.options import Config
-from any2ds.core.types import Row
+from any2ds.core.rows import Row
 from any2ds.fetch.policy.schedule import Schedule
 from any2ds.fetch.profiles import Profiles
 
@@ -115,7 +115,7 @@ def test_a_pattern_with_the_default_port_parts_https_from_http() -> None:
 
 
 def test_a_host_may_make_us_wait_as_long_as_its_own_limit_says() -> None:
-    from any2ds.core.types import Failure
+    from any2ds.core.failures import Failure
 
     made = profiles({"patient.test": {"max_retry_after": 1000}}, max_retry_after=10)
     schedule = Schedule(100, 0, 5, made.default.manners, host_of=made.host_of)

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from any2ds.core.types import Failure, Payload
+from any2ds.core.failures import Failure
+from any2ds.core.samples import Payload
 from any2ds.testing.proxy import Proxy, serve_proxy
 from any2ds.testing.server import serve
 

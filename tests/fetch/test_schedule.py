@@ -4,7 +4,9 @@ import random
 
 import pytest
 
-from any2ds.core.types import Failure, Fetched, Row
+from any2ds.core.failures import Failure
+from any2ds.core.rows import Row
+from any2ds.core.samples import Fetched
 from any2ds.fetch.policy.schedule import MAX_BACKOFF, Attempt, Schedule
 
 TIMEOUT = Failure("fetch", "timeout_total")

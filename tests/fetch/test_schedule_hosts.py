@@ -6,7 +6,9 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
-from any2ds.core.types import Failure, Fetched, Payload, Row
+from any2ds.core.failures import Failure
+from any2ds.core.rows import Row
+from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.policy.hosts import Manners
 from any2ds.fetch.policy.schedule import Attempt, Schedule, host_name
 

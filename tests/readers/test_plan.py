@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from any2ds.core.errors import ReadError
 from any2ds.core.layout import Layout, finished_shards
-from any2ds.core.types import ShardJob
+from any2ds.core.rows import ShardJob
 from any2ds.readers.plan import State, plan
 
 SCHEMA = pa.schema([("url", pa.string()), ("number", pa.int64())])

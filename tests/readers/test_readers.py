@@ -14,7 +14,7 @@ import pytest
 
 from any2ds.core import plugins
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat
-from any2ds.core.types import Failure
+from any2ds.core.failures import Failure
 from any2ds.fetch.urls import normalize
 from any2ds.readers.bad_rows import split, until_bad_row
 from any2ds.readers.contract import Columns

@@ -15,7 +15,7 @@ import pytest
 from any2ds import download
 from any2ds.config.options import Config, InputOptions
 from any2ds.core.errors import OptionError, OutputError, ReadError
-from any2ds.core.types import RunReport
+from any2ds.core.reports import RunReport
 from any2ds.readers.shuffle import Batches, RowGroup, mixed, shuffled
 from any2ds.readers.sources import Source
 

@@ -16,8 +16,9 @@ from rich.console import Console
 from any2ds import download, retry
 from any2ds.config.options import Config, OutputOptions, StorageOptions, public
 from any2ds.config.retry_command import retry_call, retry_command
+from any2ds.core.failures import FAILURE_CODES, failure_code
+from any2ds.core.reports import RobotsCost, RunReport
 from any2ds.core.terminal.text import clock, left, percent, rate, shortened
-from any2ds.core.types import FAILURE_CODES, RobotsCost, RunReport, failure_code
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters._ending import ending, tell, to_json
 from any2ds.storage.folders import OutputFolder

@@ -164,7 +164,7 @@ from any2ds.config.options import StorageOptions, WatchOptions
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters.console import ConsoleReporter
 from any2ds.storage.folders import OutputFolder
-from any2ds.core.types import RunReport, ShardError
+from any2ds.core.reports import RunReport, ShardError
 
 cli._log_to_terminal(True)
 logging.getLogger("any2ds").warning("it is %s", "http://user:secret@a.example/")

@@ -19,7 +19,7 @@ from any2ds import download, retry
 from any2ds.config.options import WatchOptions
 from any2ds.core.errors import OptionError
 from any2ds.core.metrics import Snapshot
-from any2ds.core.types import RunReport
+from any2ds.core.reports import RunReport
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters.prometheus import Prometheus
 from any2ds.storage.folders import OutputFolder, StorageOptions

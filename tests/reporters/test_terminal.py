@@ -23,7 +23,7 @@ from any2ds.config.options import StorageOptions, WatchOptions
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters.console import ConsoleReporter
 from any2ds.storage.folders import OutputFolder
-from any2ds.core.types import RunReport, ShardError, ShardReport
+from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.core.metrics import HostLoad, Snapshot, Verdict
 
 def wait():

@@ -12,7 +12,8 @@ import pytest
 
 import any2ds
 from any2ds.config.options import InputOptions
-from any2ds.core.errors import IncompleteRun, OutputError, ReadError
+from any2ds.core.errors import OutputError, ReadError
+from any2ds.core.reports import IncompleteRun
 from any2ds.readers.sources import Source
 from any2ds.testing.server import Server, serve
 

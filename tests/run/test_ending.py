@@ -22,9 +22,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from any2ds import download
 from any2ds.config.options import Config
-from any2ds.core.errors import IncompleteRun, RunError
+from any2ds.core.errors import RunError
 from any2ds.core.processes.signals import stoppable
-from any2ds.core.types import Event, Progress, ShardError, ShardJob, ShardReport
+from any2ds.core.reports import Event, IncompleteRun, Progress, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.readers.plan import plan
 from any2ds.storage.disk.staging import sweep
@@ -186,7 +187,7 @@ DIES_WITH_ITS_REPORT = """
 import os, signal
 from contextlib import closing
 from pathlib import Path
-from any2ds.core.types import ShardReport
+from any2ds.core.reports import ShardReport
 from any2ds.worker.worker import ShardWorker
 
 class DiesWithItsReport(ShardWorker):
@@ -492,7 +493,7 @@ for event in distributor.map(BusyWorker(sys.argv[1]), jobs_of(3)):
 BUSY_WORKER = """
 import ctypes, threading, time
 from any2ds.testing.distributing import ScriptedWorker
-from any2ds.core.types import Progress
+from any2ds.core.reports import Progress
 
 class BusyWorker(ScriptedWorker):
     def __init__(self, how):

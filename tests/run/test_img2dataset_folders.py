@@ -19,7 +19,7 @@ import pytest
 
 from any2ds import download
 from any2ds.core.errors import OutputError
-from any2ds.core.types import RunReport
+from any2ds.core.reports import RunReport
 from any2ds.testing.pixel import jpg
 from any2ds.testing.server import serve
 

@@ -13,7 +13,8 @@ from s3fs import S3FileSystem
 
 from any2ds import download
 from any2ds.core.metrics import Snapshot, Verdict
-from any2ds.core.types import RunReport, Sample
+from any2ds.core.reports import RunReport
+from any2ds.core.samples import Sample
 from any2ds.fetch.policy import breaker
 from any2ds.testing.dns import serve_dns
 from any2ds.testing.s3 import serve_buckets

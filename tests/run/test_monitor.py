@@ -6,7 +6,7 @@ import pytest
 
 from any2ds.core.metrics import HostLoad, Vitals
 from any2ds.core.processes import memory_use
-from any2ds.core.types import Progress, ShardError, ShardReport
+from any2ds.core.reports import Progress, ShardError, ShardReport
 from any2ds.run.monitor import Monitor, Outlook
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from any2ds.core.metrics import Snapshot
-from any2ds.core.types import RunReport, ShardReport
+from any2ds.core.reports import RunReport, ShardReport
 from any2ds.run import reporting
 from any2ds.run.loop import run
 from any2ds.run.monitor import Monitor

@@ -19,7 +19,8 @@ import pytest
 from any2ds import IncompleteRun, download
 from any2ds.config.options import Config
 from any2ds.core.errors import OutputError
-from any2ds.core.types import RunReport, ShardJob
+from any2ds.core.reports import RunReport
+from any2ds.core.rows import ShardJob
 from any2ds.readers.plan import plan
 from any2ds.readers.sources import Source
 from any2ds.run.resume.resume import prepare

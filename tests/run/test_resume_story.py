@@ -16,7 +16,7 @@ from any2ds import download
 from any2ds.core import plugins
 from any2ds.core.layout import Layout, finished_shards
 from any2ds.core.metrics import Snapshot
-from any2ds.core.types import RunReport, ShardError, ShardReport
+from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.run import api
 from any2ds.testing.server import Server, serve
 

@@ -23,7 +23,7 @@ from any2ds import download
 from any2ds.config.options import Config
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, OutputInUse
-from any2ds.core.types import Event, ShardError
+from any2ds.core.reports import Event, ShardError
 from any2ds.readers.plan import plan
 from any2ds.run.fenced import FencedDistributor
 from any2ds.storage.disk.staging import staging

@@ -15,7 +15,8 @@ from PIL import ExifTags, Image, ImageCms, ImageOps
 from any2ds.config.media import MediaOptions, TransformOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError
-from any2ds.core.types import Row, Sample
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.testing.pictures import encoded, jpeg, photograph, through
 from any2ds.transforms.image.encode import MIME_TYPES
 from any2ds.transforms.steps.image import ImageTransform

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample
 from any2ds.testing.pictures import encoded, jpeg, photograph, through
 
 PICTURE = photograph(450, 300)

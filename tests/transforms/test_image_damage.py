@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample
 from any2ds.testing.pictures import encoded, jpeg, photograph, through
 
 LARGE = photograph(480, 300)

@@ -23,7 +23,8 @@ from any2ds import download
 from any2ds.config.media import MediaOptions, TransformOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.processes.pool import Children
-from any2ds.core.types import Row, Sample, code_of, row_key
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample, code_of, row_key
 from any2ds.testing.processes import wait_until, wait_until_gone
 from any2ds.testing.server import serve
 from any2ds.transforms.chain import GivenUp
@@ -192,7 +193,8 @@ import sys
 from any2ds.transforms.isolation import Isolation
 from any2ds.config.media import MediaOptions, TransformOptions
 from any2ds.core.bodies.stored import StoredBody
-from any2ds.core.types import Row, Sample, code_of
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample, code_of
 
 step, *words = sys.argv[1:]
 apart = Isolation(MediaOptions(TransformOptions(file_size=0, transform=(step,))), 0)

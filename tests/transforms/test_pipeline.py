@@ -21,7 +21,8 @@ from any2ds import Sample
 from any2ds.config.media import MediaOptions, TransformOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import BrokenStep, DiskFull
-from any2ds.core.types import Row, release
+from any2ds.core.rows import Row
+from any2ds.core.samples import release
 from any2ds.testing.processes import children, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
 from any2ds.testing.smalldisk import small_disk

@@ -15,7 +15,8 @@ from any2ds.config.media import AudioOptions, ImageOptions, MediaOptions, Transf
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError
 from any2ds.core.filetypes import recognize
-from any2ds.core.types import Row, Sample, code_of
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample, code_of
 from any2ds.testing.recordings import brightness, copied, film, heard, seen, tone
 from any2ds.transforms.chain import Stretch
 from any2ds.transforms.steps._clips import Clip, of_one_length, of_value

@@ -20,9 +20,11 @@ from any2ds import download, retry, verify
 from any2ds.config.options import GROUPS, Config, HashCheck, flat, parse_groups
 from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.digests import digest_in, is_digest
-from any2ds.core.errors import IncompleteRun, InputError, OptionError, OutputError
+from any2ds.core.errors import InputError, OptionError, OutputError
 from any2ds.core.metadata import HASHES
-from any2ds.core.types import Fetched, Payload, Progress, Row
+from any2ds.core.reports import IncompleteRun, Progress
+from any2ds.core.rows import Row
+from any2ds.core.samples import Fetched, Payload
 from any2ds.readers.plan import plan
 from any2ds.testing.server import Server, serve
 from any2ds.worker.describe import Describe

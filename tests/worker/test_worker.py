@@ -18,7 +18,8 @@ import pytest
 from PIL import Image
 
 from any2ds.config.options import Config
-from any2ds.core.types import Event, Progress, ShardError, ShardJob, ShardReport
+from any2ds.core.reports import Event, Progress, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.readers.plan import plan
 from any2ds.testing.folder import names_in
 from any2ds.testing.server import serve

@@ -21,7 +21,8 @@ from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, OptionError
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.types import Row, Sample
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.testing.records import examples
 from any2ds.writers.formats._example import Encoder
 from any2ds.writers.formats.arrayrecord import ArrayrecordWriter

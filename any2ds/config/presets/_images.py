@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from any2ds.config.presets._exif import by_other_names
 from any2ds.core.declaration import transform
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample
 
 _COLUMNS = {
     "width": pa.int32(),

@@ -26,7 +26,7 @@ from any2ds.config.options import GROUPS, CardOptions, declared, parse_groups, p
 from any2ds.config.signature import document
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, printable, redacted, words_of
-from any2ds.core.types import in_order, meaning_of
+from any2ds.core.failures import in_order, meaning_of
 from any2ds.core.version import HOMEPAGE, __version__
 from any2ds.dataset.card import hub
 from any2ds.dataset.dataset import Dataset

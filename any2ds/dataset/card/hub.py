@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from any2ds.core.types import SUCCESS
+from any2ds.core.failures import SUCCESS
 from any2ds.dataset.loaders import DRAWN, kind_of_ext
 
 CARD_FILE = "README.md"

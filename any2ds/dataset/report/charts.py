@@ -16,7 +16,7 @@ import pygal
 from markupsafe import Markup
 from pygal.style import Style
 
-from any2ds.core.types import SUCCESS
+from any2ds.core.failures import SUCCESS
 from any2ds.dataset.figures import Distribution, Figures
 from any2ds.dataset.report import labels
 from any2ds.dataset.timeline import Spell

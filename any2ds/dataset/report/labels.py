@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import datetime, timezone
 
-from any2ds.core.types import NO_FAILURES, failure_code, meaning_of
+from any2ds.core.failures import NO_FAILURES, failure_code, meaning_of
 
 
 def number(value: float | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from any2ds.core.types import NO_FAILURES
+from any2ds.core.failures import NO_FAILURES
 from any2ds.dataset.figures import Figures
 from any2ds.dataset.loaders import Snippet
 from any2ds.dataset.preview import Picture

@@ -21,22 +21,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from any2ds.config.hashes import recorded_hash_columns
-from any2ds.core.bodies.stored import CAPTION, METADATA, StoredBody, StoredSample
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, words_of
+from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, STATUS_OF_STAGE, SUCCESS, failure_code
 from any2ds.core.layout import Layout
 from any2ds.core.metadata import DUPLICATE_OF, STORED_BYTES, STORED_CRC32
-from any2ds.core.types import (
-    DROPPED,
-    DUPLICATE,
-    FILTERED,
-    NO_FAILURES,
-    STATUS_OF_STAGE,
-    SUCCESS,
-    failure_code,
-    first_of,
-    row_key,
-    sample_key,
-)
+from any2ds.core.samples import CAPTION, METADATA, StoredSample, first_of, row_key, sample_key
 from any2ds.dataset.dataset import Dataset, ShardFiles, Stats
 from any2ds.dataset.shard_list import ShardEntry, entry_of
 from any2ds.dataset.verify.findings import Finding, Findings

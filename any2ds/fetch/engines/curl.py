@@ -26,7 +26,8 @@ from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import redacted
-from any2ds.core.types import Failure, Payload, http_failure
+from any2ds.core.failures import Failure, http_failure
+from any2ds.core.samples import Payload
 from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.dns import Addresses, Resolver, asks_dns
 from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from any2ds.core.types import Failure
+from any2ds.core.failures import Failure
 
 if TYPE_CHECKING:
     import pycares

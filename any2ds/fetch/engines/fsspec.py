@@ -29,8 +29,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from any2ds.config.options import FetchOptions
 from any2ds.core.errors import MissingExtra, words_of
+from any2ds.core.failures import Failure
 from any2ds.core.plugins import missing_extra
-from any2ds.core.types import Failure
 from any2ds.fetch.engines.s3 import S3Object
 from any2ds.fetch.engines.threads import Answer, Flight, Refused, causes
 from any2ds.fetch.policy.rules import refuses

@@ -32,7 +32,7 @@ from urllib3 import exceptions as urllib3_errors
 
 from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
 from any2ds.core.errors import words_of
-from any2ds.core.types import Failure, http_failure
+from any2ds.core.failures import Failure, http_failure
 from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable
 from any2ds.fetch.engines.threads import Abandoned, Answer, Flight, Refused, causes

@@ -14,7 +14,8 @@ from typing import Protocol
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import words_of
-from any2ds.core.types import Failure, Payload
+from any2ds.core.failures import Failure
+from any2ds.core.samples import Payload
 from any2ds.fetch.engines.encodings import Decoder, Undecodable
 from any2ds.fetch.engines.transport import Phases
 from any2ds.fetch.policy.robots import LONGEST

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from any2ds.core.types import Failure, Payload
+from any2ds.core.failures import Failure
+from any2ds.core.samples import Payload
 from any2ds.fetch.policy.schedule import Attempt
 
 

@@ -14,8 +14,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
-from any2ds.core.types import Failure, Payload
+from any2ds.core.samples import Payload
 
 if TYPE_CHECKING:
     from any2ds.fetch.policy.schedule import Attempt

@@ -12,7 +12,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from any2ds.core.types import Failure, Payload, RobotsCost, Row
+from any2ds.core.failures import Failure
+from any2ds.core.reports import RobotsCost
+from any2ds.core.rows import Row
+from any2ds.core.samples import Payload
 from any2ds.fetch.policy.rules import address_kind, address_of
 
 LONGEST = 512 * 1024  # bytes that are read; the RFC asks for 500 KiB at least

@@ -16,8 +16,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from any2ds.config.options import FetchOptions
+from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
-from any2ds.core.types import Failure, Fetched, Payload, Row
+from any2ds.core.rows import Row
+from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.policy.hosts import SILENCE, Host, Manners
 from any2ds.fetch.policy.robots import RETRIES, Robots, origin_of
 from any2ds.fetch.urls import WEB, normalize

@@ -13,7 +13,8 @@ import math
 import random
 from collections import deque
 
-from any2ds.core.types import Failure, Payload
+from any2ds.core.failures import Failure
+from any2ds.core.samples import Payload
 
 FIRST = 32  # transfers; fewer only after trouble
 LEAST = 8

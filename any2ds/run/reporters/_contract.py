@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from any2ds.config.options import OutputOptions, StorageOptions
 from any2ds.core.metrics import Snapshot
-from any2ds.core.types import RunReport, ShardError, ShardReport
+from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.dataset.thumbnails import Thumbnail
 from any2ds.storage.folders import OutputFolder
 

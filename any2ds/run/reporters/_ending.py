@@ -15,9 +15,10 @@ from rich.text import Text
 from any2ds.config.retry_command import retry_call, retry_command
 from any2ds.core import plugins
 from any2ds.core.errors import printable, redacted, shard_count
+from any2ds.core.failures import NO_FAILURES, SUCCESS, FailureCode, failure_code, in_order
 from any2ds.core.layout import Layout, report_file
+from any2ds.core.reports import RunReport
 from any2ds.core.terminal.text import clock, percent, rate, shortened, size
-from any2ds.core.types import NO_FAILURES, SUCCESS, FailureCode, RunReport, failure_code, in_order
 from any2ds.dataset import shard_list
 from any2ds.run.reporters._contract import RunInfo
 

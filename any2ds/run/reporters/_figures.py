@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from any2ds.core.failures import DUPLICATE, SUCCESS
 from any2ds.core.metrics import Snapshot
-from any2ds.core.types import DUPLICATE, SUCCESS, ShardReport
+from any2ds.core.reports import ShardReport
 
 
 def tried(now: Snapshot) -> int:

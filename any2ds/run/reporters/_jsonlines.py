@@ -14,8 +14,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from any2ds.core.errors import redacted
+from any2ds.core.failures import SUCCESS
 from any2ds.core.metrics import Snapshot
-from any2ds.core.types import SUCCESS
 from any2ds.run.reporters._figures import success_ratio
 
 _lock = threading.Lock()  # a line is never between the parts of another

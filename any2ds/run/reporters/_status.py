@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from any2ds.core.errors import printable
+from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, SUCCESS
 from any2ds.core.metrics import HostLoad, Snapshot
 from any2ds.core.terminal.text import clock, left, percent, rate, shortened, size
-from any2ds.core.types import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, SUCCESS
 from any2ds.run.reporters._figures import tried
 
 _TOP = 5  # failures named

@@ -12,11 +12,11 @@ from rich.text import Text
 from any2ds.config.options import WatchOptions
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.metrics import Snapshot
+from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.core.terminal.children import ChildrensWords
 from any2ds.core.terminal.live import Live
 from any2ds.core.terminal.notebook import Cell, kernel
 from any2ds.core.terminal.stderr import StderrConsole
-from any2ds.core.types import RunReport, ShardError, ShardReport
 from any2ds.core.version import __version__
 from any2ds.dataset.shard_list import Numbers
 from any2ds.run.reporters import _jsonlines, _status

@@ -16,7 +16,7 @@ from any2ds.config.options import WatchOptions
 from any2ds.core import layout
 from any2ds.core.errors import redacted
 from any2ds.core.metrics import Snapshot
-from any2ds.core.types import RunReport, ShardError, ShardReport
+from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.core.version import __version__
 from any2ds.run.reporters._contract import RunInfo
 

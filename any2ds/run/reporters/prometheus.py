@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from any2ds.config.options import WatchOptions
 from any2ds.core.errors import OptionError
 from any2ds.core.metrics import Snapshot
-from any2ds.core.types import RunReport, ShardError, ShardReport
+from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.core.version import __version__
 from any2ds.run.reporters._contract import RunInfo
 

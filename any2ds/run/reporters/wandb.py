@@ -29,7 +29,7 @@ from any2ds.core import layout
 from any2ds.core.errors import redacted
 from any2ds.core.metrics import Snapshot
 from any2ds.core.processes.child_process import how_it_ended, start
-from any2ds.core.types import RunReport, ShardError, ShardReport
+from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.core.version import __version__
 from any2ds.run.reporters import _wandbchild as child
 from any2ds.run.reporters._contract import RunInfo

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from any2ds.core.errors import DamagedShard, printable, words_of
 from any2ds.core.layout import Layout
 from any2ds.core.metadata import without_credentials
-from any2ds.core.types import row_key
+from any2ds.core.samples import row_key
 from any2ds.readers.plan import Cut, State
 from any2ds.storage.folders import OutputFolder
 

@@ -19,7 +19,7 @@ from any2ds.core import layout
 from any2ds.core.errors import ChangedList, OutputError, ReadError, shard_count, words_of
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Beginning, Cutting, Manifest, Segment, columns_of, key_format, with_versions
-from any2ds.core.types import ShardJob
+from any2ds.core.rows import ShardJob
 from any2ds.dataset import tfds
 from any2ds.dataset.run_file import warn_of_versions
 from any2ds.readers.plan import Cut, State, cuts

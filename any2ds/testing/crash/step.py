@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample
 
 STEP = f"{__name__}:take_apart"
 _HEAD = 11  # bytes by which a file is recognised

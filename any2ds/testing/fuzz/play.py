@@ -14,8 +14,10 @@ from queue import SimpleQueue
 
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.failures import FAILURE_CODES, FILTERED, SUCCESS
 from any2ds.core.processes.child_process import Answering, ChildEnded
-from any2ds.core.types import FAILURE_CODES, FILTERED, SUCCESS, Fetched, Payload, Row, Samples, code_of, release
+from any2ds.core.rows import Row
+from any2ds.core.samples import Fetched, Payload, Samples, code_of, release
 from any2ds.testing.fuzz.cases import SETTINGS, case
 from any2ds.transforms.chain import Pipeline
 from any2ds.transforms.isolation import Isolation

@@ -10,7 +10,7 @@ import numpy as np
 
 from any2ds.config.media import MediaOptions
 from any2ds.core.errors import NotDecodable
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample
 from any2ds.transforms.image import boxes, colour, decode, exif, head, resize
 from any2ds.transforms.image.boxes import Box
 from any2ds.transforms.image.colour import Pixels

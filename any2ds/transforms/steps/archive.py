@@ -15,7 +15,7 @@ from any2ds.config.media import MediaOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import NotDecodable
 from any2ds.core.filetypes import recognize_file, type_of_name
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample
 from any2ds.transforms.steps._archives import (
     Limits,
     Member,

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from any2ds.config.media import MediaOptions
 from any2ds.core.errors import NotDecodable
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample
 
 if TYPE_CHECKING:
     from any2ds.transforms.steps._av import Facts

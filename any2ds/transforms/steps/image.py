@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from any2ds.config.media import ImageOptions, MediaOptions
 from any2ds.core.errors import OptionError
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample
 from any2ds.transforms.image.head import KINDS
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from any2ds.config.media import MediaOptions
 from any2ds.core.processes.child_process import ChildEnded
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample
 from any2ds.transforms.steps._pdf import MOST_MEMORY, MOST_SECONDS, PdfReader
 
 _HTML = frozenset({"text/html", "application/xhtml+xml"})

@@ -16,13 +16,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from any2ds.core.bodies.stored import METADATA, StoredBody
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.declaration import declaration_of
 from any2ds.core.errors import BrokenStep, OptionError, WrongResult, words_of
+from any2ds.core.failures import FAILURE_CODES, FILTERED
 from any2ds.core.filetypes import recognize
 from any2ds.core.metadata import RESERVED_COLUMNS
 from any2ds.core.processes.child_process import Answering, ChildEnded
-from any2ds.core.types import FAILURE_CODES, FILTERED, Sample, encodable, member_column
+from any2ds.core.samples import METADATA, Sample, encodable, member_column
 from any2ds.transforms.contract import member_type
 from any2ds.transforms.steps._finding import carried, check_travels, find, name_of
 

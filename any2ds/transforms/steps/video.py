@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from any2ds.config.media import MediaOptions, VideoOptions
 from any2ds.core.errors import NotDecodable, OptionError
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample
 from any2ds.transforms.steps import _clips, image
 from any2ds.transforms.steps._clips import Clip
 from any2ds.transforms.steps.audio import AudioTransform, of_wrong_length

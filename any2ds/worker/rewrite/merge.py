@@ -12,27 +12,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from any2ds.core.bodies.spool import Heap
+from any2ds.core.bodies.stored import Heap
+from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, STATUS_OF_STAGE, SUCCESS
 from any2ds.core.histogram import Histogram
 from any2ds.core.metadata import STORED_BYTES, MetadataTable, example_of
-from any2ds.core.types import (
-    DROPPED,
-    DUPLICATE,
-    FILTERED,
-    NO_FAILURES,
-    STATUS_OF_STAGE,
-    SUCCESS,
-    RobotsCost,
-    Sample,
-    Samples,
-    ShardJob,
-    ShardReport,
-    first_of,
-    most_frequent,
-    not_processed_in,
-    outcome_of,
-    part_of,
-)
+from any2ds.core.reports import RobotsCost, ShardReport, most_frequent, not_processed_in
+from any2ds.core.rows import ShardJob
+from any2ds.core.samples import Sample, Samples, first_of, outcome_of, part_of
 from any2ds.storage.disk.staging import remove
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.job_rows import JobRows

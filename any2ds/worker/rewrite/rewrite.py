@@ -17,22 +17,13 @@ from functools import partial
 import pyarrow as pa
 
 from any2ds.config.media import MediaOptions
-from any2ds.core.bodies.spool import Heap
-from any2ds.core.codes import Meant
+from any2ds.core.bodies.stored import Heap
 from any2ds.core.errors import DamagedShard
+from any2ds.core.failures import SUCCESS, Meant
 from any2ds.core.histogram import Histogram
-from any2ds.core.types import (
-    SUCCESS,
-    RobotsCost,
-    Row,
-    Sample,
-    Samples,
-    ShardJob,
-    ShardReport,
-    most_frequent,
-    outcome_of,
-    release,
-)
+from any2ds.core.reports import RobotsCost, ShardReport, most_frequent
+from any2ds.core.rows import Row, ShardJob
+from any2ds.core.samples import Sample, Samples, outcome_of, release
 from any2ds.readers.dedupe import also_the_same, expected_hashes, repeated
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.swap import finish_swap, swap

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from any2ds.core.bodies.stored import CAPTION, StoredBody, StoredSample
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.types import Sample
+from any2ds.core.samples import CAPTION, Sample, StoredSample
 
 TEXT = "text.txt"
 """The extension of what was taken out of a document that has a caption as well; readers decode it as `txt`."""

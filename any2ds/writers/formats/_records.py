@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
-from any2ds.core.bodies.stored import StoredBody, StoredSample
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample, StoredSample
 from any2ds.writers.formats._example import DATA, Encoder, bytes_value, features
 
 _ROWS_AT_ONCE = 256  # encoded in one go

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from any2ds.config.options import OutputOptions
-from any2ds.core.bodies.stored import StoredSample
 from any2ds.core.errors import DamagedShard, OptionError, words_of
 from any2ds.core.metadata import MetadataTable
+from any2ds.core.samples import StoredSample
 from any2ds.writers.formats._example import reader_of
 from any2ds.writers.formats._records import ExampleWriter, stored_sample
 

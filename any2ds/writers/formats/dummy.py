@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from any2ds.config.options import OutputOptions
-from any2ds.core.bodies.stored import StoredSample
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample, StoredSample
 
 
 class DummyWriter:

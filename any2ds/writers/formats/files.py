@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from any2ds.config.options import OutputOptions
-from any2ds.core.bodies.stored import StoredBody, StoredSample
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, words_of
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample, StoredSample
 from any2ds.writers.formats._members import in_samples, members
 
 

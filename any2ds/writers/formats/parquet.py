@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from any2ds.config.options import OutputOptions
-from any2ds.core.bodies.stored import StoredBody, StoredSample
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, words_of
 from any2ds.core.metadata import HASHES, MetadataTable
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample, StoredSample
 from any2ds.writers.formats import _huggingface
 
 DATA = pa.field("data", pa.binary())

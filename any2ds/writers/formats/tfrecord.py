@@ -19,9 +19,9 @@ from typing import IO, cast
 from google_crc32c import extend, value
 
 from any2ds.config.options import OutputOptions
-from any2ds.core.bodies.stored import StoredSample
 from any2ds.core.errors import DamagedShard, words_of
 from any2ds.core.metadata import MetadataTable
+from any2ds.core.samples import StoredSample
 from any2ds.writers.formats._example import reader_of
 from any2ds.writers.formats._records import ExampleWriter, stored_sample
 

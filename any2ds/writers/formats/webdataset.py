@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from any2ds.config.options import OutputOptions
-from any2ds.core.bodies.stored import StoredBody, StoredSample
+from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, words_of
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.types import Sample
+from any2ds.core.samples import Sample, StoredSample
 from any2ds.writers.formats import _tarindex
 from any2ds.writers.formats._members import in_samples, members
 

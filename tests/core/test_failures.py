@@ -2,8 +2,7 @@
 
 import pytest
 
-from any2ds.core.codes import Meant, checked
-from any2ds.core.types import FAILURE_CODES, failure_code
+from any2ds.core.failures import FAILURE_CODES, Meant, checked, failure_code
 
 FAILED = "failed_to_download"
 

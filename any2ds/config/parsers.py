@@ -494,7 +494,7 @@ def host_pattern(written: Any) -> str:
     """`example.org`, `*.example.org` (what is below it), each with a port or without, in ASCII and lower case."""
     import ada_url
 
-    wrong = OptionError(f"hosts: {written!r} is no host: it takes example.org, *.example.org or example.org:8080")
+    wrong = OptionError(f"hosts: invalid {written!r}: expected example.org, *.example.org or example.org:8080")
     text = written.strip() if isinstance(written, str) else ""
     host = text.removeprefix("*.")
     if not host or re.search(r"[/@?#*\s\\]", host):

@@ -22,9 +22,8 @@ from any2ds.config.options import (
     OutputOptions,
     RunOptions,
     StorageOptions,
-    check_effects,
     flat,
-    parse_groups,
+    parse_options,
     public,
 )
 from any2ds.config.signature import document
@@ -232,7 +231,7 @@ def _tell_of_all(output: OutputFolder, made: OutputOptions, watch: WatchOptions,
 def finish(output_folder: Any = None, **options: Any) -> Completion:
     """Write the files that tell of a dataset as a whole, which runs that make it together leave to the last of them."""
     given = options if output_folder is None else {"output_folder": output_folder, **options}
-    (asked,) = parse_groups(given, [FinishOptions])
+    (asked,) = parse_options(given, [FinishOptions]).groups
     storage = StorageOptions(storage_options=asked.storage_options)
     output = OutputFolder.at(asked.output_folder, storage)
     made, _ = options_of(output)
@@ -245,8 +244,7 @@ def finish(output_folder: Any = None, **options: Any) -> Completion:
 def retry(output_folder: Any = None, **options: Any) -> RunReport:
     """Fetch rows of the dataset in `output_folder` again that have failed, and put what arrives in its place there."""
     given = options if output_folder is None else {"output_folder": output_folder, **options}
-    groups = parse_groups(given, RETRY_GROUPS)
-    check_effects(given, groups)
+    groups = parse_options(given, RETRY_GROUPS).groups
     asked, storage, fetch, running, watch = groups
     logging.getLogger("any2ds").setLevel(running.log_level.upper())
     check(fetch)

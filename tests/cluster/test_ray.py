@@ -121,7 +121,7 @@ def test_nobody_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for address, said in {
         "127.0.0.2:1": "no Ray cluster can be reached there",
         "ray://127.0.0.2:1": "no Ray cluster can be reached there",
-        "nonsense": "it takes auto, host:port or ray://host:port",
+        "nonsense": "expected auto, host:port or ray://host:port",
     }.items():
         with pytest.raises(OptionError, match=said):
             distributor(ray_address=address)

@@ -317,7 +317,7 @@ def test_from_the_command_line(server: Server, tmp_path: Path) -> None:
     assert "2 rows, 1 stored, 0 failed, 1 dropped" in ran.stderr
     assert "another file than the list expects" in " ".join(ran.stderr.split())
     for option, words in (
-        ("--verify_hash=sha256", "it takes a column and what it holds"),
+        ("--verify_hash=sha256", "expected a column and what it holds"),
         ("--verify_hash=sha256:sha1", "md5, sha256 or sha512"),
         ("--verify_hash=nowhere:md5", "no column 'nowhere'; columns that exist: url, sha256"),
         ("--on_hash_mismatch=skip", "one of drop, flag, fail_row"),

@@ -50,7 +50,9 @@ class Command:
     usage: str
     summary: str
     groups: Sequence[Any]  # of its options
-    run: Callable[[dict[str, Any], list[Any]], int]  # takes the options as given, and parsed by group; the exit code
+    run: Callable[
+        [dict[str, Any], tuple[Any, ...]], int
+    ]  # takes the options as given, and parsed by group; the exit code
     positional: str = ""  # the option that may be given without its name
     if_stopped: str = ""  # what somebody who interrupts it should know
 
@@ -112,7 +114,7 @@ def _commands() -> dict[str, Command]:
     }
 
 
-def _download(options: dict[str, Any], groups: list[Any]) -> int:
+def _download(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
     from any2ds.config.options import ShareOptions
     from any2ds.run.download import download
     from any2ds.run.ranks import from_environment
@@ -125,7 +127,7 @@ def _download(options: dict[str, Any], groups: list[Any]) -> int:
     return 0
 
 
-def _finish(options: dict[str, Any], groups: list[Any]) -> int:
+def _finish(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
     from any2ds.run.finish import finish
 
     completion = finish(**options)
@@ -133,14 +135,14 @@ def _finish(options: dict[str, Any], groups: list[Any]) -> int:
     return 0 if completion.is_whole else 1
 
 
-def _retry(options: dict[str, Any], groups: list[Any]) -> int:
+def _retry(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
     from any2ds.run.retry import retry
 
     retry(**options)
     return 0
 
 
-def _verify(options: dict[str, Any], groups: list[Any]) -> int:
+def _verify(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
     from any2ds.core.errors import printable
     from any2ds.dataset.verify.verify import lines, verify
 
@@ -153,7 +155,7 @@ def _verify(options: dict[str, Any], groups: list[Any]) -> int:
     return 0 if report.ok else 1
 
 
-def _inspect(options: dict[str, Any], groups: list[Any]) -> int:
+def _inspect(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
     from any2ds.dataset.inspect import inspect, show
 
     (wanted,) = groups
@@ -168,7 +170,7 @@ def _inspect(options: dict[str, Any], groups: list[Any]) -> int:
     return 0
 
 
-def _card(options: dict[str, Any], groups: list[Any]) -> int:
+def _card(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
     from any2ds.dataset.card.card import card
 
     _print_utf8()
@@ -177,7 +179,7 @@ def _card(options: dict[str, Any], groups: list[Any]) -> int:
     return 0
 
 
-def _report(options: dict[str, Any], groups: list[Any]) -> int:
+def _report(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
     from any2ds.core.errors import printable
     from any2ds.core.layout import REPORT_FILE
     from any2ds.dataset.report.report import report

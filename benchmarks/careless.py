@@ -18,11 +18,10 @@ from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # any2ds, where it is not installed
 
-from any2ds.core.reports import ShardReport
-
 from any2ds.config.options import Config
 from any2ds.core import plugins
 from any2ds.core.layout import Layout
+from any2ds.core.reports import ShardReport
 from any2ds.readers import plan
 from any2ds.readers.sources import Source
 from any2ds.storage.folders import OutputFolder

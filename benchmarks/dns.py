@@ -22,13 +22,13 @@ from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # any2ds, where it is not installed
 
-from any2ds.core.failures import Failure
-from any2ds.core.rows import Row
 from rich.console import Console
 from rich.table import Table
 
 from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.failures import Failure
+from any2ds.core.rows import Row
 from any2ds.fetch.engines.dns import IN_FLIGHT, Resolver
 from any2ds.fetch.fetcher import UrlFetcher
 

@@ -342,11 +342,10 @@ class Timed:
 
 def by_kind(kind: str, rows: int, server: Server) -> dict[str, Any]:
     """One kind alone, in this process: the fetcher without what writes."""
-    from any2ds.core.failures import Failure
-    from any2ds.core.rows import Row
-
     from any2ds.config.options import Config
     from any2ds.core.bodies.buffer import Buffer
+    from any2ds.core.failures import Failure
+    from any2ds.core.rows import Row
     from any2ds.fetch.fetcher import UrlFetcher
 
     os.environ["SSL_CERT_FILE"] = str(server.bundle)

@@ -31,12 +31,12 @@ sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # any2ds, where
 import cv2
 import numpy as np
 import servers
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
 from measure import Bench, Run
 
 from any2ds.config.media import ImageOptions, MediaOptions, TransformOptions
 from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.transforms.steps.image import ImageTransform
 from tests.support.pictures import jpeg_of, photograph
 

@@ -13,12 +13,12 @@ import time
 from contextlib import closing, nullcontext
 
 import numpy as np
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
 from PIL import Image
 
 from any2ds.config.media import MediaOptions, TransformLimits, TransformOptions
 from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.transforms.chain import Pipeline
 from any2ds.transforms.isolation import Isolation
 from any2ds.transforms.pipeline import Transforming

@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from any2ds.core.reports import Event, ShardError, ShardReport
-from any2ds.core.rows import ShardJob
 
 from any2ds.config.options import RunOptions
+from any2ds.core.reports import Event, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Worker
 
 _MOST_MEMORY = 600_000_000  # bytes that the driver may take

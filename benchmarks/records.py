@@ -83,13 +83,13 @@ def _in_turns(name: str, other: str, pairs: int, records: int) -> tuple[list[flo
 def any2ds_writer(name: str, records: int) -> float:
     """As a shard is written: each outcome into the metadata table, then into the data, which is closed."""
     import pyarrow as pa
-    from any2ds.core.rows import Row
-    from any2ds.core.samples import Sample
 
     from any2ds.config.options import OutputOptions
     from any2ds.core import plugins
     from any2ds.core.bodies.buffer import Buffer
     from any2ds.core.metadata import MetadataTable
+    from any2ds.core.rows import Row
+    from any2ds.core.samples import Sample
 
     writer_class = plugins.load("writers", name)
     rows = [(n, *_row(n)) for n in range(records)]

@@ -17,12 +17,12 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
 
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.metadata import MetadataTable
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.writers.formats.parquet import ParquetWriter
 
 _IMAGES, _SIZE = 8000, 50_000

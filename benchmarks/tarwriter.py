@@ -26,12 +26,12 @@ sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # any2ds, where
 import orjson
 import pyarrow as pa
 import webdataset
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
 
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.metadata import MetadataTable
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.writers.formats.webdataset import WebdatasetWriter
 
 _SIZE = 50_000

@@ -48,6 +48,7 @@ class TransformOptions:
         optional(integer(0)),
         None,
         "none: originals are kept",
+        needs="not resize_mode=no",
     )
     decode_check: bool = option(
         "decode images, sound and video: what is damaged fails as not_decodable; width, duration ... go into the"

@@ -6,6 +6,7 @@
     output_format=parquet         it has this value, or contains it; `parquet|tfrecord`: one of these values
     frames, encode_format or x=y  one of these is enough; `audio_*`: any option whose name begins so
     file_size and x=y             both are needed
+    not resize_mode=no            it does not have this value; `not x`: it is off
 """
 
 from __future__ import annotations
@@ -30,22 +31,29 @@ def without_effect(names: Collection[str], groups: Sequence[Any], is_set: Collec
         needs = _needs(fields[name])
         if not needs or values[name] in _OFF:  # one without needs, such as url_list, may be no plain value
             continue
-        unmet = [need for need in needs if not any(_is_met(one, values, is_set) for one in _either(need))]
+        for need in needs:
+            other = need.removeprefix("not ")
+            if other != need and values[name] and _is_met(other, values, is_set):
+                shown = name if values[name] is True else f"{name}={values[name]}"
+                yield name, f"{shown} has no effect with {other}: leave out one of them"
+        unmet = [
+            need
+            for need in needs
+            if not need.startswith("not ") and not any(_is_met(one, values, is_set) for one in _either(need))
+        ]
         if unmet:
             hint = f"add {_flag(unmet[0], values)}" if len(_either(unmet[0])) == 1 else "add one of them"
             yield name, f"{name} has no effect without {' and '.join(unmet)}: {hint} or leave it out"
-    if "file_size" in names and values["resize_mode"] == "no" and (size := values["file_size"]):
-        yield "file_size", f"file_size={size} has no effect with resize_mode=no: leave out one of them"
-    if "allow_link_local" in names and values["allow_link_local"] and values["block_private_addresses"]:
-        reason = "allow_link_local has no effect with block_private_addresses: leave out one of them"
-        yield "allow_link_local", reason
-    if "min_speed" in names and not values["stall_timeout"]:
-        yield "min_speed", "min_speed has no effect with stall_timeout=0: leave out one of them"
+
+
+def needs_text(needs: str) -> str:
+    """How the help shows them."""
+    return f"not with {needs.removeprefix('not ')}" if needs.startswith("not ") else f"needs {needs}"
 
 
 def option_names(needs: str) -> list[str]:
     """The names, and patterns of names, in the `needs` of an option."""
-    return [one.partition("=")[0] for need in needs.split(" and ") for one in _either(need) if one]
+    return [one.partition("=")[0] for need in needs.split(" and ") for one in _either(need.removeprefix("not ")) if one]
 
 
 def _needs(field: dataclasses.Field[Any]) -> list[str]:
@@ -64,7 +72,7 @@ def _is_met(one: str, values: Mapping[str, Any], is_set: Collection[str]) -> boo
         return any(values[each] and values[each] not in _OFF for each in given)
     value = values.get(name)
     found = value if isinstance(value, tuple) else (value,)
-    return any(str(each) in wanted.split("|") for each in found)
+    return any(str(each).removesuffix(".0") in wanted.split("|") for each in found)
 
 
 def _flag(one: str, values: Mapping[str, Any]) -> str:

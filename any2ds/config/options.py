@@ -25,7 +25,7 @@ from any2ds.config.media import (
     TransformOptions,
     VideoOptions,
 )
-from any2ds.config.needs import without_effect
+from any2ds.config.needs import needs_text, without_effect
 from any2ds.config.parsers import (
     HashCheck,
     boolean,
@@ -291,7 +291,9 @@ class FetchOptions:
         "seconds until connected, name look-up included; 0 for no limit of its own", seconds, 0.0
     )
     stall_timeout: float = option("seconds that a transfer may be slower than min_speed; 0 for no limit", seconds, 30.0)
-    min_speed: int = option("bytes per second below which a transfer counts as stalled", byte_count, 100)
+    min_speed: int = option(
+        "bytes per second below which a transfer counts as stalled", byte_count, 100, needs="not stall_timeout=0"
+    )
     max_per_host: int = option(
         "transfers at once to one host, at most", integer(1), 1_000_000, "no limit but what it bears"
     )
@@ -356,7 +358,12 @@ class FetchOptions:
     block_private_addresses: bool = option(
         "refuse loopback, private addresses and file://, for lists of strangers", boolean, False
     )
-    allow_link_local: bool = option("fetch from link-local addresses, cloud metadata among them", boolean, False)
+    allow_link_local: bool = option(
+        "fetch from link-local addresses, cloud metadata among them",
+        boolean,
+        False,
+        needs="not block_private_addresses",
+    )
     hosts: Mapping[str, Mapping[str, Any]] | None = option(
         "other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}}",
         optional(host_overrides),
@@ -575,14 +582,12 @@ class Config:
     def from_options(cls, options: Mapping[str, Any]) -> Config:
         """Parses and checks flat `options`; `config` among them names a file with more, over which the others win.
 
-        Raises OptionError that names the option and what it takes.
+        Raises OptionError that names the option and what is expected.
         """
-        options = with_config_file(options, GROUPS)
-        given = _given(options, GROUPS)
-        groups = [_parse_group(given, group) for group in GROUPS]
-        for ignored in check_effects(options, groups):
+        parsed = parse_options(options, GROUPS)
+        for ignored in parsed.ignored:
             log.warning("%s", ignored)
-        config = dataclasses.replace(cls(*groups), given=frozenset(given))
+        config = cls(*[*parsed.groups, parsed.given])
         of_steps = (config.image.bbox_col, config.video.clips_col)
         _check_columns_of_steps(config)
         config = dataclasses.replace(config, input=_with_columns(config.input, of_steps))
@@ -640,22 +645,55 @@ def _with_columns(input: InputOptions, columns: Sequence[str | None]) -> InputOp
     return dataclasses.replace(input, save_additional_columns=(*carried, *missing)) if missing else input
 
 
-def parse_groups(options: Mapping[str, Any], groups: Sequence[Any]) -> list[Any]:
-    """One object for each of `groups`, from flat `options`; `config` among them names a file with more.
+@dataclass(frozen=True, slots=True)
+class ParsedOptions:
+    """The options of a command, parsed and checked."""
 
-    Raises OptionError that names the option and what it takes.
-    """
-    given = _given(options, groups)
-    return [_parse_group(given, group) for group in groups]
+    groups: tuple[Any, ...]  # an object of each group
+    given: frozenset[str]  # names of the options that are set, by a preset as well
+    ignored: tuple[str, ...]  # what a preset accepts without effect, as messages
 
 
-def _given(options: Mapping[str, Any], groups: Sequence[Any]) -> dict[str, Any]:
-    """All options that are set: by `options`, the file that `config` among them names, and a preset."""
-    given = with_config_file(options, groups)
-    if makes_datasets(groups):
-        given = presets.applied(given)
+def parse_groups(options: Mapping[str, Any], groups: Sequence[Any]) -> tuple[Any, ...]:
+    """One object for each of `groups`, without the check of effects: for options that were recorded, all of them."""
+    return _parse_groups(_own(with_config_file(options, groups), groups), groups)
+
+
+def _own(written: Mapping[str, Any], groups: Sequence[Any]) -> Mapping[str, Any]:
+    """Our options, with the preset applied. Raises OptionError for unknown names."""
+    given = presets.applied(written) if makes_datasets(groups) else written
     check_names(given, groups)
     return given
+
+
+def _parse_groups(given: Mapping[str, Any], groups: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(_parse_group(given, group) for group in groups)
+
+
+def parse_options(options: Mapping[str, Any], groups: Sequence[Any]) -> ParsedOptions:
+    """Parses and checks flat `options`: config file, preset, names, values, and what each option needs, in this order.
+
+    `config` among the options names a file with more; the others win over it. Raises OptionError that names the option
+    and what is expected.
+    """
+    written = with_config_file(options, groups)
+    given = _own(written, groups)
+    parsed = _parse_groups(given, groups)
+    preset = presets.find(written.get("preset")) if makes_datasets(groups) else None
+    if not makes_datasets(groups):  # the config file was written for `download`, which checks it
+        written = {name: value for name, value in options.items() if name != "config"}
+    renamed = preset.renamed if preset else {}
+    named = {renamed.get(name, name): name for name in written}  # our names -> as they were given
+    ignored = []
+    for name, reason in without_effect(named.keys(), parsed, given.keys()):
+        if preset is None or name not in preset.tolerated:
+            raise OptionError(reason)
+        if name in given:
+            ignored.append(reason.replace(name, named[name], 1))
+    if left_out := sorted((named.keys() - given.keys()) & _all_names()):
+        ignored.append(f"no effect with disable_all_reencoding: {', '.join(named[name] for name in left_out)}")
+    _check_quality(named.keys(), parsed)
+    return ParsedOptions(parsed, frozenset(given), tuple(ignored))
 
 
 def with_config_file(options: Mapping[str, Any], groups: Sequence[Any]) -> dict[str, Any]:
@@ -664,30 +702,6 @@ def with_config_file(options: Mapping[str, Any], groups: Sequence[Any]) -> dict[
     if (file := given.pop("config", None)) is not None:
         given = {**read_config_file(str(file), groups), **given}
     return given
-
-
-def check_effects(options: Mapping[str, Any], groups: Sequence[Any]) -> list[str]:
-    """Raises OptionError for the first of the given `options` that has no effect beside the others.
-
-    `groups` are the options as parsed. Returns what the tool of a preset accepts without effect, as text.
-    """
-    given = {name: value for name, value in options.items() if name != "config"}
-    recipe = presets.find(given.get("preset"))
-    renamed = recipe.renamed if recipe else {}
-    named = {renamed.get(name, name): name for name in given}  # our names -> as they were given
-    names = named.keys()
-    # A file that `config` still names was written for `download`, which judges it.
-    is_set = presets.applied(given) if recipe else with_config_file(options, [type(group) for group in groups])
-    ignored = []
-    for name, reason in without_effect(names, groups, is_set.keys()):
-        if recipe is None or name not in recipe.tolerated:
-            raise OptionError(reason)
-        if name in is_set:
-            ignored.append(reason.replace(name, named[name], 1))
-    if left_out := sorted((names - is_set.keys()) & _all_names()):
-        ignored.append(f"no effect with disable_all_reencoding: {', '.join(named[name] for name in left_out)}")
-    _check_quality(names, groups)
-    return ignored
 
 
 def _check_quality(names: Collection[str], groups: Sequence[Any]) -> None:
@@ -759,7 +773,7 @@ def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
         for f in dataclasses.fields(group):
             shown = "required" if f.default is MISSING else f.metadata["shown"] or str(f.default)
             needs = f.metadata["needs"]
-            help = f"{f.metadata['help']} (needs {needs})" if needs else f.metadata["help"]
+            help = f"{f.metadata['help']} ({needs_text(needs)})" if needs else f.metadata["help"]
             yield OptionInfo(f.name, group.__doc__, help, f.default, shown, f.metadata["parse"] is boolean, needs)
 
 
@@ -820,7 +834,7 @@ def _parse(f: dataclasses.Field[Any], value: Any) -> Any:
         raise
     except ValueError as error:
         shown = f.name if f.metadata["is_secret"] else f"{f.name}={value!r}"
-        raise OptionError(f"{shown} cannot be: it takes {error}") from None
+        raise OptionError(f"invalid {shown}: expected {error}") from None
 
 
 __all__ = [

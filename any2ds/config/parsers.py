@@ -16,7 +16,7 @@ from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from any2ds.core import codes, plugins
+from any2ds.core import failures, plugins
 from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import OptionError
 
@@ -487,14 +487,14 @@ def stores() -> Any:
 
 def failure_codes(value: Any) -> tuple[str, ...]:
     """Codes of the closed list, and classes of them."""
-    return codes.checked(names(value))
+    return failures.checked(names(value))
 
 
 def host_pattern(written: Any) -> str:
     """`example.org`, `*.example.org` (what is below it), each with a port or without, in ASCII and lower case."""
     import ada_url
 
-    wrong = OptionError(f"hosts: {written!r} is no host: it takes example.org, *.example.org or example.org:8080")
+    wrong = OptionError(f"hosts: invalid {written!r}: expected example.org, *.example.org or example.org:8080")
     text = written.strip() if isinstance(written, str) else ""
     host = text.removeprefix("*.")
     if not host or re.search(r"[/@?#*\s\\]", host):

@@ -19,15 +19,15 @@
         ├── BrokenStep        a step of the user's own cannot do anything at all
         ├── UnfitWorker       a machine lacks what the steps of the run need
         ├── DiskFull          a disk has no room for more, or less than --min_free_bytes
-        └── IncompleteRun     shards are missing; carries the report of what was done
+        └── IncompleteRun     shards are missing (`reports.IncompleteRun`)
 
     ValueError
     └── NotDecodable          a file is broken, or is not what it claims to be; a transform raises it
     TypeError
     └── WrongResult           a step of the user's own returned what no step may return
 
-What goes wrong with one row is not an exception but a `types.Failure`; what goes wrong with one
-shard travels as a `types.ShardError`.
+What goes wrong with one row is not an exception but a `failures.Failure`; what goes wrong with
+one shard travels as a `reports.ShardError`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,8 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from any2ds.core.text import size
-
-if TYPE_CHECKING:
-    from any2ds.core.reports import RunReport
-
 
 _NAMES_SHOWN = 20
 _NEARLY_FULL = 64 << 20  # bytes free with which a disk may be called full: some keep a part to themselves
@@ -273,9 +268,3 @@ class ChangedList(ReadError):
 
     def __str__(self) -> str:
         return redacted(self.reason)
-
-
-class IncompleteRun(RunError):
-    def __init__(self, message: str, report: RunReport) -> None:
-        super().__init__(message)
-        self.report = report

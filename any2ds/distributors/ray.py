@@ -81,7 +81,7 @@ def _check(address: str) -> None:
     except ValueError:
         host = port = None
     if host is None or port is None:
-        raise OptionError(f"ray_address={address!r} cannot be: it takes auto, host:port or ray://host:port")
+        raise OptionError(f"invalid ray_address={address!r}: expected auto, host:port or ray://host:port")
     try:
         socket.create_connection((host, port), _ANSWERS_WITHIN).close()
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from any2ds.config.options import FinishOptions, StorageOptions, flat, parse_groups
+from any2ds.config.options import FinishOptions, StorageOptions, flat, parse_options
 from any2ds.config.signature import document
 from any2ds.config.watch import WatchOptions
 from any2ds.core import layout
@@ -27,7 +27,7 @@ _MOST_NAMED = 10
 def finish(output_folder: Any = None, **options: Any) -> Completion:
     """Write the files about a dataset as a whole, which the last of several runs writes if all of them end."""
     given = options if output_folder is None else {"output_folder": output_folder, **options}
-    (asked,) = parse_groups(given, [FinishOptions])
+    (asked,) = parse_options(given, [FinishOptions]).groups
     storage = StorageOptions(storage_options=asked.storage_options)
     output = OutputFolder.at(asked.output_folder, storage)
     made, _ = options_of(output)

@@ -9,7 +9,7 @@ from typing import Any
 
 from any2ds.config.hashes import hash_columns
 from any2ds.config.media import MediaOptions
-from any2ds.config.options import RETRY_GROUPS, check_effects, flat, parse_groups
+from any2ds.config.options import RETRY_GROUPS, flat, parse_options
 from any2ds.config.signature import document
 from any2ds.core import plugins
 from any2ds.core.errors import MissingExtra, OptionError
@@ -36,8 +36,7 @@ log = logging.getLogger(__name__)
 def retry(output_folder: Any = None, **options: Any) -> RunReport:
     """Fetch failed rows of the dataset in `output_folder` again, and store what arrives in their place."""
     given = options if output_folder is None else {"output_folder": output_folder, **options}
-    groups = parse_groups(given, RETRY_GROUPS)
-    check_effects(given, groups)
+    groups = parse_options(given, RETRY_GROUPS).groups
     asked, storage, fetch, running, watch = groups
     check_parts(fetch, running, watch)
     output = OutputFolder.at(asked.output_folder, storage)

@@ -16,7 +16,6 @@ from typing import Any
 import apache_beam as beam
 import pyarrow as pa
 import pytest
-from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from apache_beam.internal import pickler
 from apache_beam.options.pipeline_options import (
     DebugOptions,
@@ -29,6 +28,7 @@ from apache_beam.options.pipeline_options import (
 from any2ds import download, verify
 from any2ds.config.options import Config, RunOptions
 from any2ds.core.errors import OptionError
+from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.distributors._beam import _Perform, _Wanted, graph
 from any2ds.distributors._beamtalk import Asked
 from any2ds.distributors._post import Inbox, Office

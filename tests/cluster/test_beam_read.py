@@ -19,11 +19,11 @@ import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.reports import IncompleteRun
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from any2ds import download
 from any2ds.core.errors import OptionError
+from any2ds.core.reports import IncompleteRun
 from any2ds.dataset.beam import ReadShards
 from any2ds.dataset.samples import ShardReader, Wanted, finished_shards
 from any2ds.testing.server import Server, serve

@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import ray
-from any2ds.core.reports import Event, Progress, ShardReport
 
 from any2ds import download
 from any2ds.config.options import Config
 from any2ds.core import plugins
 from any2ds.core.errors import LockLost, OptionError, RunError
+from any2ds.core.reports import Event, Progress, ShardReport
 from any2ds.distributors._contract import Distributor
 from any2ds.storage.lock.lock_file import Hold
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
@@ -121,7 +121,7 @@ def test_nobody_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for address, said in {
         "127.0.0.2:1": "no Ray cluster can be reached there",
         "ray://127.0.0.2:1": "no Ray cluster can be reached there",
-        "nonsense": "it takes auto, host:port or ray://host:port",
+        "nonsense": "expected auto, host:port or ray://host:port",
     }.items():
         with pytest.raises(OptionError, match=said):
             distributor(ray_address=address)

@@ -136,7 +136,7 @@ REFUSED = [
     (["--url_list=absent.txt"], "absent.txt"),
     (["--url_list=empty.txt"], "empty"),
     (["--url_list=urls.txt", "--caption_col=text"], "holds nothing but URLs, and has no column 'text'"),
-    (["--url_list="], "url_list='' "),
+    (["--url_list="], "invalid url_list='': "),
     (["--url_list=table.csv", "--url_col=URL"], "columns that exist: url, text"),
     (["--url_list=table.csv", "--save_additional_columns=text,size"], "columns that exist: url, text"),
     (["--url_list=urls.txt", "--output_folder=urls.txt/out"], "cannot be written"),

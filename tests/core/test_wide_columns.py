@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
 
 from any2ds import download, retry, verify
 from any2ds.core import wide_columns
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.metadata import MetadataTable
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.core.wide_columns import WideColumns
 from any2ds.testing.server import serve
 

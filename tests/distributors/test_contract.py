@@ -8,10 +8,10 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
-from any2ds.core.reports import ShardReport
 
 from any2ds.config.options import Config, RunOptions
 from any2ds.core.errors import LockLost, RunError
+from any2ds.core.reports import ShardReport
 from any2ds.distributors._child import Child
 from any2ds.distributors.inline import InlineDistributor
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor

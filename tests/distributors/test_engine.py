@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from any2ds.core.reports import ShardError, ShardReport
-from any2ds.core.rows import ShardJob
 
 from any2ds.config.options import Config, RunOptions
 from any2ds.core.errors import RunError, words_of
+from any2ds.core.reports import ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.distributors._engine import EngineDistributor
 from any2ds.distributors._post import Office
 from any2ds.distributors._task import Errand, PackedJob, Task, UnseenFolder

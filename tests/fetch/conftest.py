@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from any2ds.core.failures import Failure
-from any2ds.core.samples import Payload
 
 from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.failures import Failure
+from any2ds.core.samples import Payload
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.testing.fetching import rows_of
 

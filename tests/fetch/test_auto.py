@@ -4,11 +4,11 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from any2ds.core.samples import Payload
 
 from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import OptionError
+from any2ds.core.samples import Payload
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.testing.fetching import rows_of
 from any2ds.testing.server import Server, serve

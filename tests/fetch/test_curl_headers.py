@@ -3,11 +3,10 @@
 from contextlib import closing
 from typing import Any
 
-from any2ds.core.failures import Failure
-from any2ds.core.samples import Payload
-
 from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.failures import Failure
+from any2ds.core.samples import Payload
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.testing.fetching import _raw_server, rows_of
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from any2ds.core.failures import Failure
-from any2ds.core.samples import Fetched, Payload
 
 from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import OptionError
+from any2ds.core.failures import Failure
+from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.engines import dns
 from any2ds.fetch.engines.dns import Addresses, Resolver, asks_dns
 from any2ds.fetch.fetcher import UrlFetcher

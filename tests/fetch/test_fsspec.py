@@ -12,13 +12,13 @@ from typing import Any
 import fsspec
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.failures import Failure
-from any2ds.core.rows import Row
-from any2ds.core.samples import Payload
 
 from any2ds import download
 from any2ds.config.options import Config, FetchOptions
 from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.failures import Failure
+from any2ds.core.rows import Row
+from any2ds.core.samples import Payload
 from any2ds.fetch.engines.fsspec import next_piece
 from any2ds.fetch.engines.s3 import S3Object
 from any2ds.fetch.fetcher import UrlFetcher

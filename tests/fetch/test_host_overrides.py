@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from any2ds.core.failures import Failure
 from any2ds.core.samples import Payload
-
 from any2ds.testing.server import Server, serve
 from tests.support.proxy import serve_proxy
 
@@ -167,12 +167,12 @@ def test_a_redirect_takes_the_proxy_of_its_target_and_no_other(one: Any, folder:
 
 
 def test_many_profiles_keep_few_handles(fetch: Any, folder: Path) -> None:
-    from any2ds.core.rows import Row
-
     from any2ds.config.options import Config
     from any2ds.core.bodies.buffer import Buffer
+    from any2ds.core.rows import Row
     from any2ds.fetch.engines.curl import CurlTransport
-    from any2ds.fetch.policy.hosts import Attempt, Host
+    from any2ds.fetch.policy.hosts import Host
+    from any2ds.fetch.policy.schedule import Attempt
     from any2ds.fetch.profiles import Profiles
 
     with ExitStack() as stack:

@@ -8,12 +8,12 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from any2ds.core.failures import Failure
-from any2ds.core.samples import Fetched, Payload
 
 from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import NetworkDown
+from any2ds.core.failures import Failure
+from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.testing.fetching import rows_of
 from any2ds.testing.server import serve

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from any2ds.core.rows import Row
 
 from any2ds.config.options import Config
+from any2ds.core.rows import Row
 from any2ds.fetch.policy.schedule import Schedule
 from any2ds.fetch.profiles import Profiles
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from any2ds.core.failures import Failure
 from any2ds.core.samples import Payload
-
 from any2ds.testing.server import serve
 from tests.support.proxy import Proxy, serve_proxy
 

@@ -4,13 +4,13 @@ import codecs
 from collections.abc import Iterable
 
 import pytest
-from any2ds.core.failures import Failure
-from any2ds.core.rows import Row
-from any2ds.core.samples import Payload
 from hypothesis import given
 from hypothesis import strategies as st
 from protego import Protego
 
+from any2ds.core.failures import Failure
+from any2ds.core.rows import Row
+from any2ds.core.samples import Payload
 from any2ds.fetch.policy import robots
 from any2ds.fetch.policy.robots import LONGEST, Known, Robots, Rules, is_public, origin_of, parse
 

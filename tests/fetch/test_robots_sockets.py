@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from any2ds.core.failures import Failure
-from any2ds.core.samples import Payload
 
 from any2ds import download
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.failures import Failure
+from any2ds.core.samples import Payload
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.policy.robots import LONGEST
 from any2ds.testing.fetching import FetcherContract

@@ -4,12 +4,11 @@ import socket
 from contextlib import closing
 from pathlib import Path
 
+from any2ds.config.options import Config
+from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
-
-from any2ds.config.options import Config
-from any2ds.core.bodies.buffer import Buffer
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.policy.rules import address_of, opted_out
 from any2ds.testing.dns import serve_dns

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from any2ds.core.failures import Failure
-from any2ds.core.rows import Row
-from any2ds.core.samples import Payload
 
 from any2ds.config.options import Config
 from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.failures import Failure
+from any2ds.core.rows import Row
+from any2ds.core.samples import Payload
 from any2ds.fetch.engines.threads import Answer, Flight, Refused, ThreadTransport
-from any2ds.fetch.policy.hosts import Attempt, Host, Manners
+from any2ds.fetch.policy.hosts import Host, Manners
+from any2ds.fetch.policy.schedule import Attempt
 
 Act = Callable[[str, Flight], Answer | Failure]
 SOON = 100.0

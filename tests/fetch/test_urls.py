@@ -1,6 +1,6 @@
 import pytest
-from any2ds.core.failures import Failure
 
+from any2ds.core.failures import Failure
 from any2ds.fetch.urls import normalize
 
 

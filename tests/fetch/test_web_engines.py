@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from any2ds.core.failures import Failure
-from any2ds.core.samples import Payload
 
 from any2ds.config.options import Config
 from any2ds.core.errors import MissingExtra
+from any2ds.core.failures import Failure
+from any2ds.core.samples import Payload
 from any2ds.fetch.routes import web_engine
 from any2ds.run.download import download
 from any2ds.testing.server import serve

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+
 from any2ds.core.failures import Failure
 from any2ds.core.samples import Payload
-
 from any2ds.fetch.policy.window import FIRST, LEAST, Window
 
 TIMEOUT = Failure("fetch", "timeout_total")

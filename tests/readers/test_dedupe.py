@@ -15,16 +15,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.failures import DUPLICATE
-from any2ds.core.reports import Progress, ShardReport
-from any2ds.core.samples import Sample, release
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from any2ds.config.options import Config, OutputOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import OptionError, OutputError
+from any2ds.core.failures import DUPLICATE
 from any2ds.core.layout import Layout
+from any2ds.core.reports import Progress, ShardReport
+from any2ds.core.samples import Sample, release
 from any2ds.fetch.urls import normalize
 from any2ds.readers.dedupe import SeenUrls, mark_duplicates, repeated
 from any2ds.readers.plan import plan

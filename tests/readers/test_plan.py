@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
-from any2ds.core.rows import ShardJob
 from hypothesis import given
 from hypothesis import strategies as st
 
 from any2ds.core.errors import ReadError
 from any2ds.core.layout import Layout, finished_shards
+from any2ds.core.rows import ShardJob
 from any2ds.readers.plan import State, plan
 
 SCHEMA = pa.schema([("url", pa.string()), ("number", pa.int64())])

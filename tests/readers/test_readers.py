@@ -11,10 +11,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.failures import Failure
 
 from any2ds.core import plugins
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat
+from any2ds.core.failures import Failure
 from any2ds.fetch.urls import normalize
 from any2ds.readers.bad_rows import split, until_bad_row
 from any2ds.readers.contract import Columns

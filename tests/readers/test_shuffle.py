@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.reports import RunReport
 
 from any2ds import download
 from any2ds.config.options import Config, InputOptions
 from any2ds.core.errors import OptionError, OutputError, ReadError
+from any2ds.core.reports import RunReport
 from any2ds.readers.shuffle import Batches, RowGroup, mixed, shuffled
 from any2ds.readers.sources import Source
 

@@ -177,7 +177,7 @@ def test_what_cannot_be_honoured_is_refused_with_words(line: str, words: str, tm
 def test_its_names_without_the_preset_say_what_they_belong_to() -> None:
     with pytest.raises(OptionError, match="'image_size' is an option of img2dataset: --preset=img2dataset takes it"):
         Config.from_options({"url_list": "u.txt", "image_size": 256})
-    with pytest.raises(OptionError, match="preset='img3dataset' cannot be: it takes one of img2dataset"):
+    with pytest.raises(OptionError, match="invalid preset='img3dataset': expected one of img2dataset"):
         Config.from_options({"url_list": "u.txt", "preset": "img3dataset"})
 
 

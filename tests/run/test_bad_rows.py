@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.reports import IncompleteRun
 
 import any2ds
 from any2ds.config.options import InputOptions
 from any2ds.core.errors import OutputError, ReadError
+from any2ds.core.reports import IncompleteRun
 from any2ds.readers.sources import Source
 from any2ds.testing.server import Server, serve
 

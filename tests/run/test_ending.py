@@ -18,14 +18,14 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.reports import Event, IncompleteRun, Progress, ShardError, ShardReport
-from any2ds.core.rows import ShardJob
 from fsspec.implementations.memory import MemoryFileSystem
 
 from any2ds import download
 from any2ds.config.options import Config
 from any2ds.core.errors import RunError
 from any2ds.core.processes.signals import stoppable
+from any2ds.core.reports import Event, IncompleteRun, Progress, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.readers.plan import plan
 from any2ds.storage.disk.staging import sweep

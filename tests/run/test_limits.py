@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from any2ds.core.reports import RunReport
-from any2ds.core.samples import Sample
 from s3fs import S3FileSystem
 
 from any2ds import download
 from any2ds.core.metrics import Snapshot, Verdict
+from any2ds.core.reports import RunReport
+from any2ds.core.samples import Sample
 from any2ds.fetch.policy import breaker
 from any2ds.testing.dns import serve_dns
 from any2ds.testing.server import Server, serve

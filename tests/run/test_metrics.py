@@ -12,8 +12,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.reports import Event, Progress, RunReport, ShardReport
-from any2ds.core.rows import ShardJob
 
 import any2ds
 from any2ds.config.options import Config, InputOptions
@@ -21,6 +19,8 @@ from any2ds.core.errors import BrokenStep
 from any2ds.core.histogram import Histogram
 from any2ds.core.metrics import Snapshot, WorkerMetrics
 from any2ds.core.processes import child_process, cores, memory_use
+from any2ds.core.reports import Event, Progress, RunReport, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.dataset.dataset import Stats
 from any2ds.distributors import _process
 from any2ds.readers.sources import Source

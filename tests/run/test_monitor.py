@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from any2ds.core.reports import Progress, ShardError, ShardReport
 
 from any2ds.core.metrics import HostLoad, WorkerMetrics
 from any2ds.core.processes import memory_use
+from any2ds.core.reports import Progress, ShardError, ShardReport
 from any2ds.run.monitor import Monitor, Outlook
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from any2ds.core.reports import RunReport, ShardReport
 
 from any2ds.core.metrics import Snapshot
+from any2ds.core.reports import RunReport, ShardReport
 from any2ds.run import reporting
 from any2ds.run.ledger import Ledger
 from any2ds.run.loop import run

@@ -15,12 +15,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.reports import RunReport
-from any2ds.core.rows import ShardJob
 
 from any2ds import IncompleteRun, download
 from any2ds.config.options import Config
 from any2ds.core.errors import OutputError
+from any2ds.core.reports import RunReport
+from any2ds.core.rows import ShardJob
 from any2ds.readers.sources import Source
 from any2ds.run.resume.resume import resume
 from any2ds.storage.folders import OutputFolder

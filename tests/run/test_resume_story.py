@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.reports import RunReport, ShardError, ShardReport
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from any2ds import download
 from any2ds.core import plugins
 from any2ds.core.layout import Layout, finished_shards
 from any2ds.core.metrics import Snapshot
+from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.testing.server import Server, serve
 
 STORED = 5  # of the files on the server; there is one more name, whose rows fail

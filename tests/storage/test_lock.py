@@ -18,13 +18,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import s3fs
-from any2ds.core.reports import Event, ShardError
-from any2ds.core.rows import ShardJob
 
 from any2ds import download
 from any2ds.config.options import Config
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, OutputInUse
+from any2ds.core.reports import Event, ShardError
+from any2ds.core.rows import ShardJob
 from any2ds.readers.plan import plan
 from any2ds.run.ledger import Ledger
 from any2ds.run.loop import run

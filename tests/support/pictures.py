@@ -11,15 +11,15 @@ from typing import Any
 
 import cv2
 import numpy as np
-from any2ds.core.failures import SUCCESS
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
 from PIL import Image
 
 from any2ds.config.media import ImageOptions, MediaOptions, TransformOptions
 from any2ds.config.options import parse_groups
 from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.failures import SUCCESS
 from any2ds.core.filetypes import recognize
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.transforms.chain import attempted
 from any2ds.transforms.steps.image import ImageTransform
 

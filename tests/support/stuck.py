@@ -9,13 +9,12 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from any2ds.core.reports import RobotsCost
-from any2ds.core.rows import Row
-from any2ds.core.samples import Fetched
-
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.metrics import Traffic
+from any2ds.core.reports import RobotsCost
+from any2ds.core.rows import Row
+from any2ds.core.samples import Fetched
 from any2ds.fetch.fetcher import UrlFetcher
 
 

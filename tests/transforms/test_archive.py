@@ -18,13 +18,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
 from PIL import Image
 
 from any2ds.config.media import MediaOptions, TransformOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import NotDecodable
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.testing.server import serve
 from any2ds.transforms.steps.archive import ArchiveTransform
 

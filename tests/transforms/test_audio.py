@@ -12,13 +12,13 @@ import av
 import cv2
 import numpy as np
 import pytest
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample, code_of
 
 from any2ds.config.media import AudioOptions, MediaOptions, TransformOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError
 from any2ds.core.filetypes import recognize
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample, code_of
 from any2ds.transforms.chain import Stretch, attempted
 from any2ds.transforms.steps._av import encoder
 from any2ds.transforms.steps.audio import AudioTransform

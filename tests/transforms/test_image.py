@@ -10,13 +10,13 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
 from PIL import ExifTags, Image, ImageCms, ImageOps
 
 from any2ds.config.media import MediaOptions, TransformOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.transforms.image.encode import MIME_TYPES
 from any2ds.transforms.steps.image import ImageTransform
 from tests.support.pictures import encoded, jpeg, photograph, through

@@ -7,9 +7,9 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from any2ds.core.samples import Sample
 from PIL import Image, ImageCms
 
+from any2ds.core.samples import Sample
 from tests.support.pictures import encoded, jpeg, photograph, through
 
 PICTURE = photograph(450, 300)

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from any2ds.core.samples import Sample
 from PIL import Image
 
+from any2ds.core.samples import Sample
 from tests.support.pictures import encoded, jpeg, photograph, through
 
 LARGE = photograph(480, 300)

@@ -18,13 +18,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample, code_of, row_key
 
 from any2ds import download
 from any2ds.config.media import MediaOptions, TransformOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.processes.pool import Children
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample, code_of, row_key
 from any2ds.testing.processes import wait_until, wait_until_gone
 from any2ds.testing.server import serve
 from any2ds.transforms.chain import GivenUp

@@ -15,14 +15,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.rows import Row
-from any2ds.core.samples import release
 
 import any2ds
 from any2ds import Sample
 from any2ds.config.media import MediaOptions, TransformLimits, TransformOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import BrokenStep, DiskFull
+from any2ds.core.rows import Row
+from any2ds.core.samples import release
 from any2ds.testing.processes import children, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
 from any2ds.transforms.chain import Pipeline, Stretch

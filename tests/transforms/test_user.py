@@ -13,13 +13,13 @@ import numpy
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.rows import Row
 
 import any2ds
 from any2ds import Sample
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import BrokenStep, DiskFull, NotDecodable, OptionError
 from any2ds.core.filetypes import recognize
+from any2ds.core.rows import Row
 from any2ds.testing.server import Server, serve
 from any2ds.transforms.steps.user import load
 

@@ -9,14 +9,14 @@ import av
 import cv2
 import numpy as np
 import pytest
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample, code_of
 from PIL import Image
 
 from any2ds.config.media import AudioOptions, ImageOptions, MediaOptions, TransformOptions, VideoOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError
 from any2ds.core.filetypes import recognize
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample, code_of
 from any2ds.transforms.chain import Stretch
 from any2ds.transforms.steps._clips import Clip, of_one_length, of_value
 from any2ds.transforms.steps.audio import AudioTransform

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.reports import Event, Progress, ShardError, ShardReport
-from any2ds.core.rows import ShardJob
 
 from any2ds.config.options import Config
 from any2ds.core.layout import Layout
+from any2ds.core.reports import Event, Progress, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.readers.dedupe import mark_duplicates
 from any2ds.readers.plan import plan
 from any2ds.testing.pixel import png

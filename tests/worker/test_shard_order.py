@@ -15,18 +15,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.failures import Failure
-from any2ds.core.reports import RobotsCost, ShardReport
-from any2ds.core.rows import Row
-from any2ds.core.samples import Fetched, Payload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from any2ds.config.options import Config
 from any2ds.core import plugins
 from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.failures import Failure
 from any2ds.core.layout import Layout
 from any2ds.core.metrics import Traffic
+from any2ds.core.reports import RobotsCost, ShardReport
+from any2ds.core.rows import Row
+from any2ds.core.samples import Fetched, Payload
 from any2ds.readers.dedupe import mark_duplicates
 from any2ds.readers.plan import plan
 from any2ds.worker.worker import ShardWorker

@@ -13,9 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.reports import IncompleteRun, Progress
-from any2ds.core.rows import Row
-from any2ds.core.samples import Fetched, Payload
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +22,9 @@ from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.digests import digest_in, is_digest
 from any2ds.core.errors import InputError, OptionError, OutputError
 from any2ds.core.metadata import HASHES
+from any2ds.core.reports import IncompleteRun, Progress
+from any2ds.core.rows import Row
+from any2ds.core.samples import Fetched, Payload
 from any2ds.readers.plan import plan
 from any2ds.testing.server import Server, serve
 from any2ds.worker.describe import Describe
@@ -318,7 +318,7 @@ def test_from_the_command_line(server: Server, tmp_path: Path) -> None:
     assert "2 rows, 1 stored, 0 failed, 1 dropped" in ran.stderr
     assert "another file than the list expects" in " ".join(ran.stderr.split())
     for option, words in (
-        ("--verify_hash=sha256", "it takes a column and what it holds"),
+        ("--verify_hash=sha256", "expected a column and what it holds"),
         ("--verify_hash=sha256:sha1", "md5, sha256 or sha512"),
         ("--verify_hash=nowhere:md5", "no column 'nowhere'; columns that exist: url, sha256"),
         ("--on_hash_mismatch=skip", "one of drop, flag, fail_row"),

@@ -17,14 +17,14 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.failures import failure_code
-from any2ds.core.reports import Event, Progress, ShardError, ShardReport
-from any2ds.core.rows import ShardJob
 from fsspec.implementations.memory import MemoryFileSystem
 
 from any2ds.config.options import Config
 from any2ds.core.errors import RunError
+from any2ds.core.failures import failure_code
 from any2ds.core.processes.watchdog import Watch
+from any2ds.core.reports import Event, Progress, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit
 from any2ds.readers.plan import plan

@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.reports import Event, Progress, ShardError, ShardReport
-from any2ds.core.rows import ShardJob
 from PIL import Image
 
 from any2ds.config.options import Config
+from any2ds.core.reports import Event, Progress, ShardError, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.readers.plan import plan
 from any2ds.testing.server import serve
 from any2ds.worker.worker import ShardWorker

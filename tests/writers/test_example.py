@@ -11,13 +11,13 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
-from any2ds.core.rows import Row, ShardJob
-from any2ds.core.samples import Sample
 
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.layout import Layout
 from any2ds.core.metadata import MetadataTable
+from any2ds.core.rows import Row, ShardJob
+from any2ds.core.samples import Sample
 from any2ds.worker.job_rows import JobRows
 from any2ds.writers.formats._example import Encoder, FeatureKind, feature_kind, parse, varint
 from any2ds.writers.formats.tfrecord import TfrecordWriter

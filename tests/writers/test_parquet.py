@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
 
 from any2ds import download, retry, verify
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError, OutputError
 from any2ds.core.metadata import MetadataTable
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.testing.pixel import jpg
 from any2ds.testing.server import serve
 from any2ds.testing.writing import WriterContract

@@ -14,8 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
 from google_crc32c import value
 
 from any2ds import download
@@ -23,6 +21,8 @@ from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, OptionError
 from any2ds.core.metadata import MetadataTable
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.writers.formats._example import Encoder
 from any2ds.writers.formats.arrayrecord import ArrayrecordWriter
 from any2ds.writers.formats.tfrecord import TfrecordWriter, masked

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from any2ds.core.rows import Row
-from any2ds.core.samples import Sample
 
 from any2ds import download, retry, verify
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.metadata import MetadataTable
+from any2ds.core.rows import Row
+from any2ds.core.samples import Sample
 from any2ds.testing.server import serve
 from any2ds.writers.formats._tarindex import index_of
 from any2ds.writers.formats.webdataset import WebdatasetWriter

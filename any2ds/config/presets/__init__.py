@@ -60,7 +60,7 @@ def find(preset: Any) -> Preset | None:
         return None
     known = plugins.names("presets")
     if preset not in known:
-        raise OptionError(f"preset={preset!r} cannot be: it takes one of {', '.join(known)}")
+        raise OptionError(f"invalid preset={preset!r}: expected one of {', '.join(known)}")
     part: Preset = plugins.load("presets", str(preset))
     return part
 

@@ -122,7 +122,7 @@ def _parsed(name: str, parse: Any, value: Any) -> Any:
     try:
         return parse(value)
     except ValueError as error:
-        raise OptionError(f"{name}={value!r} cannot be: it takes {error}") from None
+        raise OptionError(f"invalid {name}={value!r}: expected {error}") from None
 
 
 def _is_empty(value: Any) -> bool:

@@ -1,34 +1,18 @@
-"""What lies in a shard that was written: samples as they are read back from its data file."""
+"""Bodies on disk: members of a shard that was written, and those that wait in a temporary file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
+from typing import IO
 
 from any2ds.core.errors import DamagedShard, words_of
 
 _HEAD = 8192  # bytes, long enough to recognise a file type by
 _PIECE = 1 << 20  # bytes read at once
-
-# Members that stand beside the file of a sample, by their extension.
-CAPTION, METADATA = "txt", "json"
-
-
-def taken_extensions(has_members: bool, has_captions: bool, further: Collection[str] = ()) -> frozenset[str]:
-    """Extensions that the file of a sample cannot have in a dataset, because other members have them.
-
-    `further` are the extensions of files that steps add. It depends on options alone: all samples are named alike.
-    """
-    if not has_members:
-        return frozenset()
-    has_text = has_captions or any(ext.lower() == CAPTION for ext in further)
-    return frozenset({METADATA, CAPTION} if has_text else {METADATA})
-
-
-def free_extension(ext: str, taken: Collection[str]) -> str:
-    """`ext`, or with `data.` before it if it is taken: readers of webdataset decode by the last part of a name."""
-    return f"data.{ext}" if ext.lower() in taken else ext
 
 
 class StoredBody:
@@ -84,19 +68,30 @@ def _slice(data: bytes, offset: int, size: int) -> bytes:
     return data if size == len(data) else data[offset : offset + size]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSample:
-    """One sample of a shard. Rows that failed have none."""
+class Heap:
+    """Bodies that wait, one after the other in a temporary file without a name."""
 
-    key: str
-    members: Mapping[str, StoredBody]  # extension, without the first dot -> content, in the order of the file
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: IO[bytes] | None = None
+        self.size = 0  # bytes
 
-    @property
-    def ext(self) -> str:
-        """Of its file; "" if there is none beside caption and metadata."""
-        return next((ext for ext in self.members if ext not in (CAPTION, METADATA)), "")
+    def add(self, chunks: Iterable[bytes | memoryview]) -> StoredBody:
+        """A body of these bytes, which can be read until the heap is closed. Raises OSError if the disk is full."""
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="any2ds-", dir=self._folder)  # noqa: SIM115 - closed by `close`
+        file, start = self._file, self.size
+        file.seek(start)
+        for chunk in chunks:
+            self.size += file.write(chunk)
 
-    @property
-    def body(self) -> StoredBody | None:
-        """Its file."""
-        return self.members.get(self.ext)
+        def read_at(offset: int, size: int) -> bytes:
+            file.seek(start + offset)
+            return file.read(size)
+
+        return StoredBody(self.size - start, read_at)
+
+    def close(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # what is lost with a full disk is not wanted any more
+                self._file.close()

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from any2ds.config.options import ReportOptions, check_effects, parse_groups
+from any2ds.config.options import ReportOptions, parse_options
 from any2ds.config.signature import document
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, redacted, words_of
@@ -37,8 +37,7 @@ _SECONDS = 60.0  # for figures, and as many for samples
 def report(output_folder: Any = None, **options: Any) -> Figures:
     """Write down what has become of a dataset: a page of HTML that needs nothing else, or its figures."""
     given = options if output_folder is None else {"output_folder": output_folder, **options}
-    (wanted,) = parse_groups(given, [ReportOptions])
-    check_effects(given, [wanted])
+    (wanted,) = parse_options(given, [ReportOptions]).groups
     stores = Stores(wanted.storage_options)
     survey = Survey.of(wanted.output_folder, stores)
     figures = gather(survey, _SECONDS)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, cast
 
-from any2ds.config.options import VerifyOptions, check_effects, parse_groups
+from any2ds.config.options import VerifyOptions, parse_options
 from any2ds.config.signature import document
 from any2ds.core import layout, plugins
 from any2ds.core.errors import LockLost, UsageError, redacted, shard_count, words_of
@@ -96,8 +96,7 @@ class VerifyReport:
 def verify(output_folder: Any = None, **options: Any) -> VerifyReport:
     """Check a dataset: that every shard is there, whole, and the same in data, metadata and figures."""
     given = options if output_folder is None else {"output_folder": output_folder, **options}
-    (wanted,) = parse_groups(given, [VerifyOptions])
-    check_effects(given, [wanted])
+    (wanted,) = parse_options(given, [VerifyOptions]).groups
     started = time.monotonic()
     dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
     if dataset.writer is None and dataset.output_format in plugins.names("writers"):

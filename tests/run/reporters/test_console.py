@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from any2ds.core.failures import FAILURE_CODES, failure_code
-from any2ds.core.reports import RobotsCost, RunReport
 from rich.console import Console
 
 from any2ds import download, retry
 from any2ds.config.options import Config, OutputOptions, StorageOptions, public
 from any2ds.config.retry_command import retry_call, retry_command
+from any2ds.core.failures import FAILURE_CODES, failure_code
+from any2ds.core.reports import RobotsCost, RunReport
 from any2ds.core.text import duration, number, percent, time_left
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters._status import shortened

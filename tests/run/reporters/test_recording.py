@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from any2ds.core.reports import RunReport
 from prometheus_client.parser import text_string_to_metric_families
 
 import any2ds
@@ -20,6 +19,7 @@ from any2ds import download, retry
 from any2ds.config.options import WatchOptions
 from any2ds.core.errors import OptionError
 from any2ds.core.metrics import Snapshot
+from any2ds.core.reports import RunReport
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters.prometheus import Prometheus
 from any2ds.storage.folders import OutputFolder, StorageOptions

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 
-from any2ds.core.failures import FAILURE_CODES, FILTERED, SUCCESS
-from any2ds.core.rows import Row
-from any2ds.core.samples import Fetched, Payload, Samples, code_of, release
-
 from any2ds.config.media import TransformLimits
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.failures import FAILURE_CODES, FILTERED, SUCCESS
 from any2ds.core.processes.child_process import Answering, ChildEnded
+from any2ds.core.rows import Row
+from any2ds.core.samples import Fetched, Payload, Samples, code_of, release
 from any2ds.transforms.chain import Pipeline
 from any2ds.transforms.isolation import Isolation
 from any2ds.transforms.pipeline import Transforming

@@ -1,6 +1,7 @@
 """Which failures are meant by the words that a person gives."""
 
 import pytest
+
 from any2ds.core.failures import FAILURE_CODES, Meant, checked, failure_code
 
 FAILED = "failed_to_download"

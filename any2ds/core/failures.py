@@ -1,0 +1,388 @@
+"""Why a row is not in the dataset: the closed list of failure codes, what each means, and what to do about it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Literal
+
+Stage = Literal["read", "fetch", "transform", "write"]
+SUCCESS = "success"
+DUPLICATE = "duplicate"  # not fetched: its URL stands in an earlier row of the run
+DROPPED = "dropped"  # fetched and not stored, as was asked for: its hash is another than the list expects
+FILTERED = "filtered"  # fetched and not stored: a step of the user's own did not want it
+BAD_ROW = "bad_row"  # the code of a row that could not be read
+# The words that the ancestors' users know, by the stage in which a row failed.
+STATUS_OF_STAGE: Mapping[str, str] = {
+    "read": "failed_to_download",
+    "fetch": "failed_to_download",
+    "transform": "failed_to_subsample",
+    "write": "failed_to_subsample",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FailureCode:
+    transient: bool  # whether another attempt can help
+    meaning: str  # one sentence for the person who reads the report
+    advice: str  # one sentence: what that person can do, with the option to do it by
+
+
+FAILURE_CODES: Mapping[str, FailureCode] = {
+    BAD_ROW: FailureCode(
+        False,
+        "a malformed row of the list, or a value that does not have its column's type (--on_bad_row)",
+        "Put the corrected rows into a list of their own; --column_types declares the type of a column.",
+    ),
+    "bad_url": FailureCode(
+        False,
+        "not a URL: empty, without a scheme or without a host",
+        "Correct these rows of the list, or name another column with --url_col.",
+    ),
+    "unsupported_scheme": FailureCode(
+        False,
+        "a URL of a kind that any2ds does not fetch",
+        "Have these rows in the list as http(s)://, ftp://, s3:// or another kind that fsspec knows.",
+    ),
+    "missing_extra": FailureCode(
+        False,
+        "a library for URLs of this kind is not installed; error_message names it",
+        "Install the library, then any2ds retry with --codes=missing_extra.",
+    ),
+    "dns": FailureCode(
+        True,
+        "the host name could not be resolved",
+        "Most such hosts are gone for good; if there are many, try other --nameservers or a lower --thread_count.",
+    ),
+    "connect": FailureCode(
+        True,
+        "no connection to the host",
+        "The host is down or refuses us: retry later.",
+    ),
+    "tls": FailureCode(
+        False,
+        "the encrypted connection failed, most often over the certificate",
+        "--ignore_ssl_certificate accepts any certificate, if you can do without knowing who answers.",
+    ),
+    "timeout_connect": FailureCode(
+        True,
+        "no connection within --connect_timeout seconds",
+        "Retry later, or with a longer --connect_timeout; if there are many, lower --thread_count.",
+    ),
+    "timeout_stalled": FailureCode(
+        True,
+        "slower than --min_speed for --stall_timeout seconds",
+        "Retry later, with a lower --min_speed, a longer --stall_timeout, or a lower --thread_count.",
+    ),
+    "blocked_address": FailureCode(
+        False,
+        "an address that rows of this list may not lead to",
+        "If the list may be trusted, leave out --block_private_addresses, or give --allow_link_local.",
+    ),
+    "opted_out": FailureCode(
+        False,
+        "the server asks that this file is not used (X-Robots-Tag)",
+        "Respect it; what excludes a file is named in --disallowed_header_directives.",
+    ),
+    "robots": FailureCode(
+        False,
+        "robots.txt asks that this URL is not requested (--robots)",
+        "Respect it, or ask the owner of the site for leave.",
+    ),
+    "robots_unreachable": FailureCode(
+        True,
+        "not tried, because the host's robots.txt could not be had",
+        "Retry later: a site whose robots.txt cannot be had must not be asked for more.",
+    ),
+    "timeout_total": FailureCode(
+        True,
+        "no byte for --timeout seconds, or too few in all (--total_timeout)",
+        "Retry with a longer --timeout; if there are many, the line is full: lower --thread_count.",
+    ),
+    "host_down": FailureCode(
+        True,
+        "not tried, because its host had not answered anything for long",
+        "Retry later, when the host may be up again.",
+    ),
+    "watchdog": FailureCode(
+        True,
+        "given up, because fetching was stuck for longer than all time limits together",
+        "Retry; if it happens again, please tell us, with what --log_level=debug says.",
+    ),
+    "reset": FailureCode(
+        True,
+        "the connection broke off",
+        "Retry; if there are many, be gentler: --max_per_host, --host_delay.",
+    ),
+    "truncated": FailureCode(
+        True,
+        "fewer bytes arrived than were announced, or a compressed body ends early",
+        "Retry.",
+    ),
+    "protocol": FailureCode(
+        False,
+        "the answer is not valid HTTP",
+        "Look at one with another client: most often this is no web server.",
+    ),
+    "headers_too_large": FailureCode(
+        False,
+        "the answer's headers are longer than any server needs them to be",
+        "Look at one with another client; --max_header_bytes is the limit.",
+    ),
+    "bad_encoding": FailureCode(
+        False,
+        "the compressed body cannot be decoded",
+        "The server is at fault: there is nothing to be done here.",
+    ),
+    "too_large": FailureCode(
+        False,
+        "bigger than --max_file_bytes, or compressed more than --max_content_ratio allows",
+        "Raise --max_file_bytes if you want files of this size; error_message tells which limit it was.",
+    ),
+    "too_many_redirects": FailureCode(
+        False,
+        "redirected more often than --max_redirects",
+        "Raise --max_redirects; a site that wants cookies (--cookies) may send us round in circles.",
+    ),
+    "bad_redirect": FailureCode(
+        False,
+        "redirected to a URL of a kind that any2ds does not follow",
+        "The link leads out of the web: there is nothing to be done here.",
+    ),
+    "empty_body": FailureCode(
+        False,
+        "the answer has no body",
+        "The file is empty at its source: leave the row out.",
+    ),
+    "access_denied": FailureCode(
+        False,
+        "the server refused the credentials, or there are none",
+        "Give credentials that may read it, with --storage_options or as the store's own tools do.",
+    ),
+    "not_found": FailureCode(
+        False,
+        "there is no such file (not HTTP)",
+        "The file is gone: leave the row out, or get a newer list.",
+    ),
+    "not_decodable": FailureCode(
+        False,
+        "the file cannot be decoded as what it claims to be",
+        "The file is broken or no such file at its source; --disable_all_reencoding stores files unseen.",
+    ),
+    "not_encodable": FailureCode(
+        False,
+        "an image that the format asked for cannot hold, such as webp beyond 16,383 pixels",
+        "Choose another --encode_format, or make images smaller with --file_size.",
+    ),
+    "bad_boxes": FailureCode(
+        False,
+        "the column of --bbox_col holds something else than boxes, so that the image is not stored unblurred",
+        "Correct these rows of the list; null means that there is nothing to blur.",
+    ),
+    "not_blurrable": FailureCode(
+        False,
+        "an image with boxes to blur (--bbox_col) that cannot be blurred, such as SVG or HEIC",
+        "Convert the image, or empty its boxes if it may be stored unblurred.",
+    ),
+    "bad_clips": FailureCode(
+        False,
+        "the column of --clips_col holds something else than pairs of times",
+        "Correct these rows of the list; null means that the video stays whole.",
+    ),
+    "too_small": FailureCode(
+        False,
+        "an image with a side below --min_image_size",
+        "Lower --min_image_size if you want them.",
+    ),
+    "too_many_pixels": FailureCode(
+        False,
+        "an image with more pixels than --max_image_area, or a frame of video",
+        "Raise --max_image_area if you want them, and have the memory.",
+    ),
+    "aspect_ratio": FailureCode(
+        False,
+        "an image longer and narrower than --max_aspect_ratio",
+        "Raise --max_aspect_ratio if you want them.",
+    ),
+    "too_short": FailureCode(
+        False,
+        "sound or video shorter than --min_duration",
+        "Lower --min_duration if you want them.",
+    ),
+    "too_long": FailureCode(
+        False,
+        "sound or video longer than --max_duration",
+        "Raise --max_duration if you want them, or cut with --audio_trim or --clip_seconds.",
+    ),
+    "unpacks_too_large": FailureCode(
+        False,
+        "an archive with more in it than the --unpack_... options allow",
+        "Raise --unpack_max_files, --unpack_max_bytes or --unpack_max_ratio if you trust the source.",
+    ),
+    "empty_archive": FailureCode(
+        False,
+        "an archive without files",
+        "Nothing to be had from it: leave the row out.",
+    ),
+    "transform_timeout": FailureCode(
+        False,
+        "a transform took longer than --transform_timeout",
+        "Raise --transform_timeout, or --transform_threads if all of them are slow.",
+    ),
+    "transform_crash": FailureCode(
+        False,
+        "a library crashed over this file",
+        "Keep the file away from this step, or update the library; error_message has its last words.",
+    ),
+    "hash_mismatch": FailureCode(
+        False,
+        "the file is another than the list expects (--verify_hash)",
+        "The file has changed since the list was made; --on_hash_mismatch=flag stores it all the same.",
+    ),
+    "transform_error": FailureCode(
+        False,
+        "a transform failed on this file",
+        "See error_message; if the step is your own, correct it, then any2ds retry with --codes=transform_error.",
+    ),
+    "fetch_error": FailureCode(
+        False,
+        "the transfer failed for another reason, named in error_message",
+        "See error_message in the metadata.",
+    ),
+}
+"""The closed list, with `http_<status>` for every other status than success."""
+BROKEN_OFF = frozenset({"connect", "dns", "reset", "timeout_connect", "timeout_stalled", "timeout_total", "truncated"})
+"""The codes that tell of a network as much as of a host."""
+NO_FAILURES: Mapping[str, str] = {
+    SUCCESS: "stored",
+    DROPPED: "not stored: another file than the list expects (--on_hash_mismatch)",
+    FILTERED: "not stored: a step of your own did not want it (--transform)",
+    DUPLICATE: "not fetched: its URL stands in an earlier row",
+}
+"""The outcomes that are none, and what they mean."""
+_HTTP_CODE = re.compile(r"http_([1-9]\d\d)")
+_TRANSIENT_STATUS = frozenset({408, 425, 429})  # and every 5xx
+
+
+def failure_code(code: str) -> FailureCode:
+    """What `code` means. Raises KeyError for a code that is not in the closed list."""
+    match = _HTTP_CODE.fullmatch(code)
+    if match is None:
+        return FAILURE_CODES[code]
+    status = int(match[1])
+    is_transient = status in _TRANSIENT_STATUS or 500 <= status < 600
+    return FailureCode(is_transient, f"the server answered {status}", _advice_on(status))
+
+
+def meaning_of(code: str) -> str:
+    """What an outcome means, a failure or none; "" for one that is not known here, such as those of other tools."""
+    try:
+        return NO_FAILURES.get(code) or failure_code(code).meaning
+    except KeyError:
+        return ""
+
+
+def _advice_on(status: int) -> str:
+    if status == 429:
+        return "We asked too often: retry later, gentler, with --max_per_host or --host_delay."
+    if status in (401, 403, 407, 451):
+        return "It wants credentials or another client (--headers, --cookies, --user_agent), or not us at all."
+    if status in (404, 410):
+        return "The file is gone: leave the row out, or get a newer list."
+    if 500 <= status < 600 or status in _TRANSIENT_STATUS:
+        return "The server is in trouble, or overloaded: retry later; --retries tries again at once."
+    return "Look at one with another client: it may want other --headers."
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a row is not in the dataset."""
+
+    stage: Stage
+    code: str  # of the closed list
+    detail: str = ""  # free words, for a person
+    http_status: int | None = None
+    final_url: str | None = None  # where redirects led, if anywhere
+    retry_after: float | None = None  # seconds that the server asked us to wait
+    blame: Literal["host", "us"] | None = None  # who is at fault, where the failure itself tells more than its code
+    received: int = 0  # bytes of a body that time was up for
+
+    @property
+    def transient(self) -> bool:
+        return failure_code(self.code).transient
+
+    @property
+    def answered(self) -> bool:
+        """Whether somebody answered, and the answer was the trouble."""
+        return self.http_status is not None and self.code not in BROKEN_OFF
+
+    @property
+    def status(self) -> str:
+        return STATUS_OF_STAGE[self.stage]
+
+
+def http_failure(status: int, final_url: str | None = None, retry_after: float | None = None) -> Failure:
+    """What a status other than success means for a row; the text is ours, since servers choose theirs freely."""
+    try:
+        message = f"HTTP {status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        message = f"HTTP {status}"
+    return Failure("fetch", f"http_{status}", message, status, final_url, retry_after)
+
+
+def in_order(outcomes: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Outcome codes and their rows as people read them: success, then the most frequent."""
+    return sorted(outcomes.items(), key=lambda item: (item[0] != SUCCESS, -item[1], item[0]))
+
+
+TRANSIENT, ALL = "transient", "all"
+CLASSES = (TRANSIENT, ALL, "http_4xx", "http_5xx")
+
+
+def checked(codes: Iterable[str]) -> tuple[str, ...]:
+    """`codes`, each once. Raises ValueError, with the nearest that there is, for what is neither code nor class."""
+    found = tuple(dict.fromkeys(codes))
+    known = [*CLASSES, *FAILURE_CODES]
+    if BAD_ROW in found:
+        raise ValueError(f"failure codes of rows with a URL; there is none in a row that could not be read ({BAD_ROW})")
+    for code in found:
+        if code not in known and not re.fullmatch(r"http_[1-9]\d\d", code):
+            near = difflib.get_close_matches(code, [*known, "http_404", "http_503"], n=1)
+            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
+            raise ValueError(f"failure codes, http_<status>, or {', '.join(CLASSES)}; {code!r} is none: {hint}")
+    if not found:
+        raise ValueError(f"failure codes such as timeout_total,http_503, or {', '.join(CLASSES)}")
+    return found
+
+
+class Meant:
+    """Whether a row with some `status` and `error_code` in the metadata is a failure that `codes` mean; a bad row is
+    never meant.
+
+    Where the code is not known, as in shards of other tools that keep words only, it was a failure to download that may
+    have passed.
+    """
+
+    def __init__(self, codes: Collection[str]) -> None:
+        self._codes = frozenset(codes)
+        self._known: dict[tuple[str | None, str | None], bool] = {}  # rows are many, and their outcomes few
+
+    def __call__(self, status: str | None, code: str | None) -> bool:
+        if (known := self._known.get((status, code))) is None:
+            known = self._known[status, code] = self._decide(status, code)
+        return known
+
+    def _decide(self, status: str | None, code: str | None) -> bool:
+        if status in NO_FAILURES or code == BAD_ROW:  # of which there is no URL
+            return False
+        if ALL in self._codes:
+            return True
+        try:
+            is_transient = failure_code(code or "").transient
+        except KeyError:
+            return TRANSIENT in self._codes and status == STATUS_OF_STAGE["fetch"]
+        classes = {code, TRANSIENT if is_transient else None, re.sub(r"^(http_[45])\d\d$", r"\1xx", code or "")}
+        return not self._codes.isdisjoint(classes)

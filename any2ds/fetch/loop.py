@@ -17,8 +17,8 @@ from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.engines.transport import Phases, Transport
 from any2ds.fetch.feeder import Feeder
 from any2ds.fetch.policy.breaker import PROBE_TIMEOUT, Breaker
-from any2ds.fetch.policy.hosts import Host, Manners
-from any2ds.fetch.policy.schedule import Attempt, Schedule
+from any2ds.fetch.policy.hosts import Attempt, Host, Manners
+from any2ds.fetch.policy.schedule import Schedule
 from any2ds.fetch.policy.window import Window
 from any2ds.fetch.traffic import Cause, Meter
 from any2ds.fetch.urls import normalize

@@ -1,13 +1,14 @@
-"""Rows of a list that cannot be read: how readers report them, and how a list stops at the first of them.
+"""Bad rows: rows of a list that cannot be read.
 
-A batch with such rows has a further column, `COLUMN`: null in good rows, else the place and the reason. All other
-columns are null in a bad row, the URL included, so that it is fetched by nobody and is a duplicate of nothing.
+A batch with bad rows has the additional column `COLUMN`: null in good rows, else the place and the reason. All other
+columns of a bad row are null, the URL included, so that it is neither fetched nor a duplicate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -34,7 +35,7 @@ class BadRow:
 
     @classmethod
     def parse(cls, text: str) -> BadRow:
-        """What `str` was made from."""
+        """The inverse of `str`."""
         where, _, reason = text.partition(": ")
         return cls(where, reason)
 
@@ -47,11 +48,21 @@ def excerpt(line: str | bytes, at_most: int = _SHOWN) -> str:
     return text if len(text) <= at_most else f"{text[:at_most]}…"
 
 
+def misfit(column: str, type: pa.DataType, value: Any, is_declared: bool = False) -> str:
+    """Why a value does not fit the type of its column, and what helps."""
+    why = (
+        "the type that --column_types declares"
+        if is_declared
+        else f"the type of the first rows; --column_types={column}:string declares another"
+    )
+    return f"column {column!r}: {excerpt(repr(value), 50)} is not {type}, {why}"
+
+
 def with_bad_rows(
     batch: pa.RecordBatch, bad: Mapping[int, BadRow], misfits: Mapping[int, BadRow] | None = None
 ) -> pa.RecordBatch:
-    """`batch` with `bad` rows inserted, by their position in the result; `misfits` are rows of `batch` itself, by their
-    position in it, that are bad as well."""
+    """`batch` with `bad` rows inserted, by their position in the result; `misfits` are further bad rows, by their
+    position in `batch`."""
     misfits = misfits or {}
     if not bad and not misfits:
         return batch
@@ -69,7 +80,7 @@ def with_bad_rows(
 
 
 def split(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, BadRow]]:
-    """The batch without `COLUMN`, bad rows still in it, and these by position."""
+    """The batch without `COLUMN`, and its bad rows by position."""
     if COLUMN not in batch.schema.names:
         return batch, {}
     reasons = enumerate(batch.column(COLUMN).to_pylist())
@@ -90,7 +101,7 @@ def until_bad_row(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 class Leading:
-    """The bad rows before the first good one, which wait for it: it says the types of the columns.
+    """The bad rows before the first good one. They are held until it gives the types of the columns.
 
     Raises NoGoodRow if there are too many, or if no good row follows.
     """
@@ -104,7 +115,7 @@ class Leading:
             self.end()
 
     def before(self, bad: Mapping[int, BadRow]) -> dict[int, BadRow]:
-        """Those of the first batch with a good row, those that waited included."""
+        """The bad rows of the first batch with a good row, with those held before them."""
         waited, self._waiting = self._waiting, []
         return {**dict(enumerate(waited)), **{len(waited) + position: row for position, row in bad.items()}}
 

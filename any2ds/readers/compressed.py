@@ -1,4 +1,4 @@
-"""Compressed url lists: what can be decompressed is given out up to the very break."""
+"""Decompresses url lists; of a damaged file, everything before the damage."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pyarrow as pa
 
 _INPUT = 2**16  # bytes read at a time
 _OUTPUT = 2**18  # bytes decompressed at a time
-_CAREFUL = 2**12  # the same where a break loses what was decompressed in that step
+_CAREFUL = 2**12  # the same for codecs that lose the step in which damage is found
 
 Pieces = Callable[[BinaryIO], Iterator[bytes]]
 
 
 def decompressed(stream: BinaryIO, suffix: str, by_content: bool = False) -> BinaryIO:
-    """`stream` as it was before compression. Reading beyond a break raises EOFError or the codec's own exception.
+    """`stream`, decompressed. Reading past damage raises EOFError or the codec's own exception.
 
-    With `by_content` its first bytes say how it is compressed, if at all, where they can.
+    With `by_content`, the first bytes determine the codec if they are known, or that there is none; else `suffix`.
     """
     return cast(BinaryIO, _Pieces(_by_content(stream, suffix) if by_content else CODECS[suffix](stream)))
 
@@ -41,7 +41,7 @@ def _by_content(stream: BinaryIO, suffix: str) -> Iterator[bytes]:
 
 
 class _Prefixed(io.RawIOBase):
-    """A stream from which `head` was read already."""
+    """`stream` with `head` before it."""
 
     def __init__(self, head: bytes, stream: BinaryIO) -> None:
         self._head, self._stream = head, stream
@@ -58,7 +58,7 @@ class _Prefixed(io.RawIOBase):
 
 
 class _Pieces(io.RawIOBase):
-    """The pieces as a file, which gives less than was asked for only where they end."""
+    """The pieces as a file; a read is short only at their end."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -72,7 +72,7 @@ class _Pieces(io.RawIOBase):
         while self._failure is None and not 0 <= size <= len(self._rest):
             try:
                 piece = next(self._pieces, None)
-            except Exception as error:  # of any codec; first comes what was decompressed before
+            except Exception as error:  # of any codec; raised after what was decompressed before
                 self._failure = error
                 break
             if piece is None:
@@ -156,5 +156,5 @@ _MAGIC = {
     "zst": b"\x28\xb5\x2f\xfd",
     "lz4": b"\x04\x22\x4d\x18",
 }
-"""With what a compressed file begins; nothing tells Brotli."""
+"""The first bytes of compressed files; Brotli has none."""
 _LONGEST_MAGIC = max(map(len, _MAGIC.values()))

@@ -1,9 +1,8 @@
-"""Says which rows have the same URL, within a shard or within a run, and hands the result of one row to others.
+"""Finds rows with the same URL, within a shard or a run, and copies the result of one row to others.
 
-Two URLs are the same if the same characters remain without the blanks around them and without the fragment, which no
-server gets to see. Nothing else is put right for the comparison. Rows without a URL are never the same. Where the list
-expects hashes, rows with other ones are not the same either: what is right for one would be wrong for the other. So it
-is with columns that steps look at (boxes to blur, clips to cut): what they make of a file is that row's.
+URLs are compared without surrounding blanks and without the fragment, which is not sent to servers; nothing else is
+normalised. Rows without a URL are never duplicates. Rows are duplicates only if their expected hashes and the columns
+that transforms read (boxes to blur, clips to cut) are equal too.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Urls = Any  # an Arrow array of strings, in one piece or several
 
 
 def comparable(urls: Urls, expected: Urls | None = None, also: Urls | None = None) -> Urls:
-    """Strings that are equal where the URLs, the hashes that are `expected`, and what is `also` to be, are the same."""
+    """Strings that are equal where the URLs, the `expected` hashes and the texts in `also` are equal."""
     urls = pc.ascii_trim_whitespace(urls)
     if pc.any(pc.match_substring(urls, "#")).as_py():
         urls = pc.replace_substring_regex(urls, "(?s)#.*", "")
@@ -43,22 +42,22 @@ def comparable(urls: Urls, expected: Urls | None = None, also: Urls | None = Non
 
 
 def also_the_same(rows: pa.Table | pa.RecordBatch, media: MediaOptions) -> Urls | None:
-    """A text for each row that tells apart what steps may look at in it; None if they look at nothing but the file."""
+    """For each row a text of the columns that transforms read; None if they read no column."""
     own = {"url", EXPECTED_HASH.name, DUPLICATE_OF.name, BAD_ROWS}
     columns = [name for name in rows.schema.names if name not in own and media.looks_at(name)]
     if not columns:
         return None
-    told = zip(*(values(rows.column(name)) for name in columns), strict=True)
-    return pa.array([repr(row) for row in told], pa.string())
+    rows_of_values = zip(*(values(rows.column(name)) for name in columns), strict=True)
+    return pa.array([repr(row) for row in rows_of_values], pa.string())
 
 
 def expected_hashes(rows: pa.Table | pa.RecordBatch) -> Urls | None:
-    """The column of them, if there is one."""
+    """The column of expected hashes, or None."""
     return rows.column(EXPECTED_HASH.name) if EXPECTED_HASH.name in rows.schema.names else None
 
 
 def repeated(urls: Urls, expected: Urls | None = None, also: Urls | None = None) -> dict[int, int]:
-    """Position of each row whose URL stands further up -> position of the first row with it."""
+    """Maps the position of each duplicate to the position of the first row with its URL."""
     urls = comparable(urls, expected, also)
     if len(pc.unique(urls)) == len(urls):
         return {}
@@ -71,10 +70,10 @@ def repeated(urls: Urls, expected: Urls | None = None, also: Urls | None = None)
 
 
 class Copies:
-    """The rows of a shard that get the result of an earlier row. They are asked for in the order of the shard.
+    """The rows of a shard that get the result of an earlier row; they are taken in the order of the shard.
 
-    `first_of` is what `repeated` has found, `rows` are the rows at its positions, in order. A body is held, and
-    accounted for, once; whoever was given a sample releases its body.
+    `first_of` is the result of `repeated`; `rows` are the rows at its positions, in order. A body is held and counted
+    once; the receiver of a sample releases its body.
     """
 
     def __init__(self, first_of: dict[int, int], rows: Iterator[Row]) -> None:
@@ -84,11 +83,11 @@ class Copies:
         self._results: dict[int, Samples] = {}  # of first rows of which copies are still to be made
 
     def of(self, position: int) -> int:
-        """How many are still to be made of the row at `position`."""
+        """The number of copies still to be made of the row at `position`."""
         return self._wanted.get(position, 0)
 
     def keep(self, samples: Samples) -> bool:
-        """To be called with those of each row before they are written. Whether copies of them are to be made."""
+        """Keep the samples of a row, before they are written, if copies are to be made. Returns whether they are."""
         position = samples[0].row.position
         count = self._wanted.get(position)
         if count is None:
@@ -100,7 +99,7 @@ class Copies:
         return True
 
     def at(self, position: int) -> Samples | None:
-        """The copies that belong to `position`, if one does; the row that it copies was kept before."""
+        """The copies for the row at `position`, or None if it is no duplicate; call `keep` with the original first."""
         first = self._first_of.get(position)
         if first is None:
             return None
@@ -112,7 +111,7 @@ class Copies:
         return copies
 
     def discard(self) -> None:
-        """No more are made."""
+        """Release what is kept; no more copies are made."""
         for first, samples in self._results.items():
             for _ in range(self._wanted[first]):
                 release(samples)
@@ -122,12 +121,12 @@ class Copies:
 class SeenUrls:
     """The URLs of a run, with the number of the first row of each: 31 to 38 bytes for each URL, and 1.6 µs of CPU.
 
-    URLs are told apart by 128 bits of hash: among a billion of them the chance of one mistake is below 1 in 10^20. An
-    open hash table on arrays of the standard library, because numpy is not in the core install.
+    URLs are compared by 128 bits of hash: among a billion of them the chance of one mistake is below 1 in 10^20. This
+    is an open hash table on arrays of the standard library, because numpy is not in the core install.
     """
 
     def __init__(self) -> None:
-        self._count = 0  # rows looked at
+        self._count = 0  # rows added
         # Python's own hash is SipHash with a key that is random in each process.
         self._hashes = array("q")  # of each distinct URL, in order of appearance
         self._others = array("q")  # the other 64 bits
@@ -136,8 +135,8 @@ class SeenUrls:
         self._slots = _slots(self._bits)  # number of the distinct URL, from 1; 0 is free
 
     def look_up(self, urls: Urls, expected: Urls | None = None, also: Urls | None = None) -> dict[int, int]:
-        """Takes in the next rows. Position in `urls` -> number of the first row with the same URL, from 0, where that
-        is an earlier one."""
+        """Add the next rows. Maps the position of each duplicate in `urls` to the number, from 0, of the first row with
+        its URL."""
         urls = comparable(urls, expected, also)
         hashes = map(hash, urls.to_pylist())
         others = list(map(hash, pc.binary_join_element_wise(urls, "", "\n").to_pylist()))
@@ -167,7 +166,7 @@ class SeenUrls:
         return found
 
     def fill_up(self, rows: int) -> None:
-        """What is looked at next counts from the next multiple of `rows` on."""
+        """Continue counting at the next multiple of `rows`."""
         self._count += -self._count % rows
 
     def _grow(self) -> None:
@@ -194,8 +193,8 @@ def mark_duplicates(
     first_shard: int = 0,
     media: MediaOptions | None = None,
 ) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
-    """The rows of a list, from its first on, with the column `DUPLICATE_OF`; and their schema. Its shards are numbered
-    from `first_shard` on, and one ends where a batch without rows comes; `media` says what steps look at."""
+    """The rows of a list with the column `DUPLICATE_OF`, and their schema. Shards are numbered from `first_shard`; an
+    empty batch ends a shard. `media` determines which columns transforms read."""
     schema = schema.append(DUPLICATE_OF)
     return _marked(batches, layout, first_shard, media or MediaOptions()), schema
 

@@ -1,4 +1,4 @@
-"""Cuts the rows of a url list into shard jobs: which row is in which shard, and which shards are still to be made."""
+"""Cuts the rows of a url list into shard jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from any2ds.core.rows import ShardJob
 from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 
 State = Literal["missing", "short", "done"]
-"""Of a shard: it is to be made; it is finished, but has got further rows since; it is finished."""
+"""Of a shard: not written; written, but the list has further rows for it; written."""
 
 
 def nothing_yet(shard_id: int, rows: int) -> State:
@@ -37,7 +37,7 @@ class Cut:
         return [url for batch in self.batches for url in batch.column("url").to_pylist()]
 
     def fingerprint(self, rows: int | None = None) -> str:
-        """Of the URLs of its first `rows`, or of all, as they stand in the list."""
+        """A hash of the URLs of its first `rows`, or of all."""
         return urls_sha256((batch.column("url") for batch in self.batches), rows)
 
 
@@ -50,10 +50,10 @@ def plan(
     by_file: bool = False,
     check: Callable[[Cut], object] | None = None,
 ) -> Iterator[ShardJob]:
-    """Cut `batches` as `cuts` does; shards of which `state(shard_id, rows in it)` is done are passed over.
+    """The jobs of the shards that `cuts` returns, but for those whose `state(shard_id, rows)` is "done".
 
-    `check` is asked before, and may raise. If `batches` raises, the rows before still give their jobs, the last one
-    perhaps short, and then it is raised.
+    `check` is called with each cut first, and may raise. If `batches` raises, the jobs of the rows before come first;
+    the last one may be short.
     """
     for cut in cuts(batches, rows_per_shard, first_shard, by_file):
         if check is not None:
@@ -67,10 +67,10 @@ def plan(
 def cuts(
     batches: Iterable[pa.RecordBatch], rows_per_shard: int, first_shard: int = 0, by_file: bool = False
 ) -> Iterator[Cut]:
-    """Shard `first_shard` + i holds the rows from i * `rows_per_shard`; with `by_file`, where a batch without rows ends
-    each file, a shard ends there too.
+    """Shard `first_shard` + i holds the rows from i * `rows_per_shard`; with `by_file`, an empty batch, which ends each
+    file, ends a shard too.
 
-    If `batches` raises, the rows before are given first.
+    If `batches` raises, the rows before come first.
     """
     start, shard_id = 0, first_shard
     for parts in _cut(batches, rows_per_shard, by_file):

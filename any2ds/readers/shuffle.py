@@ -1,8 +1,8 @@
-"""Puts the rows of a url list into a random order, which the seed and the list alone determine.
+"""Shuffles the rows of a url list, in an order that depends on the seed and the list alone.
 
-Two means: row groups are read in a random order, several at a time (`interleaved`), and whatever comes is mixed within
-a window (`mixed`). How rows come in batches, timing, processes and versions of libraries have no influence: the random
-numbers are those of SHAKE128 (FIPS 202). Datasets are completed in the same order later, so it must never change.
+Row groups are read in a random order, several at a time (`interleaved`); all rows are mixed within a window (`mixed`).
+Batch sizes, timing, processes and library versions have no influence: the random numbers come from SHAKE128 (FIPS 202).
+Resumed runs rely on the order, so it must never change.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from any2ds.core.errors import ReadError
 WINDOW = 100_000  # rows that are mixed with each other
 _AT_ONCE = 32  # row groups; each takes a page or two of memory for each column
 _BATCH_ROWS = 65536
-# A list with row groups that is no larger than both is one window.
+# A list with row groups within both limits is one window.
 _SMALL_ROWS = 1_000_000
 _SMALL_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Part of a file of a list that can be read by itself."""
+    """A part of a file that can be read by itself."""
 
     file: int  # number of the file in the list
     number: int  # in the file
@@ -47,8 +47,8 @@ def order(seed: int, purpose: str, count: int) -> pa.UInt64Array:
 def mixed(batches: Iterable[pa.RecordBatch], seed: int, window: int = WINDOW) -> Iterator[pa.RecordBatch]:
     """The rows of `batches`, of each `window` rows in a random order.
 
-    A batch without rows ends a window. If `batches` raises, the rows of an unfinished window are not given: so those
-    that are given are the first ones of the unbroken list, too.
+    An empty batch ends a window. If `batches` raises, the rows of an unfinished window are dropped, so that the rows
+    yielded are the first ones of the complete list too.
     """
     pool: list[pa.RecordBatch] = []
     rows = number = 0
@@ -78,7 +78,7 @@ def _in_random_order(batches: Sequence[pa.RecordBatch], seed: int, number: int) 
 
 
 def shuffled(groups: Sequence[RowGroup], read: Callable[[RowGroup], Batches], seed: int) -> Batches:
-    """The rows of all `groups`, which `read` gives in batches, in a random order."""
+    """The rows of all `groups` in a random order; `read` yields the batches of one."""
     rows = sum(group.rows for group in groups)
     is_small = rows <= _SMALL_ROWS and sum(group.size for group in groups) <= _SMALL_BYTES
     with closing(interleaved(groups, read, seed)) as batches:
@@ -86,7 +86,7 @@ def shuffled(groups: Sequence[RowGroup], read: Callable[[RowGroup], Batches], se
 
 
 def interleaved(groups: Sequence[RowGroup], read: Callable[[RowGroup], Batches], seed: int) -> Batches:
-    """The rows of row groups in a random order, of several in turns, of each as many as are left of it."""
+    """The rows of row groups in a random order, several in turns, in proportion to the rows left in each."""
     waiting = [groups[number] for number in order(seed, "row groups", len(groups)).to_pylist()]
     reading: list[_Reading] = []
     try:
@@ -106,7 +106,7 @@ def interleaved(groups: Sequence[RowGroup], read: Callable[[RowGroup], Batches],
 
 
 class _Reading:
-    """A row group of which rows are left."""
+    """A row group that is being read."""
 
     def __init__(self, group: RowGroup, read: Callable[[RowGroup], Batches]) -> None:
         self.left, self._number = group.rows, group.number

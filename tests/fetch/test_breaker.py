@@ -6,8 +6,7 @@ from any2ds.core.errors import NetworkDown
 from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.fetch.policy.breaker import MAX_EXCUSES, Breaker
-from any2ds.fetch.policy.hosts import Host, Manners
-from any2ds.fetch.policy.schedule import Attempt
+from any2ds.fetch.policy.hosts import Attempt, Host, Manners
 
 RESET, TIMEOUT = Failure("fetch", "reset"), Failure("fetch", "timeout_total")
 UNREACHABLE = Failure("fetch", "connect", "Network is unreachable", blame="us")

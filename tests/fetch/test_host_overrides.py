@@ -171,8 +171,7 @@ def test_many_profiles_keep_few_handles(fetch: Any, folder: Path) -> None:
     from any2ds.core.bodies.buffer import Buffer
     from any2ds.core.rows import Row
     from any2ds.fetch.engines.curl import CurlTransport
-    from any2ds.fetch.policy.hosts import Host
-    from any2ds.fetch.policy.schedule import Attempt
+    from any2ds.fetch.policy.hosts import Attempt, Host
     from any2ds.fetch.profiles import Profiles
 
     with ExitStack() as stack:

@@ -7,7 +7,8 @@ import pytest
 from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched
-from any2ds.fetch.policy.schedule import MAX_BACKOFF, Attempt, Schedule
+from any2ds.fetch.policy.hosts import Attempt
+from any2ds.fetch.policy.schedule import MAX_BACKOFF, Schedule
 
 TIMEOUT = Failure("fetch", "timeout_total")
 GONE = Failure("fetch", "http_404")

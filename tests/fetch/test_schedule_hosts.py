@@ -11,8 +11,8 @@ import pytest
 from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
-from any2ds.fetch.policy.hosts import Manners
-from any2ds.fetch.policy.schedule import Attempt, Schedule, host_name
+from any2ds.fetch.policy.hosts import Attempt, Manners
+from any2ds.fetch.policy.schedule import Schedule, host_name
 
 TIMEOUT = Failure("fetch", "timeout_total")
 OK: Payload = Payload(body=None, media_type=None, http_status=200, final_url=None, seconds=0.1)  # type: ignore[arg-type]

@@ -11,9 +11,9 @@ import pytest
 from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
-from any2ds.fetch.policy.hosts import Manners
+from any2ds.fetch.policy.hosts import Attempt, Manners
 from any2ds.fetch.policy.robots import Robots
-from any2ds.fetch.policy.schedule import Attempt, Schedule, host_name
+from any2ds.fetch.policy.schedule import Schedule, host_name
 
 
 class Bytes:

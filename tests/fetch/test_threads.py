@@ -14,8 +14,7 @@ from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
 from any2ds.fetch.engines.threads import Answer, Flight, Refused, ThreadTransport
-from any2ds.fetch.policy.hosts import Host, Manners
-from any2ds.fetch.policy.schedule import Attempt
+from any2ds.fetch.policy.hosts import Attempt, Host, Manners
 
 Act = Callable[[str, Flight], Answer | Failure]
 SOON = 100.0

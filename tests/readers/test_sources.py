@@ -36,7 +36,8 @@ from any2ds.core.errors import InputError, MissingColumns, MissingExtra, OptionE
 from any2ds.core.manifest import ListFile
 from any2ds.readers.bad_rows import split
 from any2ds.readers.compressed import CODECS
-from any2ds.readers.sources import Source, list_format
+from any2ds.readers.inputs import list_format
+from any2ds.readers.sources import Source
 
 FORMATS = ("txt", "csv", "tsv", "json", "jsonl", "parquet")
 URLS = [f"http://a/{i}.jpg" for i in range(5)]

@@ -32,9 +32,10 @@ from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.dns import Addresses, Resolver, asks_dns
 from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable
 from any2ds.fetch.engines.transport import Phases
+from any2ds.fetch.policy.hosts import Attempt
 from any2ds.fetch.policy.robots import LONGEST, REDIRECTS, Robots
 from any2ds.fetch.policy.rules import PROXIED, address_of, opted_out, product_of, refuses
-from any2ds.fetch.policy.schedule import Attempt, spare_places
+from any2ds.fetch.policy.schedule import spare_places
 from any2ds.fetch.policy.stall import Flow, StallRule
 from any2ds.fetch.profiles import Profile, Profiles
 from any2ds.fetch.urls import normalize, parts

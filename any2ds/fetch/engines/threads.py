@@ -18,8 +18,8 @@ from any2ds.core.failures import Failure
 from any2ds.core.samples import Payload
 from any2ds.fetch.engines.encodings import Decoder, Undecodable
 from any2ds.fetch.engines.transport import Phases
+from any2ds.fetch.policy.hosts import Attempt
 from any2ds.fetch.policy.robots import LONGEST
-from any2ds.fetch.policy.schedule import Attempt
 from any2ds.fetch.policy.stall import Flow, StallRule
 
 _FOR_PROBES = 4  # threads

@@ -19,7 +19,7 @@ from any2ds.core.metrics import HostLoad
 from any2ds.core.samples import Payload
 
 if TYPE_CHECKING:
-    from any2ds.fetch.policy.schedule import Attempt
+    from any2ds.fetch.policy.hosts import Attempt
 
 FIRST_AT_ONCE = 16.0  # transfers at once to a host that nothing is known of
 _FIRST_DELAY = 0.25  # seconds between starts, when one at a time was still too much

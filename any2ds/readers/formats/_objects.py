@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import ReadError
-from any2ds.readers.bad_rows import MOST_LEADING, BadRow, Leading, excerpt, with_bad_rows
+from any2ds.readers.bad_rows import MOST_LEADING, BadRow, Leading, excerpt, misfit, with_bad_rows
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._text import misfit, one_line, require, whole_lines
+from any2ds.readers.formats._text import one_line, require, whole_lines
 
 LONGEST_LINE = 2**26  # bytes
 _ENOUGH = 100  # objects; a key that none of them has is missing

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from any2ds.core.errors import MissingColumns, ReadError, WrongFormat
-from any2ds.readers.bad_rows import BadRow, Leading, excerpt, with_bad_rows
+from any2ds.readers.bad_rows import BadRow, Leading, excerpt, misfit, with_bad_rows
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._text import NO_UTF8_IN_URL, blocks, misfit, one_line, require, sliced, to_text, whole_lines
+from any2ds.readers.formats._text import NO_UTF8_IN_URL, blocks, one_line, require, sliced, to_text, whole_lines
 
 LONGEST_ROW = 2**21  # bytes
 _END = "any2ds: the end of the piece"

@@ -1,4 +1,4 @@
-"""What the readers of text share: blocks, lines, and bytes that become text."""
+"""Shared by the readers of text: blocks, lines, decoding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import filetype
 import pyarrow as pa
 
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, printable
-from any2ds.readers.bad_rows import excerpt
 
 BATCH_ROWS = 65536
 BLOCK = 2**20  # bytes; small enough to be there at once, large enough for vectorised work
@@ -26,8 +25,8 @@ def _percent(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(NO_UTF8_IN_URL, _percent)
 
 
-_HEAD = 4096  # bytes that show whether a list is text
-_FEW = 4  # bytes that are waited for: those of the longest byte order mark
+_HEAD = 4096  # bytes that are checked for binary data
+_FEW = 4  # bytes of the longest byte order mark
 # The longer ones first: that of UTF-16 begins that of UTF-32.
 _MARKS = ((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"),
           (codecs.BOM_UTF16_BE, "utf-16"))  # fmt: skip
@@ -67,7 +66,7 @@ class _Utf8:
         try:
             while len(head) < _FEW and (piece := self._stream.read(size)):
                 head += piece
-        except ReadError as error:  # what was read before it comes first
+        except ReadError as error:  # raised after what was read before it
             self._failure = error
         encoding = next((encoding for mark, encoding in _MARKS if head.startswith(mark)), None)
         if encoding is not None:
@@ -106,10 +105,9 @@ def _count(data: bytes, among: bytes) -> int:
 def blocks(stream: BinaryIO, size: int = BLOCK, held: int | None = None) -> Iterator[bytes]:
     """`stream` in blocks of `size` bytes, the last one shorter, as UTF-8 without a byte order mark.
 
-    With `held`, nothing is waited for after so many bytes: a block is then what one `read` gives, which is less than
-    was asked for where more has not arrived yet.
+    With `held`, after so many bytes a block is what one `read` returns, so that rows of a pipe are not waited for.
 
-    A last line without newline is given one, unless a ReadError cuts it off; what was read before that comes first.
+    A last line without newline gets one, unless a ReadError cuts it off; what was read before the error comes first.
     Raises WrongFormat if this is not text.
     """
     text, block, given, last = _Utf8(stream), bytearray(), 0, b"\n"
@@ -137,8 +135,8 @@ def blocks(stream: BinaryIO, size: int = BLOCK, held: int | None = None) -> Iter
 def whole_lines(pieces: Iterator[bytes], longest: int) -> Iterator[bytes]:
     """The same bytes, cut only after newlines.
 
-    Of a line of more than `longest` bytes only the first `longest` + 1 are surely there. A last line without newline
-    is whole, unless `pieces` ends with a ReadError: then it is left out.
+    A line of more than `longest` bytes may be cut to `longest` + 1. A last line without newline is kept, unless
+    `pieces` ends with a ReadError.
     """
     rest, skipping = b"", False
     for piece in pieces:
@@ -161,8 +159,8 @@ def whole_lines(pieces: Iterator[bytes], longest: int) -> Iterator[bytes]:
 def to_text(
     array: pa.Array, errors: str = "replace", on_invalid: Callable[[int], object] = lambda row: None
 ) -> pa.Array:
-    """A binary or string array as valid strings. `errors` says, as for `bytes.decode`, what other bytes become;
-    `on_invalid` is called with the first row that has such bytes."""
+    """A binary or string array as valid strings. `errors` is that of `bytes.decode`; `on_invalid` is called with the
+    first row that is not UTF-8."""
     binary = array.cast(pa.binary())
     try:
         return binary.cast(pa.string())
@@ -194,13 +192,3 @@ def one_line(text: Any, at_most: int = 200) -> str:
     """`text` for an error message."""
     words = printable(" ".join(str(text).split()))
     return words if len(words) <= at_most else f"{words[:at_most]}…"
-
-
-def misfit(column: str, type: pa.DataType, value: Any, is_declared: bool = False) -> str:
-    """Why a value of a list does not have the type of its column, and what helps."""
-    why = (
-        "the type that --column_types declares"
-        if is_declared
-        else f"the type of the first rows; --column_types={column}:string declares another"
-    )
-    return f"column {column!r}: {excerpt(repr(value), 50)} is not {type}, {why}"

@@ -1,0 +1,142 @@
+"""The columns of a dataset and those of its list: which are wanted, their types, and the cast of rows to these."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from any2ds.config.options import InputOptions
+from any2ds.core.digests import as_text
+from any2ds.core.errors import InputError, OptionError
+from any2ds.core.metadata import EXPECTED_HASH, reserved_columns
+from any2ds.readers.bad_rows import excerpt
+from any2ds.readers.contract import Columns
+from any2ds.readers.formats._text import NO_UTF8_IN_URL, one_line, to_text
+
+
+class Misfit(Exception):
+    """A column that cannot be cast without loss."""
+
+    def __init__(self, text: str, is_of_type: bool) -> None:
+        super().__init__(text)
+        self.is_of_type = is_of_type  # no value of the column can be cast
+
+
+def wanted_columns(options: InputOptions, hash_col: str | None, hashes: Collection[str]) -> dict[str, str]:
+    """Column of the dataset -> its name in the list. Raises OptionError for a name that is taken."""
+    reserved = reserved_columns(hashes)
+    wanted = {"url": options.url_col}
+    if options.caption_col is not None:
+        wanted["caption"] = options.caption_col
+    elif "caption" in (options.save_additional_columns or ()):
+        raise OptionError(
+            "a column 'caption' is what caption_col is for: caption_col=caption, or rename it in the list"
+        )
+    if hash_col is not None:
+        wanted[EXPECTED_HASH.name] = hash_col
+    for name in options.save_additional_columns or ():
+        if name == hash_col and name in reserved:
+            raise OptionError(
+                f"save_additional_columns: any2ds writes a column {name!r} itself; leave it out, what is in the list is"
+                f" carried as {EXPECTED_HASH.name!r}"
+            )
+        source = wanted.setdefault(name, name)
+        if source != name:
+            raise OptionError(f"save_additional_columns: {name!r} is what {source!r} becomes in the dataset")
+        if name in reserved:
+            raise OptionError(f"save_additional_columns: any2ds writes a column {name!r} itself; rename it in the list")
+    return wanted
+
+
+def check_types(columns: Columns) -> None:
+    """Raises OptionError if a type is declared for a column that is not wanted, or is text."""
+    for name, type in columns.types.items():
+        if name in columns.texts and not pa.types.is_string(type):
+            raise OptionError(f"column_types: the column {name!r} is text, not {type}")
+        if name not in columns.names:
+            raise OptionError(f"column_types: {name!r} is not a column of save_additional_columns")
+
+
+def schema_of(batch: pa.RecordBatch, sources: Mapping[str, str], columns: Columns) -> pa.Schema:
+    fields = []
+    for name, source in sources.items():
+        type = columns.types.get(source, batch.schema.field(source).type)
+        if pa.types.is_run_end_encoded(type) or (pa.types.is_dictionary(type) and _is_view(type.value_type)):
+            type = type.value_type
+        is_text = name == EXPECTED_HASH.name or source in (columns.url, columns.caption)
+        if is_text and pa.types.is_nested(type):
+            raise InputError(f"the column {source!r} holds {type}, not text")
+        field = pa.field(name, pa.string() if is_text or pa.types.is_null(type) else _storable(type))
+        try:
+            _store_nothing(pa.schema([field]))
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(
+                f"the column {source!r} holds {type}, which cannot be written to Parquet: give it another type, or "
+                f"leave it out of save_additional_columns ({one_line(error, 100)})"
+            ) from error
+        fields.append(field)
+    return pa.schema(fields)
+
+
+def _storable(type: pa.DataType) -> pa.DataType:
+    """The type of the same values without views, which Arrow itself cannot pick rows from."""
+    if pa.types.is_string_view(type):
+        return pa.string()
+    if pa.types.is_binary_view(type):
+        return pa.binary()
+    if pa.types.is_struct(type):
+        return pa.struct([field.with_type(_storable(field.type)) for field in type])
+    if pa.types.is_map(type):
+        return pa.map_(_storable(type.key_type), _storable(type.item_type))
+    if pa.types.is_list(type):
+        return pa.list_(type.value_field.with_type(_storable(type.value_type)))
+    if pa.types.is_large_list(type):
+        return pa.large_list(type.value_field.with_type(_storable(type.value_type)))
+    return type
+
+
+def _is_view(type: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(type) or pa.types.is_binary_view(type))
+
+
+def _store_nothing(schema: pa.Schema) -> None:
+    """Raises whatever would be raised when a shard with these columns is written."""
+    rows = schema.empty_table()
+    pq.write_table(rows.take(pa.array([], pa.int64())), pa.BufferOutputStream())
+
+
+def cast_rows(batch: pa.RecordBatch, sources: Mapping[str, str], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = []
+    for field in schema:
+        array = batch[sources[field.name]]
+        try:
+            if pa.types.is_run_end_encoded(array.type):
+                array = pc.run_end_decode(array)
+            if pa.types.is_dictionary(array.type) and _is_view(array.type.value_type):
+                array = pa.DictionaryArray.from_arrays(
+                    array.indices, array.dictionary.cast(_storable(array.type.value_type))
+                )
+            if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(field.type):
+                array = array.dictionary_decode()
+            if field.name == EXPECTED_HASH.name and _is_binary(array.type):
+                array = as_text(array)
+            if pa.types.is_string(field.type) and is_text_or_binary(array.type):
+                array = to_text(array, NO_UTF8_IN_URL if field.name == "url" else "replace")
+            arrays.append(array.cast(field.type))
+        except pa.ArrowException as error:
+            name = sources[field.name]
+            text = f"column {name!r}: {array.type} does not fit {field.type}: {excerpt(one_line(error))}"
+            raise Misfit(text, isinstance(error, (pa.ArrowNotImplementedError, pa.ArrowTypeError))) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def is_text_or_binary(type: pa.DataType) -> bool:
+    kinds = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary(), pa.string_view(), pa.binary_view())
+    return type in kinds
+
+
+def _is_binary(type: pa.DataType) -> bool:
+    return pa.types.is_fixed_size_binary(type) or type in (pa.binary(), pa.large_binary(), pa.binary_view())

@@ -1,0 +1,507 @@
+"""What a url list can be: files, folders, globs, standard input, pipes, Python lists and Arrow data."""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, cast
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from any2ds.config.options import InputOptions
+from any2ds.config.parsers import split_format
+from any2ds.core import layout, plugins
+from any2ds.core.errors import Any2dsError, InputError, MissingColumns, OptionError, ReadError, WrongFormat
+from any2ds.readers.columns import is_text_or_binary
+from any2ds.readers.compressed import CODECS, decompressed
+from any2ds.readers.contract import Columns
+from any2ds.readers.formats._objects import to_batches
+from any2ds.readers.formats._text import BATCH_ROWS, one_line, require, sliced
+from any2ds.readers.shuffle import RowGroup
+from any2ds.storage import folders
+from any2ds.storage.folders import InputFile
+from any2ds.storage.stores import Stores
+
+STDIN = "-"
+_OPENED_AT_ONCE = 8  # files whose row groups are looked up
+_ALIASES = {"ndjson": "jsonl", "pq": "parquet"}
+
+Batches = Generator[pa.RecordBatch, None, None]
+
+
+class Extent:
+    """How much there is in a part of a list, and how much of it was read; asked for in other threads."""
+
+    def __init__(self, rows: int | None = None) -> None:
+        self.rows = rows  # if that is known
+        self.given = 0  # of these
+        self.bytes = 0  # read, as they lie in the file
+        self.replaced: str | None = None  # the first row with bytes that are not UTF-8
+
+    def share(self, size: int) -> float:
+        """0 to 1 of it that was read, where the file has `size` bytes."""
+        return min(1.0, self.given / self.rows if self.rows else self.bytes / size)
+
+
+class Input(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def extent(self) -> Extent: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether it is gone once it was read."""
+
+    @property
+    def has_only_urls(self) -> bool:
+        """Whether there are no columns beside that of the URLs."""
+
+    def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches: ...
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file; or, if `file` is None, what is read once as it arrives: standard input, or the pipe at `stream`."""
+
+    file: InputFile | None
+    format: str
+    compression: str | None = None
+    is_compression_given: bool = False  # by input_format: then its content says whether it is compressed
+    stream: str = STDIN
+    extent: Extent = field(default_factory=Extent, compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.stream if self.file is None else self.file.name
+
+    @property
+    def is_used_up(self) -> bool:
+        return self.file is None
+
+    @property
+    def has_only_urls(self) -> bool:
+        return self.format == "txt"
+
+    @property
+    def description(self) -> str:
+        return f"{'standard input' if self.name == STDIN else self.name} (read as {self.format})"
+
+    def format_of(self, error: WrongFormat) -> str | None:
+        """The value of `input_format` for what it holds."""
+        if error.format is None or not error.format.startswith("."):
+            return error.format and ".".join(filter(None, (error.format, self.compression)))
+        return None if self.compression else f"{self.format}{error.format}"  # it is compressed twice
+
+    def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
+        reader = self._reader()
+        with ExitStack() as opened:
+            stream = opened.enter_context(self._stream(reader.seekable))
+            for batch in reader.batches(stream, columns, schema):
+                self.extent.rows = getattr(reader, "rows", None)
+                self.extent.replaced = getattr(reader, "replaced", None)
+                self.extent.given += batch.num_rows
+                yield batch
+
+    @property
+    def has_row_groups(self) -> bool:
+        """Whether they can be read in any order."""
+        return self.file is not None and self.compression is None and hasattr(self._reader(), "row_groups")
+
+    def row_groups(self, opened: ExitStack, columns: Columns) -> Any:
+        """What the reader gives for them, with what is open for it."""
+        return self._reader().row_groups(opened.enter_context(self._stream(seekable=True)), columns)
+
+    def _reader(self) -> Any:
+        return plugins.load("readers", self.format)()
+
+    @contextmanager
+    def _stream(self, seekable: bool) -> Iterator[BinaryIO]:
+        with ExitStack() as opened:
+            stream = cast(BinaryIO, _Counted(self._open(opened, seekable and self.compression is None), self.extent))
+            if self.compression is not None:
+                stream = decompressed(stream, self.compression, by_content=self.is_compression_given)
+            stream = cast(BinaryIO, _Guarded(stream, patient=seekable))
+            if seekable and not stream.seekable():
+                spool = opened.enter_context(tempfile.TemporaryFile(prefix="any2ds-"))
+                shutil.copyfileobj(stream, spool, 2**20)
+                spool.seek(0)
+                stream = cast(BinaryIO, spool)
+            yield stream
+
+    def _open(self, opened: ExitStack, random_access: bool) -> BinaryIO:
+        if self.name == STDIN:
+            if sys.stdin is None:
+                raise InputError("there is no standard input")
+            return sys.stdin.buffer
+        try:
+            if self.file is None:
+                return opened.enter_context(open(self.stream, "rb"))
+            return opened.enter_context(self.file.open(random_access))
+        except Any2dsError:
+            raise
+        except FileNotFoundError as error:
+            cause = error.__cause__  # fsspec says so of whatever a web server answers, and of one that is not there
+            if cause is None or isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) == 404:
+                raise InputError(f"{self.name}: no such file") from error
+            raise InputError(f"{self.name}: cannot be opened: {one_line(cause) or type(cause).__name__}") from error
+        except Exception as error:  # every file system has exceptions of its own
+            raise InputError(f"{self.name}: cannot be opened: {one_line(error) or type(error).__name__}") from error
+
+
+class OpenRowGroups:
+    """The row groups of several files; each file is open for as long as one of its row groups is read."""
+
+    def __init__(self, files: Sequence[File], columns: Columns) -> None:
+        self._files, self._columns = files, columns
+        self._open: dict[int, tuple[ExitStack, Any]] = {}
+        self._readers: Counter[int] = Counter()  # of each open file
+
+    def groups(self) -> list[list[RowGroup]]:
+        """Those of each file that have rows. Raises ReadError for what is wrong with a file."""
+        with ThreadPoolExecutor(_OPENED_AT_ONCE, thread_name_prefix="any2ds-lists") as pool:
+            sizes = list(pool.map(self._sizes, range(len(self._files))))
+        return [
+            [RowGroup(file, number, rows, size) for number, (rows, size) in enumerate(found) if rows]
+            for file, found in enumerate(sizes)
+        ]
+
+    def _sizes(self, file: int) -> list[tuple[int, int]]:
+        with ExitStack() as opened:
+            sizes: list[tuple[int, int]] = self._groups_of(file, opened).sizes
+        extent = self._files[file].extent
+        extent.rows, extent.given = sum(rows for rows, _ in sizes), 0
+        return sizes
+
+    def _groups_of(self, file: int, opened: ExitStack) -> Any:
+        part = self._files[file]
+        try:
+            return part.row_groups(opened, self._columns)
+        except InputError as error:
+            if isinstance(error, MissingColumns):
+                error = MissingColumns(error.missing, error.existing, part.description)
+            raise ReadError("row 0", str(error).removeprefix(f"{part.description}: "), part.name) from error
+        except ReadError as error:
+            raise error.in_file(part.name) from error.__cause__
+
+    @contextmanager
+    def reading(self, group: RowGroup) -> Iterator[Iterator[pa.RecordBatch]]:
+        """Its rows. Raises ReadError, which names the file only if it cannot be opened."""
+        if group.file not in self._open:
+            opened = ExitStack()
+            self._open[group.file] = opened, None
+            self._open[group.file] = opened, self._groups_of(group.file, opened)
+        self._readers[group.file] += 1
+        try:
+            with closing(self._batches(group)) as batches:
+                yield batches
+        finally:
+            self._readers[group.file] -= 1
+            if not self._readers[group.file]:
+                self._open.pop(group.file)[0].close()
+
+    def _batches(self, group: RowGroup) -> Batches:
+        for batch in self._open[group.file][1].batches(group.number):
+            self._files[group.file].extent.given += batch.num_rows
+            yield batch
+
+    def close(self) -> None:
+        for opened, _ in self._open.values():
+            opened.close()
+        self._open.clear()
+
+
+class _Counted:
+    """A stream that notes how many bytes were read of it."""
+
+    def __init__(self, stream: BinaryIO, extent: Extent) -> None:
+        self._stream, self._extent = stream, extent
+        if hasattr(stream, "read1"):
+            self.read1 = self._read1
+
+    def read(self, size: int = -1) -> bytes:
+        return self._noted(self._stream.read(size))
+
+    def _read1(self, size: int = -1) -> bytes:
+        return self._noted(self._stream.read1(size))  # type: ignore[attr-defined]  # there are streams without it
+
+    def _noted(self, data: bytes) -> bytes:
+        self._extent.bytes += len(data)
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Guarded(io.RawIOBase):
+    """A stream whose every failure is a ReadError; the place is left to those who count rows.
+
+    Unless it is `patient`, it gives what has arrived, where the stream can, instead of waiting for more.
+    """
+
+    def __init__(self, stream: BinaryIO, patient: bool) -> None:
+        self._stream = stream
+        self._read = stream.read if patient else getattr(stream, "read1", stream.read)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._stream.seekable()
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._stream.seek(offset, whence)
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self._read(size)
+        except Exception as error:  # of any file system or codec
+            raise ReadError("", one_line(error) or type(error).__name__) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Urls:
+    """A Python list of URLs; whatever is no string is a row without one."""
+
+    urls: Sequence[Any]
+    name = ""
+    description = "a list of URLs"
+    is_used_up = False
+    has_only_urls = True
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(len(self.urls))
+
+    @property
+    def hint(self) -> str:
+        """What may be wrong, if it looks like a list of files; else empty."""
+        urls = [url for url in self.urls if isinstance(url, str) and url]
+        if urls and not any("://" in url for url in urls):
+            return (
+                f"url_list: none of the {len(self.urls):,} texts has a scheme such as https://, so each row fails;"
+                " if they are names of files, give them as Path"
+            )
+        if urls and all(list_format(url)[0] for url in urls):
+            return (
+                f"url_list: each URL ends in the extension of a list ({one_line(urls[0])}), and is fetched as any other"
+                " file; input_format=… reads them as lists"
+            )
+        return ""
+
+    def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
+        require(columns.names, [columns.url])
+        for start in range(0, len(self.urls), BATCH_ROWS):
+            part = self.urls[start : start + BATCH_ROWS]
+            encoded = [url.encode("utf-8", "replace") if isinstance(url, str) else None for url in part]
+            yield pa.record_batch([pa.array(encoded, pa.binary())], names=[columns.url])
+
+
+@dataclass(frozen=True, slots=True)
+class _Objects:
+    """A Python list of dicts."""
+
+    objects: Sequence[Mapping[str, Any]]
+    name = ""
+    description = "a list of dicts"
+    is_used_up = False
+    has_only_urls = False
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(len(self.objects))
+
+    def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
+        starts = range(0, len(self.objects), BATCH_ROWS)
+        groups = ((part := self.objects[at : at + BATCH_ROWS], range(at + 1, at + 1 + len(part))) for at in starts)
+        yield from to_batches(groups, columns, schema, "row")
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrow:
+    """An Arrow table or stream."""
+
+    stream: Any
+    is_used_up: bool
+    rows: int | None
+    name = ""
+    description = "an Arrow table"
+    has_only_urls = False
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(self.rows)
+
+    def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
+        try:
+            with pa.RecordBatchReader.from_stream(self.stream) as reader:
+                require(columns.names, reader.schema.names)
+                for batch in reader:
+                    yield from sliced(batch.select(list(columns.names)))
+        except (pa.ArrowException, OSError) as error:
+            raise ReadError("", one_line(error)) from error
+
+
+def inputs_of(options: InputOptions, stores: Stores) -> list[Input]:
+    given, format = options.url_list, options.input_format
+    if any(hasattr(given, method) for method in ("__arrow_c_stream__", "__arrow_c_array__", "to_frame")):
+        rows = len(given) if hasattr(given, "__len__") else None
+        return [_Arrow(_stream(given, options.url_col), rows is None, rows)]
+    if isinstance(given, (str, Path)):
+        return [file for part in _split(str(given)) for file in _files(part, format, stores)]
+    if getattr(given, "ndim", None) == 1 and hasattr(given, "tolist"):  # a NumPy array
+        return [_urls(given.tolist(), f"a {type(given).__name__} of this: it holds URLs, one text each")]
+    if not isinstance(given, Sequence):
+        raise OptionError(f"url_list cannot be a {type(given).__name__}: it takes a path, a list or an Arrow table")
+    if not given:
+        raise InputError("the url list is empty")
+    if all(isinstance(part, Mapping) for part in given):
+        return [_Objects(given)]
+    if _are_files(given, format):
+        return [file for part in given for file in _files(str(part), format, stores)]
+    return [_urls(given, "a list of this: it takes paths, URLs or dicts, not a mixture")]
+
+
+def _urls(parts: Sequence[Any], what: str) -> Urls:
+    """Raises OptionError that url_list cannot be `what` if there is something else than strings and missing values."""
+    if not parts:
+        raise InputError("the url list is empty")
+    others = [part for part in parts if not isinstance(part, str)]
+    try:
+        has_urls = pa.array(others, from_pandas=True).null_count == len(others)  # None, NaN, pandas' NA
+    except pa.ArrowException:
+        has_urls = False
+    if not has_urls:
+        raise OptionError(f"url_list cannot be {what}")
+    return Urls(parts)
+
+
+def _are_files(parts: Sequence[Any], format: str | None) -> bool:
+    """Whether a list holds files and not URLs, by the rule that `Source` states. Raises OptionError for a mixture."""
+    if format is None and not any(isinstance(part, Path) for part in parts):
+        return all(isinstance(part, str) and not _is_web(part) and _is_list_name(part) for part in parts)
+    for part in parts:
+        if not isinstance(part, Path) and not (isinstance(part, str) and part):
+            raise OptionError(f"url_list cannot be a list of this: it holds files, and {part!r} is none")
+        if _is_web(str(part)) and not _is_list_name(str(part)):
+            raise OptionError(
+                f"url_list: {one_line(part)} does not end in the extension of a list: a list of URLs to fetch takes no"
+                " input_format and no Path"
+            )
+    return True
+
+
+def _is_web(text: str) -> bool:
+    return text.lstrip()[:8].lower().startswith(("http://", "https://"))
+
+
+def _is_list_name(text: str) -> bool:
+    """Whether it is a path that exists on this machine, or ends in an extension of a list."""
+    if text == STDIN or list_format(text)[0] is not None:
+        return True
+    path = os.path.expanduser(text)
+    if not path or "://" in path:
+        return False
+    return os.path.exists(path) or (glob.has_magic(path) and path.isprintable() and bool(glob.glob(path)))
+
+
+def _split(text: str) -> list[str]:
+    """`a.txt,b.txt` is two files, unless there is one of that name."""
+    parts = [part.strip() for part in text.split(",")]
+    return parts if not os.path.exists(text) and all(map(_is_list_name, parts)) else [text]
+
+
+def _stream(given: Any, url_col: str) -> Any:
+    """The Arrow stream of a table, or of an array or series of URLs."""
+    is_stream = hasattr(given, "__arrow_c_stream__")
+    try:
+        try:
+            if is_stream:
+                return pa.RecordBatchReader.from_stream(given)
+            if not hasattr(given, "to_frame"):  # a Series of pandas 2, which does not speak Arrow itself
+                return pa.table(pa.record_batch(given))
+        except pa.ArrowInvalid as error:
+            if "non-struct type" not in str(error):
+                raise
+        values = pa.chunked_array(given if is_stream else [pa.array(given)])
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise InputError(f"url_list: this {type(given).__name__} is no table that Arrow can take: {error}") from error
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if not is_text_or_binary(kind) and values.null_count < len(values):
+        raise OptionError(f"url_list cannot be a {type(given).__name__} of {kind}: only of strings, which are URLs")
+    return pa.table({url_col: values})
+
+
+def _files(url: str, given: str | None, stores: Stores) -> Iterator[File]:
+    format, compression = split_format(given)
+    if url in (STDIN, "/dev/stdin"):
+        yield File(None, format or "txt", compression, compression is not None)
+        return
+    if _is_pipe(url):
+        found, suffix = list_format(url)
+        yield File(None, format or found or "txt", compression or suffix, compression is not None, url)
+        return
+    files, is_folder = folders.input_files(url, stores)
+    if is_folder:
+        files = _outside_datasets(url, files, stores)
+        kinds = [(file, *list_format(file.name)) for file in files]
+        matching = [(file, suffix) for file, kind, suffix in kinds if kind is not None and format in (None, kind)]
+        compressed_so = [file for file, suffix in matching if compression in (None, suffix)]
+        files = compressed_so or [file for file, _ in matching] or files
+    for file in files:
+        found, suffix = list_format(file.name)
+        yield File(file, format or found or "txt", compression or suffix, compression is not None)
+
+
+def _is_pipe(path: str) -> bool:
+    """Whether it can be read only once: a named pipe, or what `<(...)` of a shell stands for."""
+    if path.startswith(("/dev/fd/", "/proc/self/fd/")):
+        return True
+    try:
+        mode = os.stat(os.path.expanduser(path)).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def _outside_datasets(url: str, files: list[InputFile], stores: Stores) -> list[InputFile]:
+    """The files of a folder that do not lie in a dataset, which its stats files tell."""
+    places = [file.path.rpartition("/") for file in files]
+    datasets = {folder for folder, _, name in places if layout.finished_shards([name])}
+    root = stores.open(os.path.expanduser(url))[1].rstrip("/")
+    if root in datasets:
+        raise InputError(
+            f"{url}: is a dataset that was written here, not a folder of lists; name the lists in it, if it holds some"
+        )
+    inside = tuple(f"{folder}/" for folder in datasets)
+    return [file for file in files if not file.path.startswith(inside)]
+
+
+def list_format(name: str) -> tuple[str | None, str | None]:
+    """Format and compression that the name of a file or a URL tells, each None if it does not."""
+    path = urlsplit(name).path if name.startswith(("http://", "https://")) else name.split("::", 1)[0]
+    *rest, last = path.replace("\\", "/").rsplit("/", 1)[-1].lower().split(".")
+    compression = last if rest and last in CODECS else None
+    if compression is not None:
+        *rest, last = rest
+    format = _ALIASES.get(last, last)
+    return (format if rest and format in plugins.names("readers") else None), compression

@@ -17,8 +17,8 @@ from any2ds.core.plugins import missing_extra
 from any2ds.core.samples import Payload
 from any2ds.fetch.engines.threads import ThreadTransport
 from any2ds.fetch.engines.transport import Phases, Transport
+from any2ds.fetch.policy.hosts import Attempt
 from any2ds.fetch.policy.robots import Robots
-from any2ds.fetch.policy.schedule import Attempt
 from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.urls import FILE_SYSTEMS, normalize, scheme_of
 from any2ds.storage.stores import Stores

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from any2ds.core.failures import Failure
 from any2ds.core.samples import Payload
-from any2ds.fetch.policy.schedule import Attempt
+from any2ds.fetch.policy.hosts import Attempt
 
 
 @dataclass(frozen=True, slots=True)

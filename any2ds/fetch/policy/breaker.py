@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from any2ds.core.errors import NetworkDown
 from any2ds.core.failures import BROKEN_OFF, Failure
 from any2ds.fetch.engines.dns import asks_dns
-from any2ds.fetch.policy.schedule import Attempt
+from any2ds.fetch.policy.hosts import Attempt
 
 log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ class TransformOptions:
     """What becomes of the files"""
 
     file_size: int | None = option(
-        "pixels that images are made smaller to (see resize_mode); 0 keeps them",
+        "size of images in pixels (see resize_mode); 0 keeps them",
         optional(integer(0)),
         None,
         "none: originals are kept",
@@ -56,22 +56,25 @@ class TransformOptions:
         boolean,
         False,
     )
-    disable_all_reencoding: bool = option(
-        "decode nothing: images, sound and video are stored byte for byte", boolean, False
-    )
+    disable_all_reencoding: bool = option("decode nothing: store images, sound and video byte for byte", boolean, False)
     unpack: bool = option("files in archives (zip, tar, gz, tar.xz, tar.zst ...) become samples", boolean, False)
     unpack_max_files: int = option(
         "an archive with more files fails as unpacks_too_large", integer(1), 10_000, needs="unpack"
     )
     unpack_max_bytes: int = option(
-        "and so does one that unpacks to more than this, or sound or video that becomes larger",
+        "bytes: an archive that unpacks to more, or sound or video that becomes larger, fails as unpacks_too_large",
         byte_count,
         2**30,
         "1GiB",
         needs="unpack, audio_*, video_*, clip* or frame*",
     )
-    unpack_max_ratio: int = option("or to more than so many times its own size", integer(1), 200, needs="unpack")
-    extract_text: bool = option("the text of web pages and PDF files beside them, as .txt", boolean, False)
+    unpack_max_ratio: int = option(
+        "an archive that unpacks to more than this many times its size fails as unpacks_too_large",
+        integer(1),
+        200,
+        needs="unpack",
+    )
+    extract_text: bool = option("store the text of web pages and PDF files as .txt", boolean, False)
     transform: Any = option(
         "steps of your own, separated by commas: module:function, or my_step.py:clean", optional(words), None
     )
@@ -90,13 +93,13 @@ class ImageOptions:
     )
     resize_only_if_bigger: bool = option("never make an image larger", boolean, True, needs="file_size")
     upscale_interpolation: str = option(
-        "used to make images larger",
+        "interpolation for enlarging images",
         one_of(*_INTERPOLATIONS),
         "lanczos",
         needs="file_size and resize_only_if_bigger=False",
     )
     downscale_interpolation: str = option(
-        "used to make them smaller", one_of(*_INTERPOLATIONS), "area", needs="file_size"
+        "interpolation for shrinking images", one_of(*_INTERPOLATIONS), "area", needs="file_size"
     )
     encode_format: str = option(
         "jpg, png, webp, avif, or keep, that of the file", one_of("keep", "jpg", "png", "webp", "avif"), "keep"
@@ -107,18 +110,21 @@ class ImageOptions:
         95,
         needs="file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval",
     )
-    skip_reencode: bool = option("an image for which nothing has to be done keeps its bytes", boolean, True)
-    min_image_size: int = option("an image with a shorter side below this fails as too_small", integer(0), 0)
+    skip_reencode: bool = option("keep the bytes of an image that needs no change", boolean, True)
+    min_image_size: int = option("an image whose shorter side has fewer pixels fails as too_small", integer(0), 0)
     max_image_area: float = option(
-        "one with more pixels fails as too_many_pixels, before it is decoded", number(1), 200_000_000, "200 million"
+        "pixels: an image with more fails as too_many_pixels, before it is decoded",
+        number(1),
+        200_000_000,
+        "200 million",
     )
     max_aspect_ratio: float | None = option(
-        "one whose longer side is more times its shorter one fails as aspect_ratio",
+        "longer side / shorter side: an image with a higher ratio fails as aspect_ratio",
         optional(number(1)),
         None,
         "no limit",
     )
-    extract_exif: bool = option("EXIF as JSON into the metadata", boolean, False)
+    extract_exif: bool = option("add EXIF to the metadata, as JSON", boolean, False)
     bbox_col: str | None = option(
         "column of boxes to blur, [[left, top, right, bottom], ...] as parts of width and height", optional(text), None
     )
@@ -135,16 +141,16 @@ class AudioOptions:
     """What becomes of sound"""
 
     audio_rate: int | None = option(
-        "samples per second, of sound files; of video only with video_audio=split",
+        "sample rate in Hz, of sound files; of video only with video_audio=split",
         optional(integer(1000, 768_000)),
         None,
         "as it is",
     )
     audio_channels: int | None = option(
-        "1 for mono, 2 for stereo, of the same", optional(integer(1, 2)), None, "as it is"
+        "1 for mono, 2 for stereo; of the same files", optional(integer(1, 2)), None, "as it is"
     )
     audio_format: str = option(
-        "flac, ogg, opus, mp3, wav, or keep, that of the file; for the same",
+        "flac, ogg, opus, mp3, wav or keep; of the same files",
         one_of("keep", "flac", "ogg", "opus", "mp3", "wav"),
         "keep",
     )
@@ -153,7 +159,7 @@ class AudioOptions:
         "seconds; longer sound or video fails as too_long; 0 for no limit", limit(number(0)), None, "no limit"
     )
     audio_trim: float = option(
-        "seconds of a sound file that are kept, from its beginning, not of video; 0 for all", number(0), 0.0
+        "seconds to keep of a sound file (not of video), from its start; 0 for all", number(0), 0.0
     )
 
     @property
@@ -166,19 +172,23 @@ class AudioOptions:
 class VideoOptions:
     """What becomes of video"""
 
-    video_size: int = option("pixels that the shorter side is made smaller to; 0 keeps it", integer(0, 16_384), 0)
+    video_size: int = option("size of the shorter side in pixels; 0 keeps it", integer(0, 16_384), 0)
     video_fps: float | None = option("frames per second", optional(number(0.001, 1000)), None, "as it is")
     video_format: str = option(
         "mp4, webm, mkv, or keep, that of the file", one_of("keep", "mp4", "webm", "mkv"), "keep"
     )
-    clip_seconds: float = option("cut into clips of so many seconds, each a sample; 0 for not", number(0), 0.0)
+    clip_seconds: float = option("cut into clips of this many seconds, each a sample; 0 for no clips", number(0), 0.0)
     clips_col: str | None = option(
         "column with [start, end] pairs in seconds, each of which becomes a sample", optional(text), None
     )
-    frames: int = option("so many images instead of the video, evenly spaced; 0 for none", integer(0, 100_000), 0)
-    frame_interval: float = option("an image every so many seconds instead of the video; 0 for none", number(0), 0.0)
+    frames: int = option(
+        "store this many evenly spaced images instead of the video; 0 for none", integer(0, 100_000), 0
+    )
+    frame_interval: float = option(
+        "store an image every so many seconds instead of the video; 0 for none", number(0), 0.0
+    )
     video_audio: str = option(
-        "the sound of video: keep, drop, or split, into a further member, .wav or as audio_format says",
+        "sound of video: keep; drop; or split, into an extra file (.wav, or audio_format)",
         one_of("keep", "drop", "split"),
         "keep",
     )

@@ -143,13 +143,13 @@ class InputOptions:
         "columns to carry into the metadata, separated by commas", optional(names), None
     )
     shuffle: int | None = option(
-        "a number, the seed: rows come in a random order, of parquet over the whole list, else within 100,000 rows",
+        "seed for a random order of the rows: of a whole parquet list, else within 100,000 rows",
         optional(integer(0, 2**32 - 1)),
         None,
         "the order of the list",
     )
     column_types: Mapping[str, str] | None = option(
-        "types of these columns, by Arrow's names: id:string,score:float",
+        "Arrow types of columns: id:string,score:float",
         optional(column_types),
         None,
         "those of parquet; else told from the first rows",
@@ -174,16 +174,15 @@ class OutputOptions:
     output_folder: str = option("folder for the dataset, local or remote (s3://bucket/name)", path, "files")
     output_format: str = option("files, webdataset, parquet, tfrecord, arrayrecord or dummy", part("writers"), "files")
     incremental_mode: str = option(
-        "where there are shards already: incremental makes what is missing; extend puts a new list behind them;"
-        " overwrite removes them first",
+        "if shards exist: incremental makes the missing ones; extend appends a new list; overwrite removes them first",
         one_of("incremental", "extend", "overwrite"),
         "incremental",
     )
     metadata_format: tuple[str, ...] = option(
-        "how metadata are stored: parquet always; csv and jsonl as well if asked for", metadata_formats, ("parquet",)
+        "formats of the metadata: parquet always; csv and jsonl in addition", metadata_formats, ("parquet",)
     )
     row_group_bytes: int = option(
-        "parquet: a row group ends before its files are more than this; what is read at least to get one of them",
+        "parquet: bytes of files in a row group, at most; a reader of one file reads its row group",
         byte_count_up_to(2**30, "1GiB"),
         4 << 20,
         "4MiB",
@@ -207,9 +206,9 @@ class OutputOptions:
     number_sample_per_shard: int = option("rows in a shard", integer(1), 10000)
     oom_shard_count: int = option("digits of the shard number", integer(1, 18), 5)
     file_ext: str = option("extension of the stored files; auto: by their content", extension, "auto")
-    compute_md5: bool = option("md5 of each file into the metadata", boolean, True)
+    compute_md5: bool = option("add the md5 of each file to the metadata", boolean, True)
     compute_hash: str | None = option(
-        "a further hash into the metadata: md5, sha256 or sha512", optional(one_of("md5", "sha256", "sha512")), None
+        "add another hash to the metadata: md5, sha256 or sha512", optional(one_of("md5", "sha256", "sha512")), None
     )
     verify_hash: HashCheck | None = option(
         "column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]",
@@ -240,10 +239,10 @@ class StorageOptions:
         ".any2ds/tmp in a local output folder, else the system's temp folder",
     )
     fsync: bool = option(
-        "wait until the disk has what is published, so that a power failure leaves no shard half", boolean, True
+        "flush published files to disk, so that a power failure leaves no partial shard", boolean, True
     )
     min_free_bytes: int | None = option(
-        "the run ends when less is free where shards are staged or stored; 0: only when the disk is full",
+        "bytes that must stay free where shards are staged or stored, or the run ends; 0: end when the disk is full",
         optional(byte_count_or_0),
         None,
         "256MiB, but no more than 2 % of the disk",
@@ -283,10 +282,8 @@ class FetchOptions:
         None,
         "grows with the size: timeout and a second for each 8 KiB received",
     )
-    outage_patience: float = option(
-        "seconds to wait when nothing answers any more, before the run is given up", seconds, 600.0
-    )
-    retries: int = option("further attempts after one that failed for a passing reason", integer(0), 0)
+    outage_patience: float = option("seconds to wait when no host answers, before the run ends", seconds, 600.0)
+    retries: int = option("further attempts after a transient failure", integer(0), 0)
     connect_timeout: float = option(
         "seconds until connected, name look-up included; 0 for no limit of its own", seconds, 0.0
     )
@@ -298,7 +295,7 @@ class FetchOptions:
         "transfers at once to one host, at most", integer(1), 1_000_000, "no limit but what it bears"
     )
     host_delay: float = option("seconds between two transfers to one host, at least", seconds, 0.0)
-    max_retry_after: float = option("seconds that a host may make us wait (Retry-After)", seconds, 120.0)
+    max_retry_after: float = option("seconds to wait for a host (Retry-After), at most", seconds, 120.0)
     watchdog_timeout: float | None = option(
         "seconds in which nothing at all moves, after which rows are given up; 0 for never",
         optional(seconds),
@@ -325,9 +322,9 @@ class FetchOptions:
         200,
     )
     max_buffered_bytes: int = option(
-        "memory for bodies, per process; beyond it they wait on disk", byte_count, 2**30, "1GiB"
+        "bytes of memory for bodies, per process; more wait on disk", byte_count, 2**30, "1GiB"
     )
-    user_agent: str = option("how any2ds introduces itself to servers", header_value, USER_AGENT)
+    user_agent: str = option("User-Agent header", header_value, USER_AGENT)
     headers: tuple[str, ...] | None = option(
         "further request headers: 'Referer: https://a, X-Key: b'", optional(headers), None, is_secret=True
     )
@@ -356,7 +353,7 @@ class FetchOptions:
         "public",
     )
     block_private_addresses: bool = option(
-        "refuse loopback, private addresses and file://, for lists of strangers", boolean, False
+        "refuse loopback, private addresses and file://, for untrusted lists", boolean, False
     )
     allow_link_local: bool = option(
         "fetch from link-local addresses, cloud metadata among them",
@@ -412,12 +409,8 @@ class RunOptions:
     subjob_size: int = option(
         "shards that a cluster is given in one job", integer(1), 1000, needs="distributor=pyspark|beam"
     )
-    max_shard_retry: int = option(
-        "further tries at a shard that failed as a whole, or whose worker process died", integer(0, 1000), 3
-    )
-    grace: float = option(
-        "seconds that open shards may take to be finished after Ctrl-C or SIGTERM; 0 stops at once", grace, 10.0
-    )
+    max_shard_retry: int = option("retries of a shard that failed, or whose worker process died", integer(0, 1000), 3)
+    grace: float = option("seconds to finish open shards after Ctrl-C or SIGTERM; 0 stops at once", grace, 10.0)
     transform_threads: int | None = option(
         "threads per process that decode and encode",
         optional(integer(1, 1024)),
@@ -428,7 +421,7 @@ class RunOptions:
         "seconds for one file, or batch, after which its row fails as transform_timeout; 0 for no limit", seconds, 300.0
     )
     max_decoded_bytes: int = option(
-        "memory for files being decoded, per process; one that needs more waits until it is alone",
+        "bytes of memory for files being decoded, per process; a file that needs more is decoded alone",
         byte_count,
         2**30,
         "1GiB",
@@ -460,7 +453,7 @@ class ShareOptions:
         "on the command line, as Slurm, torchrun or Kubernetes say: SLURM_PROCID, RANK, JOB_COMPLETION_INDEX",
     )
     world_size: int | None = option(
-        "how many they are; 1 to have the folder alone, whatever the environment says",
+        "number of these runs; 1 for a run of its own, whatever the environment says",
         optional(integer(1)),
         None,
         "SLURM_NTASKS, WORLD_SIZE",
@@ -504,7 +497,7 @@ class VerifyOptions:
     seed: int | None = option(
         "picks the same shards again", optional(integer(0)), None, "another one each time", needs="sample"
     )
-    repair: bool = option("put broken shards back to be done: remove their files, the stats first", boolean, False)
+    repair: bool = option("remove the files of broken shards, so that they are made again", boolean, False)
     json: str | None = option("file for the whole report as JSON, - for standard output", optional(path), None)
     processes_count: int | None = option(
         "processes that read shards, no more than there are shards", optional(integer(1, 1024)), None, "number of cores"
@@ -587,7 +580,7 @@ class Config:
         parsed = parse_options(options, GROUPS)
         for ignored in parsed.ignored:
             log.warning("%s", ignored)
-        config = cls(*[*parsed.groups, parsed.given])
+        config = dataclasses.replace(cls(*parsed.groups), given=parsed.given)
         of_steps = (config.image.bbox_col, config.video.clips_col)
         _check_columns_of_steps(config)
         config = dataclasses.replace(config, input=_with_columns(config.input, of_steps))

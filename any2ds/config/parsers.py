@@ -193,13 +193,17 @@ def _callable(value: Any) -> Any:
 def names(value: Any) -> tuple[str, ...]:
     """`a,b`, `[a, b]`, `["a", "b"]` or a list: people should not have to quote JSON in a shell."""
     if isinstance(value, str):
-        outer = re.fullmatch(r"\s*(?:\[(.*)\]|\((.*)\))\s*", value)
-        inner = value if outer is None else outer[1] if outer[1] is not None else outer[2]
-        value = [part.strip().strip("\"'") for part in inner.split(",")]
+        value = [part.strip().strip("\"'") for part in _without_brackets(value).split(",")]
     found = tuple(value)
     if not all(isinstance(part, str) and part.strip() for part in found):
         raise ValueError("names separated by commas")
     return found
+
+
+def _without_brackets(written: str) -> str:
+    """`a,b` of `[a,b]` and `(a,b)`."""
+    match = re.fullmatch(r"\s*(?:\[(.*)\]|\((.*)\))\s*", written)
+    return written if match is None else match[1] if match[1] is not None else match[2]
 
 
 def flags(value: Any) -> tuple[str, ...]:
@@ -236,9 +240,8 @@ def hash_check(value: Any) -> HashCheck:
         try:
             value = json.loads(value)
         except ValueError:
-            outer = re.fullmatch(r"\s*(?:\[(.*)\]|\((.*)\))\s*", value)
-            inner = value if outer is None else outer[1] if outer[1] is not None else outer[2]
-            match = re.fullmatch(r"(.*)[:,]([^:,]*)", inner, re.DOTALL)  # the name of a column may contain either
+            # The name of a column may contain either separator.
+            match = re.fullmatch(r"(.*)[:,]([^:,]*)", _without_brackets(value), re.DOTALL)
             value = [part.strip().strip("\"'") for part in match.groups()] if match else []
     if not isinstance(value, Sequence) or len(value) != 2 or not all(isinstance(part, str) for part in value):
         raise ValueError(wanted)
@@ -487,7 +490,7 @@ def stores() -> Any:
 
 def failure_codes(value: Any) -> tuple[str, ...]:
     """Codes of the closed list, and classes of them."""
-    return failures.checked(names(value))
+    return failures.check_codes(names(value))
 
 
 def host_pattern(written: Any) -> str:

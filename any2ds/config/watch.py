@@ -14,37 +14,41 @@ class WatchOptions:
     """How it is watched"""
 
     log_interval: float = option(
-        "seconds between two lines where there is no terminal, and between what other reporters record",
+        "seconds between progress lines without a terminal, and between records of other reporters",
         number(0.1),
         10.0,
     )
-    log_format: str = option("of these lines: text, or json, an object per line", one_of("text", "json"), "text")
+    log_format: str = option(
+        "format of progress lines: text, or json, an object per line", one_of("text", "json"), "text"
+    )
     report: bool = option("write report.html into the output folder when the run ends", boolean, True)
     reporters: tuple[str, ...] | None = option(
-        "who else is told, with commas between: jsonl, tensorboard, prometheus, wandb",
+        "further reporters, separated by commas: jsonl, tensorboard, prometheus, wandb",
         optional(parts("reporters")),
         None,
     )
     tensorboard_dir: str | None = option(
-        "folder on this machine for what the reporter tensorboard writes",
+        "local folder for the reporter tensorboard",
         optional(local_folder),
         None,
         ".any2ds/tensorboard in a local output folder, else tensorboard/ and its name",
         needs="reporters=tensorboard",
     )
     metrics_port: int | None = option(
-        "port on which Prometheus asks, which turns that reporter on; 0 for any that is free",
+        "port for Prometheus, which turns that reporter on; 0 for any free port",
         optional(integer(0, 65535)),
         None,
     )
-    enable_wandb: bool = option("report to Weights & Biases, as wandb among the reporters does", boolean, False)
-    wandb_project: str = option("project there", text, "any2ds", needs=_WANDB)
-    wandb_entity: str | None = option("user or team there", optional(text), None, "your own", needs=_WANDB)
+    enable_wandb: bool = option("report to Weights & Biases, like --reporters=wandb", boolean, False)
+    wandb_project: str = option("project in Weights & Biases", text, "any2ds", needs=_WANDB)
+    wandb_entity: str | None = option(
+        "user or team in Weights & Biases", optional(text), None, "your own", needs=_WANDB
+    )
     wandb_run_name: str | None = option(
-        "name of the run there", optional(text), None, "that of the output folder", needs=_WANDB
+        "name of the run in Weights & Biases", optional(text), None, "that of the output folder", needs=_WANDB
     )
     wandb_samples: int = option(
-        "samples in a table there, with small pictures; 0 for none", integer(0, 10_000), 64, needs=_WANDB
+        "samples with thumbnails in a table of Weights & Biases; 0 for none", integer(0, 10_000), 64, needs=_WANDB
     )
 
     @property

@@ -342,7 +342,7 @@ TRANSIENT, ALL = "transient", "all"
 CLASSES = (TRANSIENT, ALL, "http_4xx", "http_5xx")
 
 
-def checked(codes: Iterable[str]) -> tuple[str, ...]:
+def check_codes(codes: Iterable[str]) -> tuple[str, ...]:
     """`codes`, each once. Raises ValueError, with the nearest that there is, for what is neither code nor class."""
     found = tuple(dict.fromkeys(codes))
     known = [*CLASSES, *FAILURE_CODES]
@@ -358,7 +358,7 @@ def checked(codes: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-class Meant:
+class FailureFilter:
     """Whether a row with some `status` and `error_code` in the metadata is a failure that `codes` mean; a bad row is
     never meant.
 

@@ -14,7 +14,7 @@ from any2ds.fetch.feeder import Feeder
 from any2ds.fetch.loop import Loop
 from any2ds.fetch.policy.robots import Robots
 from any2ds.fetch.policy.rules import product_of
-from any2ds.fetch.policy.schedule import Schedule, spare_places
+from any2ds.fetch.policy.schedule import Schedule, ScheduleLimits, spare_transfers
 from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.routes import Routes
 from any2ds.storage.stores import Stores
@@ -37,14 +37,10 @@ class UrlFetcher:
         options, profiles = self._options, self._profiles
         most = min(options.most_transfers, self._buffer.transfers)
         schedule = Schedule(
-            most,
-            options.timeout,
-            options.retries,
-            profiles.default.manners,
+            ScheduleLimits(most, options.timeout, options.retries, options.total_timeout, spare_transfers(options)),
+            profiles.default.policy,
             robots=self._robots,
-            spare=spare_places(options),
             host_of=profiles.host_of if profiles.differ else None,
-            total_timeout=options.total_timeout,
         )
         self._buffer.share_among(most + schedule.spare)
         with Feeder(rows, schedule, most, self._transport.wake) as feeder:

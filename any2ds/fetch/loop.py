@@ -17,7 +17,7 @@ from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.engines.transport import Phases, Transport
 from any2ds.fetch.feeder import Feeder
 from any2ds.fetch.policy.breaker import PROBE_TIMEOUT, Breaker
-from any2ds.fetch.policy.hosts import Attempt, Host, Manners
+from any2ds.fetch.policy.hosts import Attempt, Host, HostPolicy
 from any2ds.fetch.policy.schedule import Schedule
 from any2ds.fetch.policy.window import Window
 from any2ds.fetch.traffic import Cause, Meter
@@ -92,7 +92,7 @@ class Loop:
         if self._buffer.full:
             return "transforms" if self._buffer.paused else "bodies"
         if schedule.full:
-            return "places"
+            return "connections"
         if feeder.waits:
             return "rows"
         if schedule.queued or schedule.deferred or schedule.fresh:
@@ -150,7 +150,7 @@ class Loop:
                 continue
             self._meter.ended(outcome)
             if isinstance(outcome, Failure) and breaker.doubts(attempt, outcome, now):
-                schedule.land(attempt, now)
+                schedule.suspend(attempt, now)
             elif fetched := schedule.finish(attempt, outcome, now):
                 yield fetched
         if answered is not None or self._buffer.received > received:
@@ -163,7 +163,7 @@ class Loop:
         breaker.look(now, schedule.in_flight, more)
         self.signs += breaker.paused
         if url := breaker.probe(now):
-            probe = Attempt(Row(-1, -1, "", url), Host("", Manners()), probe=True, deadline=now + PROBE_TIMEOUT)
+            probe = Attempt(Row(-1, -1, "", url), Host("", HostPolicy()), probe=True, deadline=now + PROBE_TIMEOUT)
             self._probes.append(probe)
             self._transport.start(probe, str(normalize(url)))
         for attempt, failure, is_excused in breaker.judged(now):

@@ -13,7 +13,7 @@ from typing import Any
 from any2ds.config.options import FetchOptions
 from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import OptionError
-from any2ds.fetch.policy.hosts import Manners
+from any2ds.fetch.policy.hosts import HostPolicy
 from any2ds.fetch.policy.robots import Policy
 from any2ds.fetch.policy.rules import product_of
 from any2ds.fetch.policy.schedule import host_name
@@ -28,7 +28,7 @@ class Profile:
     """The options that hold for some hosts. There is one for each combination of patterns, compared by identity."""
 
     options: FetchOptions
-    manners: Manners
+    policy: HostPolicy
     jar: CookieJar | None  # of `options.cookies`
     has_own_headers: bool = False  # `headers` are meant for these very hosts
 
@@ -52,13 +52,13 @@ class Profiles:
         """The profile for a normalised URL."""
         return self._found(url)[0]
 
-    def host_of(self, url: str | None) -> tuple[str, Manners]:
-        """The name by which a URL of the list shares limits with others, and its manners."""
+    def host_of(self, url: str | None) -> tuple[str, HostPolicy]:
+        """The name by which a URL of the list shares limits with others, and its policy."""
         normalized = normalize(url)
         if not isinstance(normalized, str):
-            return host_name(url), self.default.manners
+            return host_name(url), self.default.policy
         profile, name = self._found(normalized)
-        return name, profile.manners
+        return name, profile.policy
 
     @property
     def robots_policy(self) -> Policy | None:
@@ -108,9 +108,9 @@ class Profiles:
         for pattern in patterns:
             own.update(self._overrides[pattern])
         options = replace(self._options, **own)
-        manners = Manners(options.max_per_host, options.host_delay, options.max_retry_after)
+        policy = HostPolicy(options.max_per_host, options.host_delay, options.max_retry_after)
         jar = self._jars[options.cookies] if options.cookies else None
-        return Profile(options, manners, jar, "headers" in own)
+        return Profile(options, policy, jar, "headers" in own)
 
 
 def _origin(url: str) -> str:

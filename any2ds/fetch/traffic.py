@@ -20,8 +20,8 @@ from any2ds.core.metrics import HostLoad, Traffic, Wait
 from any2ds.core.samples import Payload
 from any2ds.fetch.engines.transport import Phases
 
-Cause = Wait | Literal["places"]
-"""`places`: all are taken, and the transfers that have them say by what."""
+Cause = Wait | Literal["connections"]
+"""`connections`: all are taken, and the transfers that have them say by what."""
 
 _LEISURE = 200.0  # times as long as looking at all hosts has taken, until they are looked at again
 
@@ -38,8 +38,8 @@ class Meter:
 
     @property
     def was_full(self) -> bool:
-        """Whether all places were taken at some time."""
-        return "places" in self._slept
+        """Whether all connections were busy at some time."""
+        return "connections" in self._slept
 
     def ended(self, outcome: Payload | Failure) -> None:
         self._attempts += 1
@@ -68,12 +68,12 @@ class Meter:
 
 
 def shared_out(slept: Mapping[Cause, float], phases: Phases) -> dict[Wait, float]:
-    """Seconds by cause, with those in which all places were taken laid to what the transfers waited for."""
+    """Seconds by cause, with those in which all connections were busy laid to what the transfers waited for."""
     waits: defaultdict[Wait, float] = defaultdict(float)
     for cause, seconds in slept.items():
-        if cause != "places":
+        if cause != "connections":
             waits[cause] += seconds
-    if full := slept.get("places"):
+    if full := slept.get("connections"):
         in_all = phases.dns + phases.answers + phases.bodies
         if not in_all:
             phases, in_all = Phases(answers=1), 1

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pyarrow as pa
 
 from any2ds.core.errors import DamagedShard, OutputError, shard_count, words_of
-from any2ds.core.failures import Meant
+from any2ds.core.failures import FailureFilter
 from any2ds.core.layout import Layout, finished_shards
 from any2ds.core.metadata import HASHES
 from any2ds.core.rows import ShardJob
@@ -53,7 +53,7 @@ class FailedRows:
         """
         self._of_transforms, self._hashes = of_transforms, hashes
         self._output, self._layout, self._codes = output, layout, codes
-        self._is_selected = Meant(codes)
+        self._is_selected = FailureFilter(codes)
         names = output.names()
         self.shards = set(finished_shards(names))
         self.skipped = 0

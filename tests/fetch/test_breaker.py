@@ -6,7 +6,7 @@ from any2ds.core.errors import NetworkDown
 from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.fetch.policy.breaker import MAX_EXCUSES, Breaker
-from any2ds.fetch.policy.hosts import Attempt, Host, Manners
+from any2ds.fetch.policy.hosts import Attempt, Host, HostPolicy
 
 RESET, TIMEOUT = Failure("fetch", "reset"), Failure("fetch", "timeout_total")
 UNREACHABLE = Failure("fetch", "connect", "Network is unreachable", blame="us")
@@ -15,7 +15,7 @@ NO_SERVER = Failure("fetch", "dns", "no name server answered", blame="us")
 
 def attempt(host: str = "a.test", started: float = 0.0, excuses: int = 0) -> Attempt:
     row = Row(0, 0, "0", f"http://{host}/x")
-    return Attempt(row, Host(host, Manners()), started=started, excuses=excuses)
+    return Attempt(row, Host(host, HostPolicy()), started=started, excuses=excuses)
 
 
 def verdicts(breaker: Breaker, now: float) -> list[bool]:

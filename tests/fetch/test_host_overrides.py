@@ -183,7 +183,7 @@ def test_many_profiles_keep_few_handles(fetch: Any, folder: Path) -> None:
         stack.callback(transport.close)
         for n in range(1, 200):
             url = f"http://127.0.0.{n}:{server.port}/a.jpg"
-            attempt = Attempt(Row(0, n, str(n), url), Host("", profiles.default.manners))
+            attempt = Attempt(Row(0, n, str(n), url), Host("", profiles.default.policy))
             transport.start(attempt, url)
             while not (ended := transport.poll(1.0)):
                 pass

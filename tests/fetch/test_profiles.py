@@ -7,7 +7,7 @@ import pytest
 
 from any2ds.config.options import Config
 from any2ds.core.rows import Row
-from any2ds.fetch.policy.schedule import Schedule
+from any2ds.fetch.policy.schedule import Schedule, ScheduleLimits
 from any2ds.fetch.profiles import Profiles
 
 
@@ -68,7 +68,7 @@ def test_patterns_are_combined_option_by_option() -> None:
     x, y = made.of("http://x.a.test/"), made.of("http://y.a.test/")
     assert (x.options.proxy, x.options.user_agent, x.options.headers) == (None, "x", ("X-A: b",))
     assert (y.options.proxy, y.options.user_agent) == ("http://p:1", "w")
-    assert (y.manners.max_per_host, y.manners.host_delay) == (3, 2)
+    assert (y.policy.max_per_host, y.policy.host_delay) == (3, 2)
     assert made.of("http://y.a.test/other") is y
     assert made.of("http://b.test/") is made.default
 
@@ -95,7 +95,7 @@ def row(number: int, url: str) -> Row:
 def test_limits_differ_by_host() -> None:
     hosts = {"bücher.test": {"max_per_host": 2}, "slow.test": {"host_delay": 5.0}, "b.test:8080": {"max_per_host": 1}}
     made = profiles(hosts, max_per_host=4)
-    schedule = Schedule(100, 0, 0, made.default.manners, host_of=made.host_of)
+    schedule = Schedule(ScheduleLimits(100), made.default.policy, host_of=made.host_of)
     urls = ["http://BÜCHER.test/", "https://xn--bcher-kva.test/", "http://slow.test/", "http://free.test/", "nonsense"]
     urls += ["http://b.test/", "http://b.test:8080/"]
     schedule.fresh.extend(row(n, url) for n, url in enumerate(urls * 10))
@@ -109,16 +109,16 @@ def test_limits_differ_by_host() -> None:
 
 def test_a_pattern_with_the_default_port_parts_https_from_http() -> None:
     made = profiles({"a.test:443": {"max_per_host": 1}}, max_per_host=3)
-    assert made.host_of("http://a.test/") == ("a.test", made.default.manners)
-    name, manners = made.host_of("https://a.test/")
-    assert (name, manners.max_per_host) == ("a.test:443", 1)
+    assert made.host_of("http://a.test/") == ("a.test", made.default.policy)
+    name, policy = made.host_of("https://a.test/")
+    assert (name, policy.max_per_host) == ("a.test:443", 1)
 
 
 def test_a_host_may_make_us_wait_as_long_as_its_own_limit_says() -> None:
     from any2ds.core.failures import Failure
 
     made = profiles({"patient.test": {"max_retry_after": 1000}}, max_retry_after=10)
-    schedule = Schedule(100, 0, 5, made.default.manners, host_of=made.host_of)
+    schedule = Schedule(ScheduleLimits(100, retries=5), made.default.policy, host_of=made.host_of)
     schedule.fresh.extend([row(0, "http://patient.test/"), row(1, "http://other.test/")])
     kept = []
     while attempt := schedule.next(0.0):

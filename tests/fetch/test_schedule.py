@@ -8,7 +8,7 @@ from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched
 from any2ds.fetch.policy.hosts import Attempt
-from any2ds.fetch.policy.schedule import MAX_BACKOFF, Schedule
+from any2ds.fetch.policy.schedule import MAX_BACKOFF, Schedule, ScheduleLimits
 
 TIMEOUT = Failure("fetch", "timeout_total")
 GONE = Failure("fetch", "http_404")
@@ -21,7 +21,7 @@ def rows(count: int) -> list[Row]:
 def schedule(
     count: int, slots: int = 2, timeout: float = 10, retries: int = 0, total_timeout: float | None = None
 ) -> Schedule:
-    made = Schedule(slots, timeout, retries, rng=random.Random(0), total_timeout=total_timeout)
+    made = Schedule(ScheduleLimits(slots, timeout, retries, total_timeout), rng=random.Random(0))
     made.fresh.extend(rows(count))
     return made
 
@@ -164,7 +164,7 @@ def test_an_attempt_that_brings_enough_goes_on(sizes: list[int], options: dict[s
 
 
 def test_a_million_rows_of_which_some_hang_all_come_back_once() -> None:
-    made = Schedule(100, 10, 1, rng=random.Random(1))
+    made = Schedule(ScheduleLimits(100, 10, 1), rng=random.Random(1))
     dice = random.Random(2)
     count, seen, now = 200_000, set(), 0.0
     made.fresh.extend(Row(0, n, str(n), None) for n in range(count))

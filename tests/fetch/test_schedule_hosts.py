@@ -1,4 +1,4 @@
-"""Manners: thousands of hosts of every kind, simulated by a clock that the test turns."""
+"""HostPolicy: thousands of hosts of every kind, simulated by a clock that the test turns."""
 
 import heapq
 import itertools
@@ -11,8 +11,8 @@ import pytest
 from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
-from any2ds.fetch.policy.hosts import Attempt, Manners
-from any2ds.fetch.policy.schedule import Schedule, host_name
+from any2ds.fetch.policy.hosts import Attempt, HostPolicy
+from any2ds.fetch.policy.schedule import Schedule, ScheduleLimits, host_name
 
 TIMEOUT = Failure("fetch", "timeout_total")
 OK: Payload = Payload(body=None, media_type=None, http_status=200, final_url=None, seconds=0.1)  # type: ignore[arg-type]
@@ -79,8 +79,8 @@ def rows(urls: Iterable[str]) -> Iterable[Row]:
     return (Row(0, n, str(n), url) for n, url in enumerate(urls))
 
 
-def schedule(slots: int = 256, retries: int = 0, **manners: float) -> Schedule:
-    return Schedule(slots, 0, retries, Manners(**manners), random.Random(0))  # type: ignore[arg-type]
+def schedule(slots: int = 256, retries: int = 0, **policy: float) -> Schedule:
+    return Schedule(ScheduleLimits(slots, retries=retries), HostPolicy(**policy), random.Random(0))  # type: ignore[arg-type]
 
 
 def quick(attempt: Attempt, now: float, at_once: int) -> tuple[float, Payload | Failure]:
@@ -260,7 +260,7 @@ def test_a_third_of_bad_hosts_costs_the_good_ones_little_and_two_timeouts_at_the
     urls = hostile_list()
     alone = Simulation(schedule(), hostile)
     alone.run(rows(url for url in urls if "good" in url))
-    made = InFlight(256, 0, 0, Manners(), random.Random(0), spare=256)
+    made = InFlight(256, 0, 0, HostPolicy(), random.Random(0), spare=256)
     play = Simulation(made, hostile)
     play.run(rows(urls))
     good = max(at for n, at in play.finished_at.items() if "good" in urls[n])
@@ -285,7 +285,7 @@ def test_a_third_of_bad_hosts_costs_the_good_ones_little_and_two_timeouts_at_the
 
 def test_without_spare_places_the_slots_are_a_limit_for_hosts_that_hang_too() -> None:
     urls = hostile_list()
-    made = InFlight(256, 0, 0, Manners(), random.Random(0))
+    made = InFlight(256, 0, 0, HostPolicy(), random.Random(0))
     play = Simulation(made, hostile)
     play.run(rows(urls))
     assert made.most == 256

@@ -11,9 +11,9 @@ import pytest
 from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
-from any2ds.fetch.policy.hosts import Attempt, Manners
+from any2ds.fetch.policy.hosts import Attempt, HostPolicy
 from any2ds.fetch.policy.robots import Robots
-from any2ds.fetch.policy.schedule import Schedule, host_name
+from any2ds.fetch.policy.schedule import Schedule, ScheduleLimits, host_name
 
 
 class Bytes:
@@ -45,7 +45,7 @@ class Play:
 
     def __init__(self, answer: Answer, slots: int = 256, retries: int = 0, everywhere: bool = False) -> None:
         self.robots = Robots("any2ds", "respect" if everywhere else "public")
-        self.schedule = Schedule(slots, 60, retries, Manners(), random.Random(0), self.robots)
+        self.schedule = Schedule(ScheduleLimits(slots, 60, retries), HostPolicy(), random.Random(0), self.robots)
         self.answer = answer
         self.now = 0.0
         self.asked: list[tuple[float, str]] = []
@@ -227,21 +227,21 @@ def test_rows_of_a_host_that_does_not_exist_say_so() -> None:
 
 def test_a_robots_txt_that_waits_for_a_host_that_goes_down_is_given_up_with_its_rows() -> None:
     timeout = Failure("fetch", "timeout_total")
-    schedule = Schedule(100, 60, 0, Manners(), random.Random(0), Robots("any2ds"))
+    schedule = Schedule(ScheduleLimits(100, 60), HostPolicy(), random.Random(0), Robots("any2ds"))
     schedule.fresh.append(Row(0, 0, "0", "http://a.org/"))
     file = schedule.next(0)
     assert file is not None
     schedule.finish(file, OK, 0.1)
     schedule.fresh.append(Row(0, 1, "1", "https://a.org/"))
     schedule.fresh.extend(Row(0, n, str(n), "http://a.org/") for n in range(2, 16))
-    flying = [attempt for _ in range(16) if (attempt := schedule.next(0.1))]
-    second = next(attempt for attempt in flying if attempt.asks)
+    running = [attempt for _ in range(16) if (attempt := schedule.next(0.1))]
+    second = next(attempt for attempt in running if attempt.asks)
     assert schedule.finish(second, timeout, 11) is None
     schedule.fresh.append(Row(0, 16, "16", "http://a.org/"))
     assert schedule.next(11) is None  # the host is silent
     assert schedule.next(13) is None  # to be tried once more, but not now
     assert schedule.queued == 3
-    for attempt in flying:
+    for attempt in running:
         if attempt is not second:
             schedule.finish(attempt, timeout, 13)
     assert schedule.queued == 0

@@ -13,10 +13,10 @@ from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
-from any2ds.fetch.engines.threads import Answer, Flight, Refused, ThreadTransport
-from any2ds.fetch.policy.hosts import Attempt, Host, Manners
+from any2ds.fetch.engines.threads import Answer, Refused, ThreadTransfer, ThreadTransport
+from any2ds.fetch.policy.hosts import Attempt, Host, HostPolicy
 
-Act = Callable[[str, Flight], Answer | Failure]
+Act = Callable[[str, ThreadTransfer], Answer | Failure]
 SOON = 100.0
 
 
@@ -46,7 +46,7 @@ def transport() -> Iterator[Callable[..., ThreadTransport]]:
 
 
 def attempt(url: str = "x:") -> Attempt:
-    return Attempt(Row(0, 0, "0", url), Host("", Manners()))
+    return Attempt(Row(0, 0, "0", url), Host("", HostPolicy()))
 
 
 def results(transport: ThreadTransport, count: int) -> list[Payload | Failure]:
@@ -59,13 +59,13 @@ def results(transport: ThreadTransport, count: int) -> list[Payload | Failure]:
 
 
 def test_a_poll_ends_as_soon_as_there_is_something(transport: Any) -> None:
-    moved = transport(lambda url, flight: Failure("fetch", "dns"))
+    moved = transport(lambda url, transfer: Failure("fetch", "dns"))
     moved.start(attempt(), "x:")
     assert moved.poll(SOON) != []
 
 
 def test_whatever_a_client_raises_is_a_failed_row_without_credentials(transport: Any) -> None:
-    def act(url: str, flight: Flight) -> Answer:
+    def act(url: str, transfer: ThreadTransfer) -> Answer:
         if url == "refused:":
             raise Refused("opted_out", "noai")
         raise LookupError("no way to\nsftp://me:secret@host/x")
@@ -83,7 +83,7 @@ def test_whatever_a_client_raises_is_a_failed_row_without_credentials(transport:
 def test_threads_that_hang_are_replaced_but_not_without_end(transport: Any) -> None:
     hanging, release = threading.Semaphore(0), threading.Event()
 
-    def act(url: str, flight: Flight) -> Answer | Failure:
+    def act(url: str, transfer: ThreadTransfer) -> Answer | Failure:
         if url == "hang:":
             hanging.release()
             release.wait(SOON)
@@ -109,12 +109,12 @@ def test_threads_that_hang_are_replaced_but_not_without_end(transport: Any) -> N
 def test_what_arrives_after_it_was_cancelled_is_dropped(transport: Any) -> None:
     received, ended, go_on = threading.Event(), threading.Event(), threading.Event()
 
-    def act(url: str, flight: Flight) -> Answer:
-        flight.receive(b"x" * 1000)
+    def act(url: str, transfer: ThreadTransfer) -> Answer:
+        transfer.receive(b"x" * 1000)
         received.set()
         go_on.wait(SOON)
         try:
-            flight.receive(b"x" * 1000)
+            transfer.receive(b"x" * 1000)
         finally:
             ended.set()
         return Answer()
@@ -138,9 +138,9 @@ def test_what_arrives_after_it_was_cancelled_is_dropped(transport: Any) -> None:
 def test_bodies_of_all_threads_together_stay_in_bounds(transport: Any) -> None:
     most, lock = [0], threading.Lock()
 
-    def act(url: str, flight: Flight) -> Answer:
+    def act(url: str, transfer: ThreadTransfer) -> Answer:
         for _ in range(100):
-            flight.receive(bytes(10_000))
+            transfer.receive(bytes(10_000))
             with lock:
                 most[0] = max(most[0], buffer.count_apart(0))
         return Answer()
@@ -159,9 +159,9 @@ def test_bodies_of_all_threads_together_stay_in_bounds(transport: Any) -> None:
 
 
 def test_a_full_disk_is_not_held_against_the_server(transport: Any, tmp_path: Path) -> None:
-    def act(url: str, flight: Flight) -> Answer:
+    def act(url: str, transfer: ThreadTransfer) -> Answer:
         for _ in range(3):
-            flight.receive(bytes(1000))
+            transfer.receive(bytes(1000))
         return Answer()
 
     moved = transport(act, Buffer(10, 1, str(tmp_path / "missing")), thread_count=1)

@@ -2,7 +2,7 @@
 
 Two things make bodies pile up: large files arriving many at once, and rows that wait for an earlier row of their
 shard (samples are written in the order of the list). Both go to a spool, first in memory and then on disk, so that
-neither memory nor progress depends on the slowest host. Everything here belongs to one thread, but for `Parcel`,
+neither memory nor progress depends on the slowest host. Everything here belongs to one thread, but for `ThreadBody`,
 which another one fills.
 """
 
@@ -59,21 +59,21 @@ class Buffer:
         self.used += len(data)
         return Body(self, len(data), [data])
 
-    def parcel(self) -> Parcel:
+    def thread_body(self) -> ThreadBody:
         """For a body that arrives in another thread."""
-        return Parcel(self)
+        return ThreadBody(self)
 
-    def adopt(self, parcel: Parcel) -> Body:
-        """The body that has arrived in `parcel`, which is not to be used after."""
-        if parcel.file is not None:
-            return Body(self, parcel.size, None, self.spool.take_over(parcel.file, parcel.size))
-        chunks = parcel.chunks.copy()
-        parcel.forget_chunks()
-        self.used += parcel.size
-        return Body(self, parcel.size, chunks)
+    def adopt(self, body: ThreadBody) -> Body:
+        """The body that has arrived in `body`, which is not to be used after."""
+        if body.file is not None:
+            return Body(self, body.size, None, self.spool.take_over(body.file, body.size))
+        chunks = body.chunks.copy()
+        body.forget_chunks()
+        self.used += body.size
+        return Body(self, body.size, chunks)
 
     def count_apart(self, count: int) -> int:
-        """From any thread: so many bytes more are in a parcel. The bytes in memory now, all in all."""
+        """From any thread: so many bytes more are in a ThreadBody. The bytes in memory now, all in all."""
         with self._lock:
             self._apart += count
             return self.used + self._apart
@@ -245,7 +245,7 @@ class Receiving:
         self._chunks.clear()
 
 
-class Parcel:
+class ThreadBody:
     """A body that arrives in another thread than the buffer's own, under the same rule as `Receiving`."""
 
     __slots__ = ("_buffer", "chunks", "file", "size")

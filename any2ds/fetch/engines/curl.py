@@ -35,7 +35,7 @@ from any2ds.fetch.engines.transport import Phases
 from any2ds.fetch.policy.hosts import Attempt
 from any2ds.fetch.policy.robots import LONGEST, REDIRECTS, Robots
 from any2ds.fetch.policy.rules import PROXIED, address_of, opted_out, product_of, refuses
-from any2ds.fetch.policy.schedule import spare_places
+from any2ds.fetch.policy.schedule import spare_transfers
 from any2ds.fetch.policy.stall import Flow, StallRule
 from any2ds.fetch.profiles import Profile, Profiles
 from any2ds.fetch.urls import normalize, parts
@@ -105,7 +105,7 @@ class CurlTransport:
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
         # Those that hang count as well: without room for them no connection would be kept.
-        connections = options.most_transfers + spare_places(options) + _EVENTS_PER_TURN
+        connections = options.most_transfers + spare_transfers(options) + _EVENTS_PER_TURN
         self._multi.setopt(pycurl.M_MAXCONNECTS, connections)
         self._selector = selectors.DefaultSelector()
         self._watched: set[int] = set()

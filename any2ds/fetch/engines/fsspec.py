@@ -32,7 +32,7 @@ from any2ds.core.errors import MissingExtra, words_of
 from any2ds.core.failures import Failure
 from any2ds.core.plugins import missing_extra
 from any2ds.fetch.engines.s3 import S3Object
-from any2ds.fetch.engines.threads import Answer, Flight, Refused, causes
+from any2ds.fetch.engines.threads import Answer, Refused, ThreadTransfer, causes
 from any2ds.fetch.policy.rules import refuses
 from any2ds.fetch.urls import LOCAL, scheme_of
 from any2ds.storage.kinds import filesystem_class, own_class
@@ -144,14 +144,14 @@ class FsspecClient:
         self._block = max(_LEAST, min(_BLOCK, block))
         self._limit = min((limit for limit in (options.timeout, options.stall_timeout) if limit), default=0.0)
 
-    def fetch(self, url: str, flight: Flight) -> Answer | Failure:
+    def fetch(self, url: str, transfer: ThreadTransfer) -> Answer | Failure:
         scheme = scheme_of(url)
         try:
             self._check(scheme, url)
             if scheme == "data":
-                return _inline(url, flight)
+                return _inline(url, transfer)
             with self._systems.lend(scheme, url) as system:
-                return self._read(system, url, flight)
+                return self._read(system, url, transfer)
         except Refused:
             raise
         except ImportError as error:
@@ -174,10 +174,10 @@ class FsspecClient:
         if scheme == "file" and not stat.S_ISREG(os.stat(url.removeprefix("file://")).st_mode):
             raise Refused("not_found", "not a regular file")  # a pipe or a device might never end
 
-    def _read(self, system: Any, url: str, flight: Flight) -> Answer | Failure:
+    def _read(self, system: Any, url: str, transfer: ThreadTransfer) -> Answer | Failure:
         path = system._strip_protocol(url)
         if (connection := getattr(system, "connection", None)) is not None:
-            flight.watch(connection)
+            transfer.watch(connection)
         piece = min(_FIRST, self._block)
         begun = time.monotonic()
         with _opened(system, path, piece) as file:
@@ -185,14 +185,14 @@ class FsspecClient:
             if isinstance(size, int) and size > self._options.max_file_bytes:
                 raise Refused("too_large", f"{size} bytes")
             while chunk := file.read(piece):
-                flight.receive(bytes(chunk))
+                transfer.receive(bytes(chunk))
                 now = time.monotonic()
                 piece = next_piece(len(chunk), now - begun, self._limit, self._block)
                 begun = now
             details = getattr(file, "details", None)
-        if isinstance(size, int) and flight.parcel.size < size:
-            return Failure("fetch", "truncated", f"{flight.parcel.size} of {size} bytes")
-        if not flight.parcel.size:
+        if isinstance(size, int) and transfer.body.size < size:
+            return Failure("fetch", "truncated", f"{transfer.body.size} of {size} bytes")
+        if not transfer.body.size:
             return Failure("fetch", "empty_body")
         return Answer(etag=_etag(details), last_modified=_last_modified(details))
 
@@ -231,7 +231,7 @@ def next_piece(size: int, seconds: float, limit: float, most: int) -> int:
     return min(most, max(_LEAST, int(size / seconds * limit * _OF_LIMIT)))
 
 
-def _inline(url: str, flight: Flight) -> Answer | Failure:
+def _inline(url: str, transfer: ThreadTransfer) -> Answer | Failure:
     """A `data:` URL (RFC 2397), which is its own file."""
     from urllib.request import urlopen
 
@@ -242,7 +242,7 @@ def _inline(url: str, flight: Flight) -> Answer | Failure:
         return Failure("fetch", "bad_url", words_of(error))
     if not body:
         return Failure("fetch", "empty_body")
-    flight.receive(body)
+    transfer.receive(body)
     return Answer(media_type)
 
 

@@ -35,7 +35,7 @@ from any2ds.core.errors import words_of
 from any2ds.core.failures import Failure, http_failure
 from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable
-from any2ds.fetch.engines.threads import Abandoned, Answer, Flight, Refused, causes
+from any2ds.fetch.engines.threads import Abandoned, Answer, Refused, ThreadTransfer, causes
 from any2ds.fetch.policy.robots import REDIRECTS, Robots
 from any2ds.fetch.policy.rules import PROXIED, opted_out, product_of, refuses
 from any2ds.fetch.profiles import Profile, Profiles
@@ -121,20 +121,20 @@ class RequestsClient:
         bounds = [bound + _PATIENCE for bound in limits if bound]
         slack = min(bounds) if bounds else None
         self._timeouts = (options.connect_timeout or slack, slack)
-        self.flight: Flight
+        self.transfer: ThreadTransfer
         self.fresh = False  # the connection of this request is new
         self._addresses: list[str] = []  # that were asked, redirects included
 
-    def fetch(self, url: str, flight: Flight) -> Answer | Failure:
-        self.flight = flight
+    def fetch(self, url: str, transfer: ThreadTransfer) -> Answer | Failure:
+        self.transfer = transfer
         self._addresses.clear()
         _HERE.client = self
         here, led = url, None  # the latter is told: where redirects have led, without credentials
-        asks = bool(flight.attempt.asks)
+        asks = bool(transfer.attempt.asks)
         most = max(self._options.max_redirects, REDIRECTS) if asks else self._options.max_redirects
         for _ in range(most + 1):
             self._here = self._visit(here) if self._profiles.differ else self._default
-            outcome = self._ask(url, here, led, flight)
+            outcome = self._ask(url, here, led, transfer)
             if not isinstance(outcome, str):
                 return outcome
             target = normalize(outcome)
@@ -173,12 +173,12 @@ class RequestsClient:
     def connecting(self, connection: socket.socket) -> None:
         """As soon as there is a connection, before the handshake."""
         self.fresh = True
-        self.flight.watch(connection)
+        self.transfer.watch(connection)
 
     def connected(self, connection: socket.socket, through_proxy: bool) -> None:
         """Before each request, on the connection that it is going to use."""
-        self.flight.stage = "waiting for the answer"
-        self.flight.watch(connection)
+        self.transfer.stage = "waiting for the answer"
+        self.transfer.watch(connection)
         if not through_proxy:
             address = connection.getpeername()[0]
             self._addresses.append(address)
@@ -186,22 +186,22 @@ class RequestsClient:
             if reason := refuses(self._addresses, options.block_private_addresses, options.allow_link_local):
                 raise Refused("blocked_address", f"{address} {reason}")
 
-    def _ask(self, first: str, url: str, led: str | None, flight: Flight) -> Answer | Failure | str:
+    def _ask(self, first: str, url: str, led: str | None, transfer: ThreadTransfer) -> Answer | Failure | str:
         """One request: the answer, or where it redirects to."""
         response = None
         try:
-            response = self._send(first, url, flight)
+            response = self._send(first, url, transfer)
             with response:
-                return self._take(response, led or _without_credentials(url), led, flight)
+                return self._take(response, led or _without_credentials(url), led, transfer)
         except Refused as refusal:
             status = response.status_code if response is not None else None
             return replace(refusal.failure, http_status=status, final_url=led)
         except (requests.RequestException, urllib3_errors.HTTPError, HTTPException, OSError, UnicodeError) as error:
-            if flight.abandoned:
+            if transfer.abandoned:
                 raise Abandoned from error
             return replace(self._failure(error), final_url=led)
 
-    def _send(self, first: str, url: str, flight: Flight) -> requests.Response:
+    def _send(self, first: str, url: str, transfer: ThreadTransfer) -> requests.Response:
         visit, profile = self._here, self._here.profile
         proxies = visit.proxies
         if self._proxies_in_environment and not proxies:
@@ -221,14 +221,14 @@ class RequestsClient:
                 auth = get_auth_from_url(first)
         if profile.jar is not None and ("Cookie" in headers or "Cookie" not in visit.session.headers):
             headers["Cookie"] = profile.jar.header(url)
-        if flight.attempt.probe:
+        if transfer.attempt.probe:
             visit.session.close()  # a connection that was kept may be dead although the network is not
-        flight.stage = "connecting"
+        transfer.stage = "connecting"
         for last_try in (False, True):
             self.fresh = False
             try:
                 return visit.session.request(
-                    "HEAD" if flight.attempt.probe else "GET",
+                    "HEAD" if transfer.attempt.probe else "GET",
                     urldefragauth(url),  # a cookie jar would take what stands before the @ for a part of the host
                     auth=auth if any(auth) else None,
                     headers=headers,
@@ -239,15 +239,17 @@ class RequestsClient:
                 )
             except requests.ConnectionError as error:
                 # The server closed a connection that was kept, just as it was used again: that is nobody's fault.
-                if last_try or self.fresh or flight.abandoned or self._failure(error).code != "reset":
+                if last_try or self.fresh or transfer.abandoned or self._failure(error).code != "reset":
                     raise
         raise AssertionError
 
-    def _take(self, response: requests.Response, here: str, led: str | None, flight: Flight) -> Answer | Failure | str:
-        flight.stage = "receiving the body (0 bytes so far)"
+    def _take(
+        self, response: requests.Response, here: str, led: str | None, transfer: ThreadTransfer
+    ) -> Answer | Failure | str:
+        transfer.stage = "receiving the body (0 bytes so far)"
         status, headers = response.status_code, response.headers
         if not 200 <= status < 300 or status in (204, 205, 206):
-            _drain(response.raw, flight)
+            _drain(response.raw, transfer)
             if status in _REDIRECTS and "location" in headers:
                 try:
                     return ada_url.join_url(here, _as_sent(headers["location"])).partition("#")[0]
@@ -257,26 +259,26 @@ class RequestsClient:
         directive = opted_out(
             "\n".join(response.raw.headers.getlist("x-robots-tag")), self._here.product, self._here.opt_outs
         )
-        if directive is not None and not flight.attempt.asks:
+        if directive is not None and not transfer.attempt.asks:
             return Failure("fetch", "opted_out", f"X-Robots-Tag: {directive}", status, led)
         announced = headers.get("content-length", "").strip()
         if announced.startswith("-"):
             return Failure("fetch", "protocol", "Content-Length is negative", status, led)
-        if announced.isdigit() and int(announced) > self._options.max_file_bytes and not flight.attempt.asks:
+        if announced.isdigit() and int(announced) > self._options.max_file_bytes and not transfer.attempt.asks:
             raise Refused("too_large", f"{announced} bytes")
         if encoding := headers.get("content-encoding"):
             try:
-                flight.decoder = Decoder(encoding, self._options.max_content_ratio)
+                transfer.decoder = Decoder(encoding, self._options.max_content_ratio)
             except Undecodable as error:
                 return Failure("fetch", error.code, str(error), status, led)
         # read1 returns what is there; read would wait for a whole chunk, however slowly it comes.
         while chunk := response.raw.read1(_CHUNK, decode_content=False):
-            if not flight.receive(chunk):
+            if not transfer.receive(chunk):
                 break
         else:
-            if flight.received and flight.decoder is not None and not flight.decoder.finished:
+            if transfer.received and transfer.decoder is not None and not transfer.decoder.finished:
                 return Failure("fetch", "truncated", BROKEN_STREAM, status, led)
-        if not flight.parcel.size:
+        if not transfer.body.size:
             return Failure("fetch", "empty_body", "", status, led)
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower() or None
         return Answer(media_type, status, led, headers.get("etag"), headers.get("last-modified"))
@@ -286,7 +288,7 @@ class RequestsClient:
         matches = (code for types, code in _CODES if any(isinstance(cause, types) for cause in found))
         code = next(matches, "fetch_error")
         options = self._options
-        if code == "timeout_stalled" and self.flight.stage == "connecting":
+        if code == "timeout_stalled" and self.transfer.stage == "connecting":
             code = "timeout_connect"  # in the handshake
         if code == "truncated" and any("invalid literal for int" in str(c) and "b''" not in str(c) for c in found):
             code = "protocol"  # http.client reports a malformed chunk as the end of the body
@@ -432,11 +434,11 @@ class _Adapter(HTTPAdapter):
         """Nothing to do: the context knows whom to trust, and would read its file anew for each connection."""
 
 
-def _drain(raw: Any, flight: Flight) -> None:
+def _drain(raw: Any, transfer: ThreadTransfer) -> None:
     """Read a short error page, so that its connection can be used again."""
     read = 0
     with contextlib.suppress(urllib3_errors.HTTPError, HTTPException, OSError):
-        while read < _ERROR_BODY and not flight.abandoned and (chunk := raw.read1(_CHUNK, decode_content=False)):
+        while read < _ERROR_BODY and not transfer.abandoned and (chunk := raw.read1(_CHUNK, decode_content=False)):
             read += len(chunk)
 
 

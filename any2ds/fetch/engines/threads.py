@@ -27,7 +27,7 @@ _FOR_PROBES = 4  # threads
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is known of a body that has arrived whole: a `Payload` but for the body, which is the flight's."""
+    """What is known of a body that has arrived whole: a `Payload` but for the body, which is the transfer's."""
 
     media_type: str | None = None
     http_status: int | None = None
@@ -39,8 +39,8 @@ class Answer:
 class Client(Protocol):
     """Fetches one URL after the other; belongs to one thread."""
 
-    def fetch(self, url: str, flight: Flight) -> Answer | Failure:
-        """Hand the body to `flight` as it arrives. What is raised becomes a `fetch_error`, a Refused what it says."""
+    def fetch(self, url: str, transfer: ThreadTransfer) -> Answer | Failure:
+        """Hand the body to `transfer` as it arrives. What is raised becomes a `fetch_error`, a Refused what it says."""
         ...
 
     def close(self) -> None: ...
@@ -58,13 +58,13 @@ class Abandoned(Exception):
     """Ends a fetch whose outcome nobody waits for any more."""
 
 
-class Flight:
+class ThreadTransfer:
     """One attempt on its way, between the thread that fetches and the thread that polls."""
 
     def __init__(self, attempt: Attempt, url: str, buffer: Buffer, options: FetchOptions) -> None:
         self.attempt = attempt
         self.url = url
-        self.parcel = buffer.parcel()
+        self.body = buffer.thread_body()
         self.outcome: Answer | Failure
         self.decoder: Decoder | None = None  # of a body with a Content-Encoding
         self.received = 0  # bytes of the body that have come over the network
@@ -79,7 +79,7 @@ class Flight:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
 
-    def fly(self, fetch: Callable[[str, Flight], Answer | Failure]) -> None:
+    def run(self, fetch: Callable[[str, ThreadTransfer], Answer | Failure]) -> None:
         """In the fetching thread: from its start to its end."""
         self.stage = "connecting"
         try:
@@ -125,30 +125,30 @@ class Flight:
 
     def _keep(self, chunk: bytes) -> bool:
         """Take a piece of the file; whether more is wanted."""
-        options, parcel = self._options, self.parcel
+        options, body = self._options, self.body
         if self.attempt.asks:
-            chunk = chunk[: LONGEST - parcel.size]
-        elif parcel.size + len(chunk) > options.max_file_bytes:
+            chunk = chunk[: LONGEST - body.size]
+        elif body.size + len(chunk) > options.max_file_bytes:
             raise Refused("too_large", f"more than {options.max_file_bytes} bytes")
         try:
-            parcel.write(chunk)
+            body.write(chunk)
         except OSError as error:
             self.disk_error = error
             raise Abandoned from error
         self.stage = f"receiving the body ({self.received} bytes so far)"
-        return not self.attempt.asks or parcel.size < LONGEST
+        return not self.attempt.asks or body.size < LONGEST
 
     def arrived(self, buffer: Buffer) -> Payload | Failure:
         """In the polling thread: the outcome. Raises the OSError that kept the body from being buffered."""
         outcome = self.outcome
         if self.disk_error is not None or isinstance(outcome, Failure):
-            self.parcel.discard()
+            self.body.discard()
             if self.disk_error is not None:
                 raise self.disk_error
             assert isinstance(outcome, Failure)
             return outcome
         return Payload(
-            buffer.adopt(self.parcel),
+            buffer.adopt(self.body),
             outcome.media_type,
             outcome.http_status,
             outcome.final_url,
@@ -191,18 +191,18 @@ class ThreadTransport:
         self._most = options.most_transfers
         self._stall_rule = StallRule(options.stall_timeout, options.min_speed)
         self._bell = threading.Event()
-        self._flights: dict[Attempt, Flight] = {}
+        self._transfers: dict[Attempt, ThreadTransfer] = {}
         self._change = threading.Condition()  # guards all of the following
-        self._waiting: deque[Flight] = deque()
-        self._ended: deque[Flight] = deque()
+        self._waiting: deque[ThreadTransfer] = deque()
+        self._ended: deque[ThreadTransfer] = deque()
         self._threads = self._idle = self._stuck = 0
         self._closed = False
         self.waited = 0.0
 
     def phases(self) -> Phases:
-        flights = [flight for attempt, flight in self._flights.items() if not attempt.late]
-        bodies = sum(flight.parcel.size > 0 for flight in flights)
-        return Phases(answers=len(flights) - bodies, bodies=bodies)
+        transfers = [transfer for attempt, transfer in self._transfers.items() if not attempt.late]
+        bodies = sum(transfer.body.size > 0 for transfer in transfers)
+        return Phases(answers=len(transfers) - bodies, bodies=bodies)
 
     @property
     def backlog(self) -> int:
@@ -214,14 +214,14 @@ class ThreadTransport:
             self._most = transfers
 
     def start(self, attempt: Attempt, url: str) -> None:
-        flight = self._flights[attempt] = Flight(attempt, url, self._buffer, self._options)
+        transfer = self._transfers[attempt] = ThreadTransfer(attempt, url, self._buffer, self._options)
         with self._change:
             if attempt.probe:  # which must not wait for the threads that it asks about
-                self._waiting.appendleft(flight)
-                self._staff(_FOR_PROBES)
+                self._waiting.appendleft(transfer)
+                self._start_threads(_FOR_PROBES)
             else:
-                self._waiting.append(flight)
-                self._staff()
+                self._waiting.append(transfer)
+                self._start_threads()
 
     def poll(self, wait: float) -> list[tuple[Attempt, Payload | Failure]]:
         if wait > 0 and not self._ended:
@@ -231,28 +231,28 @@ class ThreadTransport:
         self._bell.clear()
         ended: list[tuple[Attempt, Payload | Failure]] = []
         while self._ended:
-            flight = self._ended.popleft()
-            if flight.abandoned:
-                flight.parcel.discard()
+            transfer = self._ended.popleft()
+            if transfer.abandoned:
+                transfer.body.discard()
             else:
-                del self._flights[flight.attempt]
-                ended.append((flight.attempt, flight.arrived(self._buffer)))
+                del self._transfers[transfer.attempt]
+                ended.append((transfer.attempt, transfer.arrived(self._buffer)))
         if self._stall_rule.due(time.monotonic()):
-            for attempt, flight in list(self._flights.items()):
-                if flight.running and self._stall_rule.stalled(flight.flow, flight.received):
+            for attempt, transfer in list(self._transfers.items()):
+                if transfer.running and self._stall_rule.stalled(transfer.flow, transfer.received):
                     ended.append((attempt, replace(self.cancel(attempt), code="timeout_stalled")))
         return ended
 
     def received(self, attempt: Attempt) -> int:
-        return self._flights[attempt].received
+        return self._transfers[attempt].received
 
     def cancel(self, attempt: Attempt) -> Failure:
-        flight = self._flights.pop(attempt)
-        failure = flight.timed_out()
+        transfer = self._transfers.pop(attempt)
+        failure = transfer.timed_out()
         with self._change:
-            self._stuck += flight.running
-            flight.abandon()
-            self._staff()
+            self._stuck += transfer.running
+            transfer.abandon()
+            self._start_threads()
         return failure
 
     def wake(self) -> None:
@@ -263,16 +263,16 @@ class ThreadTransport:
             if self._closed:
                 return
             self._closed = True
-            for flight in self._flights.values():
-                flight.abandon()
-            self._flights.clear()
+            for transfer in self._transfers.values():
+                transfer.abandon()
+            self._transfers.clear()
             self._waiting.clear()
-            for flight in self._ended:
-                flight.parcel.discard()
+            for transfer in self._ended:
+                transfer.body.discard()
             self._ended.clear()
             self._change.notify_all()
 
-    def _staff(self, beyond: int = 0) -> None:
+    def _start_threads(self, beyond: int = 0) -> None:
         """See to it that somebody takes what is waiting, with so many threads beyond the usual number."""
         if len(self._waiting) <= self._idle:
             self._change.notify()
@@ -289,45 +289,45 @@ class ThreadTransport:
     def _run(self) -> None:
         client: Client | None = None
 
-        def fetch(url: str, flight: Flight) -> Answer | Failure:
+        def fetch(url: str, transfer: ThreadTransfer) -> Answer | Failure:
             nonlocal client
             client = client or self._connect()
-            return client.fetch(url, flight)
+            return client.fetch(url, transfer)
 
         try:
-            for flight in self._work():
-                flight.fly(fetch)
+            for transfer in self._work():
+                transfer.run(fetch)
         finally:
             if client is not None:
                 client.close()
 
-    def _work(self) -> Iterator[Flight]:
+    def _work(self) -> Iterator[ThreadTransfer]:
         """Flights for one thread, until it is needed no more."""
-        while (flight := self._take()) is not None:
-            yield flight
+        while (transfer := self._take()) is not None:
+            yield transfer
             with self._change:
-                flight.running = False
-                if not flight.abandoned:
-                    self._ended.append(flight)
+                transfer.running = False
+                if not transfer.abandoned:
+                    self._ended.append(transfer)
                 else:
-                    flight.parcel.discard()
+                    transfer.body.discard()
                     self._stuck -= not self._closed
                     if self._threads - self._stuck > self._most:
                         self._threads -= 1
                         return
             self._ring()
 
-    def _take(self) -> Flight | None:
+    def _take(self) -> ThreadTransfer | None:
         with self._change:
             while not self._closed:
                 if not self._waiting:
                     self._idle += 1
                     self._change.wait()
                     self._idle -= 1
-                elif not (flight := self._waiting.popleft()).abandoned:
-                    self._stall_rule.begin(flight.flow)
-                    flight.running = True
-                    return flight
+                elif not (transfer := self._waiting.popleft()).abandoned:
+                    self._stall_rule.begin(transfer.flow)
+                    transfer.running = True
+                    return transfer
         return None
 
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
+from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
 
 if TYPE_CHECKING:
-    from any2ds.fetch.policy.hosts import Attempt
+    from any2ds.fetch.policy.window import Trial
 
 FIRST_AT_ONCE = 16.0  # transfers at once to a host that nothing is known of
 _FIRST_DELAY = 0.25  # seconds between starts, when one at a time was still too much
@@ -36,7 +37,7 @@ _MEMORY = 10.0  # seconds after which counts of answers and timeouts are halved
 
 
 @dataclass(frozen=True, slots=True)
-class Manners:
+class HostPolicy:
     """What holds for a host whatever it answers."""
 
     max_per_host: int = 1_000_000  # transfers at once
@@ -58,23 +59,23 @@ class Host:
         "_silence",
         "_slow_start",
         "_timeouts",
+        "deferred",
         "down_as",
         "down_until",
         "gated",
         "in_flight",
         "in_turn",
-        "manners",
         "name",
         "not_before",
-        "put_off",
+        "policy",
         "queue",
         "woken_at",
     )
 
-    def __init__(self, name: str, manners: Manners) -> None:
+    def __init__(self, name: str, policy: HostPolicy) -> None:
         self.name = name
         self.queue: deque[Attempt] = deque()  # rows that wait for this host
-        self.put_off = 0  # attempts that wait for their time, or for a judgement
+        self.deferred = 0  # attempts that wait for their time, or for a judgement
         self.in_flight = 0
         self.not_before = 0.0  # when the next transfer may start
         self.in_turn = False  # the schedule has it in line
@@ -84,10 +85,10 @@ class Host:
         self._silence = 0  # timeouts since its last answer
         self._refusals = 0  # rounds of 429 and 503 since its last other answer
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
-        self.manners = manners
-        self._limit = min(FIRST_AT_ONCE, float(manners.max_per_host))
+        self.policy = policy
+        self._limit = min(FIRST_AT_ONCE, float(policy.max_per_host))
         self._slow_start = True
-        self._delay = self._floor = manners.host_delay
+        self._delay = self._floor = policy.host_delay
         self._cut_at = -_ONE_ROUND
         self._answers = self._timeouts = 0  # lately
         self._counted_from = 0.0
@@ -114,7 +115,7 @@ class Host:
     def may_start(self, now: float) -> bool:
         return self.in_flight < self._limit and self.not_before <= now
 
-    def keep_apart(self, seconds: float) -> None:
+    def raise_delay(self, seconds: float) -> None:
         """Start transfers at least so many seconds apart, because its robots.txt asks for it."""
         if seconds > self._floor:
             self._floor = seconds
@@ -133,7 +134,7 @@ class Host:
             self._counted_from = now
         if isinstance(outcome, Failure):
             if outcome.retry_after:
-                self.not_before = max(self.not_before, now + min(outcome.retry_after, self.manners.max_retry_after))
+                self.not_before = max(self.not_before, now + min(outcome.retry_after, self.policy.max_retry_after))
             if outcome.code not in _TIMEOUTS or outcome.received >= _SIGN_OF_LIFE:
                 self._silence = 0
             if outcome.code in _BUSY:
@@ -156,9 +157,9 @@ class Host:
             return
         self._silence = self._refusals = 0
         self._answers += 1
-        if self._limit < self.manners.max_per_host:
+        if self._limit < self.policy.max_per_host:
             self._limit = min(
-                self._limit + (1.0 if self._slow_start else 1.0 / self._limit), float(self.manners.max_per_host)
+                self._limit + (1.0 if self._slow_start else 1.0 / self._limit), float(self.policy.max_per_host)
             )
         if self._delay > self._floor:
             self._delay = max(self._floor, self._delay - 0.1 * _FIRST_DELAY)
@@ -166,14 +167,14 @@ class Host:
     @property
     def waiting(self) -> int:
         """Rows that wait for it, those included that are to be tried again later."""
-        return len(self.queue) + self.put_off
+        return len(self.queue) + self.deferred
 
     def load(self, now: float) -> HostLoad:
         return HostLoad(self.name, self.waiting, self.in_flight, self.limit, self._why(now))
 
     def _why(self, now: float) -> str:
         """Why rows wait for it, in words."""
-        most = self.manners.max_per_host
+        most = self.policy.max_per_host
         if self.down_until > now:
             return f"does not answer: it is asked again in {self.down_until - now:.0f} s"
         if self.not_before > now + max(1.0, self._delay):
@@ -199,7 +200,7 @@ class Host:
 
     @property
     def busy(self) -> bool:
-        return bool(self.in_flight or self.queue or self.in_turn or self.put_off)
+        return bool(self.in_flight or self.queue or self.in_turn or self.deferred)
 
     def _cut(self, now: float, busy: bool) -> bool:
         """Whether this is the first trouble of its round; the others tell nothing new."""
@@ -211,3 +212,25 @@ class Host:
             self._delay = min(MOST_DELAY, max(_FIRST_DELAY, 2 * self._delay))
         self._limit = max(1.0, min(self._limit, float(self.in_flight + 1)) / 2)
         return True
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One try at one row, or at a robots.txt."""
+
+    row: Row
+    host: Host
+    number: int = 1  # of attempts, this one included
+    sent: int = 0  # how often it was started, whatever for
+    deferrals: int = 0  # how often the host said that it should come later
+    excuses: int = 0  # how often it failed for reasons of ours
+    probe: bool = False  # only to see whether anything comes back; its row is none of the list
+    started: float = 0.0  # by the schedule's clock, like the next two
+    deadline: float = 0.0  # when its time may be up, unless bytes have come
+    heard: float = 0.0  # when it was last seen to have more bytes
+    received: int = 0  # bytes at that time
+    running: bool = False
+    url: str | None = None  # of the row, normalised, if somebody has done so
+    asks: str = ""  # the origin whose robots.txt this is for; its row is none of the list
+    trial: Trial | None = None  # of the window, when it was started
+    late: bool = False  # it waits for a silent host for longer than answers take

@@ -13,20 +13,16 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from any2ds.config.options import FetchOptions
 from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
-from any2ds.fetch.policy.hosts import SILENCE, Host, Manners
+from any2ds.fetch.policy.hosts import SILENCE, Attempt, Host, HostPolicy
 from any2ds.fetch.policy.robots import RETRIES, Robots, origin_of
 from any2ds.fetch.urls import WEB, normalize
 from any2ds.storage.stores import SERVERS
-
-if TYPE_CHECKING:
-    from any2ds.fetch.policy.window import Trial
 
 FIRST_BACKOFF = 1.0  # seconds; doubles with each attempt
 MAX_BACKOFF = 60.0
@@ -42,7 +38,7 @@ _FIRST_LATENCY = 0.3  # seconds, a guess until something was answered
 _CROWDED = 8  # while one slot in so many is with a late one, hosts that answer come first
 _MANY = 64  # fewer transfers than this are meant as a limit, also for those that hang
 _MOST_SOCKETS = 400 if sys.platform == "win32" else 1 << 30  # select() takes 512
-_ASIDE = 4  # times the slots: so many silent hosts may wait before no others are looked for
+_MOST_SILENT = 4  # times the slots: so many silent hosts may wait before no others are looked for
 _WAIT_CODES = frozenset({"http_429", "http_503"})
 
 # The time that one attempt may take grows by a second with so many bytes received. That is 64 kbit/s, the speed of an
@@ -53,75 +49,56 @@ BYTES_PER_SECOND = 8 << 10
 LOOKS = 20
 
 
-@dataclass(slots=True, eq=False)
-class Attempt:
-    """One try at one row, or at a robots.txt."""
-
-    row: Row
-    host: Host
-    number: int = 1  # of attempts, this one included
-    sent: int = 0  # how often it was started, whatever for
-    deferrals: int = 0  # how often the host said that it should come later
-    excuses: int = 0  # how often it failed for reasons of ours
-    probe: bool = False  # only to see whether anything comes back; its row is none of the list
-    started: float = 0.0  # by the schedule's clock, like the next two
-    deadline: float = 0.0  # when its time may be up, unless bytes have come
-    heard: float = 0.0  # when it was last seen to have more bytes
-    received: int = 0  # bytes at that time
-    flying: bool = False
-    url: str | None = None  # of the row, normalised, if somebody has done so
-    asks: str = ""  # the origin whose robots.txt this is for; its row is none of the list
-    trial: Trial | None = None  # of the window, when it was started
-    late: bool = False  # it waits for a silent host for longer than answers take
-
-
-def spare_places(options: FetchOptions) -> int:
+def spare_transfers(options: FetchOptions) -> int:
     """Transfers beyond `thread_count` that may wait for silent hosts; threads, or a small number, are a real limit."""
     if options.fetcher != "curl" or options.thread_count == "auto" or options.thread_count < _MANY:
         return 0
     return max(0, min(options.thread_count, _MOST_SOCKETS - options.thread_count))
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleLimits:
+    """What holds for all hosts together."""
+
+    slots: int  # attempts in flight
+    timeout: float = 0.0  # seconds without a byte of a body, after which an attempt ends; 0: no limit
+    retries: int = 0  # further attempts after the first
+    # Seconds for one attempt; 0: no limit; None: `timeout`, and a second for each `BYTES_PER_SECOND` bytes received.
+    total_timeout: float | None = None
+    # Transfers beyond `slots` that may wait for silent hosts: they take next to nothing, and would take others' slots.
+    spare: int = 0
+
+
 class Schedule:
-    """At most `slots` attempts in flight, `retries` more after the first.
+    """Keeps to `limits`, and treats each host by `policy` and by how it answers.
 
-    An attempt ends when no byte of a body has come for `timeout` seconds (0: no limit), and after `total_timeout`
-    seconds in all (0: no limit). If that is None it has `timeout` seconds, and one more for each `BYTES_PER_SECOND`
-    bytes received.
-
-    Up to `spare` more wait for hosts that are silent: they take next to nothing, and would take the slots of others.
-    Where hosts differ, `host_of` says by what name a URL's host is known and how it is treated, instead of `manners`.
+    Where hosts differ, `host_of` says by what name a URL's host is known and how it is treated, instead of `policy`.
     """
 
     def __init__(
         self,
-        slots: int,
-        timeout: float,
-        retries: int,
-        manners: Manners | None = None,
+        limits: ScheduleLimits,
+        policy: HostPolicy | None = None,
         rng: random.Random | None = None,
         robots: Robots | None = None,
-        host_of: Callable[[str | None], tuple[str, Manners]] | None = None,
-        spare: int = 0,
-        total_timeout: float | None = None,
+        host_of: Callable[[str | None], tuple[str, HostPolicy]] | None = None,
     ) -> None:
-        self.slots = slots
-        self.spare = spare
-        self.timeout = timeout or float("inf")
-        self.total_timeout = total_timeout
-        self.retries = retries
+        self.slots, self.spare = limits.slots, limits.spare
+        self.timeout = limits.timeout or float("inf")
+        self.total_timeout = limits.total_timeout
+        self.retries = limits.retries
         self.in_flight = 0
         self.fresh: deque[Row] = deque()  # rows that nobody has looked at; a feeder may append from another thread
         self.queued = 0  # rows that wait for their host, or for its robots.txt
         self.deferred = 0  # rows that wait for their time
-        self._manners = manners or Manners()
+        self._policy = policy or HostPolicy()
         self._named = host_of
         self._rng = rng or random.Random()
         self._robots = robots
         self._interrupted = False  # there are more rows to look at right away
         self._hosts: dict[str, Host] = {}
         self._turn: deque[Host] = deque()  # hosts with waiting rows that may start one more now
-        self._aside: dict[Host, None] = {}  # the same, but they are silent, and come when no other one wants the place
+        self._silent: dict[Host, None] = {}  # the same, but they are silent, and come when no other one wants the place
         self._latency = _FIRST_LATENCY  # mean seconds of an answer, lately
         self._to_silent: deque[tuple[float, Attempt]] = deque()  # that are not late yet, by the time of their start
         self._late = 0
@@ -141,7 +118,7 @@ class Schedule:
     @property
     def has_more(self) -> bool:
         """Rows wait for a place or for their host's time, not for how another attempt ends."""
-        return bool(self.fresh or self._turn or self._aside) or any(host.queue for _, _, host in self._paused)
+        return bool(self.fresh or self._turn or self._silent) or any(host.queue for _, _, host in self._paused)
 
     @property
     def hosts(self) -> int:
@@ -150,12 +127,12 @@ class Schedule:
 
     @property
     def full(self) -> bool:
-        """Whether all places are taken."""
+        """Whether all connections are busy."""
         return self._full
 
     def worst(self, now: float, most: int = 5) -> tuple[HostLoad, ...]:
         """The hosts that most rows wait for; it looks at all of them."""
-        waited_for = [host for host in self._hosts.values() if host.queue or host.put_off]
+        waited_for = [host for host in self._hosts.values() if host.queue or host.deferred]
         return tuple(host.load(now) for host in heapq.nlargest(most, waited_for, key=lambda host: host.waiting))
 
     def next(self, now: float) -> Attempt | None:
@@ -166,7 +143,7 @@ class Schedule:
         while self._later and self._later[0][0] <= now:
             attempt = heapq.heappop(self._later)[2]
             self.deferred -= 1
-            attempt.host.put_off -= 1
+            attempt.host.deferred -= 1
             if attempt.host.down_until > now:
                 self._give_up(attempt, now)
             else:
@@ -175,13 +152,13 @@ class Schedule:
             host = heapq.heappop(self._paused)[2]
             self._offer_turn(host, now)
             self._forget(host, now)
-        if self._aside and not crowded:
-            self._turn.extend(self._aside)
-            self._aside.clear()
+        if self._silent and not crowded:
+            self._turn.extend(self._silent)
+            self._silent.clear()
         while self._turn:
             host = self._turn.popleft()
             if crowded and self._comes_last(host):
-                self._aside[host] = None
+                self._silent[host] = None
                 continue
             host.in_turn = False
             if host.queue and host.may_start(now):
@@ -189,7 +166,7 @@ class Schedule:
                 return self._start(host.queue.popleft(), now)
             self._offer_turn(host, now)
         looked_at = 0
-        while self.fresh and looked_at < _LOOKED_AT and len(self._aside) <= _ASIDE * self.slots:
+        while self.fresh and looked_at < _LOOKED_AT and len(self._silent) <= _MOST_SILENT * self.slots:
             looked_at += 1
             row = self.fresh.popleft()
             attempt = Attempt(row, self._host_of(row))
@@ -204,9 +181,9 @@ class Schedule:
                 return self._start(first, now)
             self._queue(first, now)
         self._interrupted = looked_at == _LOOKED_AT
-        while self._aside or self._turn:  # nobody else wants the place
-            host = next(iter(self._aside)) if self._aside else self._turn.popleft()
-            self._aside.pop(host, None)
+        while self._silent or self._turn:  # nobody else wants the place
+            host = next(iter(self._silent)) if self._silent else self._turn.popleft()
+            self._silent.pop(host, None)
             host.in_turn = False
             if crowded and host.silent and host.in_flight >= SILENCE:
                 continue  # enough to tell whether it is down; it comes back when one of them ends
@@ -224,17 +201,17 @@ class Schedule:
 
     def finish(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
         """Record how an attempt ended. None if the row is going to be tried again."""
-        attempt.flying = False
+        attempt.running = False
         self.in_flight -= 1
         self._late -= attempt.late
         attempt.late = False
         attempt.host.in_flight -= 1
         return self._settle(attempt, outcome, now)
 
-    def land(self, attempt: Attempt, now: float) -> None:
+    def suspend(self, attempt: Attempt, now: float) -> None:
         """An attempt has ended, and `settle` or `excuse` will say later what follows from it."""
-        attempt.host.put_off += 1
-        attempt.flying = False
+        attempt.host.deferred += 1
+        attempt.running = False
         self.in_flight -= 1
         attempt.host.in_flight -= 1
         self._late -= attempt.late
@@ -242,13 +219,13 @@ class Schedule:
         self._offer_turn(attempt.host, now)
 
     def excuse(self, attempt: Attempt, now: float) -> None:
-        """An attempt that has landed does not count: its row is tried again."""
-        attempt.host.put_off -= 1
+        """An attempt that is suspended does not count: its row is tried again."""
+        attempt.host.deferred -= 1
         self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
 
     def settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
-        """Like `finish`, for an attempt that has landed."""
-        attempt.host.put_off -= 1
+        """Like `finish`, for an attempt that is suspended."""
+        attempt.host.deferred -= 1
         return self._settle(attempt, outcome, now)
 
     def _settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
@@ -262,7 +239,7 @@ class Schedule:
                     self.queued -= 1
                     self._give_up(host.queue.popleft(), now)
             self._offer_turn(host, now)
-        if isinstance(outcome, Failure) and self._put_off(attempt, outcome, now):
+        if isinstance(outcome, Failure) and self._try_again(attempt, outcome, now):
             return None
         if attempt.asks:
             self._learn(attempt, outcome, now)
@@ -315,9 +292,9 @@ class Schedule:
         """Whether those that hang take so many places that hosts that answer should have the others."""
         waiting = self._to_silent
         since = now - max(_LEAST_LATE, _LATE * self._latency)
-        while waiting and (waiting[0][0] <= since or not waiting[0][1].flying):
+        while waiting and (waiting[0][0] <= since or not waiting[0][1].running):
             attempt = waiting.popleft()[1]
-            if attempt.flying and attempt.host.silent:
+            if attempt.running and attempt.host.silent:
                 attempt.late = True
                 self._late += 1
         return self._late >= max(1, self.slots // _CROWDED)
@@ -335,7 +312,7 @@ class Schedule:
         if refusal := attempt.host.down_as:
             said = refusal.detail if attempt.sent else "not asked"
             failure = replace(refusal, detail=f"{said}: its host went on to refuse after the wait that it asked for")
-        if self._put_off(attempt, failure, now):
+        if self._try_again(attempt, failure, now):
             return
         if attempt.asks:
             self._learn(attempt, failure, now)
@@ -343,14 +320,14 @@ class Schedule:
             self._given_up.append(Fetched(attempt.row, failure, attempt.sent))
         self._forget(attempt.host, now)
 
-    def _put_off(self, attempt: Attempt, failure: Failure, now: float) -> bool:
+    def _try_again(self, attempt: Attempt, failure: Failure, now: float) -> bool:
         """Line a failed attempt up to be made again later, if it is worth it."""
         if not failure.transient:
             return False
         wait = self.backoff(attempt.number)
         number, deferrals = attempt.number + 1, attempt.deferrals
         if failure.code in _WAIT_CODES and failure.retry_after is not None:
-            if failure.retry_after > attempt.host.manners.max_retry_after:
+            if failure.retry_after > attempt.host.policy.max_retry_after:
                 return False
             wait += failure.retry_after
             if attempt.deferrals < MAX_DEFERRALS and attempt.host.down_until <= now:
@@ -362,12 +339,12 @@ class Schedule:
 
     def _defer(self, attempt: Attempt, due: float) -> None:
         self.deferred += 1
-        attempt.host.put_off += 1
+        attempt.host.deferred += 1
         heapq.heappush(self._later, (due, next(self._order), attempt))
 
     def _start(self, attempt: Attempt, now: float) -> Attempt:
         host = attempt.host
-        attempt.flying = True
+        attempt.running = True
         attempt.sent += 1
         attempt.started = attempt.heard = now
         attempt.received = 0
@@ -393,8 +370,8 @@ class Schedule:
     def _offer_turn(self, host: Host, now: float) -> None:
         """Line a host up that has waiting rows: for its turn, or for the moment when its pause is over."""
         if host.in_turn:
-            if self._aside and not host.silent and host in self._aside:
-                del self._aside[host]
+            if self._silent and not host.silent and host in self._silent:
+                del self._silent[host]
                 self._turn.append(host)
             return
         if not host.queue or not host.has_slot:
@@ -408,12 +385,12 @@ class Schedule:
 
     def _host_of(self, row: Row) -> Host:
         if self._named is None:
-            name, manners = host_name(row.url), self._manners
+            name, policy = host_name(row.url), self._policy
         else:
-            name, manners = self._named(row.url)
+            name, policy = self._named(row.url)
         host = self._hosts.get(name)
         if host is None:
-            host = self._hosts[name] = Host(name, bounded(manners, row.url))
+            host = self._hosts[name] = Host(name, bounded(policy, row.url))
             host.gated = self._robots is not None and self._robots.asks(name)
         return host
 
@@ -436,7 +413,7 @@ class Schedule:
                 return None
             return Attempt(Row(attempt.row.shard_id, -1, "", f"{origin}/robots.txt"), host, asks=origin)
         if known.delay:
-            host.keep_apart(known.delay)
+            host.raise_delay(known.delay)
         refusal = known.refusal(url)
         if refusal is None:
             return attempt
@@ -464,20 +441,20 @@ class Schedule:
 
     def _first(self) -> Attempt | None:
         new, looked_at = self._new, self._looked_at
-        while new and not new[0].flying:
+        while new and not new[0].running:
             new.popleft()
-        while looked_at and not looked_at[0][2].flying:
+        while looked_at and not looked_at[0][2].running:
             heapq.heappop(looked_at)
         if looked_at and not (new and new[0].deadline <= looked_at[0][0]):
             return looked_at[0][2]
         return new[0] if new else None
 
 
-def bounded(manners: Manners, url: str | None) -> Manners:
+def bounded(policy: HostPolicy, url: str | None) -> HostPolicy:
     """How a server is treated that is logged in to for each transfer at once, rather than sent a request."""
-    if manners.max_per_host <= _LOGINS or (url or "").partition(":")[0].lower() not in SERVERS:
-        return manners
-    return replace(manners, max_per_host=_LOGINS)
+    if policy.max_per_host <= _LOGINS or (url or "").partition(":")[0].lower() not in SERVERS:
+        return policy
+    return replace(policy, max_per_host=_LOGINS)
 
 
 def host_name(url: str | None) -> str:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from any2ds.config.media import MediaOptions
 from any2ds.core.bodies.stored import Heap
 from any2ds.core.errors import DamagedShard
-from any2ds.core.failures import SUCCESS, Meant
+from any2ds.core.failures import SUCCESS, FailureFilter
 from any2ds.core.reports import ShardReport
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Sample, Samples, outcome_of, release
@@ -57,7 +57,7 @@ class RemadeShard:
         rows = JobRows(job, layout)
         # Not kept until it is needed again: hundreds of shards may be open, each for the sake of a few rows.
         former = FormerVersion.read(output, layout, job.shard_id, rows.table["url"].to_pylist())
-        outcomes, is_meant = former.outcomes, Meant(job.redo or ())
+        outcomes, is_meant = former.outcomes, FailureFilter(job.redo or ())
         kept = frozenset(position for position, outcome in outcomes.items() if not is_meant(*outcome))
         has_samples = any(outcomes[position][0] == SUCCESS for position in kept)
         self._data_name = layout.data_name(job.shard_id, workshop.writer.extension)

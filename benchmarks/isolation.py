@@ -21,7 +21,7 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import Sample
 from any2ds.transforms.chain import Pipeline
 from any2ds.transforms.isolation import Isolation
-from any2ds.transforms.pipeline import Transforming
+from any2ds.transforms.pipeline import PipelineRunner
 
 
 def main() -> None:
@@ -31,15 +31,15 @@ def main() -> None:
     arguments = parser.parse_args()
     files = [picture(number) for number in range(8)]
     size = sum(map(len, files)) / len(files)
-    here, apart, starts = [], [], []
+    here, isolated, starts = [], [], []
     for _ in range(arguments.rounds):
         here.append(cpu_per_file(files, arguments.files, False))
         few, many = (cpu_of(files, count, True) for count in (1, arguments.files + 1))
         starts.append(few - here[-1])
-        apart.append((many - few) / arguments.files)
+        isolated.append((many - few) / arguments.files)
     print(f"JPEGs of {size / 1000:.0f} KB to 256 pixels, {arguments.files} of them, {arguments.rounds} rounds, medians")
     print(f"in a thread          {statistics.median(here) * 1e3:.2f} ms of CPU each")
-    print(f"in a process         {statistics.median(apart) * 1e3:.2f} ms of CPU each")
+    print(f"in a process         {statistics.median(isolated) * 1e3:.2f} ms of CPU each")
     print(f"start of a process   {statistics.median(starts):.2f} s of CPU")
 
 
@@ -64,9 +64,9 @@ def cpu_of(files: list[bytes], count: int, is_apart: bool) -> float:
     pipeline = Pipeline(media)
     began = _cpu()
     with (
-        closing(Isolation(media, 0.0)) if is_apart else nullcontext() as apart,
+        closing(Isolation(media, 0.0)) if is_apart else nullcontext() as isolated,
         closing(Buffer(1 << 30, 1)) as buffer,
-        closing(Transforming(pipeline, TransformLimits(1, 0.0, 1 << 30), True, None, apart)) as steps,
+        closing(PipelineRunner(pipeline, TransformLimits(1, 0.0, 1 << 30), True, None, isolated)) as steps,
     ):
         done = 0
         for number in range(count):

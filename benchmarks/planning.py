@@ -58,8 +58,13 @@ class Scripted:
             report = _report(job)
             (folder / f"{job.shard_id:05d}_stats.json").write_bytes(json.dumps(report.to_json()).encode())
             yield report
-        told = {"jobs": self._jobs, "rows": self._rows, "bytes": self._bytes, "seconds": time.monotonic() - self._began}
-        Path(os.environ[_TOLD]).write_text(json.dumps(told), encoding="utf-8")
+        reported = {
+            "jobs": self._jobs,
+            "rows": self._rows,
+            "bytes": self._bytes,
+            "seconds": time.monotonic() - self._began,
+        }
+        Path(os.environ[_TOLD]).write_text(json.dumps(reported), encoding="utf-8")
 
     def stop(self, grace: float) -> None:
         """It does not take long."""
@@ -129,20 +134,20 @@ def _with_distributor(scratch: Path) -> dict[str, str]:
 
 def measure(scratch: Path, urls: Path, shard: int, failing: int) -> None:
     """Run it, and say what it took."""
-    told, output = scratch / "told.json", scratch / "output"
+    reported, output = scratch / "told.json", scratch / "output"
     command = [
         *(sys.executable, "-m", "any2ds", f"--url_list={urls}", "--input_format=parquet"),
         *(f"--output_folder={output}", "--output_format=dummy", "--distributor=scripted"),
         *(f"--number_sample_per_shard={shard}", "--quiet=True", "--report=False"),
     ]
-    environment = {**_with_distributor(scratch), _FAILING: str(failing), _OUTPUT: str(output), _TOLD: str(told)}
+    environment = {**_with_distributor(scratch), _FAILING: str(failing), _OUTPUT: str(output), _TOLD: str(reported)}
     began = time.monotonic()
     process = subprocess.Popen(command, env=environment, cwd=scratch)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode, wall = os.waitstatus_to_exitcode(status), time.monotonic() - began
     if process.returncode != (1 if failing else 0):
         raise SystemExit(f"any2ds ended with {process.returncode}")
-    found = json.loads(told.read_text(encoding="utf-8"))
+    found = json.loads(reported.read_text(encoding="utf-8"))
     cpu, memory = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
     print(
         f"{found['rows']:,} rows in {found['jobs']:,} jobs of {found['bytes'] / found['jobs'] / 1e3:,.0f} KB: "

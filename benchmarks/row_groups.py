@@ -51,8 +51,8 @@ def taken(connection: duckdb.DuckDBPyConnection, queries: list[str]) -> str:
     """CPU and bytes, as DuckDB itself counts them, for one of the queries."""
     began, read = time.process_time(), 0
     for query in queries:
-        ((_, told),) = connection.execute(f"explain (analyze, format json) {query}").fetchall()
-        read += json.loads(told)["io"]["total_bytes_read"]
+        ((_, reported),) = connection.execute(f"explain (analyze, format json) {query}").fetchall()
+        read += json.loads(reported)["io"]["total_bytes_read"]
     cpu = time.process_time() - began
     return f"{cpu / len(queries) * 1e3:6.1f} ms {read / len(queries) / 1e6:6.2f} MB"
 

@@ -393,8 +393,8 @@ def texts() -> Iterator[File]:
 def pdfs() -> Iterator[File]:
     (DATA / "documents").mkdir()
     for name in ("harbour", "bread", "library", "winter", "signal", "garden"):
-        words, lines = TEXTS[name].split(), [""]
-        for word in words:
+        message, lines = TEXTS[name].split(), [""]
+        for word in message:
             if len(lines[-1]) + len(word) > 60:
                 lines.append("")
             lines[-1] += f"{word} "

@@ -69,7 +69,7 @@ def redacted(text: str) -> str:
     return _CREDENTIALS.sub(r"\1", text) if "@" in text else text
 
 
-def words_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What an exception of another library says, on one line and without credentials; its name if it says nothing."""
     return redacted(" ".join(said_by(error).split())) or type(error).__name__
 

@@ -211,4 +211,4 @@ class MetadataTable:
 
 
 def _beside(sample: Sample) -> dict[str, str | bytes]:
-    return {member_column(ext): member_value(ext, bytes(body.read())) for ext, body in sample.beside.items()}
+    return {member_column(ext): member_value(ext, bytes(body.read())) for ext, body in sample.extra_files.items()}

@@ -74,7 +74,7 @@ class Verdict:
     """What limits a run now."""
 
     limit: Wait | Literal["nothing"]
-    words: str  # for a person, with what was measured
+    message: str  # for a person, with what was measured
 
 
 @dataclass(frozen=True, slots=True)

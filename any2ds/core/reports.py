@@ -110,8 +110,8 @@ class ShardReport:
 def not_processed_in(stats: Mapping[str, Any]) -> dict[str, int]:
     """Reason -> files, as the stats of a shard have it; an earlier version counted by the extra that was missing."""
     before = {f"any2ds[{extra}] was not installed": count for extra, count in (stats.get("lacking") or {}).items()}
-    told = {**before, **(stats.get("not_processed") or {})}
-    return {str(reason)[:LONGEST_REASON]: int(count) for reason, count in told.items()}
+    reported = {**before, **(stats.get("not_processed") or {})}
+    return {str(reason)[:LONGEST_REASON]: int(count) for reason, count in reported.items()}
 
 
 def most_frequent(reasons: Mapping[str, int], most: int = 20) -> dict[str, int]:

@@ -30,7 +30,7 @@ class ShardJob:
     rows: bytes
     count: int  # rows in it
     attempt: int = 0  # how often it was tried before, in this run
-    hopeless: bool = False  # its rows are recorded as failed, not fetched
+    record_as_failed: bool = False  # its rows are recorded as failed, not fetched
     # None: it is made from nothing. Else it is there already: the outcomes that it has are kept, but for failures with
     # these codes, which are fetched again as are rows that it lacks.
     redo: tuple[str, ...] | None = None

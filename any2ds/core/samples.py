@@ -90,7 +90,7 @@ class Sample:
     part: int | None = None  # its number among the samples of its row, from 0; None: it is the only one
     parts: int = 1  # how many samples its row has, where it has a part
     members: Mapping[str, bytes] = field(default_factory=dict)  # further files, by extension: {"txt": b"..."}
-    beside: Mapping[str, Body | StoredBody] = field(default_factory=dict)  # the same when it is through all steps
+    extra_files: Mapping[str, Body | StoredBody] = field(default_factory=dict)  # the same when it is through all steps
     not_processed: str = ""  # why a step of its media has left its file as it came
     seconds: float = 0.0  # that the transfer of its row took, if it succeeded
 
@@ -120,7 +120,7 @@ class Sample:
     @property
     def bodies(self) -> list[Body | StoredBody]:
         """All its files: whoever writes it releases them."""
-        return [] if self.body is None else [self.body, *self.beside.values()]
+        return [] if self.body is None else [self.body, *self.extra_files.values()]
 
     @property
     def mime_type(self) -> str:
@@ -160,14 +160,14 @@ class Sample:
         """The failure of this file, with a code of the closed list, in its stead. Metadata that are known stay."""
         detail = encodable(detail)
         failure = Failure("transform", code, detail, self.fields.get("http_status"), self.fields.get("final_url"))
-        told = {"status": failure.status, "error_code": code, "error_message": detail or None, "ext": None}
-        known = {**self.fields, **told}
-        return replace(self, body=None, ext="", fields=known, failure=failure, members={}, beside={})
+        reported = {"status": failure.status, "error_code": code, "error_message": detail or None, "ext": None}
+        known = {**self.fields, **reported}
+        return replace(self, body=None, ext="", fields=known, failure=failure, members={}, extra_files={})
 
     def filtered(self, reason: str) -> Sample:
         """It is not wanted, which is no failure."""
-        told = {"status": FILTERED, "error_message": encodable(reason) if reason else None, "ext": None}
-        return replace(self, body=None, ext="", fields={**self.fields, **told}, members={})
+        reported = {"status": FILTERED, "error_message": encodable(reason) if reason else None, "ext": None}
+        return replace(self, body=None, ext="", fields={**self.fields, **reported}, members={})
 
 
 def encodable(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from any2ds.core.bodies.stored import Heap, StoredBody
+from any2ds.core.bodies.stored import SpoolFile, StoredBody
 
 _HELD = 8 << 20  # bytes of values in memory
 _AT_ONCE = 64 << 20  # bytes of values in one of `pieces`
@@ -27,7 +27,7 @@ class WideColumns:
         """The file is made in `folder`, when it is needed."""
         self._schema = pa.schema(list(types.items()))
         self._columns: dict[str, list[Any]] = {name: [] for name in types}
-        self._heap = Heap(folder)
+        self._spool = SpoolFile(folder)
         self._shelved: list[tuple[int, int, StoredBody]] = []  # first row, bytes of values; they, as an Arrow stream
         self._start = 0  # first row that is in memory
         self._stop = 0
@@ -69,7 +69,7 @@ class WideColumns:
         yield range(start, self._stop)
 
     def close(self) -> None:
-        self._heap.close()
+        self._spool.close()
 
     def _in_memory(self, start: int, stop: int) -> pa.Table:
         first, last = max(start - self._start, 0), max(stop - self._start, 0)
@@ -80,7 +80,7 @@ class WideColumns:
         stream = pa.BufferOutputStream()
         with pa.ipc.new_stream(stream, self._schema) as writer:
             writer.write_table(self._in_memory(self._start, self._stop))
-        self._shelved.append((self._start, self._held, self._heap.add([memoryview(stream.getvalue())])))
+        self._shelved.append((self._start, self._held, self._spool.add([memoryview(stream.getvalue())])))
         for column in self._columns.values():
             column.clear()
         self._start, self._held = self._stop, 0

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from any2ds.config.options import OutputOptions
 from any2ds.core import layout, plugins
-from any2ds.core.errors import LockLost, OutputError, words_of
+from any2ds.core.errors import LockLost, OutputError, error_text
 from any2ds.core.layout import Layout
 from any2ds.core.reports import IncompleteRun, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
@@ -30,7 +30,7 @@ from any2ds.storage.folders import OutputFolder
 log = logging.getLogger(__name__)
 
 _SHARE = 0.01  # of the time, at most, that writing takes while a run is at work
-_FAREWELL = 5.0  # seconds that a run which was broken off may take for it on a remote store
+_CLOSE_TIMEOUT = 5.0  # seconds that a run which was broken off may take for it on a remote store
 
 
 class Catalogue:
@@ -91,7 +91,7 @@ class Catalogue:
         elif self._has_begun:  # a store that does not answer must not keep who wants to stop
             last = threading.Thread(target=self._finish, name="any2ds-catalogue", daemon=True)
             last.start()
-            last.join(_FAREWELL)
+            last.join(_CLOSE_TIMEOUT)
 
     def on_shard(self, event: ShardReport | ShardError) -> None:
         if isinstance(event, ShardReport):
@@ -110,13 +110,13 @@ class Catalogue:
 
         Raises OutputError if it would.
         """
-        former = None
+        previous = None
         with self._telling():
-            former = self._trusted(self._former())
-        if former is not None:
-            self._entries.update(former.entries)
+            previous = self._trusted(self._previous())
+        if previous is not None:
+            self._entries.update(previous.entries)
             try:
-                self._output.write(layout.SHARDS_FILE, former.opened())
+                self._output.write(layout.SHARDS_FILE, previous.opened())
             except LockLost:
                 raise
             except Exception as error:  # every file system has exceptions of its own
@@ -143,17 +143,17 @@ class Catalogue:
         try:
             self._output.remove(layout.SHARDS_FILE)
         except Exception:
-            words = f"{layout.SHARDS_FILE}, which is about to be wrong, can be neither written nor removed"
-            raise OutputError(f"{self._output.url!r}: {words}: {words_of(error)}") from error
+            message = f"{layout.SHARDS_FILE}, which is about to be wrong, can be neither written nor removed"
+            raise OutputError(f"{self._output.url!r}: {message}: {error_text(error)}") from error
 
     def _finish(self) -> None:
         with self._telling():
             self._output.guard()
             if not self._has_begun:
-                former, finished = self._former(), self._finished()
-                if former is None and not finished:
+                previous, finished = self._previous(), self._finished()
+                if previous is None and not finished:
                     return
-                if (trusted := self._trusted(former)) is not None:
+                if (trusted := self._trusted(previous)) is not None:
                     has_all = all(map(self._output.exists, tfds.names_for(self._options)))
                     if trusted.entries.keys() == finished and (has_all or not finished):
                         return
@@ -187,11 +187,11 @@ class Catalogue:
         """Whether shards wait to be replaced, by a process that is gone or a thread that goes on."""
         return bool(self._output.names(layout.SWAP_FOLDER))
 
-    def _trusted(self, former: ShardList | None) -> ShardList | None:
+    def _trusted(self, previous: ShardList | None) -> ShardList | None:
         """`former`, the list that is there, if it says that it is true, and nothing happened since."""
-        return None if former is None or former.is_open or self._is_late else former
+        return None if previous is None or previous.is_open or self._is_late else previous
 
-    def _former(self) -> ShardList | None:
+    def _previous(self) -> ShardList | None:
         content = self._output.read(layout.SHARDS_FILE)
         self._has_file = self._has_file or content is not None
         with contextlib.suppress(ValueError):
@@ -252,27 +252,27 @@ class Catalogue:
         except Exception as error:  # every file system has exceptions of its own
             level = logging.DEBUG if self._has_told else logging.WARNING
             self._has_told = True
-            log.log(level, "%s cannot be kept up to date: %s", layout.SHARDS_FILE, words_of(error))
+            log.log(level, "%s cannot be kept up to date: %s", layout.SHARDS_FILE, error_text(error))
 
 
 def rebuild(output: OutputFolder, options: OutputOptions) -> None:
     """Write the files anew from the stats of all finished shards. By whoever has the folder for itself."""
     catalogue = Catalogue(output, options)
     with catalogue._telling():
-        catalogue._former()  # to be replaced, be there shards or not
+        catalogue._previous()  # to be replaced, be there shards or not
         catalogue._write(is_open=False)
 
 
 def reopen(output: OutputFolder, options: OutputOptions) -> None:
     """Mark the list as open, if there is one: others that make the dataset do not keep it true. Raises OutputError."""
-    former = Catalogue(output, options)._former()
-    if former is not None and not former.is_open:
-        output.write(layout.SHARDS_FILE, former.opened())
+    previous = Catalogue(output, options)._previous()
+    if previous is not None and not previous.is_open:
+        output.write(layout.SHARDS_FILE, previous.opened())
 
 
 def is_closed(output: OutputFolder, options: OutputOptions) -> bool:
     """Whether there is a list that says that it is true, and has all shards that are finished now."""
-    former = Catalogue(output, options)._former()
-    if former is None or former.is_open:
+    previous = Catalogue(output, options)._previous()
+    if previous is None or previous.is_open:
         return False
-    return former.entries.keys() >= layout.finished_shards(output.names())
+    return previous.entries.keys() >= layout.finished_shards(output.names())

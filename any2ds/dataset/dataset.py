@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from any2ds.config.parsers import METADATA_FORMATS
 from any2ds.core import layout, plugins
-from any2ds.core.errors import Any2dsError, OutputError, words_of
+from any2ds.core.errors import Any2dsError, OutputError, error_text
 from any2ds.core.histogram import Histogram
 from any2ds.core.layout import Layout
 from any2ds.core.reports import not_processed_in
@@ -53,13 +53,13 @@ class ShardFiles:
     stats: str | None = None
     metadata: str | None = None  # with all columns
     data: str | None = None  # the same as `metadata` where one file holds both; a folder for the format files
-    beside: tuple[str, ...] = ()  # sidecars of the data, and metadata in further formats
+    extra_files: tuple[str, ...] = ()  # sidecars of the data, and metadata in further formats
     shown: str | None = None  # the metadata in sight, if these are not `metadata`; maybe in one file with the data
 
     @property
     def present(self) -> tuple[str, ...]:
         """Each once: the stats, which say that the others count, first."""
-        names = (self.stats, self.metadata, self.shown, self.data, *self.beside)
+        names = (self.stats, self.metadata, self.shown, self.data, *self.extra_files)
         return tuple(dict.fromkeys(name for name in names if name))
 
 
@@ -121,8 +121,8 @@ class Stats:
                 duration=float(found.get("duration") or 0),
             )
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            words = f"it lacks {error}" if isinstance(error, KeyError) else words_of(error)
-            raise ValueError(words) from error
+            message = f"it lacks {error}" if isinstance(error, KeyError) else error_text(error)
+            raise ValueError(message) from error
 
 
 def _failed(stats: Mapping[str, Any]) -> dict[str, int]:
@@ -164,8 +164,8 @@ class RunFile:
             asked = frozenset(str(name) for step in written.get("steps") or () for name in step["asked"])
             return cls(options, tuple(sorted(lists, key=lambda found: found.first_shard)), version, asked)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            words = f"it lacks {error}" if isinstance(error, KeyError) else words_of(error)
-            raise ValueError(words) from error
+            message = f"it lacks {error}" if isinstance(error, KeyError) else error_text(error)
+            raise ValueError(message) from error
 
     @property
     def layout(self) -> Layout | None:
@@ -208,8 +208,8 @@ class Dataset:
         self.writer = self._writer()
         extension = self.writer.extension if self.writer else None
         data = {"": "", None: None}.get(extension, f".{extension}")
-        beside = self.ends_beside
-        self.shards = {number: _files(number, found, data, beside) for number, found in sorted(by_number.items())}
+        extra_files = self.ends_beside
+        self.shards = {number: _files(number, found, data, extra_files) for number, found in sorted(by_number.items())}
         self.shards = {number: files for number, files in self.shards.items() if files.present}
         if not self.shards and self.run is None:
             raise OutputError(f"{url!r} holds no dataset of any2ds or img2dataset")
@@ -320,7 +320,7 @@ class Dataset:
         except FileNotFoundError as error:
             raise OutputError(f"{folder.url!r}: no such folder") from error
         except Exception as error:  # every file system has exceptions of its own
-            raise OutputError(f"{folder.url!r} cannot be listed: {words_of(error)}") from error
+            raise OutputError(f"{folder.url!r} cannot be listed: {error_text(error)}") from error
         root = folder.path.rstrip("/")
         for info in found:
             path = str(info["name"]).rstrip("/")
@@ -343,7 +343,7 @@ class Dataset:
         try:
             return RunFile.parse(self.read(layout.RUN_FILE))
         except Exception as error:
-            self.run_problem = words_of(error)
+            self.run_problem = error_text(error)
             return None
 
     def _any_stats(self, by_number: Mapping[int, Mapping[str, Entry]]) -> Stats:
@@ -360,8 +360,8 @@ class Dataset:
         """As the run file says, else by the files that there are most of; None for one that nobody here knows."""
         if self.run is not None:
             return str(self.run.options.get("output_format"))
-        beside = ("_stats.json", ".parquet", ".tar.idx", layout.METADATA_END)  # of whatever format
-        ends = Counter(end for found in by_number.values() for end in found if end not in beside)
+        extra_files = ("_stats.json", ".parquet", ".tar.idx", layout.METADATA_END)  # of whatever format
+        ends = Counter(end for found in by_number.values() for end in found if end not in extra_files)
         if ends:
             return {"": "files", ".tar": "webdataset"}.get(ends.most_common(1)[0][0])
         for _, found in sorted(by_number.items())[:20]:
@@ -407,10 +407,10 @@ def _of_shards(entries: Mapping[str, Entry]) -> Iterator[tuple[str, str, Entry]]
             yield match[1], match[2], entry
 
 
-def _files(number: int, found: Mapping[str, Entry], data: str | None, beside: Iterable[str]) -> ShardFiles:
+def _files(number: int, found: Mapping[str, Entry], data: str | None, extra_files: Iterable[str]) -> ShardFiles:
     def name(end: str | None) -> str | None:
         return found[end].name if end is not None and end in found else None
 
-    others = tuple(found[end].name for end in beside if end in found)
+    others = tuple(found[end].name for end in extra_files if end in found)
     own, table = name(layout.METADATA_END), name(".parquet")
     return ShardFiles(number, name("_stats.json"), own or table, name(data), others, table if own else None)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core import layout
-from any2ds.core.errors import redacted, words_of
+from any2ds.core.errors import error_text, redacted
 from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, SUCCESS
 from any2ds.core.histogram import Histogram
 from any2ds.core.metadata import STORED_BYTES
@@ -198,7 +198,9 @@ def gather(survey: Survey, seconds: float = 60.0, run_options: Mapping[str, Any]
             }
             for found in (dataset.run.lists if dataset.run else ())
         ),
-        problems=tuple(shown(words, 500) for words in [*problems, *stats.problems, *rows.problems][:_MOST_PROBLEMS]),
+        problems=tuple(
+            shown(message, 500) for message in [*problems, *stats.problems, *rows.problems][:_MOST_PROBLEMS]
+        ),
     )
 
 
@@ -223,7 +225,7 @@ class _Stats:
                 if isinstance(stats, Stats):
                     self._take(stats)
                 else:
-                    self.problems.append(f"{files.stats} cannot be read: {words_of(stats)}")
+                    self.problems.append(f"{files.stats} cannot be read: {error_text(stats)}")
 
     def _take(self, stats: Stats) -> None:
         self.shards += 1
@@ -264,7 +266,7 @@ class _Rows:
                     self._take(table)
                 self.shards += 1
             except Exception as error:  # of Arrow, of the system and of file systems
-                self.problems.append(f"{files.metadata} cannot be read: {words_of(error)}")
+                self.problems.append(f"{files.metadata} cannot be read: {error_text(error)}")
             if self.rows >= _MOST_ROWS or time.monotonic() >= ends:
                 return
 

@@ -19,7 +19,7 @@ from rich.text import Text
 from any2ds.config.options import InspectOptions, parse_groups
 from any2ds.config.signature import document
 from any2ds.core import layout, text
-from any2ds.core.errors import printable, redacted, words_of
+from any2ds.core.errors import error_text, printable, redacted
 from any2ds.core.failures import NO_FAILURES, SUCCESS, in_order, meaning_of
 from any2ds.core.metadata import STORED_BYTES, without_credentials
 from any2ds.core.reports import most_frequent
@@ -88,7 +88,7 @@ def inspect(output_folder: Any = None, **options: Any) -> Overview:
         if isinstance(stats, Stats):
             known.append(stats)
         else:
-            problems.append(f"{files.stats} cannot be read: {words_of(stats)}")
+            problems.append(f"{files.stats} cannot be read: {error_text(stats)}")
     outcomes: Counter[str] = Counter()
     not_processed: Counter[str] = Counter()
     for stats in known:
@@ -166,7 +166,7 @@ class _Look:
             try:
                 self._take(dataset, files, samples)
             except Exception as error:  # of Arrow, of the system and of file systems
-                problems.append(f"{files.metadata} cannot be read: {words_of(error)}")
+                problems.append(f"{files.metadata} cannot be read: {error_text(error)}")
 
     def _take(self, dataset: Dataset, files: ShardFiles, samples: int) -> None:
         with dataset.metadata_file(files) as file:
@@ -246,8 +246,8 @@ def _facts(found: Overview) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, words in _named_facts(found):
-        table.add_row(f"  {name}", Text(printable(words)))
+    for name, message in _named_facts(found):
+        table.add_row(f"  {name}", Text(printable(message)))
     return table
 
 

@@ -201,7 +201,7 @@ def _shown(found: Loadable) -> list[str]:
     return [name for name in _SHOWN if name in found.columns]
 
 
-def _told(found: Loadable) -> list[str]:
+def _reported(found: Loadable) -> list[str]:
     """Columns to print of a sample."""
     return [str(name) for name in ("key", "caption", "url") if name in found.columns][:2]
 
@@ -358,7 +358,7 @@ def _torch_parquet(found: Loadable) -> Snippet | None:
     if found.is_remote:
         return None
     imported, files = _parquet_files(found)
-    columns = [*_told(found), found.data_column]
+    columns = [*_reported(found), found.data_column]
     inner = '["bytes"]' if found.is_decoded else ""
     code = _lines(
         f"{imported}\n\nimport pyarrow.dataset as ds",
@@ -384,7 +384,7 @@ def _tf_data(found: Loadable) -> Snippet | None:
     if found.is_remote:
         return None
     compression = ', compression_type="GZIP"' if found.is_gzipped else ""
-    names = [*_told(found)[:2], "data"]
+    names = [*_reported(found)[:2], "data"]
     code = _lines(
         "import glob\n\nimport tensorflow as tf\n",
         f"features = {{name: tf.io.FixedLenFeature([], tf.string) for name in {_texts(names)}}}",

@@ -73,7 +73,7 @@ class View:
 
     kind: Kind
     picture: Picture | None = None
-    words: str = ""  # the beginning of a text
+    message: str = ""  # the beginning of a text
     facts: str = ""  # in words: "640 x 480", "3.2 s"
 
 
@@ -87,10 +87,10 @@ def kind_of(mime_type: str, ext: str) -> Kind:
     return "other"
 
 
-def shown(words: str, most: int | None = None) -> str:
+def shown(message: str, most: int | None = None) -> str:
     """As it may stand in a text for people, of at most so many characters: without controls."""
-    words = _UNSHOWN.sub("", words)
-    return words if most is None or len(words) <= most else f"{words[: most - 1].rstrip()}…"
+    message = _UNSHOWN.sub("", message)
+    return message if most is None or len(message) <= most else f"{message[: most - 1].rstrip()}…"
 
 
 def shown_url(url: str) -> str:
@@ -118,7 +118,7 @@ class Painter:
         """What there is to see of a file. Whatever is wrong with it, or not installed, there is less."""
         kind = kind_of(mime_type, ext)
         if kind == "text":
-            return View(kind, words=words_in(data, mime_type, ext))
+            return View(kind, message=words_in(data, mime_type, ext))
         if kind == "other":
             return View(kind)
         view = View(kind)
@@ -163,7 +163,7 @@ def words_in(data: bytes, mime_type: str, ext: str) -> str:
         page = _Page()
         with contextlib.suppress(Exception):  # of a page that is none, which is shown as far as it went
             page.feed(text)
-        text = " ".join("".join(page.words).split())
+        text = " ".join("".join(page.message).split())
     elif "json" in mime_type and len(data) <= _READ_FOR_WORDS:
         with contextlib.suppress(ValueError, RecursionError):
             text = json.dumps(json.loads(text), ensure_ascii=False, indent=1)
@@ -183,22 +183,22 @@ class _Page(html.parser.HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words: list[str] = []
+        self.message: list[str] = []
         self._silent: str | None = None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in self._SILENT and self._silent is None:
             self._silent = tag
-        self.words.append(" ")
+        self.message.append(" ")
 
     def handle_endtag(self, tag: str) -> None:
         if tag == self._silent:
             self._silent = None
-        self.words.append(" ")
+        self.message.append(" ")
 
     def handle_data(self, data: str) -> None:
         if self._silent is None:
-            self.words.append(data)
+            self.message.append(data)
 
 
 # --- in the child ---
@@ -256,7 +256,7 @@ class _Easel:
         if facts.picture is None:
             return _heard(data)
         width, height = facts.picture.shown
-        words = f"{width} x {height}" + (f", {duration(facts.duration)}" if facts.duration else "")
+        message = f"{width} x {height}" + (f", {duration(facts.duration)}" if facts.duration else "")
         scale = min(1.0, SIDE / max(width, height))
         turned = facts.picture.turn in (90, 270)
         size = [max(2, round(side * scale)) for side in ((height, width) if turned else (width, height))]
@@ -265,13 +265,13 @@ class _Easel:
             _av.seek(container, Fraction(facts.duration or 0) / 10)
             frame = next(_av.decoded(container, stream), None)
             if frame is None:
-                return View("video", facts=words)
+                return View("video", facts=message)
             pixels = frame.to_ndarray(format="rgb24", width=size[0], height=size[1])
         pixels = _turned(pixels, facts.picture.turn)
         png = _png(pixels.tobytes(), pixels.shape[1], pixels.shape[0], 2)
         with contextlib.suppress(ImportError):  # a tenth of the size, where the image libraries are installed
-            return View("video", _as_picture(self._small(png, "image/png")), facts=words)
-        return View("video", Picture(png, "image/png", pixels.shape[1], pixels.shape[0]), facts=words)
+            return View("video", _as_picture(self._small(png, "image/png")), facts=message)
+        return View("video", Picture(png, "image/png", pixels.shape[1], pixels.shape[0]), facts=message)
 
 
 def _as_picture(made: Sample) -> Picture:
@@ -307,9 +307,9 @@ def _heard(data: bytes) -> View:
             if left <= 0:
                 break
     values = np.concatenate(peaks) if peaks else np.zeros(1, np.int32)
-    words = f"{facts.sound.rate:,} Hz, {facts.sound.channels} ch"
+    message = f"{facts.sound.rate:,} Hz, {facts.sound.channels} ch"
     if facts.duration:
-        words = f"{duration(facts.duration)}, {words}"
+        message = f"{duration(facts.duration)}, {message}"
     width, height = _WAVE
     columns = width // 4
     edges = np.linspace(0, len(values), columns + 1).astype(int)
@@ -319,7 +319,7 @@ def _heard(data: bytes) -> View:
     for number, top in enumerate(tops):
         half = max(1, round(top / loudest * (height / 2 - 2)))
         grid[height // 2 - half : height // 2 + half, 4 * number : 4 * number + 3] = 1
-    return View("audio", Picture(_png(grid.tobytes(), width, height, 3), "image/png", width, height), facts=words)
+    return View("audio", Picture(_png(grid.tobytes(), width, height, 3), "image/png", width, height), facts=message)
 
 
 def _png(pixels: bytes, width: int, height: int, colours: Literal[2, 3]) -> bytes:

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from any2ds.core import layout, plugins
-from any2ds.core.bodies.stored import Heap
-from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageError, redacted, words_of
+from any2ds.core.bodies.stored import SpoolFile
+from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageError, error_text, redacted
 from any2ds.core.failures import SUCCESS
 from any2ds.core.samples import CAPTION, METADATA, StoredSample
 from any2ds.dataset.dataset import Dataset, Entry, ShardFiles
@@ -110,8 +110,8 @@ class ShardReader:
         except UsageError:
             raise
         except Exception as error:  # of Arrow, any format's library and any file system
-            words = f"shard {shard.name} of {redacted(self._url)!r} cannot be read: {words_of(error)}"
-            raise DamagedShard(words) from error
+            message = f"shard {shard.name} of {redacted(self._url)!r} cannot be read: {error_text(error)}"
+            raise DamagedShard(message) from error
 
 
 class _Shard:
@@ -151,8 +151,8 @@ class _Shard:
             if ext not in found.members:
                 raise DamagedShard(f"{row['key']!r} is without its file")
             data = found.members[ext].read()
-            told = {METADATA} if self._writer.has_members else set[str]()  # by columns
-            known = {ext, *told, *([CAPTION] if has_caption else [])}
+            reported = {METADATA} if self._writer.has_members else set[str]()  # by columns
+            known = {ext, *reported, *([CAPTION] if has_caption else [])}
             members = {name: body.read() for name, body in found.members.items() if name not in known}
         return {"members": members, **row, "ext": ext, "data": data}  # a column of that name is in the place of members
 
@@ -165,14 +165,14 @@ class _Shard:
 
     def _stored(self) -> SamplesByKey | None:
         """The samples in the data. Other tools may have them in another order than the metadata; then they wait."""
-        told = self._table.read(["key", "status"]).to_pydict()
-        keys = {key for key, status in zip(told["key"], told["status"], strict=True) if status == SUCCESS}
+        reported = self._table.read(["key", "status"]).to_pydict()
+        keys = {key for key, status in zip(reported["key"], reported["status"], strict=True) if status == SUCCESS}
         if not keys:  # then an object store has no folder
             return None
-        path, heap = self._copied(), Heap(Path(tempfile.gettempdir()))
-        self._stack.callback(heap.close)
+        path, spool = self._copied(), SpoolFile(Path(tempfile.gettempdir()))
+        self._stack.callback(spool.close)
         return self._stack.enter_context(
-            contextlib.closing(SamplesByKey(self._name, self._writer.read(path), keys, heap))
+            contextlib.closing(SamplesByKey(self._name, self._writer.read(path), keys, spool))
         )
 
     def _copied(self) -> Path:

@@ -49,13 +49,13 @@ def timeline(works: Iterable[Work], success: str = "success") -> Timeline:
     known = sorted((work for work in works if 0 < work.start <= work.end < 1e11), key=lambda work: work.start)
     if not known:
         return Timeline()
-    stretches = _stretches(known)
-    seconds = sum(end - start for start, end in stretches)
+    groups = _groups(known)
+    seconds = sum(end - start for start, end in groups)
     bins = max(1, min(_MOST_BINS, int(seconds / _LEAST_SECONDS), 4 * len(known)))
     width = seconds / bins or 1.0
     rows, successes, sizes = [0.0] * bins, [0.0] * bins, [0.0] * bins
     outcomes: list[Counter[str]] = [Counter() for _ in range(bins)]
-    place = _Clock(stretches)
+    place = _Clock(groups)
     for work in known:
         start, end = place(work.start), place(work.end)
         first, last = min(bins - 1, int(start / width)), min(bins - 1, int(end / width))
@@ -71,10 +71,10 @@ def timeline(works: Iterable[Work], success: str = "success") -> Timeline:
         Spell(number * width, width, rows[number], successes[number], sizes[number], dict(outcomes[number]))
         for number in range(bins)
     )
-    return Timeline(seconds, len(stretches) - 1, spells)
+    return Timeline(seconds, len(groups) - 1, spells)
 
 
-def _stretches(works: Sequence[Work]) -> list[tuple[float, float]]:
+def _groups(works: Sequence[Work]) -> list[tuple[float, float]]:
     """When at least one shard was open; `works` by their start."""
     # The shards in between may not be known; and one begins a moment after the other has ended.
     idle = max(_LEAST_PAUSE, 2 * statistics.median(work.end - work.start for work in works))
@@ -91,12 +91,12 @@ def _stretches(works: Sequence[Work]) -> list[tuple[float, float]]:
 class _Clock:
     """Seconds at work until a moment; to be asked for moments whose beginnings never go back."""
 
-    def __init__(self, stretches: Sequence[tuple[float, float]]) -> None:
-        self._stretches, self._number, self._before = stretches, 0, 0.0
+    def __init__(self, groups: Sequence[tuple[float, float]]) -> None:
+        self._groups, self._number, self._before = groups, 0, 0.0
 
     def __call__(self, moment: float) -> float:
-        while self._number + 1 < len(self._stretches) and moment >= self._stretches[self._number + 1][0]:
-            start, end = self._stretches[self._number]
+        while self._number + 1 < len(self._groups) and moment >= self._groups[self._number + 1][0]:
+            start, end = self._groups[self._number]
             self._before += end - start
             self._number += 1
-        return self._before + moment - self._stretches[self._number][0]
+        return self._before + moment - self._groups[self._number][0]

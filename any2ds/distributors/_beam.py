@@ -27,7 +27,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineState, create_runner
 
-from any2ds.core.errors import OptionError, words_of
+from any2ds.core.errors import OptionError, error_text
 from any2ds.core.processes.cores import cores
 from any2ds.distributors._beamtalk import CANCEL, Asked, Pipeline, State, Terms
 from any2ds.distributors._task import Errand
@@ -64,7 +64,7 @@ class Runs:
             except OptionError as error:
                 return error
             except Exception as error:  # whatever a runner of somebody else's says
-                return OptionError(f"beam_options: {words_of(error)}")
+                return OptionError(f"beam_options: {error_text(error)}")
         if isinstance(question, Pipeline):
             self._run = _Run(question)
             return None
@@ -85,7 +85,7 @@ class _Wanted:
         try:
             self.runner = create_runner(_options(flags).view_as(StandardOptions).runner)
         except Exception as error:  # ValueError, ImportError, AttributeError, and what imports raise
-            raise OptionError(f"beam_options: {words_of(error)}") from error
+            raise OptionError(f"beam_options: {error_text(error)}") from error
         self.is_dask = type(self.runner).__name__ == "DaskRunner"
         options = _options(flags)
         is_embedded = type(self.runner) is PortableRunner and (
@@ -167,8 +167,8 @@ def _check(flags: Sequence[str]) -> None:
     """Raises OptionError for what Beam does not know, which PipelineOptions passes over, or cannot be."""
 
     def look(parser: Any) -> None:
-        def refuse(words: str) -> NoReturn:
-            raise OptionError(f"beam_options: {words}")
+        def refuse(message: str) -> NoReturn:
+            raise OptionError(f"beam_options: {message}")
 
         parser.error = refuse
         unknown = parser.parse_known_args(list(flags))[1]
@@ -215,7 +215,7 @@ class _Run:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._words = ""
+        self._message = ""
         self._result: Any = None
         self._lock = threading.Lock()
         self._is_cancelled = False
@@ -225,7 +225,7 @@ class _Run:
 
     @property
     def state(self) -> State:
-        return State(self._has_ended.is_set(), self._words)
+        return State(self._has_ended.is_set(), self._message)
 
     def cancel(self) -> None:
         with self._lock:
@@ -247,10 +247,10 @@ class _Run:
                 result.cancel()
             state = result.wait_until_finish()
             if state not in (PipelineState.DONE, None):
-                self._words = self._words or f"the pipeline has ended as {state}"
+                self._message = self._message or f"the pipeline has ended as {state}"
         except BaseException as error:
             log.debug("the pipeline has failed: %s", traceback.format_exc())
-            self._words = self._words or _words(error)
+            self._message = self._message or _message(error)
         finally:
             if hasattr(result, "client"):  # of Dask, which leaves it open
                 _quietly(result.client.close)
@@ -259,7 +259,7 @@ class _Run:
     def _thread_has_raised(self, args: Any) -> None:
         """A process of the runner has died: the pipeline never ends then."""
         if _LOST in str(args.exc_value):
-            self._words = self._words or f"a process of Beam has died ({words_of(args.exc_value)})"
+            self._message = self._message or f"a process of Beam has died ({error_text(args.exc_value)})"
             self._has_ended.set()
         else:
             threading.__excepthook__(args)
@@ -269,11 +269,11 @@ def _quietly(call: Callable[[], object]) -> None:
     try:
         call()
     except Exception as error:  # the run is over for us, whatever a service says
-        log.info("Beam: %s", words_of(error))
+        log.info("Beam: %s", error_text(error))
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """Those of the innermost exception: runners put tracebacks of their workers into the words of their own."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if ": " in line and line.split(":")[0].replace(".", "").isidentifier()]
-    return (named[-1].partition(" [while running")[0] if named else words_of(error)) or type(error).__name__
+    return (named[-1].partition(" [while running")[0] if named else error_text(error)) or type(error).__name__

@@ -37,7 +37,7 @@ class Pipeline:
 @dataclass(frozen=True, slots=True)
 class State:
     has_ended: bool
-    words: str = ""  # why it could not do what it was to
+    message: str = ""  # why it could not do what it was to
 
 
 STATE, CANCEL = "state", "cancel"

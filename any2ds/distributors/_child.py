@@ -20,7 +20,7 @@ from any2ds.core.rows import ShardJob
 from any2ds.distributors import _process
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._process import ALIVE, END, STOP
-from any2ds.distributors._told import Told
+from any2ds.distributors._reported import Told
 
 GONE = "gone"  # what a listener says when its process has ended, after everything that it had said
 Inbox = SimpleQueue[tuple["Child | None", str, Any]]
@@ -146,7 +146,7 @@ class Child:
         self._inbox = inbox
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self.jobs: dict[int, ShardJob] = {}
-        self._told = Told()
+        self._reported = Told()
         self.started = False  # it has asked for a job
         self.released = False  # it was told that there are no more
         self.last_words = ""
@@ -198,11 +198,11 @@ class Child:
     def note(self, event: Event) -> None:
         if isinstance(event, (ShardReport, ShardError)):
             self.jobs.pop(event.shard_id, None)
-        self._told.note(event)
+        self._reported.note(event)
 
     def withdrawn(self) -> Iterator[Progress]:
         """Takes back what it has told of shards that it is not going to finish: others begin them anew."""
-        return self._told.withdrawn()
+        return self._reported.withdrawn()
 
     @property
     def was_killed(self) -> bool:
@@ -212,7 +212,7 @@ class Child:
             return False
         return bool(self._link.lost) or (code is not None and not 0 <= code <= 2)
 
-    def farewell(self) -> str:
+    def close_timeout(self) -> str:
         """How it ended, in words."""
         if self.last_words or self._link.fault:
             return self.last_words or self._link.fault

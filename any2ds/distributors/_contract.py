@@ -8,7 +8,7 @@ from typing import Protocol
 from any2ds.core.reports import Event
 from any2ds.core.rows import ShardJob
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.lock_file import Hold
+from any2ds.storage.lock.lock_file import LockRef
 
 
 class Worker(Protocol):
@@ -39,7 +39,7 @@ class Worker(Protocol):
         """Where it publishes: a place that all workers of a run see, and the run as well. Another object each time."""
         ...
 
-    def under(self, holds: tuple[Hold, ...]) -> Worker:
+    def under(self, locks: tuple[LockRef, ...]) -> Worker:
         """The same, but publishing nothing once one of `holds` is lost."""
         ...
 

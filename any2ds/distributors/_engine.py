@@ -23,14 +23,14 @@ from queue import Empty, Full, Queue
 from typing import Protocol
 
 from any2ds.config.options import RunOptions
-from any2ds.core.errors import RunError, shard_count, words_of
+from any2ds.core.errors import RunError, error_text, shard_count
 from any2ds.core.processes.watchdog import Watch
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._post import Inbox, Letter, Office
+from any2ds.distributors._reported import Told
 from any2ds.distributors._task import PackedJob, Task
-from any2ds.distributors._told import Told
 from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _MOST_BYTES = 64 << 20  # of a sub-job; some are here at a time
 # and of one that was lost in company, which may be what is wrong.
 _ERRORS_IN_A_ROW = 3
 _ERRORS_ALONE = 30
-_FAREWELL = 15.0  # seconds that a cluster may take to end what is cancelled
+_CLOSE_TIMEOUT = 15.0  # seconds that a cluster may take to end what is cancelled
 _NEAR, _FAR = 0.3, 2.0  # seconds between two letters of a task, on disks and on stores
 _LOOKS_PER_TASK = 0.01  # seconds more for each slot: a thousand of them must not be too much for a store
 _LISTENS = 0.2  # seconds between two looks whether to go on waiting
@@ -68,7 +68,7 @@ class ThreadBatch(ABC):
 
     def __init__(self, name: str, thread: Callable[..., threading.Thread] = threading.Thread) -> None:
         """To be called last: the thread begins."""
-        self._words = ""
+        self._message = ""
         self._thread = thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -76,7 +76,7 @@ class ThreadBatch(ABC):
         return not self._thread.is_alive()
 
     def error(self) -> str:
-        return self._words
+        return self._message
 
     def wait(self, until: float) -> None:
         """Until it has ended, or that time of the monotonic clock."""
@@ -154,9 +154,9 @@ class _Running:
         self.letters = 0
         self.watch = Watch(patience, time.monotonic())
         self.attempt = ""  # the last one that was heard of
-        self.former: set[str] = set()
-        self.told = Told()
-        self.words = ""  # why its worker cannot go on
+        self.previous: set[str] = set()
+        self.reported = Told()
+        self.message = ""  # why its worker cannot go on
 
 
 @dataclass
@@ -237,7 +237,7 @@ class _Course:
     def _cancel(self) -> None:
         for given in self._batches:
             given.batch.cancel()
-        until = time.monotonic() + _FAREWELL
+        until = time.monotonic() + _CLOSE_TIMEOUT
         while not all(given.batch.has_ended() for given in self._batches) and time.monotonic() < until:
             time.sleep(0.02)
 
@@ -280,18 +280,18 @@ class _Course:
         except Exception as error:  # every file system has exceptions of its own
             if time.monotonic() - self._seen > _UNREACHED:
                 raise
-            log.info("no word from the cluster: %s", words_of(error))
+            log.info("no word from the cluster: %s", error_text(error))
 
     def _take(self, letter: Letter) -> Iterator[Event]:
         self._has_begun = True
         task = self._tasks.get(letter.task)
-        if task is None or letter.attempt in task.former:
+        if task is None or letter.attempt in task.previous:
             return
         task.letters += 1
         if task.attempt != letter.attempt:
-            yield from task.told.withdrawn()
-            task.former.add(task.attempt)
-            task.attempt, task.words = letter.attempt, ""
+            yield from task.reported.withdrawn()
+            task.previous.add(task.attempt)
+            task.attempt, task.message = letter.attempt, ""
         for kind, content in letter.said:
             self._has_begun = True
             if kind == "event":
@@ -299,12 +299,12 @@ class _Course:
             elif kind == "fatal" and self._stop_at == math.inf:
                 raise content
             elif kind == "broken":
-                task.words = content
+                task.message = content
                 self._broken += 1
                 if self._broken >= max(_ERRORS_ALONE, 3 * self._engine.slots) and self._stop_at == math.inf:
                     raise RunError(f"workers end at once on the cluster, the last one with: {content}")
             elif kind == "ended":
-                yield from self._over(letter.task, task.words or "its task has ended without it")
+                yield from self._over(letter.task, task.message or "its task has ended without it")
 
     def _happened(self, task: _Running, event: Event) -> Iterator[Event]:
         if not isinstance(event, Progress):
@@ -313,36 +313,36 @@ class _Course:
             del task.jobs[event.shard_id]
             if isinstance(event, ShardReport):
                 self._errors = self._alone = self._broken = 0
-        task.told.note(event)
+        task.reported.note(event)
         yield event
 
-    def _over(self, number: int, words: str, is_tried: bool = True) -> Iterator[Event]:
+    def _over(self, number: int, message: str, is_tried: bool = True) -> Iterator[Event]:
         """A task runs no more; what it was to do and has not done is given to others."""
         task = self._tasks.pop(number)
-        yield from task.told.withdrawn()
+        yield from task.reported.withdrawn()
         if not task.jobs or self._stop_at < math.inf:
             return
-        log.warning("%s: %s given out again", words, shard_count(len(task.jobs), "is", "are"))
+        log.warning("%s: %s given out again", message, shard_count(len(task.jobs), "is", "are"))
         for packed in task.jobs.values():
             if not is_tried:
                 self._returned.append(packed)
             elif packed.job.attempt >= self._options.max_shard_retry:
-                yield ShardError(packed.job.shard_id, words, attempt=packed.job.attempt)
+                yield ShardError(packed.job.shard_id, message, attempt=packed.job.attempt)
             else:
                 self._returned.append(packed.again())
 
     def _bury(self, given: _Given) -> Iterator[Event]:
-        words = given.batch.error()
-        if words and self._stop_at == math.inf:
+        message = given.batch.error()
+        if message and self._stop_at == math.inf:
             if all(self._was_lost(number) for number in given.tasks):
                 self._alone += 1
             else:
                 self._errors += 1
             if not self._has_begun or self._errors >= _ERRORS_IN_A_ROW or self._alone >= _ERRORS_ALONE:
-                raise RunError(f"the cluster could not do it: {words}")
-        words = words or "the cluster has ended its task without a word"
+                raise RunError(f"the cluster could not do it: {message}")
+        message = message or "the cluster has ended its task without a word"
         for number in [number for number in given.tasks if number in self._tasks]:
-            yield from self._over(number, words)
+            yield from self._over(number, message)
 
     def _miss(self) -> Iterator[Event]:
         """Give up what is silent, where the cluster would wait for it for ever."""
@@ -363,16 +363,16 @@ class _Course:
             if given.watch.look(now, given.letters, expected=given.letters > 0) or given.is_maimed:
                 self._batches.remove(given)
                 given.batch.cancel()
-                words = f"nobody has begun a task for {given.watch.silent:.0f} s: its machine is gone"
+                message = f"nobody has begun a task for {given.watch.silent:.0f} s: its machine is gone"
                 if given.is_maimed:
-                    words = "a task that was not begun was ended with those of a machine that is gone"
+                    message = "a task that was not begun was ended with those of a machine that is gone"
                 for number in [number for number in given.tasks if number in self._tasks]:
-                    yield from self._give_up(number, words, is_tried=not given.is_maimed)
+                    yield from self._give_up(number, message, is_tried=not given.is_maimed)
 
-    def _give_up(self, number: int, words: str, is_tried: bool = True) -> Iterator[Event]:
+    def _give_up(self, number: int, message: str, is_tried: bool = True) -> Iterator[Event]:
         """Its shards are for others; whoever may still be at it is kept from publishing first."""
         self._office.give_up(self._output, number)
-        yield from self._over(number, words, is_tried)
+        yield from self._over(number, message, is_tried)
 
     def _was_lost(self, number: int) -> bool:
         """Whether it is a task of shards that were lost before; so is one that is over."""

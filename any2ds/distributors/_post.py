@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from any2ds.core import layout
-from any2ds.core.errors import LockLost, words_of
+from any2ds.core.errors import LockLost, error_text
 from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class Outbox:
                 self._stop(0.0)
                 return
             except Exception as error:  # every file system has exceptions of its own; the next attempt says it all
-                log.log(logging.DEBUG if warned else logging.WARNING, "no word to the run: %s", words_of(error))
+                log.log(logging.DEBUG if warned else logging.WARNING, "no word to the run: %s", error_text(error))
                 warned = True
 
     def _look(self) -> None:

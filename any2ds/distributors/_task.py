@@ -86,7 +86,7 @@ class Task:
         self.worker.folder.write(self.office.task_file(self.number), content)
 
     def _work(self, output: OutputFolder, lock: RunLock) -> None:
-        worker, attempt = self.worker.under(lock.holds), lock.holds[-1].run
+        worker, attempt = self.worker.under(lock.locks), lock.locks[-1].run
         begun = f"{self.office.mark(self.number)}.begun"
         is_again = output.exists(begun)
         output.write(begun, b"")
@@ -100,7 +100,7 @@ class Task:
                         outbox.say("event", event)
             except ENDS_THE_RUN as error:
                 if isinstance(error, LockLost):
-                    Guard(output, lock.holds, replace(_INTERVALS, trust=0.0))()  # else it is the run that was lost
+                    Guard(output, lock.locks, replace(_INTERVALS, trust=0.0))()  # else it is the run that was lost
                 if outbox.lost is None:
                     outbox.say("fatal", error)
             except RunError as error:

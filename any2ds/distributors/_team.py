@@ -192,7 +192,7 @@ class _Team:
 
     def _bury(self, child: Child) -> Iterator[ShardError]:
         """Have the jobs of a process that died done by others."""
-        words, jobs = child.farewell(), list(child.jobs.values())
+        words, jobs = child.close_timeout(), list(child.jobs.values())
         was_suspected = any(self._died[job.shard_id] for job in jobs)
         if child.was_killed:
             self._kills += 1
@@ -227,7 +227,7 @@ class _Team:
             if kills > _MOST_KILLS:
                 yield ShardError(job.shard_id, words, attempt=max(job.attempt, self._max_retry))
             else:
-                self._suspects.append(replace(job, attempt=job.attempt + 1, hopeless=kills == _MOST_KILLS))
+                self._suspects.append(replace(job, attempt=job.attempt + 1, record_as_failed=kills == _MOST_KILLS))
         if not child.started:
             self._errors += 1
             if self._errors >= _ERRORS_IN_A_ROW:

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from any2ds.config.options import RunOptions
-from any2ds.core.errors import RunError, UsageError, words_of
+from any2ds.core.errors import RunError, UsageError, error_text
 from any2ds.core.processes import quieting
 from any2ds.core.processes.child_process import Answering, ChildEnded
 from any2ds.core.processes.pool import Children, NotStarted
@@ -32,7 +32,7 @@ if find_spec("apache_beam") is None:  # which only the child process imports
 
 _LONGEST_START = 300.0  # seconds for a process that imports Beam, which takes it three where nobody else is at work
 _NEAR, _FAR = 0.1, 5.0  # seconds between two looks at a pipeline
-_FAREWELL = 10.0  # seconds for processes that were killed
+_CLOSE_TIMEOUT = 10.0  # seconds for processes that were killed
 _REMOTE_FAREWELL = 60.0  # seconds that a service may take to hear that a pipeline is cancelled
 
 
@@ -96,7 +96,7 @@ def _new_runs() -> Callable[[Any], Any]:
     try:
         from any2ds.distributors._beam import Runs
     except Exception as error:  # whatever is wrong with an installation
-        refusal = UsageError(f"Beam cannot be imported: {words_of(error)}")
+        refusal = UsageError(f"Beam cannot be imported: {error_text(error)}")
         return lambda _: refusal
     return Runs()
 
@@ -132,7 +132,7 @@ class _Beam:
     def close(self) -> None:
         for pipeline in self._begun:
             pipeline.cancel()
-        until = time.monotonic() + (_FAREWELL if self._terms.is_local else _REMOTE_FAREWELL)
+        until = time.monotonic() + (_CLOSE_TIMEOUT if self._terms.is_local else _REMOTE_FAREWELL)
         for pipeline in self._begun:
             pipeline.wait(until)
             if not pipeline.has_ended() and not self._terms.is_local:
@@ -166,21 +166,21 @@ class _Pipeline(ThreadBatch):
                 return
             self._child, _ = self._children.ask(Pipeline(self._asked, numbers, errand), 0)
         except (ChildEnded, NotStarted) as error:
-            self._words = f"the process that runs Beam {str(error).removeprefix('it ')}"
+            self._message = f"the process that runs Beam {str(error).removeprefix('it ')}"
             return
         except Exception as error:  # of any file system
-            self._words = words_of(error)
+            self._message = error_text(error)
             return
         state = State(False)
         try:
             state = self._watched(self._child)
-            self._words = state.words
+            self._message = state.message
         except ChildEnded as error:
-            self._words = f"the process that runs Beam {str(error).removeprefix('it ')}"
+            self._message = f"the process that runs Beam {str(error).removeprefix('it ')}"
         finally:
             with self._lock:
                 child, self._child = self._child, None
-            if state.words or not state.has_ended:
+            if state.message or not state.has_ended:
                 _end_group(child)
                 child.end()
             self._children.give_back(child)

@@ -22,7 +22,7 @@ from pyspark import InheritableThread, SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkException
 
 from any2ds.config.options import RunOptions
-from any2ds.core.errors import UsageError, words_of
+from any2ds.core.errors import UsageError, error_text
 from any2ds.core.processes import quieting
 from any2ds.core.processes.cores import cores
 from any2ds.distributors._engine import EngineDistributor, ThreadBatch
@@ -36,7 +36,7 @@ _SETTLED = 3.0  # seconds without a further executor, after which those that are
 _LATE = 60.0  # seconds after which the first is not waited for any more: the cluster may be busy for hours
 _CONNECT = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"}  # variables that say that there is no JVM of ours
 _LOOK = 0.1  # seconds between two looks
-_FAREWELL = 5.0  # seconds that it may take to see that its session has ended
+_CLOSE_TIMEOUT = 5.0  # seconds that it may take to see that its session has ended
 _STANDALONE = "spark://"
 _ANSWERS_WITHIN = 10.0  # seconds that a master has to take a connection
 _RAISED = 'Exception in thread "main" '  # before what ended a Spark that was starting
@@ -129,7 +129,7 @@ def _new_context(slots: int | None) -> SparkContext:
         try:
             return SparkContext(conf=conf)
         except Exception as error:
-            raise UsageError(f"there is no Spark session to be had: {_words(error)}") from error
+            raise UsageError(f"there is no Spark session to be had: {_message(error)}") from error
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGINT, handler)  # Spark's own cancels all jobs instead of stopping
@@ -163,10 +163,10 @@ def _start_java(said: IO[bytes]) -> None:
     except (PySparkException, OSError) as error:
         said.seek(0)
         lines = said.read().decode(errors="replace").strip().splitlines()
-        told = next((line for line in lines if line.startswith(_RAISED)), "")
-        if told and "UnsupportedClassVersionError" not in told:
-            raise UsageError(f"Spark does not start: {_in_words(told.removeprefix(_RAISED))}") from error
-        raise UsageError(f"{_JAVA} ({lines[-1] if lines else words_of(error)})") from error
+        reported = next((line for line in lines if line.startswith(_RAISED)), "")
+        if reported and "UnsupportedClassVersionError" not in reported:
+            raise UsageError(f"Spark does not start: {_in_words(reported.removeprefix(_RAISED))}") from error
+        raise UsageError(f"{_JAVA} ({lines[-1] if lines else error_text(error)})") from error
 
 
 def _check_master(master: str | None) -> None:
@@ -180,8 +180,8 @@ def _check_master(master: str | None) -> None:
             return
         except (OSError, ValueError) as error:
             if place == places[-1]:
-                words = f"no Spark master can be reached at {master} ({words_of(error)})"
-                raise UsageError(f"{words}: the URL stands on its page, port 8080") from error
+                message = f"no Spark master can be reached at {master} ({error_text(error)})"
+                raise UsageError(f"{message}: the URL stands on its page, port 8080") from error
 
 
 class _Spark:
@@ -213,7 +213,7 @@ class _Spark:
             spark: Any = self._context._jsc.sc()
             self._known = int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
         except Exception as error:  # it is none of Spark's documented interfaces; or the session has been stopped
-            log.debug("slots are not told: %s", words_of(error))
+            log.debug("slots are not told: %s", error_text(error))
             with contextlib.suppress(Exception):
                 self._known = int(self._context.defaultParallelism)
         return self._known
@@ -227,7 +227,7 @@ class _Spark:
         """Jobs end with the session."""
         with _hushed():
             self._context.stop()
-            until = time.monotonic() + _FAREWELL
+            until = time.monotonic() + _CLOSE_TIMEOUT
             for job in self._begun:
                 job.wait(until)
 
@@ -242,7 +242,7 @@ class _Job(ThreadBatch):
         try:
             self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)  # it may be just beginning
         except Exception as error:  # the session has ended, and its jobs with it
-            log.debug("not cancelled: %s", words_of(error))
+            log.debug("not cancelled: %s", error_text(error))
 
     def _run(self) -> None:
         try:
@@ -252,27 +252,27 @@ class _Job(ThreadBatch):
             self._tasks = ()  # Spark has them
             given.foreachPartition(perform)
         except Exception as error:
-            self._words = _words(error)
-            if "stopped SparkContext" in self._words:
-                self._words = f"the session with {self._context.master} has ended: the master may be out of reach"
+            self._message = _message(error)
+            if "stopped SparkContext" in self._message:
+                self._message = f"the session with {self._context.master} has ended: the master may be out of reach"
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """What it was, out of the traces of two languages."""
     cause: Any = getattr(error, "java_exception", None)
-    return _in_words(words_of(error) if cause is None else str(cause.getMessage()))
+    return _in_words(error_text(error) if cause is None else str(cause.getMessage()))
 
 
 def _in_words(said: str) -> str:
     _, raised, trace = said.rpartition("Traceback (most recent call last):")
     if raised:
         lines = [line for line in trace.splitlines() if line.strip() and not line[0].isspace()]
-        words = re.sub(r"^any2ds\.[\w.]+: ", "", lines[0]) if lines else said
-        return f"{words}: {_BARE}" if "No module named 'any2ds'" in words else words
+        message = re.sub(r"^any2ds\.[\w.]+: ", "", lines[0]) if lines else said
+        return f"{message}: {_BARE}" if "No module named 'any2ds'" in message else message
     where = _LOST.search(said)
-    words = said[where.end() if where else 0 :].strip().partition("\n")[0].partition(" Consider setting")[0]
-    words = re.sub(r"^(?:[\w$]+\.)+[\w$]+: ", "", words)
-    return f"{words} (on {where[1]})" if where else words
+    message = said[where.end() if where else 0 :].strip().partition("\n")[0].partition(" Consider setting")[0]
+    message = re.sub(r"^(?:[\w$]+\.)+[\w$]+: ", "", message)
+    return f"{message} (on {where[1]})" if where else message
 
 
 PART = PysparkDistributor

@@ -17,7 +17,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from any2ds.config.options import RunOptions
-from any2ds.core.errors import OptionError, RunError, words_of
+from any2ds.core.errors import OptionError, RunError, error_text
 from any2ds.core.processes import child_process
 from any2ds.core.processes.cores import cores
 from any2ds.core.version import __version__
@@ -32,7 +32,7 @@ _ANSWERS_WITHIN = 10.0  # seconds that the port of a cluster has to take a conne
 _CONNECTS_WITHIN = 60.0  # and Ray to connect to it: something else may listen there
 _CLIENT_PORT = 10001  # of ray://host
 _PATIENCE = 30.0  # seconds that one call may wait on the node for something to be said
-_FAREWELL = 1.0  # seconds for calls to come back whose actors have been killed
+_CLOSE_TIMEOUT = 1.0  # seconds for calls to come back whose actors have been killed
 _NOTHING_STARTS = 20.0  # seconds after which it is said that the cluster gives us no room
 _LONGEST_FOLDER = 36  # characters of the temporary folder, where the path of a socket may have 107 with Ray's 70
 # A Ray that is ours keeps little in its object store: jobs on their way.
@@ -85,12 +85,12 @@ def _check(address: str) -> None:
     try:
         socket.create_connection((host, port), _ANSWERS_WITHIN).close()
     except OSError as error:
-        raise _unreachable(address, words_of(error)) from error
+        raise _unreachable(address, error_text(error)) from error
 
 
-def _unreachable(address: str, words: str) -> OptionError:
+def _unreachable(address: str, message: str) -> OptionError:
     return OptionError(
-        f"ray_address={address!r}: no Ray cluster can be reached there ({words}). `ray status`, on a machine of the"
+        f"ray_address={address!r}: no Ray cluster can be reached there ({message}). `ray status`, on a machine of the"
         " cluster, tells its address (port 6379; from outside ray://host:10001). If it asks for a token, set"
         " RAY_AUTH_MODE=token and RAY_AUTH_TOKEN here as well; without ray_address a Ray is started on this machine"
     )
@@ -113,7 +113,7 @@ def _connect(address: str) -> None:
         try:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
         except (Exception, SystemExit) as error:
-            said.append(words_of(error))
+            said.append(error_text(error))
 
     with signals(), environment():
         logging.getLogger("ray").setLevel(logging.ERROR)  # it has a word to say about threads
@@ -138,7 +138,7 @@ def _start(wanted: int | None) -> None:
         try:
             ray.init("local", **how)  # in this thread, with which the processes that it starts end
         except (OSError, RuntimeError, ValueError, SystemExit, ray.exceptions.RayError) as error:
-            raise OptionError(f"no Ray can be started on this machine ({words_of(error)})") from error
+            raise OptionError(f"no Ray can be started on this machine ({error_text(error)})") from error
 
 
 class _Actors:
@@ -188,7 +188,7 @@ class _Actors:
         self._are_any_up.set()
         with self._changed:
             self._is_closed = True
-            self._changed.wait_for(lambda: not self._calls, _FAREWELL)
+            self._changed.wait_for(lambda: not self._calls, _CLOSE_TIMEOUT)
 
     @contextmanager
     def _calling(self) -> Iterator[None]:
@@ -285,17 +285,17 @@ class _RayLink:
             self._over.set()
 
     def _explain(self, error: Exception) -> None:
-        words = str(error)
-        if "No module named 'any2ds" in words:
-            where = re.search(r"\bip=([^,)\s]+)", words)
+        message = str(error)
+        if "No module named 'any2ds" in message:
+            where = re.search(r"\bip=([^,)\s]+)", message)
             self.fault = _missing(where[1] if where else "a node of the cluster")
-        elif isinstance(error, ray.exceptions.RayTaskError) or "in its creation task" in words:
-            self.fault = words_of(Exception(words.strip().splitlines()[-1]))
+        elif isinstance(error, ray.exceptions.RayTaskError) or "in its creation task" in message:
+            self.fault = error_text(Exception(message.strip().splitlines()[-1]))
         elif isinstance(error, ray.exceptions.RuntimeEnvSetupError):
-            self.fault = words_of(error)
+            self.fault = error_text(error)
         else:
-            dead = re.search(r"^The actor is dead because ([^.\n]+)", words, re.MULTILINE)
-            self.lost = dead[1] if dead else words_of(error)
+            dead = re.search(r"^The actor is dead because ([^.\n]+)", message, re.MULTILINE)
+            self.lost = dead[1] if dead else error_text(error)
 
     def _pass_on(self, complaints: bytes) -> None:
         """To where processes of this machine would have written it."""

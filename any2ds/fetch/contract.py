@@ -26,7 +26,7 @@ class Fetcher(Protocol):
         ...
 
     @property
-    def signs(self) -> int:
+    def activity(self) -> int:
         """Grows with every sign of life that is neither an outcome nor a byte of a body: an attempt begins or ends.
 
         Who pauses on purpose, with rows to fetch, lets it grow in the meantime: the watchdog gives up a fetcher in

@@ -49,8 +49,8 @@ class UrlFetcher:
             feeder.check()
 
     @property
-    def signs(self) -> int:
-        return self._loop.signs if self._loop else 0
+    def activity(self) -> int:
+        return self._loop.activity if self._loop else 0
 
     def traffic(self) -> Traffic:
         return self._loop.traffic() if self._loop else Traffic()

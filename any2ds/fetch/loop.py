@@ -47,7 +47,7 @@ class Loop:
         self._most = schedule.slots  # transfers that everything is prepared for
         self._window = Window(self._most, now) if options.thread_count == "auto" else None
         self._meter = Meter()
-        self.signs = 0  # of life: attempts begun and ended, and turns of a pause
+        self.activity = 0  # of life: attempts begun and ended, and turns of a pause
 
     def run(self) -> Iterator[list[Fetched]]:
         schedule, breaker, clock, feeder = self._schedule, self._breaker, self._clock, self._feeder
@@ -129,7 +129,7 @@ class Loop:
                 transport.start(attempt, url)
             elif fetched := schedule.finish(attempt, url, now):
                 done.append(fetched)
-        self.signs += begun
+        self.activity += begun
         done += schedule.given_up()
         return begun, done
 
@@ -140,7 +140,7 @@ class Loop:
         answered: Attempt | None = None
         for attempt, outcome in chain(self._transport.poll(wait), self._overdue()):
             now = clock.now()
-            self.signs += 1
+            self.activity += 1
             if (isinstance(outcome, Payload) or outcome.answered) and is_web(attempt.row.url):
                 answered = attempt
             if window is not None and attempt.trial is not None:
@@ -161,7 +161,7 @@ class Loop:
         schedule, breaker = self._schedule, self._breaker
         more = breaker.idle or schedule.has_more or not self._feeder.exhausted
         breaker.look(now, schedule.in_flight, more)
-        self.signs += breaker.paused
+        self.activity += breaker.paused
         if url := breaker.probe(now):
             probe = Attempt(Row(-1, -1, "", url), Host("", HostPolicy()), probe=True, deadline=now + PROBE_TIMEOUT)
             self._probes.append(probe)

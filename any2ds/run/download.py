@@ -92,7 +92,7 @@ class _Download:
                 finish_swaps(output, rank.makes)
                 plan = resume(self.config, self.source, output)
                 reopen(output, made)
-            output.guard = Guard(output, lock.holds)
+            output.guard = Guard(output, lock.locks)
             try:
                 with no_swap_left(output, rank.makes):
                     report = self.make(plan, lock)
@@ -123,7 +123,7 @@ class _Download:
         worker = ShardWorker(
             config.output,
             config.fetch,
-            holds=lock.holds,
+            locks=lock.locks,
             storage=config.storage,
             media=config.media,
             limits=config.run.transform_limits,

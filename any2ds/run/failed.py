@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 
-from any2ds.core.errors import DamagedShard, OutputError, shard_count, words_of
+from any2ds.core.errors import DamagedShard, OutputError, error_text, shard_count
 from any2ds.core.failures import FailureFilter
 from any2ds.core.layout import Layout, finished_shards
 from any2ds.core.metadata import HASHES
@@ -92,7 +92,7 @@ class FailedRows:
                 try:
                     found = future.result()
                 except Exception as error:  # of any file system; it concerns this shard alone
-                    damaged.append((shard_id, words_of(error)))
+                    damaged.append((shard_id, error_text(error)))
                     self._looked_at += 1
                     continue
                 self._looked_at += 1

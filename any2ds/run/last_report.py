@@ -8,7 +8,7 @@ from types import TracebackType
 
 from any2ds.config.options import WatchOptions
 from any2ds.core import layout
-from any2ds.core.errors import LockLost, words_of
+from any2ds.core.errors import LockLost, error_text
 from any2ds.core.reports import IncompleteRun, RunReport
 from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.figures import gather
@@ -76,7 +76,7 @@ class LastReport:
         except LockLost:
             log.debug("%s is left to the run that has taken over the folder", layout.REPORT_FILE)
         except Exception as error:  # of any kind: the dataset itself is complete
-            log.warning("%s cannot be written: %s", layout.REPORT_FILE, words_of(error))
+            log.warning("%s cannot be written: %s", layout.REPORT_FILE, error_text(error))
             log.debug("%s", layout.REPORT_FILE, exc_info=True)
 
 

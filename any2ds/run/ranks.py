@@ -133,7 +133,7 @@ def exclusive(
         if what == "join":
             lock.say(str(rank))
             # A run that has taken the folder over sees this, or this check sees that run.
-            Guard(output, own.holds, replace(intervals, trust=0.0))()
+            Guard(output, own.locks, replace(intervals, trust=0.0))()
         else:
             bury_members(output)
 
@@ -153,7 +153,7 @@ def _in_turn(output: OutputFolder, lock: RunLock, what: str, intervals: Interval
     before, until = "", 0.0
     while True:
         try:
-            return stack.enter_context(held(output, layout.LOCK_FILE, what, lock.holds, intervals))
+            return stack.enter_context(held(output, layout.LOCK_FILE, what, lock.locks, intervals))
         except OutputInUse as error:
             if str(error) != before:
                 before, until = str(error), time.monotonic() + _LONGEST_WAIT

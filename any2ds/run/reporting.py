@@ -15,7 +15,7 @@ from typing import Any
 
 from any2ds.config.options import WatchOptions
 from any2ds.core import plugins
-from any2ds.core.errors import words_of
+from any2ds.core.errors import error_text
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.run.monitor import Monitor
@@ -206,7 +206,9 @@ class ThreadedReporter(Reporter):
         except (Exception, SystemExit) as error:
             if not self._is_off:
                 self._is_off = True
-                log.warning("%s failed and is switched off: %s: %s", self._name, type(error).__name__, words_of(error))
+                log.warning(
+                    "%s failed and is switched off: %s: %s", self._name, type(error).__name__, error_text(error)
+                )
                 log.debug("%s", self._name, exc_info=True)
             self.cancel()
 

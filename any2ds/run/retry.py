@@ -57,7 +57,7 @@ def retry(output_folder: Any = None, **options: Any) -> RunReport:
         plan = FailedRows(output, layout, asked.codes, columns, hash_columns(made))
         plan.warn_of_unfinished()
         worker = ShardWorker(
-            made, fetch, holds=lock.holds, storage=storage, media=media, limits=running.transform_limits
+            made, fetch, locks=lock.locks, storage=storage, media=media, limits=running.transform_limits
         )
         record_versions(output, step_records(media))
         catalogue.start(plan.shards)

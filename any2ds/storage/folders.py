@@ -17,7 +17,7 @@ import fsspec
 
 from any2ds.config.options import StorageOptions
 from any2ds.core import layout, plugins
-from any2ds.core.errors import DiskFull, InputError, OutputError, UsageError, redacted, words_of
+from any2ds.core.errors import DiskFull, InputError, OutputError, UsageError, error_text, redacted
 from any2ds.core.manifest import ListFile
 from any2ds.storage.disk.space import Room, RoomElsewhere
 from any2ds.storage.disk.staging import staging
@@ -102,7 +102,7 @@ def input_files(url: str, stores: Stores) -> tuple[list[InputFile], bool]:
     except ImportError as error:
         raise plugins.missing_extra(url, error) from error
     except Exception as error:  # every file system has exceptions of its own
-        raise InputError(f"{url}: cannot be looked at: {words_of(error)}") from error
+        raise InputError(f"{url}: cannot be looked at: {error_text(error)}") from error
     if not paths:
         raise InputError(f"{url}: " + ("matches no file" if kind == "glob" else "no files in this folder"))
     chain = "::" + url.split("::", 1)[1] if "::" in url else ""
@@ -220,7 +220,7 @@ class OutputFolder:
         except DiskFull:
             raise
         except Exception as error:
-            raise OutputError(f"output folder {self.url!r} cannot be written: {words_of(error)}") from error
+            raise OutputError(f"output folder {self.url!r} cannot be written: {error_text(error)}") from error
 
     def _try_staging(self) -> None:
         try:
@@ -228,7 +228,7 @@ class OutputFolder:
                 (folder / "probe").write_bytes(b"any2ds")
                 self.staging_room.check()
         except OSError as error:
-            raise OutputError(f"staging folder {str(self.staging_root)!r}: {words_of(error)}") from error
+            raise OutputError(f"staging folder {str(self.staging_root)!r}: {error_text(error)}") from error
 
     def names(self, folder: str = "") -> list[str]:
         """What lies directly in it, or in a folder of it; empty if that does not exist.
@@ -240,7 +240,7 @@ class OutputFolder:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as error:  # every file system has exceptions of its own
-            raise OutputError(f"output folder {self.url!r} cannot be listed: {words_of(error)}") from error
+            raise OutputError(f"output folder {self.url!r} cannot be listed: {error_text(error)}") from error
 
     def state_names(self) -> list[str]:
         """What lies directly in the folder for the state, by names in the output folder."""
@@ -273,7 +273,7 @@ class OutputFolder:
                 found = self._store.read_many(some)
             except Exception as error:  # every file system has exceptions of its own
                 raise OutputError(
-                    f"{self.url}: {some[0]} or one of the next cannot be read: {words_of(error)}"
+                    f"{self.url}: {some[0]} or one of the next cannot be read: {error_text(error)}"
                 ) from error
             yield from zip(some, found, strict=True)
 

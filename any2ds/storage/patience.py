@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from any2ds.core.errors import words_of
+from any2ds.core.errors import error_text
 from any2ds.storage.disk.space import is_full
 
 log = logging.getLogger(__name__)
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # What a store says of the request, not of its own state. Most stores translate their errors to these.
-_HOPELESS = (
+_NOT_TRIED = (
     FileNotFoundError,
     PermissionError,
     FileExistsError,
@@ -59,7 +59,7 @@ BRIEF = Patience(3, 0.3, 1.0)  # credentials may just be renewed
 
 def is_hopeless(error: BaseException) -> bool:
     """Whether the same request would most likely fail again: no such bucket, access denied, no credentials."""
-    if isinstance(error, _HOPELESS) or is_full(error):
+    if isinstance(error, _NOT_TRIED) or is_full(error):
         return True
     if any(kind.__name__ in _NO_CREDENTIALS for kind in type(error).__mro__):
         return True
@@ -99,7 +99,7 @@ def persist(
             if pause is None:
                 raise
             level = logging.WARNING if pause > 5 else logging.INFO
-            log.log(level, "%s: %s; tried again in %.1f s", what, words_of(error), pause)
+            log.log(level, "%s: %s; tried again in %.1f s", what, error_text(error), pause)
             if stop.wait(pause):
                 raise
             is_another = True

@@ -24,7 +24,7 @@ from fsspec.implementations.sftp import SFTPFileSystem
 from fsspec.spec import AbstractBufferedFile
 from paramiko.sftp import CMD_DATA, CMD_READ, SFTP_EOF, int64
 
-from any2ds.core.errors import words_of
+from any2ds.core.errors import error_text
 from any2ds.storage.sessions import LoggedIn, Sessions, healing, path_of
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ _KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
 _greeting: dict[tuple[str, int], threading.BoundedSemaphore] = defaultdict(
     lambda: threading.BoundedSemaphore(_GREETINGS)
 )
-_told: set[str] = set()  # the servers of which it was said that they are not known
+_reported: set[str] = set()  # the servers of which it was said that they are not known
 
 
 class UnknownHost(paramiko.SSHException, PermissionError):  # type: ignore[misc]
@@ -93,7 +93,7 @@ class SftpFileSystem(LoggedIn["_Session"], SFTPFileSystem):  # type: ignore[misc
                 raise
             except (paramiko.SSHException, EOFError, ConnectionResetError, BrokenPipeError) as error:
                 if not left:
-                    words = f"{self.host} hangs up while it is being logged in to: {words_of(error)}"
+                    words = f"{self.host} hangs up while it is being logged in to: {error_text(error)}"
                     raise ConnectionResetError(words) from error
                 time.sleep(0.1 * 2 ** (_TRIES - left) * random.random())
         raise AssertionError("the last try returns or raises")
@@ -115,7 +115,7 @@ class SftpFileSystem(LoggedIn["_Session"], SFTPFileSystem):  # type: ignore[misc
             hung_up = transport is not None and not transport.is_active()
             client.close()
             if hung_up and type(error) is paramiko.AuthenticationException:  # as it calls that too
-                raise ConnectionResetError(words_of(error)) from error
+                raise ConnectionResetError(error_text(error)) from error
             raise
         session.client = client  # which ends the connection when it is collected
         session.get_channel().settimeout(_SILENCE)
@@ -301,8 +301,8 @@ class _Policy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
         peer = transport.getpeername()[0] if transport is not None else ""
         if self._wanted == "reject" or (self._wanted is None and self._has_password and not _is_here(peer)):
             raise UnknownHost(f"{words}: look at it and add it (ssh-keyscan), or set host_key_policy")
-        if self._wanted != "auto_add" and not (self._wanted is None and _is_here(peer)) and hostname not in _told:
-            _told.add(hostname)
+        if self._wanted != "auto_add" and not (self._wanted is None and _is_here(peer)) and hostname not in _reported:
+            _reported.add(hostname)
             log.warning("%s, so nobody knows whose server that is", words)
 
 

@@ -12,7 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.registry import known_implementations
 
 from any2ds.core import plugins
-from any2ds.core.errors import InputError, conceal, redacted, words_of
+from any2ds.core.errors import InputError, conceal, error_text, redacted
 from any2ds.storage.kinds import own_class
 
 OBJECT_STORES = frozenset({"abfs", "abfss", "adl", "az", "gcs", "gs", "oci", "oss", "s3", "s3a", "tos"})
@@ -81,7 +81,7 @@ class Stores:
         except (ValueError, TypeError) as error:
             raise InputError(f"{url}: {error}") from error
         except Exception as error:  # some connect at once, and have exceptions of their own
-            raise InputError(f"{url}: cannot be reached: {words_of(error)}") from error
+            raise InputError(f"{url}: cannot be reached: {error_text(error)}") from error
         return fs, path
 
     def _logged_in(self, kind: Any, url: str) -> Any:
@@ -89,7 +89,7 @@ class Stores:
         try:
             return kind(**{**self.of(split_protocol(url)[0]), **kind._get_kwargs_from_urls(url)})
         except Exception as error:  # each library has its own
-            raise InputError(f"{url}: no way in: {words_of(error)}") from error
+            raise InputError(f"{url}: no way in: {error_text(error)}") from error
 
     def of(self, protocol: str) -> dict[str, Any]:
         """Those of a protocol, under whichever of its names they were given."""

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import orjson
 
-from any2ds.core.errors import OutputError, words_of
+from any2ds.core.errors import OutputError, error_text
 from any2ds.core.layout import SWAP_FOLDER
 from any2ds.core.reports import IncompleteRun
 from any2ds.storage.folders import OutputFolder
@@ -80,7 +80,7 @@ def _finish_own(output: OutputFolder, is_meant: Callable[[int], bool]) -> None:
         output.guard()  # if others have the folder by now, what lies there is theirs
         finish_swaps(output, is_meant)
     except Exception as error:  # every file system has exceptions of its own; the next run tries again
-        log.debug("new versions of shards are left in %s: %s", SWAP_FOLDER, words_of(error))
+        log.debug("new versions of shards are left in %s: %s", SWAP_FOLDER, error_text(error))
     finally:
         _at_work.release()
 
@@ -100,7 +100,7 @@ def finish_swaps(output: OutputFolder, is_meant: Callable[[int], bool] = _of_any
             except Exception as error:  # every file system has exceptions of its own
                 raise OutputError(
                     f"{output.url!r}: the new version of shard {shard} lies in {SWAP_FOLDER}/{shard}, "
-                    f"and cannot be moved to its place: {words_of(error)}"
+                    f"and cannot be moved to its place: {error_text(error)}"
                 ) from error
     output.remove_folder_if_empty(SWAP_FOLDER)
 

@@ -18,7 +18,7 @@ from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Distributor
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.lock_file import Hold
+from any2ds.storage.lock.lock_file import LockRef
 from any2ds.testing.processes import wait_until_gone
 
 _SOON = 20.0  # seconds, for what takes less than one: the machine may be busy
@@ -37,14 +37,14 @@ class ScriptedWorker:
     waiting: bool = False
     looks_ahead: bool = False  # takes the jobs that it can get before it begins, as a worker does that overlaps shards
     output: str = ""  # the folder that a real one publishes in
-    holds: tuple[Hold, ...] = ()
+    locks: tuple[LockRef, ...] = ()
 
     @property
     def folder(self) -> OutputFolder:
         return OutputFolder(self.output)
 
-    def under(self, holds: tuple[Hold, ...]) -> ScriptedWorker:
-        return replace(self, holds=(*self.holds, *holds))
+    def under(self, locks: tuple[LockRef, ...]) -> ScriptedWorker:
+        return replace(self, locks=(*self.locks, *locks))
 
     def stop(self) -> None:
         """It ends when the jobs do."""
@@ -63,8 +63,8 @@ class ScriptedWorker:
             elif job.shard_id in self.hanging:
                 threading.Event().wait()
             else:
-                told = {"success": job.count}
-                yield ShardReport(job.shard_id, count=job.count, status_dict=told, start_time=float(os.getpid()))
+                reported = {"success": job.count}
+                yield ShardReport(job.shard_id, count=job.count, status_dict=reported, start_time=float(os.getpid()))
 
 
 def _gathered(jobs: Iterable[ShardJob]) -> Iterator[ShardJob]:
@@ -209,8 +209,8 @@ class ProcessDistributorContract(DistributorContract):
 
     def test_what_a_worker_has_told_that_died_is_taken_back(self) -> None:
         events = self.run(ScriptedWorker(fatal=frozenset({3}), looks_ahead=True), jobs_of(8))
-        told = sum(event.outcomes.get("success", 0) for event in events if isinstance(event, Progress))
-        assert told == sum(event.count for event in events if isinstance(event, ShardReport)) == 36 - 4
+        reported = sum(event.outcomes.get("success", 0) for event in events if isinstance(event, Progress))
+        assert reported == sum(event.count for event in events if isinstance(event, ShardReport)) == 36 - 4
 
     def test_workers_run_elsewhere(self) -> None:
         events = self.run(ScriptedWorker(), jobs_of(5))

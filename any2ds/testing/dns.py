@@ -132,26 +132,26 @@ class DnsServer:
         if steps is None:  # at a tenth of dnslib's cost
             return _plain(query, kind, end), 0.0
         entry = steps[min(count, len(steps) - 1)]
-        words = dict(entry)
-        if "drop" in words:
+        message = dict(entry)
+        if "drop" in message:
             return None, 0.0
-        return self._made(query, entry, udp and "truncate" in words), float(words.get("delay", 0))
+        return self._made(query, entry, udp and "truncate" in message), float(message.get("delay", 0))
 
     def _made(self, query: bytes, entry: Entry, truncated: bool) -> bytes:
         request = dnslib.DNSRecord.parse(query)
         reply = request.reply()
-        words = dict(entry)
+        message = dict(entry)
         name, kind = request.q.qname, request.q.qtype
-        ttl = int(words.get("ttl", _TTL))
+        ttl = int(message.get("ttl", _TTL))
         if truncated:
             reply.header.tc = 1
             return bytes(reply.pack())
-        if "servfail" in words:
+        if "servfail" in message:
             reply.header.rcode = dnslib.RCODE.SERVFAIL
-        elif "nxdomain" in words:
+        elif "nxdomain" in message:
             reply.header.rcode = dnslib.RCODE.NXDOMAIN
-            if words["nxdomain"]:
-                least = int(words["nxdomain"])
+            if message["nxdomain"]:
+                least = int(message["nxdomain"])
                 zone = dnslib.SOA("ns.test.", "me.test.", (1, 60, 60, 60, least))
                 reply.add_auth(dnslib.RR("test.", dnslib.QTYPE.SOA, rdata=zone, ttl=least))
         for word, value in entry:

@@ -187,30 +187,30 @@ class FetcherContract:
             serve(self.folder(tmp_path), {"a.jpg": ["503", "ok"]}) as server,
             contextlib.closing(self.make_fetcher(options, buffer)) as fetcher,
         ):
-            before = fetcher.signs
+            before = fetcher.activity
             for batch in fetcher.fetch(rows_of([server.url("a.jpg")])):
-                assert not batch or fetcher.signs >= before + 2
+                assert not batch or fetcher.activity >= before + 2
             assert server.counts["a.jpg"] == 2
 
     def test_it_tells_how_it_goes(self, tmp_path: Path) -> None:
         options = Config.from_options({"url_list": "-", "retries": 0, "thread_count": 4, "timeout": _LONG}).fetch
         buffer = Buffer(options.max_buffered_bytes, options.most_transfers)
-        told, attempts, successes = list[Traffic](), 0, 0
+        reported, attempts, successes = list[Traffic](), 0, 0
         with self.site(self.folder(tmp_path)) as url, contextlib.closing(self.make_fetcher(options, buffer)) as fetcher:
             began = time.monotonic()
             for batch in fetcher.fetch(rows_of([*[url("a.jpg"), url("b.txt")] * 10, url("missing")])):
-                told.append(fetcher.traffic())
+                reported.append(fetcher.traffic())
                 attempts += sum(fetched.attempts for fetched in batch)
                 successes += sum(isinstance(fetched.outcome, Payload) for fetched in batch)
-            told.append(fetcher.traffic())
+            reported.append(fetcher.traffic())
             seconds = time.monotonic() - began
-        assert sum(each.attempts for each in told) == attempts == 21
-        assert sum(sum(each.latencies.values()) for each in told) == successes == 20
-        assert all(each.in_flight <= each.window == 4 for each in told)
-        assert max(each.in_flight for each in told) > 0
-        assert (told[-1].in_flight, told[-1].queued) == (0, 0)
-        assert sum(sum(each.waits.values()) for each in told) <= seconds
-        assert {cause for each in told for cause in each.waits} <= set(get_args(Wait))
+        assert sum(each.attempts for each in reported) == attempts == 21
+        assert sum(sum(each.latencies.values()) for each in reported) == successes == 20
+        assert all(each.in_flight <= each.window == 4 for each in reported)
+        assert max(each.in_flight for each in reported) > 0
+        assert (reported[-1].in_flight, reported[-1].queued) == (0, 0)
+        assert sum(sum(each.waits.values()) for each in reported) <= seconds
+        assert {cause for each in reported for cause in each.waits} <= set(get_args(Wait))
 
     def test_no_rows_end_at_once(self) -> None:
         assert self.fetch([]) == {}

@@ -328,11 +328,11 @@ def interrupt(place: Place, options: Mapping[str, Any], when: Callable[[], bool]
     try:
         _wait(when, lambda: process.poll() is None)
         process.send_signal(how)
-        _, words = process.communicate(timeout=_SOON)
+        _, message = process.communicate(timeout=_SOON)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode in _CODES.get(how, (-how,)), words.decode()
+    assert process.returncode in _CODES.get(how, (-how,)), message.decode()
 
 
 _RUN = "import json, sys; from any2ds import download; download(**json.loads(sys.argv[1]))"

@@ -56,12 +56,12 @@ class WriterContract:
     ) -> Found:
         """A shard of rows with these files; gives what should come back."""
         urls = [f"http://127.0.0.1/{n}" for n in range(len(files))]
-        words = {"caption": [f"größe\n{n}" if n % 2 else None for n in range(len(files))]} if captions else {}
-        rows = pa.table({"url": pa.array(urls, pa.string()), **words})
+        message = {"caption": [f"größe\n{n}" if n % 2 else None for n in range(len(files))]} if captions else {}
+        rows = pa.table({"url": pa.array(urls, pa.string()), **message})
         metadata = MetadataTable(rows, ("md5",))
         writer = self.writer(path, metadata, self.options)
         for n, file in enumerate(files):
-            row = Row(0, n, key.format(n), urls[n], words["caption"][n] if captions else None)
+            row = Row(0, n, key.format(n), urls[n], message["caption"][n] if captions else None)
             if file is None:
                 metadata.add(Sample(row, None, "", {"status": "failed_to_download", "error_code": "http_404"}))
                 continue
@@ -85,11 +85,11 @@ class WriterContract:
         self.write(tmp_path / "shard")
         with closing(_opened(self.writer, tmp_path / "shard")) as samples:
             for sample in samples:
-                beside = {ext: body.read() for ext, body in sample.members.items() if ext in (CAPTION, METADATA)}
+                extra_files = {ext: body.read() for ext, body in sample.members.items() if ext in (CAPTION, METADATA)}
                 number = int(sample.key)
-                assert beside.get(CAPTION, b"").decode() in ("", f"größe\n{number}")
-                assert METADATA not in beside or f'"{sample.key}"'.encode() in beside[METADATA]
-                assert len(sample.members) == len(beside) + 1
+                assert extra_files.get(CAPTION, b"").decode() in ("", f"größe\n{number}")
+                assert METADATA not in extra_files or f'"{sample.key}"'.encode() in extra_files[METADATA]
+                assert len(sample.members) == len(extra_files) + 1
 
     def test_samples_of_one_row_come_back_under_their_own_keys_with_what_lies_beside_them(self, tmp_path: Path) -> None:
         rows = pa.table({"url": pa.array(["http://127.0.0.1/0", "http://127.0.0.1/1"])})
@@ -101,7 +101,7 @@ class WriterContract:
             for part in range(parts):
                 fields = {"status": "success", "ext": "jpg", "bytes": 9}
                 further = {"txt": StoredBody.of(b"x"), "wav": StoredBody.of(b"")}
-                sample = Sample(row, StoredBody.of(b"part %d" % part), "jpg", fields, beside=further)
+                sample = Sample(row, StoredBody.of(b"part %d" % part), "jpg", fields, extra_files=further)
                 sample = sample.as_part(part, parts) if parts > 1 else sample
                 if part == 2:
                     sample = sample.failed("too_small")
@@ -114,9 +114,9 @@ class WriterContract:
         if self.writer.extension is None:
             return
         assert read(self.writer, tmp_path / "shard") == written
-        beside = {METADATA, "txt", "wav"} if self.writer.has_members else set()
+        extra_files = {METADATA, "txt", "wav"} if self.writer.has_members else set()
         with closing(_opened(self.writer, tmp_path / "shard")) as samples:
-            assert [set(sample.members) - {"jpg"} for sample in samples] == [beside] * len(written)
+            assert [set(sample.members) - {"jpg"} for sample in samples] == [extra_files] * len(written)
 
     def test_a_body_can_be_read_more_than_once_and_in_pieces(self, tmp_path: Path) -> None:
         written = self.write(tmp_path / "shard")

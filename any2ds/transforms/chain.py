@@ -48,7 +48,7 @@ _MODULES = {"opencv": "cv2", "pillow": "PIL", "charset-normalizer": "charset_nor
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class StepGroup:
     """Steps that one sample goes through in one go."""
 
     steps: tuple[Any, ...]  # each a Transform
@@ -157,7 +157,7 @@ class Pipeline:
             from any2ds.transforms.steps import user
 
             named += [(f"transform={user.name_of(spec)}", user.load(spec)) for spec in media.files.transform]
-        self.stretches = tuple(_stretches([step for _, step in named]))
+        self.groups = tuple(_groups([step for _, step in named]))
         self._filled_by: dict[str, str] = {}  # column -> step
         self.columns: dict[str, pa.DataType] = {
             field.name: field.type for field in (STORED_BYTES, STORED_CRC32) if named
@@ -204,12 +204,12 @@ class Pipeline:
         return self._filled_by.get(column, "any2ds")
 
     def __bool__(self) -> bool:
-        return bool(self.stretches)
+        return bool(self.groups)
 
     def wants(self, sample: Sample) -> bool:
         """Whether some step is going to look at it."""
         return sample.body is not None and any(
-            not isinstance(stretch, Stretch) or stretch.takes(sample) for stretch in self.stretches
+            not isinstance(group, StepGroup) or group.takes(sample) for group in self.groups
         )
 
 
@@ -265,18 +265,18 @@ def _version(library: str) -> str:
     return str(getattr(module, "__version__", None) or importlib.metadata.version(library))
 
 
-def _stretches(steps: Sequence[Any]) -> Iterator[Stretch | BatchTransform]:
+def _groups(steps: Sequence[Any]) -> Iterator[StepGroup | BatchTransform]:
     together: list[Any] = []
     for step in steps:
         if getattr(step, "batch_size", None):
             if together:
-                yield Stretch(tuple(together))
+                yield StepGroup(tuple(together))
             together = []
             yield step
             continue
         together.append(step)
         if getattr(step, "unpacks", False):  # each of the files in it has memory and time of its own
-            yield Stretch(tuple(together))
+            yield StepGroup(tuple(together))
             together = []
     if together:
-        yield Stretch(tuple(together))
+        yield StepGroup(tuple(together))

@@ -17,7 +17,7 @@ from any2ds.core.processes.child_process import ChildEnded
 from any2ds.core.processes.pool import Children, NotStarted
 from any2ds.core.samples import Sample
 from any2ds.transforms.chain import Pipeline, last_line
-from any2ds.transforms.pipeline import NotApart, memory_for, prepare, through
+from any2ds.transforms.pipeline import NotIsolated, memory_for, prepare, through
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Isolation:
 
     def __call__(self, number: int, samples: Sequence[Sample], begin: Callable[[int], None]) -> list[list[Sample]]:
         if self._failures >= _MOST_FAILURES:
-            raise NotApart
+            raise NotIsolated
         try:
             child, memory = self._children.ask((number, [_packed(sample, ()) for sample in samples]), self._timeout)
         except ChildEnded as error:
@@ -50,9 +50,9 @@ class Isolation:
         except NotStarted as error:
             self._failures += 1
             log.info("a process for files that may crash cannot be started: %s", error)
-            raise NotApart from error
+            raise NotIsolated from error
         except Exception as error:  # it cannot be pickled
-            raise NotApart from error
+            raise NotIsolated from error
         self._failures = 0
         try:
             begin(memory)
@@ -78,7 +78,7 @@ class Isolation:
                 continue
             try:
                 found = self(number, [sample], lambda memory: None)
-            except NotApart:  # one of them has ended a process, and is not to end this one
+            except NotIsolated:  # one of them has ended a process, and is not to end this one
                 found = [[self._failed(sample, error)]]
             failure = found[0][0].failure if found[0] else None
             late += failure is not None and failure.code == "transform_timeout"
@@ -104,8 +104,8 @@ class _NewSteps:
     def __call__(self) -> _Steps:
         be_the_first_to_go()
         pipeline = Pipeline(self.media)
-        for stretch in pipeline.stretches:
-            prepare(stretch)
+        for group in pipeline.groups:
+            prepare(group)
         return _Steps(pipeline)
 
 
@@ -120,17 +120,17 @@ class _Steps:
         if asked is not None:
             number, packed = asked
             self._given = number, [_unpacked(one, ()) for one in packed]
-            return memory_for(self._pipeline.stretches[number], self._given[1])
+            return memory_for(self._pipeline.groups[number], self._given[1])
         (number, samples), self._given = self._given, (0, [])
         try:
-            made = through(self._pipeline.stretches[number], samples, lambda: None)
+            made = through(self._pipeline.groups[number], samples, lambda: None)
         except Exception as error:  # of no sample's
             return _pickled(error)
         try:
             return _pickled([[_packed(one, samples) for one in ones] for ones in made])
         except Exception as error:  # somebody has put something into a sample that cannot leave this process
-            words = f"what became of it cannot be sent: {last_line(error)}"
-            return _pickled([[_packed(one.failed("transform_error", words), ())] for one in samples])
+            message = f"what became of it cannot be sent: {last_line(error)}"
+            return _pickled([[_packed(one.failed("transform_error", message), ())] for one in samples])
 
 
 def _packed(sample: Sample, given: Sequence[Sample]) -> _Packed:

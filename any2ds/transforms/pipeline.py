@@ -19,9 +19,9 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import WrongResult
 from any2ds.core.metadata import STORED_BYTES, STORED_CRC32
 from any2ds.core.samples import Sample, Samples, free_extension, in_parts, release, taken_extensions
-from any2ds.transforms.chain import OF_THE_RUN, Pipeline, Stretch, failed
+from any2ds.transforms.chain import OF_THE_RUN, Pipeline, StepGroup, failed
 from any2ds.transforms.contract import BatchTransform
-from any2ds.transforms.threads import Budget, Crew, Made, Seat, Task
+from any2ds.transforms.threads import Budget, Made, Task, ThreadPool, WorkerThread
 
 _QUEUED_BYTES = 32 << 20  # of files that wait for a thread in memory of its own
 _QUEUED = 256  # of them for each thread: what small ones take while the worker's thread waits for sockets
@@ -37,20 +37,20 @@ with a sample.
 """
 
 
-class NotApart(Exception):
+class NotIsolated(Exception):
     """Raised by the runner for what may crash, before anything else: it cannot be done there, so it is done here."""
 
 
 @dataclass(eq=False, slots=True)
-class _Way:
+class _RowState:
     """One row on its way."""
 
     sample: Sample  # as it was submitted
     buffer: Buffer
     samples: list[Sample]  # what it has become so far, with bodies of the buffer
-    apart: bool = False  # it may crash or hang
+    isolated: bool = False  # it may crash or hang
     made: dict[int, list[Sample]] = field(default_factory=dict)  # place -> what a batch has made of the sample there
-    stretch: int = -1  # that it has been through
+    group: int = -1  # that it has been through
     open: int = 0  # samples of it that wait for a batch, or are in one
 
 
@@ -59,33 +59,33 @@ class _Batch:
     """What waits to become one."""
 
     step: BatchTransform
-    waiting: deque[tuple[_Way, int]] = field(default_factory=deque)  # with the place of a sample in its way
+    waiting: deque[tuple[_RowState, int]] = field(default_factory=deque)  # with the place of a sample in its way
     size: int = 0  # bytes of these
     since: float = 0.0  # when the first of them came, or the others went
     is_busy: bool = False
 
-    def add(self, way: _Way, place: int) -> None:
+    def add(self, state: _RowState, place: int) -> None:
         if not self.waiting:
             self.since = time.monotonic()
-        self.waiting.append((way, place))
-        self.size += way.samples[place].size
+        self.waiting.append((state, place))
+        self.size += state.samples[place].size
 
-    def pick(self, most_bytes: int) -> list[tuple[_Way, int]]:
+    def pick(self, most_bytes: int) -> list[tuple[_RowState, int]]:
         """The next ones, at least one, with files of no more than so many bytes in all."""
-        picked: list[tuple[_Way, int]] = []
+        picked: list[tuple[_RowState, int]] = []
         size = 0
         while self.waiting and len(picked) < self.step.batch_size:
-            way, place = self.waiting[0]
-            size += way.samples[place].size
+            state, place = self.waiting[0]
+            size += state.samples[place].size
             if picked and size > most_bytes:
                 break
             picked.append(self.waiting.popleft())
-            self.size -= way.samples[place].size
+            self.size -= state.samples[place].size
         self.since = time.monotonic()
         return picked
 
 
-class Transforming:
+class PipelineRunner:
     """Takes samples through `pipeline`, in threads."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Transforming:
         limits: TransformLimits,
         has_members: bool,
         ext: str | None = None,
-        apart: Runner | None = None,
+        isolated: Runner | None = None,
     ) -> None:
         """`has_members`: whether the format has files beside that of a sample; `ext` is that of all files, if one is.
 
@@ -103,26 +103,28 @@ class Transforming:
         self.pending = 0  # rows
         self._pipeline, self._timeout = pipeline, limits.timeout
         self._has_members, self._ext = has_members, ext
-        self._apart = apart
+        self._isolated = isolated
         self._most_bytes = limits.max_decoded_bytes
         self._budget = Budget(limits.max_decoded_bytes)
-        self._crew = Crew(limits.threads, self._budget, limits.timeout, self._work)
-        self._waiting: deque[_Way] = deque()
+        self._pool = ThreadPool(limits.threads, self._budget, limits.timeout, self._work)
+        self._waiting: deque[_RowState] = deque()
         self._waiting_bytes = 0
-        self._ready: deque[tuple[_Way, int]] = deque()  # samples that wait for a thread, with their places in the ways
+        self._ready: deque[tuple[_RowState, int]] = (
+            deque()
+        )  # samples that wait for a thread, with their places in the ways
         self._batches = {
-            number: _Batch(step) for number, step in enumerate(pipeline.stretches) if not isinstance(step, Stretch)
+            number: _Batch(step) for number, step in enumerate(pipeline.groups) if not isinstance(step, StepGroup)
         }
         # Beyond so many no new transfer begins; batches must be able to fill, one while the one before is at work.
         self._most = _HELD_BACK * (
             _QUEUED * limits.threads + sum(batch.step.batch_size for batch in self._batches.values())
         )
-        self._done: deque[_Way] = deque()
+        self._done: deque[_RowState] = deque()
 
     @property
-    def signs(self) -> int:
+    def activity(self) -> int:
         """Grows with every sign of life."""
-        return self._crew.signs
+        return self._pool.activity
 
     @property
     def holds_back(self) -> bool:
@@ -133,10 +135,10 @@ class Transforming:
         """Whether some step is going to look at it."""
         return self._pipeline.wants(sample)
 
-    def submit(self, sample: Sample, buffer: Buffer, apart: bool = False) -> None:
+    def submit(self, sample: Sample, buffer: Buffer, isolated: bool = False) -> None:
         """To be called with what it `wants`; `buffer` is the one of its body. `apart`: it may crash or hang."""
         self.pending += 1
-        self._waiting.append(_Way(sample, buffer, [sample], apart and self._apart is not None))
+        self._waiting.append(_RowState(sample, buffer, [sample], isolated and self._isolated is not None))
         self._waiting_bytes += sample.size
 
     def turn(self, is_ending: bool = False, seconds: float = 0.0) -> Iterator[Samples]:
@@ -146,8 +148,8 @@ class Transforming:
         nothing to wait for. Waits up to `seconds` for something to happen. Raises what concerns all rows.
         """
         self._give_out(is_ending)
-        for task, made in self._crew.take(0.0 if self._done else seconds):
-            self._take_back(task, self._too_late(task) if made is None else made)
+        for task, made in self._pool.take(0.0 if self._done else seconds):
+            self._retract(task, self._too_late(task) if made is None else made)
         self._give_out(is_ending)
         while self._done:
             self.pending -= 1
@@ -155,77 +157,77 @@ class Transforming:
 
     def close(self) -> None:
         """Give up what is under way."""
-        self._crew.close()
+        self._pool.close()
         self._waiting.clear()
         self._ready.clear()
 
     def _give_out(self, is_ending: bool) -> None:
         """Give the threads what they can take."""
-        crew = self._crew
+        pool = self._pool
         while (self._ready or self._waiting) and (
-            crew.queued <= crew.most or (crew.queued < _QUEUED * crew.most and crew.queued_bytes < _QUEUED_BYTES)
+            pool.queued <= pool.most or (pool.queued < _QUEUED * pool.most and pool.queued_bytes < _QUEUED_BYTES)
         ):
             if self._ready:
-                way, place = self._ready.popleft()
-                self._put(way.stretch, [way.samples[place]], [(way, place)])
+                state, place = self._ready.popleft()
+                self._put(state.group, [state.samples[place]], [(state, place)])
                 continue
-            way = self._waiting.popleft()
-            self._waiting_bytes -= way.sample.size
-            self._go_on(way)
+            state = self._waiting.popleft()
+            self._waiting_bytes -= state.sample.size
+            self._write_pending(state)
         for number, batch in self._batches.items():
             while batch.waiting and not batch.is_busy and self._is_ripe(batch, is_ending):
                 batch.is_busy = True
                 picked = batch.pick(self._most_bytes)
-                self._put(number, [way.samples[place] for way, place in picked], picked)
+                self._put(number, [state.samples[place] for state, place in picked], picked)
 
     def _is_ripe(self, batch: _Batch, is_ending: bool) -> bool:
         if len(batch.waiting) >= batch.step.batch_size or batch.size >= self._most_bytes:
             return True
-        if self._crew.queued or self._waiting or self._ready:  # of which some may come here
+        if self._pool.queued or self._waiting or self._ready:  # of which some may come here
             return False
         is_short = batch.waiting[0][0].buffer.full  # of memory: nothing new arrives before something has gone
         return is_ending or is_short or time.monotonic() - batch.since > _BATCH_WAIT
 
-    def _put(self, stretch: int, samples: Sequence[Sample], of: list[tuple[_Way, int]]) -> None:
+    def _put(self, group: int, samples: Sequence[Sample], of: list[tuple[_RowState, int]]) -> None:
         """Have samples done by a thread, which may read what it is given for as long as it likes."""
-        apart = any(way.apart for way, _ in of)
-        self._crew.put(Task(stretch, [replace(sample, body=_copied(sample)) for sample in samples], of, apart))
+        isolated = any(state.isolated for state, _ in of)
+        self._pool.put(Task(group, [replace(sample, body=_copied(sample)) for sample in samples], of, isolated))
 
-    def _go_on(self, way: _Way) -> None:
+    def _write_pending(self, state: _RowState) -> None:
         """To the next stretch that has anything to do with it, or to the end."""
-        stretches = self._pipeline.stretches
-        while (number := way.stretch + 1) < len(stretches):
-            way.stretch = number
-            stretch = stretches[number]
-            places = [place for place, sample in enumerate(way.samples) if sample.body is not None]
-            way.open = len(places)
+        groups = self._pipeline.groups
+        while (number := state.group + 1) < len(groups):
+            state.group = number
+            group = groups[number]
+            places = [place for place, sample in enumerate(state.samples) if sample.body is not None]
+            state.open = len(places)
             if (batch := self._batches.get(number)) is not None and places:
                 for place in places:
-                    batch.add(way, place)
-                    _make_room(way.samples[place], way.buffer)
+                    batch.add(state, place)
+                    _make_room(state.samples[place], state.buffer)
                 return
-            if isinstance(stretch, Stretch) and (
-                taken := [place for place in places if stretch.takes(way.samples[place])]
+            if isinstance(group, StepGroup) and (
+                taken := [place for place in places if group.takes(state.samples[place])]
             ):
-                way.open = len(taken)
-                self._ready.extend((way, place) for place in taken)
+                state.open = len(taken)
+                self._ready.extend((state, place) for place in taken)
                 for place in places[1:]:
-                    _make_room(way.samples[place], way.buffer)
+                    _make_room(state.samples[place], state.buffer)
                 return
-        self._done.append(way)
+        self._done.append(state)
 
-    def _take_back(self, task: Task, made: Made) -> None:
-        of: list[tuple[_Way, int]] = task.of
-        if (batch := self._batches.get(task.stretch)) is not None:
+    def _retract(self, task: Task, made: Made) -> None:
+        of: list[tuple[_RowState, int]] = task.of
+        if (batch := self._batches.get(task.group)) is not None:
             batch.is_busy = False
-        for (way, place), given, samples in zip(of, task.samples, made, strict=True):
-            way.made[place] = self._owned(way, way.samples[place], given, samples)
-        for way in dict.fromkeys(way for way, _ in of):
-            if len(way.made) == way.open:
-                way.samples, way.made = _laid_out(way), {}
-                self._go_on(way)
+        for (state, place), given, samples in zip(of, task.samples, made, strict=True):
+            state.made[place] = self._owned(state, state.samples[place], given, samples)
+        for state in dict.fromkeys(state for state, _ in of):
+            if len(state.made) == state.open:
+                state.samples, state.made = _laid_out(state), {}
+                self._write_pending(state)
 
-    def _owned(self, way: _Way, before: Sample, given: Sample, made: list[Sample]) -> list[Sample]:
+    def _owned(self, state: _RowState, before: Sample, given: Sample, made: list[Sample]) -> list[Sample]:
         """What a thread has made of a sample, with bodies that the buffer accounts for."""
         owned, is_kept = [], False
         for sample in made:
@@ -234,56 +236,58 @@ class Transforming:
                     is_kept = True
                     sample = replace(sample, body=before.body)
                 else:
-                    sample = replace(sample, body=way.buffer.hold(sample.data))
+                    sample = replace(sample, body=state.buffer.hold(sample.data))
             owned.append(sample)
         if not is_kept:
             release((before,))
         return owned
 
     def _too_late(self, task: Task) -> Made:
-        step = self._pipeline.stretches[task.stretch]
+        step = self._pipeline.groups[task.group]
         if hasattr(step, "renew"):
             step.renew()
         return [[sample.failed("transform_timeout", f"after {self._timeout:g} s")] for sample in task.samples]
 
-    def _finished(self, way: _Way) -> Samples:
+    def _finished(self, state: _RowState) -> Samples:
         """Its samples as they are to be written."""
-        samples = way.samples or [way.sample.filtered("no sample is left of it")]
-        return [sample if sample.body is None else self._stored(way, sample) for sample in samples]
+        samples = state.samples or [state.sample.filtered("no sample is left of it")]
+        return [sample if sample.body is None else self._stored(state, sample) for sample in samples]
 
-    def _stored(self, way: _Way, sample: Sample) -> Sample:
+    def _stored(self, state: _RowState, sample: Sample) -> Sample:
         # As it may be called in the end. A further file .txt or .json is never called as the file of the sample.
         ext = free_extension(sample.ext, taken_extensions(True, True)) if self._ext is None else self._ext
         # Readers take `a.PNG` and `a.png` for one, and so do some file systems.
         if self._has_members and any(further.lower() == ext.lower() for further in sample.members):
             release((sample,))
-            words = f"a step adds a file .{ext}, as the file of the sample is called itself: give it another extension"
-            return sample.failed("transform_error", words)
-        if sample.body is not way.sample.body:
+            message = (
+                f"a step adds a file .{ext}, as the file of the sample is called itself: give it another extension"
+            )
+            return sample.failed("transform_error", message)
+        if sample.body is not state.sample.body:
             sample = sample.with_fields(**{STORED_BYTES.name: sample.size, STORED_CRC32.name: _crc32(sample)})
         if self._ext is not None and sample.ext != self._ext:
             sample = replace(sample, ext=self._ext, fields={**sample.fields, "ext": self._ext})
         if sample.members:
-            held = {ext: way.buffer.hold(data) for ext, data in sample.members.items()}
-            return replace(sample, members={}, beside=held)
+            held = {ext: state.buffer.hold(data) for ext, data in sample.members.items()}
+            return replace(sample, members={}, extra_files=held)
         return sample
 
     # --- in the threads ---
 
-    def _work(self, task: Task, seat: Seat) -> Made:
-        if task.apart:
+    def _work(self, task: Task, worker_thread: WorkerThread) -> Made:
+        if task.isolated:
             try:
                 return self._done_apart(task)
-            except NotApart:
+            except NotIsolated:
                 self._budget.change(task.memory, 0)  # it may have been given some before
-                task.memory, task.apart = 0, False
-        stretch = self._pipeline.stretches[task.stretch]
-        seat.begin()  # whoever says what a file needs may have to read all of it
-        need = memory_for(stretch, task.samples)
-        self._crew.pause(seat)
+                task.memory, task.isolated = 0, False
+        group = self._pipeline.groups[task.group]
+        worker_thread.begin()  # whoever says what a file needs may have to read all of it
+        need = memory_for(group, task.samples)
+        self._pool.pause(worker_thread)
         task.memory = self._budget.take(need)
-        prepare(stretch, seat)
-        return through(stretch, task.samples, seat.begin)
+        prepare(group, worker_thread)
+        return through(group, task.samples, worker_thread.begin)
 
     def _done_apart(self, task: Task) -> Made:
         def take(memory: int) -> None:
@@ -291,8 +295,8 @@ class Transforming:
             task.memory = 0
             task.memory = self._budget.take(memory)
 
-        assert self._apart is not None
-        return self._apart(task.stretch, task.samples, take)
+        assert self._isolated is not None
+        return self._isolated(task.group, task.samples, take)
 
 
 def _crc32(sample: Sample) -> int:
@@ -302,35 +306,35 @@ def _crc32(sample: Sample) -> int:
     return found
 
 
-def memory_for(stretch: Stretch | BatchTransform, samples: Sequence[Sample]) -> int:
+def memory_for(group: StepGroup | BatchTransform, samples: Sequence[Sample]) -> int:
     """Bytes that it is going to take for these, in one thread."""
-    if isinstance(stretch, Stretch):
-        return max(map(stretch.memory, samples))
+    if isinstance(group, StepGroup):
+        return max(map(group.memory, samples))
     return sum(sample.size for sample in samples)
 
 
-def through(stretch: Stretch | BatchTransform, samples: Sequence[Sample], begin: Callable[[], None]) -> Made:
+def through(group: StepGroup | BatchTransform, samples: Sequence[Sample], begin: Callable[[], None]) -> Made:
     """What becomes of each of `samples` in it; `begin` is called before each call of a step that takes several."""
-    if isinstance(stretch, Stretch):
-        return [_begun(stretch, sample, begin) for sample in samples]
-    return batched(stretch, samples, begin)
+    if isinstance(group, StepGroup):
+        return [_begun(group, sample, begin) for sample in samples]
+    return batched(group, samples, begin)
 
 
-def _begun(stretch: Stretch, sample: Sample, begin: Callable[[], None]) -> list[Sample]:
+def _begun(group: StepGroup, sample: Sample, begin: Callable[[], None]) -> list[Sample]:
     begin()
-    return stretch(sample)
+    return group(sample)
 
 
-def prepare(stretch: Stretch | BatchTransform, seat: Seat | None = None) -> None:
+def prepare(group: StepGroup | BatchTransform, worker_thread: WorkerThread | None = None) -> None:
     """Steps of the user's own may have a model to load; `seat` is told which."""
-    for step in stretch.steps if isinstance(stretch, Stretch) else (stretch,):
+    for step in group.steps if isinstance(group, StepGroup) else (group,):
         if hasattr(step, "prepare"):
-            if seat is not None:
-                seat.step = step.name
-                seat.begin()
+            if worker_thread is not None:
+                worker_thread.step = step.name
+                worker_thread.begin()
             step.prepare()
-    if seat is not None:
-        seat.step = ""
+    if worker_thread is not None:
+        worker_thread.step = ""
 
 
 def batched(
@@ -369,9 +373,9 @@ def _make_room(sample: Sample, buffer: Buffer) -> None:
         sample.body.spill()
 
 
-def _laid_out(way: _Way) -> list[Sample]:
+def _laid_out(state: _RowState) -> list[Sample]:
     """Its samples with those in their places that a step has made of them."""
-    found = [made for place, sample in enumerate(way.samples) for made in way.made.get(place, [sample])]
+    found = [made for place, sample in enumerate(state.samples) for made in state.made.get(place, [sample])]
     return _numbered(found)
 
 

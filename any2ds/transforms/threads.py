@@ -30,10 +30,10 @@ Made = list[list[Sample]]
 class Task:
     """Samples that are to go through a stretch of the pipeline together."""
 
-    stretch: int
+    group: int
     samples: list[Sample]  # with bodies of their own, that no buffer knows of
     of: Any = None  # for whoever puts it
-    apart: bool = False  # it is done in a process of its own, which keeps to a limit of time by itself
+    isolated: bool = False  # it is done in a process of its own, which keeps to a limit of time by itself
     memory: int = 0  # bytes of the budget that it has
 
     @property
@@ -80,7 +80,7 @@ class Budget:
 
 
 @dataclass(eq=False, slots=True)
-class Seat:
+class WorkerThread:
     """A thread, and what it is at."""
 
     thread: threading.Thread | None = None
@@ -94,7 +94,7 @@ class Seat:
         self.began = time.monotonic()
 
 
-Work = Callable[[Task, Seat], Made]
+Work = Callable[[Task, WorkerThread], Made]
 """Does a task in a thread. Raises what concerns all rows."""
 
 
@@ -110,7 +110,7 @@ class _Broken:
     error: BaseException
 
 
-class Crew:
+class ThreadPool:
     """Up to `most` threads, which are started as they are needed. All methods but `pause` belong to one thread."""
 
     def __init__(self, most: int, budget: Budget, timeout: float, work: Work) -> None:
@@ -118,11 +118,11 @@ class Crew:
         self.most = most
         self.queued = 0  # tasks that were put and not taken
         self.queued_bytes = 0
-        self.signs = 0  # grows with every sign of life
+        self.activity = 0  # grows with every sign of life
         self._budget, self._timeout, self._work = budget, timeout, work
         self._inbox: SimpleQueue[Task | None] = SimpleQueue()
         self._outbox: SimpleQueue[_Done | _Broken] = SimpleQueue()
-        self._seats: list[Seat] = []
+        self._threads: list[WorkerThread] = []
         self._left: list[threading.Thread] = []
         self._ending = threading.Lock()  # whoever has it says how a task ends
         self._is_closed = False
@@ -130,7 +130,7 @@ class Crew:
     def put(self, task: Task) -> None:
         self.queued += 1
         self.queued_bytes += task.size
-        if len(self._seats) < min(self.most, self.queued):
+        if len(self._threads) < min(self.most, self.queued):
             self._start()
         self._inbox.put(task)
 
@@ -150,11 +150,11 @@ class Crew:
         """Give up what is under way, without waiting for it."""
         self._is_closed = True
         self._budget.close()
-        for _ in self._seats:
+        for _ in self._threads:
             self._inbox.put(None)
 
     def _taken(self, done: _Done | _Broken) -> tuple[Task, Made]:
-        self.signs += 1
+        self.activity += 1
         if isinstance(done, _Broken):
             raise done.error
         self._budget.change(done.held, 0)
@@ -169,74 +169,78 @@ class Crew:
 
     def _late(self) -> Iterator[tuple[Task, None]]:
         now = time.monotonic()
-        for seat in list(self._seats):
-            task, began = seat.task, seat.began
-            if task is None or not (began or task.apart):
+        for worker_thread in list(self._threads):
+            task, began = worker_thread.task, worker_thread.began
+            if task is None or not (began or task.isolated):
                 continue
-            self.signs += 1
-            if not self._timeout or task.apart or now - began <= self._timeout:
+            self.activity += 1
+            if not self._timeout or task.isolated or now - began <= self._timeout:
                 continue
             with self._ending:
-                if seat.task is not task or seat.began != began:  # it has ended, or gone on, in this very moment
+                if (
+                    worker_thread.task is not task or worker_thread.began != began
+                ):  # it has ended, or gone on, in this very moment
                     continue
-                if seat.step:
+                if worker_thread.step:
                     raise BrokenStep(
-                        f"transform={seat.step} was not ready within {self._timeout:g} s (--transform_timeout)"
+                        f"transform={worker_thread.step} was not ready within {self._timeout:g} s (--transform_timeout)"
                     )
-                seat.is_left = True
-                _interrupt(seat)
-            self._leave(seat)
+                worker_thread.is_left = True
+                _interrupt(worker_thread)
+            self._leave(worker_thread)
             self._budget.change(task.memory, 0)
             self._forget(task)
             yield task, None
 
-    def _leave(self, seat: Seat) -> None:
-        self._seats.remove(seat)
-        assert seat.thread is not None
-        self._left = [thread for thread in (*self._left, seat.thread) if thread.is_alive()]
+    def _leave(self, worker_thread: WorkerThread) -> None:
+        self._threads.remove(worker_thread)
+        assert worker_thread.thread is not None
+        self._left = [thread for thread in (*self._left, worker_thread.thread) if thread.is_alive()]
         if len(self._left) > _MOST_LEFT_BEHIND:
             raise RuntimeError(f"{len(self._left)} files have taken longer than --transform_timeout, and still do")
         self._start()
 
     def _start(self) -> None:
-        seat = Seat()
-        seat.thread = threading.Thread(target=self._run, args=(seat,), name="any2ds-transform", daemon=True)
-        self._seats.append(seat)
-        seat.thread.start()
+        worker_thread = WorkerThread()
+        worker_thread.thread = threading.Thread(
+            target=self._run, args=(worker_thread,), name="any2ds-transform", daemon=True
+        )
+        self._threads.append(worker_thread)
+        worker_thread.thread.start()
 
     # --- in the threads ---
 
-    def pause(self, seat: Seat) -> None:
+    def pause(self, worker_thread: WorkerThread) -> None:
         """Its clock stands still until it begins again. Raises GivenUp if nobody waits for it any more."""
         with self._ending:
-            if seat.is_left:
+            if worker_thread.is_left:
                 raise GivenUp
-            seat.began = 0.0
+            worker_thread.began = 0.0
 
-    def _run(self, seat: Seat) -> None:
+    def _run(self, worker_thread: WorkerThread) -> None:
         try:
             while not self._is_closed and (task := self._inbox.get()) is not None:
-                if self._is_closed or not self._do(task, seat):
+                if self._is_closed or not self._do(task, worker_thread):
                     return
         except GivenUp:
             return
         except BaseException as error:
             self._outbox.put(_Broken(error))
 
-    def _do(self, task: Task, seat: Seat) -> bool:
+    def _do(self, task: Task, worker_thread: WorkerThread) -> bool:
         """Whether this thread is to go on."""
-        seat.began, seat.task = 0.0, task
+        worker_thread.began, worker_thread.task = 0.0, task
         made: Made | BaseException
         try:
-            made = self._work(task, seat)
+            made = self._work(task, worker_thread)
         except GivenUp:
             return False
         except BaseException as error:
             made = error
         with self._ending:
-            if seat.is_left:
+            if worker_thread.is_left:
                 return False
-            seat.task, seat.step = None, ""
+            worker_thread.task, worker_thread.step = None, ""
         # What was made is in nobody's account until the other thread takes it.
         held = 0 if isinstance(made, BaseException) else _new_bytes(task, made)
         self._budget.change(task.memory, held)
@@ -252,10 +256,10 @@ def _new_bytes(task: Task, made: Made) -> int:
     )
 
 
-def _interrupt(seat: Seat) -> None:
+def _interrupt(worker_thread: WorkerThread) -> None:
     """Have the thread of a step that hangs end, if it is in Python code: else it would take turns with all others for
     as long as the process lives. One that waits in a library is not reached."""
-    thread = seat.thread
+    thread = worker_thread.thread
     if thread is None or thread.ident is None:
         return
     with contextlib.suppress(Exception):  # not every Python has it

@@ -34,16 +34,16 @@ class Expectations:
         fields[HASH_MATCHES.name] = matches
         if matches is not False or self._on_mismatch == "flag":
             return None
-        fields["error_message"] = words = self._words(expected, found)
+        fields["error_message"] = message = self._message(expected, found)
         fields["ext"] = None  # which is that of a stored file
         if self._on_mismatch == "drop":
             fields["status"] = DROPPED
             return None
-        failure = Failure("transform", "hash_mismatch", words, fields["http_status"], fields["final_url"])
+        failure = Failure("transform", "hash_mismatch", message, fields["http_status"], fields["final_url"])
         fields["status"], fields["error_code"] = failure.status, failure.code
         return failure
 
-    def _words(self, expected: str, found: str) -> str:
+    def _message(self, expected: str, found: str) -> str:
         if digest_in(expected, self._kind) is not None:
             return f"its {self._kind} is {found}, expected was {expected}"
         shown = printable(redacted(expected[:_SHOWN])) + "…" * (len(expected) > _SHOWN)

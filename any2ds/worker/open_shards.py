@@ -17,17 +17,17 @@ from itertools import islice
 import orjson
 
 from any2ds.core.bodies.buffer import Buffer
-from any2ds.core.errors import DiskFull, words_of
+from any2ds.core.errors import DiskFull, error_text
 from any2ds.core.reports import Event, Progress, RobotsCost, ShardError, ShardReport
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Samples, code_of, outcome_of, release
 from any2ds.storage.disk.space import is_full
 from any2ds.storage.folders import OutputFolder
-from any2ds.worker.rewrite.rewrite import RemadeShard, Shard
+from any2ds.worker.context import ShardContext
+from any2ds.worker.rewrite.rewrite import RewrittenShard, Shard
 from any2ds.worker.rows import ShardRows
 from any2ds.worker.shard import WORTH_A_FLUSH, OpenShard
-from any2ds.worker.worker_metrics import Pulse
-from any2ds.worker.workshop import Workshop
+from any2ds.worker.worker_metrics import MetricsCollector
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class OpenShards:
 
     def __init__(
         self,
-        workshop: Workshop,
+        context: ShardContext,
         output: OutputFolder,
         publisher: ThreadPoolExecutor,
         most_open: int,
@@ -58,16 +58,16 @@ class OpenShards:
         self.buffer: Buffer  # of the present fetcher
         self.taken = 0  # outcomes
         self.writing = False  # the worker's thread is at the mercy of the disk
-        self.hopeless: deque[Shard] = deque()  # from the feeder's thread: not to be fetched
-        options = workshop.options
-        self._workshop, self._layout = workshop, workshop.layout
+        self.record_as_failed: deque[Shard] = deque()  # from the feeder's thread: not to be fetched
+        options = context.options
+        self._context, self._layout = context, context.layout
         self._fetch_once = options.dedupe == "shard"
         self._output, self._publisher = output, publisher
         self._most_staged = most_staged
         self._flows = threading.Event()  # while rows may be given out
         self._flows.set()
-        self.signs = 0  # grows while they may not, which is on purpose
-        self.pulse = Pulse(is_remote=not output.is_local)
+        self.activity = 0  # grows while they may not, which is on purpose
+        self.metrics = MetricsCollector(is_remote=not output.is_local)
         self._open: dict[int, Shard] = {}
         self._tried_before: set[int] = set()  # those of them
         self._publishing: list[tuple[Shard, Future[ShardReport]]] = []
@@ -87,7 +87,7 @@ class OpenShards:
         self._outcomes: Counter[str] = Counter()  # since the last Progress
         self._bytes = 0
         self.robots = RobotsCost()  # since the last shard was complete
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         self._next_look = 0.0  # at the room on the disk, by the clock
         self._next_look_at = 0.0  # and by the bytes that have arrived
 
@@ -108,9 +108,9 @@ class OpenShards:
         for job in jobs:
             room = self._room if job.redo is None else self._room_again
             if not room.acquire(blocking=False):
-                self.pulse.crowded.begin()
+                self.metrics.crowded.begin()
                 room.acquire()
-                self.pulse.crowded.end()
+                self.metrics.crowded.end()
             self._rooms[job.shard_id] = room
             if self._closed or self._stopping:
                 return
@@ -124,8 +124,8 @@ class OpenShards:
                     self._tried_before.add(job.shard_id)
                 if shard.settled or shard.complete:
                     self._settled.append(shard)
-                if job.hopeless:
-                    self.hopeless.append(shard)
+                if job.record_as_failed:
+                    self.record_as_failed.append(shard)
                     continue
                 rows = shard.rows()
                 while self._may_go_on(shard) and (some := list(islice(rows, _ROWS_AT_ONCE))):
@@ -143,13 +143,13 @@ class OpenShards:
         waiting = len(self._publishing)
         if not waiting or (waiting <= _MOST_UNPUBLISHED and self._staged <= self._most_staged):
             self._flows.set()
-            self.pulse.held_back.end()
+            self.metrics.held_back.end()
             return
-        self.pulse.held_back.begin()
+        self.metrics.held_back.begin()
         if self._flows.is_set():
             log.info("%d shards wait for the store, or the disk: fetching waits, too", waiting)
         self._flows.clear()
-        self.signs += 1
+        self.activity += 1
 
     @property
     def _staged(self) -> int:
@@ -179,32 +179,32 @@ class OpenShards:
         for shard_id, shard in list(self._open.items()):
             if not (shard.all_handed or shard.complete):
                 del self._open[shard_id]
-                self._take_back(shard)
+                self._retract(shard)
                 shard.discard()
 
     def _give_up(self, job: ShardJob, error: Exception) -> None:
         """Raises DiskFull if that is what is wrong: it is not this shard's matter."""
         if shard := self._open.pop(job.shard_id, None):
-            self._take_back(shard)
+            self._retract(shard)
             shard.discard()
         self._leave(job.shard_id)
         self._errors.append(self._error_of(job, error))
 
-    def _take_back(self, shard: Shard) -> None:
+    def _retract(self, shard: Shard) -> None:
         """Its rows are told again, or do not count."""
-        self._outcomes.subtract(shard.told)
-        self._bytes -= shard.told_bytes
+        self._outcomes.subtract(shard.reported)
+        self._bytes -= shard.reported_bytes
 
     def _error_of(self, job: ShardJob, error: Exception) -> ShardError:
         """Raises DiskFull if that is what is wrong: it is not this shard's matter."""
         if is_full(error):
             raise self._output.staging_room.full(error) from error
-        return ShardError(job.shard_id, words_of(error), "".join(traceback.format_exception(error)), job.attempt)
+        return ShardError(job.shard_id, error_text(error), "".join(traceback.format_exception(error)), job.attempt)
 
     def _new(self, job: ShardJob) -> Shard:
         if job.redo is not None:
-            return RemadeShard(job, self._workshop, self._output, self._fetch_once)
-        return OpenShard(job, self._workshop, self.buffer, self._fetch_once)
+            return RewrittenShard(job, self._context, self._output, self._fetch_once)
+        return OpenShard(job, self._context, self.buffer, self._fetch_once)
 
     def _leave(self, shard_id: int) -> None:
         if room := self._rooms.pop(shard_id, None):
@@ -221,10 +221,10 @@ class OpenShards:
         rows = shard.rows_with(row.position)
         code = code_of(outcome_of(samples))
         self._outcomes[code] += rows
-        shard.told[code] += rows
+        shard.reported[code] += rows
         size = sum(sample.size for sample in samples) * rows
         self._bytes += size
-        shard.told_bytes += size
+        shard.reported_bytes += size
         self.writing = True
         since = time.monotonic()
         try:
@@ -235,10 +235,10 @@ class OpenShards:
             return
         finally:
             self.writing = False
-            self.pulse.wrote(since)
+            self.metrics.wrote(since)
         self._settle(shard)
 
-    def _go_on(self) -> None:
+    def _write_pending(self) -> None:
         """Write more of the shards of which much was waiting."""
         for _ in range(len(self.unwritten)):
             shard = self.unwritten.popleft()
@@ -247,14 +247,14 @@ class OpenShards:
             self.writing = True
             since = time.monotonic()
             try:
-                if not shard.go_on():
+                if not shard.write_pending():
                     self.unwritten.append(shard)
             except Exception as error:  # as in `take`
                 self._give_up(shard.job, error)
                 continue
             finally:
                 self.writing = False
-                self.pulse.wrote(since)
+                self.metrics.wrote(since)
             self._settle(shard)
 
     def _settle(self, shard: Shard) -> None:
@@ -271,11 +271,11 @@ class OpenShards:
             shard.stats.robots, self.robots = self.robots, RobotsCost()
             self._publishing.append((shard, self._publisher.submit(shard.publish, self._output)))
 
-    def hopeless_rows(self) -> list[list[Row]]:
+    def rows_to_record_as_failed(self) -> list[list[Row]]:
         """The rows, by shard, of the hopeless shards that have come since the last call."""
         found = []
-        while self.hopeless:
-            found.append(self.hopeless.popleft().rows_without_outcome())
+        while self.record_as_failed:
+            found.append(self.record_as_failed.popleft().rows_without_outcome())
         return found
 
     def lost_rows(self, fetched: bool = True) -> list[list[Row]]:
@@ -294,7 +294,7 @@ class OpenShards:
         """Publish what is complete, as far as there is room, and discard the rest."""
         self._next_look = self._next_look_at = math.inf
         for shard in list(self._open.values()):
-            self._take_back(shard)
+            self._retract(shard)
             shard.discard()
         self._open.clear()
         self._unreadable.clear()
@@ -320,13 +320,13 @@ class OpenShards:
         Whenever it waits, for a disk or an upload, there is Progress all the same: the process is alive.
         """
         self._look_at_room()
-        self._go_on()
+        self._write_pending()
         while self._settled:
             shard = self._settled.popleft()
             self._outcomes.update(shard.settled)
-            shard.told.update(shard.settled)
+            shard.reported.update(shard.settled)
             self._publish_if_complete(shard)
-        if time.monotonic() - self._told >= _PROGRESS_SECONDS or wait:
+        if time.monotonic() - self._reported >= _PROGRESS_SECONDS or wait:
             yield self._progress()
         while self._unreadable:
             self._give_up(*self._unreadable.popleft())
@@ -343,7 +343,7 @@ class OpenShards:
                     break
                 since = time.monotonic()
                 wait_for([future], _PROGRESS_SECONDS)
-                self.pulse.waited_to_publish(since)
+                self.metrics.waited_to_publish(since)
                 yield self._progress()
                 continue
             self._publishing.pop(0)
@@ -351,7 +351,7 @@ class OpenShards:
             try:
                 yield future.result()
             except Exception as error:
-                self._take_back(shard)
+                self._retract(shard)
                 shard.discard()
                 yield self._error_of(shard.job, error)
         self._hold_back()
@@ -374,14 +374,14 @@ class OpenShards:
             self._output.staging_room.check()
         finally:
             self.writing = False
-            self.pulse.wrote(now)
+            self.metrics.wrote(now)
 
     def _progress(self) -> Progress:
-        metrics = self.pulse.take(len(self._open) + len(self._publishing))
+        metrics = self.metrics.take(len(self._open) + len(self._publishing))
         progress = Progress(dict(self._outcomes), self._bytes, metrics)
         self._outcomes.clear()
         self._bytes = 0
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         return progress
 
     def close(self) -> None:

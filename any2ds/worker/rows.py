@@ -42,7 +42,7 @@ class Rows:
         self._lent = lent
         return self._take(lent)
 
-    def take_back(self) -> None:
+    def requeue(self) -> None:
         """From now on no row is handed out."""
         with self._handing:
             lent, self._lent = self._lent, None

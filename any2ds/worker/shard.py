@@ -13,9 +13,9 @@ from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Sample, Samples, code_of, outcome_of, release
 from any2ds.readers.dedupe import Copies, also_the_same, expected_hashes, repeated
 from any2ds.storage.folders import OutputFolder
+from any2ds.worker.context import ShardContext, StagedFiles, named, stats_json
 from any2ds.worker.job_rows import JobRows
 from any2ds.worker.shard_stats import ShardStats
-from any2ds.worker.workshop import StagedFiles, Workshop, named, stats_json
 from any2ds.writers.contract import ShardWriter
 
 WORTH_A_FLUSH = 1 << 20  # bytes held by a writer; less would make tiny row groups
@@ -29,14 +29,14 @@ class OpenShard:
     URL of an earlier one get the outcome of that.
     """
 
-    def __init__(self, job: ShardJob, workshop: Workshop, buffer: Buffer, fetch_once: bool) -> None:
+    def __init__(self, job: ShardJob, context: ShardContext, buffer: Buffer, fetch_once: bool) -> None:
         self.job = job
-        self._workshop = workshop
-        layout = self._layout = workshop.layout
+        self._context = context
+        layout = self._layout = context.layout
         self._buffer = buffer
         self._rows = JobRows(job, layout)
-        self.metadata = workshop.metadata(self._rows.table)
-        self._staged = StagedFiles(workshop, job.shard_id)
+        self.metadata = context.metadata(self._rows.table)
+        self._staged = StagedFiles(context, job.shard_id)
         self._writer: ShardWriter | None = None  # opened with the first sample: many shards may be waiting
         self._accounted = 0  # bytes held by the writer that the buffer knows of
         self._waiting: dict[int, Samples] = {}  # outcomes whose turn has not come
@@ -44,20 +44,20 @@ class OpenShard:
         self.stats = ShardStats()
         self._bytes = 0  # of stored files
         self._beside = 0  # bytes of further files, and of what else is large in the metadata
-        self.told: Counter[str] = Counter()  # rows by outcome, as far as Progress has told of them
-        self.told_bytes = 0  # of these
+        self.reported: Counter[str] = Counter()  # rows by outcome, as far as Progress has told of them
+        self.reported_bytes = 0  # of these
         self.handed = 0  # position up to which a fetcher has taken the rows
         self.closed = False  # no more of its rows are to be fetched
         self._not_fetched = self._rows.not_fetched()
         rows = self._rows.table
-        self._taken = workshop.taken(rows)
+        self._taken = context.taken(rows)
         self._first_of = (
-            repeated(rows.column("url"), expected_hashes(rows), also_the_same(rows, workshop.media))
+            repeated(rows.column("url"), expected_hashes(rows), also_the_same(rows, context.media))
             if fetch_once
             else {}
         )
         self._copies = Copies(self._first_of, self._rows.at(list(self._first_of))) if self._first_of else None
-        self.go_on()
+        self.write_pending()
 
     @property
     def settled(self) -> Counter[str]:
@@ -105,13 +105,13 @@ class OpenShard:
                 self._make_room(sample)
             return True
         self._write_next(samples)
-        return self.go_on()
+        return self.write_pending()
 
     def rows_with(self, position: int) -> int:
         """How many rows have the outcome of this one that is about to be taken."""
         return 1 if self._copies is None else 1 + self._copies.of(position)
 
-    def go_on(self) -> bool:
+    def write_pending(self) -> bool:
         """Write the samples whose turn it is, as far as they are known. False and raises as `take` does."""
         enough = self._bytes + _TURN
         while (samples := self._known()) is not None:
@@ -159,7 +159,7 @@ class OpenShard:
         output.publish_all({**self._staged.data(), **self._staged.write_metadata(self.metadata)})
         self.metadata.close()
         report = replace(self.stats.report(self.job.shard_id), urls_sha256=self.job.fingerprint, data_bytes=data_bytes)
-        output.write(self._layout.stats_name(self.job.shard_id), stats_json(self._workshop.figures(report)))
+        output.write(self._layout.stats_name(self.job.shard_id), stats_json(self._context.figures(report)))
         return report
 
     def discard(self) -> None:
@@ -207,7 +207,7 @@ class OpenShard:
                 release((sample,))
                 self._account(self.held)
             self._bytes += body.size
-            self._beside += self.metadata.added or sum(further.size for further in sample.beside.values())
+            self._beside += self.metadata.added or sum(further.size for further in sample.extra_files.values())
             self.stats.add_file(sample.ext, body.size, sample.not_processed)
 
     def _make_room(self, sample: Sample) -> None:

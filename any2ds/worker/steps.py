@@ -6,7 +6,7 @@ import time
 
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.samples import Fetched
-from any2ds.transforms.pipeline import Transforming
+from any2ds.transforms.pipeline import PipelineRunner
 from any2ds.worker.describe import Describe
 from any2ds.worker.open_shards import OpenShards
 
@@ -16,13 +16,13 @@ _WAIT = 0.1  # seconds, at most, between two looks at everything else
 class Steps:
     """Hands what was fetched to `shards`, at once or when the steps are through with it."""
 
-    def __init__(self, describe: Describe, transforming: Transforming | None, shards: OpenShards) -> None:
+    def __init__(self, describe: Describe, transforming: PipelineRunner | None, shards: OpenShards) -> None:
         self._describe, self._transforming, self._shards = describe, transforming, shards
 
     @property
-    def signs(self) -> int:
+    def activity(self) -> int:
         """Grows with every sign of life."""
-        return self._transforming.signs if self._transforming else 0
+        return self._transforming.activity if self._transforming else 0
 
     @property
     def pending(self) -> int:
@@ -46,7 +46,7 @@ class Steps:
         since, cpu = time.monotonic(), time.thread_time()
         self._hand_over(buffer, is_ending=True, seconds=_WAIT)
         busy = time.thread_time() - cpu
-        self._shards.pulse.waited("transforms", time.monotonic() - since - busy)
+        self._shards.metrics.waited("transforms", time.monotonic() - since - busy)
 
     def _hand_over(self, buffer: Buffer, is_ending: bool = False, seconds: float = 0.0) -> None:
         if self._transforming is not None:

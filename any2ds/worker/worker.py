@@ -39,24 +39,24 @@ from any2ds.fetch.policy.limits import process_limit, watchdog_limit
 from any2ds.storage.disk.space import is_full
 from any2ds.storage.disk.staging import staging
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.lock_file import Hold
+from any2ds.storage.lock.lock_file import LockRef
 from any2ds.storage.lock.run_lock import Guard
 from any2ds.storage.stores import Stores, absolute
 from any2ds.transforms.chain import Pipeline, carried, step_records
 from any2ds.transforms.isolation import Isolation
-from any2ds.transforms.pipeline import Transforming
+from any2ds.transforms.pipeline import PipelineRunner
+from any2ds.worker.context import ShardContext
 from any2ds.worker.describe import Describe
 from any2ds.worker.open_shards import OpenShards
 from any2ds.worker.rows import Rows
 from any2ds.worker.steps import Steps
-from any2ds.worker.workshop import Workshop
 
 log = logging.getLogger(__name__)
 
 _WINDOWS_FILES = 8192  # handles are not limited there; this bounds open shards
-_FAREWELL = 5.0  # seconds that a fetcher may take to close
-_HASTY_FAREWELL = 0.5  # and when the run is being stopped
-_HOPELESS = "not tried: the processes that made its shard were stuck"
+_CLOSE_TIMEOUT = 5.0  # seconds that a fetcher may take to close
+_SHORT_CLOSE_TIMEOUT = 0.5  # and when the run is being stopped
+_NOT_TRIED = "not tried: the processes that made its shard were stuck"
 
 
 class ShardWorker:
@@ -67,13 +67,13 @@ class ShardWorker:
         options: OutputOptions,
         fetch: FetchOptions,
         new_fetcher: Callable[[FetchOptions, Buffer], Fetcher] | None = None,
-        holds: tuple[Hold, ...] = (),
+        locks: tuple[LockRef, ...] = (),
         storage: StorageOptions | None = None,
         media: MediaOptions | None = None,
         limits: TransformLimits | None = None,
     ) -> None:
         """`holds` are those of the `RunLock` without which it publishes nothing. Options come in whole groups."""
-        self._holds = holds
+        self._locks = locks
         # It may be called in another working directory, on a machine of a cluster.
         self._options = replace(options, output_folder=absolute(options.output_folder))
         self._storage = storage or StorageOptions()
@@ -90,9 +90,9 @@ class ShardWorker:
     def folder(self) -> OutputFolder:
         return OutputFolder.at(self._options.output_folder, self._storage)
 
-    def under(self, holds: tuple[Hold, ...]) -> ShardWorker:
+    def under(self, locks: tuple[LockRef, ...]) -> ShardWorker:
         worker = copy.copy(self)
-        worker._holds = (*self._holds, *holds)
+        worker._locks = (*self._locks, *locks)
         return worker
 
     @property
@@ -113,22 +113,22 @@ class ShardWorker:
         pa.array([])  # its first call imports pandas, if that is installed: 0.2 s, better now than between two turns
         with ExitStack() as stack:
             output = self.folder
-            if self._holds:
-                output.guard = Guard(output, self._holds)
+            if self._locks:
+                output.guard = Guard(output, self._locks)
             if output.is_local:  # on another machine it may be a folder of that name: nothing is made there
                 output.guard()
             room = output.staging_room
             with room.watched():
                 room.check()
-                member = next((found for hold in self._holds if (found := layout.member_of(hold.file))), "")
+                member = next((found for hold in self._locks if (found := layout.member_of(hold.file))), "")
                 folder = stack.enter_context(staging(output.staging_root, output.identity, member))
             output.guard()  # after staging is there, where a run that takes over looks: one of us sees the other
             publisher = ThreadPoolExecutor(1, thread_name_prefix="any2ds-publisher")
             buffers = stack.enter_context(ExitStack())  # closed after the shards, which hold bodies
             columns = pipeline.metadata(writer.has_members)
-            workshop = Workshop(self._options, writer, folder, self._media, columns, pipeline.further)
+            context = ShardContext(self._options, writer, folder, self._media, columns, pipeline.further)
             most_staged = self._storage.max_staging_bytes
-            shards = stack.enter_context(closing(OpenShards(workshop, output, publisher, files // 4, most_staged)))
+            shards = stack.enter_context(closing(OpenShards(context, output, publisher, files // 4, most_staged)))
             self._shards = shards
             stack.callback(setattr, self, "_shards", None)
             rows = Rows(shards.open(jobs))
@@ -165,13 +165,13 @@ class ShardWorker:
             )
         return pipeline
 
-    def _transforming(self, pipeline: Pipeline, has_members: bool, stack: ExitStack) -> Transforming | None:
+    def _transforming(self, pipeline: Pipeline, has_members: bool, stack: ExitStack) -> PipelineRunner | None:
         if not pipeline:
             return None
         limits = self._limits
         ext = None if self._options.file_ext == "auto" else self._options.file_ext
-        apart = stack.enter_context(closing(Isolation(self._media, limits.timeout)))
-        return stack.enter_context(closing(Transforming(pipeline, limits, has_members, ext, apart)))
+        isolated = stack.enter_context(closing(Isolation(self._media, limits.timeout)))
+        return stack.enter_context(closing(PipelineRunner(pipeline, limits, has_members, ext, isolated)))
 
     def _fetch_with(
         self, fetcher: Fetcher, buffer: Buffer, rows: Rows, shards: OpenShards, steps: Steps
@@ -181,7 +181,7 @@ class ShardWorker:
         watch = Watch(watchdog_limit(self._fetch), time.monotonic())
         next_look = 0.0
         shards.buffer = buffer
-        shards.pulse.follow(fetcher, buffer)
+        shards.metrics.follow(fetcher, buffer)
         batches = fetcher.fetch(rows.lend())
         try:
             for batch in batches:
@@ -190,8 +190,8 @@ class ShardWorker:
                     steps.take(fetched, buffer)
                 steps.turn(buffer)
                 yield from shards.events()
-                if shards.hopeless:
-                    yield from self._fail(shards.hopeless_rows(), _HOPELESS, shards, steps)
+                if shards.record_as_failed:
+                    yield from self._fail(shards.rows_to_record_as_failed(), _NOT_TRIED, shards, steps)
                 if self._stopping:
                     rows.end()
                     shards.leave_unfinishable()
@@ -199,20 +199,20 @@ class ShardWorker:
                         break
                 if (now := time.monotonic()) >= next_look:
                     next_look = now + LOOK_SECONDS
-                    signs = shards.taken + shards.signs + buffer.received + fetcher.signs + steps.signs
+                    activity = shards.taken + shards.activity + buffer.received + fetcher.activity + steps.activity
                     # If no shard is open it can only wait for the list, and is seen to pull.
-                    if watch.look(now, signs, shards.any_open or not rows.pulling):
+                    if watch.look(now, activity, shards.any_open or not rows.pulling):
                         break
         finally:
-            rows.take_back()
-            shards.pulse.let_go()
-            _let_go(batches, fetcher, _HASTY_FAREWELL if self._stopping else _FAREWELL)
+            rows.requeue()
+            shards.metrics.detach()
+            _detach(batches, fetcher, _SHORT_CLOSE_TIMEOUT if self._stopping else _CLOSE_TIMEOUT)
         while steps.pending and (shards.any_open or not self._stopping):
             steps.wait(buffer)
             yield from shards.events()
             if self._stopping:
                 shards.leave_unfinishable()
-        yield from self._fail(shards.hopeless_rows(), _HOPELESS, shards, steps)
+        yield from self._fail(shards.rows_to_record_as_failed(), _NOT_TRIED, shards, steps)
         yield from shards.events()
         if self._stopping:  # what is still open is nobody's fault, and is left to another run
             return
@@ -220,19 +220,19 @@ class ShardWorker:
             raise rows.error
         if rows.ended and not shards.any_open:
             return
-        words = f"nothing has moved for {watch.silent:.0f} s" if watch.silent else "the fetcher ended without it"
+        message = f"nothing has moved for {watch.silent:.0f} s" if watch.silent else "the fetcher ended without it"
         lost = shards.lost_rows()
         log.warning("fetching is stuck: %d rows are recorded as failed (watchdog)", sum(map(len, lost)))
-        yield from self._fail(lost, words, shards, steps)
+        yield from self._fail(lost, message, shards, steps)
         if (rows.handed, shards.taken) == began:  # it did nothing at all, and nor would the next one
             untouched = shards.lost_rows(fetched=False)
             if not untouched:
                 raise RuntimeError("the fetcher takes no rows")
-            yield from self._fail(untouched, words, shards, steps)
+            yield from self._fail(untouched, message, shards, steps)
 
-    def _fail(self, lost: list[list[Row]], words: str, shards: OpenShards, steps: Steps) -> Iterator[Event]:
+    def _fail(self, lost: list[list[Row]], message: str, shards: OpenShards, steps: Steps) -> Iterator[Event]:
         """Record rows, which come by shard, as given up."""
-        failure = Failure("fetch", "watchdog", words)
+        failure = Failure("fetch", "watchdog", message)
         for rows in lost:
             for row in rows:
                 steps.take(Fetched(row, failure, 0))
@@ -241,7 +241,7 @@ class ShardWorker:
             yield from shards.events()
 
 
-def _let_go(batches: Iterator[Sequence[Fetched]], fetcher: Fetcher, farewell: float) -> None:
+def _detach(batches: Iterator[Sequence[Fetched]], fetcher: Fetcher, close_timeout: float) -> None:
     """Close a fetcher, without waiting long for one that hangs in it: it is left behind then."""
 
     def close() -> None:
@@ -254,9 +254,9 @@ def _let_go(batches: Iterator[Sequence[Fetched]], fetcher: Fetcher, farewell: fl
 
     closer = threading.Thread(target=close, name="any2ds-fetcher-close", daemon=True)
     closer.start()
-    closer.join(farewell)
+    closer.join(close_timeout)
     if closer.is_alive():
-        log.warning("%s has not closed within %.1f s, and is left behind", type(fetcher).__name__, farewell)
+        log.warning("%s has not closed within %.1f s, and is left behind", type(fetcher).__name__, close_timeout)
 
 
 def _raise_file_limit() -> int:

@@ -56,7 +56,7 @@ class Span:
             self._since = now
 
 
-class Pulse:
+class MetricsCollector:
     """Of one worker. `fetcher` and `buffer` are the present ones."""
 
     def __init__(self, is_remote: bool = False) -> None:
@@ -80,7 +80,7 @@ class Pulse:
         self._fetcher, self._buffer = fetcher, buffer
         self._received = buffer.received
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """The present fetcher is about to be closed, perhaps in another thread: from now on it is not asked."""
         if self._fetcher is not None and self._buffer is not None:
             self._before = _together(self._before, self._fetcher.traffic())

@@ -12,8 +12,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from any2ds.core.bodies.stored import Heap
-from any2ds.core.errors import DamagedShard, words_of
+from any2ds.core.bodies.stored import SpoolFile
+from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.layout import Layout
 from any2ds.core.metadata import HASH_MATCHES, OUTCOME_FIELDS, without_credentials
 from any2ds.core.samples import StoredSample, first_of, row_key
@@ -53,7 +53,7 @@ def opened(output: OutputFolder, *names: str) -> Iterator[pq.ParquetFile]:
     except FileNotFoundError as error:
         raise DamagedShard(f"{name} is missing: {REPAIR}") from error
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise DamagedShard(f"{name} cannot be read: {words_of(error)}; {REPAIR}") from error
+        raise DamagedShard(f"{name} cannot be read: {error_text(error)}; {REPAIR}") from error
 
 
 def _first(output: OutputFolder, fuller: Sequence[str], name: str) -> BinaryIO:
@@ -97,7 +97,7 @@ def by_row(positions: Sequence[int]) -> dict[int, list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class FormerVersion:
+class PreviousShard:
     """A shard as it was. `table` are its metadata without the bytes."""
 
     table: pa.Table
@@ -105,7 +105,7 @@ class FormerVersion:
     stats: Mapping[str, Any]
 
     @classmethod
-    def read(cls, output: OutputFolder, layout: Layout, shard_id: int, urls: list[str | None]) -> FormerVersion:
+    def read(cls, output: OutputFolder, layout: Layout, shard_id: int, urls: list[str | None]) -> PreviousShard:
         """Raises DamagedShard unless it is one of rows with these URLs; there may be more of them now."""
         name = layout.metadata_name(shard_id)
         with opened(output, *layout.metadata_names(shard_id)) as file:
@@ -169,8 +169,8 @@ class SamplesByKey:
     They are asked for in the order of the keys. Other tools write in another one: what comes before its turn waits.
     """
 
-    def __init__(self, name: str, samples: Iterator[StoredSample], keys: set[str], heap: Heap) -> None:
-        self._name, self._samples, self._missing, self._heap = name, samples, keys, heap
+    def __init__(self, name: str, samples: Iterator[StoredSample], keys: set[str], spool: SpoolFile) -> None:
+        self._name, self._samples, self._missing, self._spool = name, samples, keys, spool
         self._early: dict[str, StoredSample] = {}
 
     def get(self, key: str) -> StoredSample:
@@ -183,7 +183,7 @@ class SamplesByKey:
             self._missing.discard(sample.key)
             if sample.key == key:
                 return sample
-            kept = {ext: self._heap.add(body.chunks()) for ext, body in sample.members.items()}
+            kept = {ext: self._spool.add(body.chunks()) for ext, body in sample.members.items()}
             self._early[sample.key] = StoredSample(sample.key, kept)
         raise self._disagree(key)
 

@@ -125,9 +125,9 @@ def test_all_samples_come_with_their_files_and_metadata(output_format: str, data
     found = read(ReadShards(folder))
     assert [sample["key"] for sample in found] == KEYS
     tables = pa.concat_tables([pq.read_table(path) for path in sorted(folder.glob("0*.parquet"))])
-    told = {row["key"]: row for row in tables.to_pylist()}
+    reported = {row["key"]: row for row in tables.to_pylist()}
     for sample in found:
-        expected = {name: value for name, value in told[sample["key"]].items() if name != "data"}
+        expected = {name: value for name, value in reported[sample["key"]].items() if name != "data"}
         assert {name: value for name, value in sample.items() if name not in ("data", "members")} == expected
         piece = sample["place"]
         data = b"\x80\x81file %d" % sample["number"] if piece is None else b"piece %d" % piece

@@ -21,7 +21,7 @@ from any2ds.core import plugins
 from any2ds.core.errors import LockLost, OptionError, RunError
 from any2ds.core.reports import Event, Progress, ShardReport
 from any2ds.distributors._contract import Distributor
-from any2ds.storage.lock.lock_file import Hold
+from any2ds.storage.lock.lock_file import LockRef
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG, children, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
@@ -89,8 +89,8 @@ class TestRay(ProcessDistributorContract):
                 (killed,) = [a for ip in (HEAD, SECOND) for a in ours.actors(ip) if event.start_time in children(a)]
                 os.kill(killed, signal.SIGKILL)
         assert sorted(report.shard_id for report in reports(events)) == list(range(40))
-        told = sum(event.outcomes.get("success", 0) for event in events if isinstance(event, Progress))
-        assert told == sum(range(41))
+        reported = sum(event.outcomes.get("success", 0) for event in events if isinstance(event, Progress))
+        assert reported == sum(range(41))
 
     def test_what_workers_say_is_heard(self, capfd: pytest.CaptureFixture[str]) -> None:
         self.run(Talkative(), jobs_of(1))
@@ -100,7 +100,7 @@ class TestRay(ProcessDistributorContract):
     def test_a_folder_that_others_do_not_see_is_told_as_that(self, tmp_path: Path) -> None:
         elsewhere = tmp_path / "on the driver only"
         config = Config.from_options({"url_list": "-", "output_folder": elsewhere})
-        worker = ShardWorker(config.output, config.fetch, holds=(Hold(".any2ds/lock", "a run"),))
+        worker = ShardWorker(config.output, config.fetch, locks=(LockRef(".any2ds/lock", "a run"),))
         with pytest.raises(LockLost, match=r"does not see .*use a shared folder, or an object store"):
             list(self.make_distributor().map(worker, jobs_of(1)))
         assert not elsewhere.exists()

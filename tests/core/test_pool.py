@@ -18,30 +18,30 @@ from any2ds.dataset.verify.pool import each
 from any2ds.testing.processes import LONG, wait_until_gone
 
 
-def told(item: Any, why: str) -> str:
+def reported(item: Any, why: str) -> str:
     return f"{item}: {why}"
 
 
 @pytest.mark.parametrize("processes", [0, 1, 3])
 def test_every_item_is_done_once(processes: int) -> None:
-    assert sorted(each(operator.neg, range(50), processes, told)) == list(range(-49, 1))
-    assert list(each(operator.neg, [], processes, told)) == []
+    assert sorted(each(operator.neg, range(50), processes, reported)) == list(range(-49, 1))
+    assert list(each(operator.neg, [], processes, reported)) == []
 
 
 def test_what_kills_a_process_or_raises_in_it_costs_its_own_item_alone() -> None:
-    found = list(each(signal.raise_signal, [signal.SIGKILL, signal.SIGCONT, signal.SIGTERM], 1, told))
+    found = list(each(signal.raise_signal, [signal.SIGKILL, signal.SIGCONT, signal.SIGTERM], 1, reported))
     assert len(found) == 3
     assert None in found
     lost = [words for words in found if words]
     assert all("was killed by signal" in words for words in lost)
-    raised = list(each(math.sqrt, [4.0, -1.0, 9.0], 1, told))
+    raised = list(each(math.sqrt, [4.0, -1.0, 9.0], 1, reported))
     assert [found for found in raised if not isinstance(found, str)] == [2.0, 3.0]
     assert "exit code 1" in next(found for found in raised if isinstance(found, str))
 
 
 def test_closing_it_ends_the_processes_at_once() -> None:
     started = time.monotonic()
-    work: Any = each(time.sleep, [0, 1000, 1000, 1000], 2, told)
+    work: Any = each(time.sleep, [0, 1000, 1000, 1000], 2, reported)
     with closing(work):
         assert next(work) is None
     assert time.monotonic() - started < LONG
@@ -50,7 +50,7 @@ def test_closing_it_ends_the_processes_at_once() -> None:
 def test_processes_that_cannot_be_started_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RunError, match="exit code 1"):
-        list(each(operator.neg, [1, 2], 2, told))
+        list(each(operator.neg, [1, 2], 2, reported))
 
 
 def test_processes_end_when_the_parent_is_killed() -> None:

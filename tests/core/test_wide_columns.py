@@ -76,7 +76,7 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
             for number in range(100):
                 body = StoredBody.of(bytes([number]) * (1 << 20))
                 sample = Sample(Row(0, number, f"{number:04d}", "u"), body, "txt", {"status": "success"})
-                metadata.add(Sample(sample.row, body, "txt", sample.fields, beside={"npy": body}))
+                metadata.add(Sample(sample.row, body, "txt", sample.fields, extra_files={"npy": body}))
                 assert metadata.added == 1 << 20
             sizes = [sum(map(len, piece["npy"].to_pylist())) for piece in metadata.pieces()]
             assert sum(sizes) == 100 << 20
@@ -110,7 +110,7 @@ def test_what_waits_in_a_file_makes_no_difference(
             quiet=True,
         )
         assert verify(tmp_path / name, quiet=True).ok
-        return told(tmp_path / name)
+        return reported(tmp_path / name)
 
     with serve(media) as server:
         whole = made("whole", server.url)
@@ -130,11 +130,11 @@ def test_what_waits_in_a_file_makes_no_difference(
         (media / "away.bin").rename(media / "5.bin")
         retry(tmp_path / "retried", codes="all", distributor="inline", quiet=True)
         assert verify(tmp_path / "retried", quiet=True).ok
-        again = told(tmp_path / "retried")["parquet"]
+        again = reported(tmp_path / "retried")["parquet"]
         assert [bare(row) for row in again] == [bare(row) for row in whole["parquet"]]
 
 
-def told(folder: Path) -> dict[str, list[dict[str, Any]]]:
+def reported(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """What the metadata say, by format."""
     parquet = [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
     lines = [orjson.loads(line) for path in sorted(folder.glob("0*.jsonl")) for line in path.read_bytes().splitlines()]

@@ -67,17 +67,17 @@ def test_the_figures_are_those_of_inspect_and_of_the_report(make: Callable[..., 
     assert made.path == str(tmp_path / "birds" / "README.md")
     assert Path(made.path).read_text(encoding="utf-8") == made.text
     found = inspect(tmp_path / "birds")
-    told = (found.rows, found.stored, found.successes, found.bytes_stored, found.shards, found.outcomes)
+    reported = (found.rows, found.stored, found.successes, found.bytes_stored, found.shards, found.outcomes)
     names = ("rows", "samples", "successes", "bytes", "shards", "outcomes")
-    assert told == tuple(figures[name] for name in names) == (7, 5, 5, 60, 3, {"success": 5, "http_404": 2})
+    assert reported == tuple(figures[name] for name in names) == (7, 5, 5, 60, 3, {"success": 5, "http_404": 2})
     page = rendered(made.text)
     assert f"<td>{found.stored}</td>" in page
     assert "5 samples of 7 rows" in page
     assert '<code>http_404</code></td>\n<td style="text-align:right">2</td>' in page
-    told = head(made.text)
-    assert (told["pretty_name"], told["license"], told["language"]) == ("birds", "cc-by-4.0", ["en", "de"])
-    assert told["size_categories"] == ["n<1K"]
-    (config,) = told["configs"]
+    reported = head(made.text)
+    assert (reported["pretty_name"], reported["license"], reported["language"]) == ("birds", "cc-by-4.0", ["en", "de"])
+    assert reported["size_categories"] == ["n<1K"]
+    (config,) = reported["configs"]
     assert config["data_files"] == [{"split": "train", "path": "[0-9]*.tar"}]
 
 
@@ -123,10 +123,10 @@ def test_what_people_add_stays(make: Callable[..., Any], tmp_path: Path) -> None
     make(tmp_path)
     own = tmp_path / "README.md"
     first = card(tmp_path, license="mit", pretty_name="Birds").text
-    told = head(first) | {"task_categories": ["image-to-text"], "annotations_creators": ["found"]}
-    told["tags"] = [*told["tags"], "birds"]
-    told["configs"] = [*told["configs"], {"config_name": "mine", "data_files": "mine/*.tar"}]
-    own.write_text(f"{header(told)}\nWords before.\n\n{split(first)[1]}\nWords behind.\n", encoding="utf-8")
+    reported = head(first) | {"task_categories": ["image-to-text"], "annotations_creators": ["found"]}
+    reported["tags"] = [*reported["tags"], "birds"]
+    reported["configs"] = [*reported["configs"], {"config_name": "mine", "data_files": "mine/*.tar"}]
+    own.write_text(f"{header(reported)}\nWords before.\n\n{split(first)[1]}\nWords behind.\n", encoding="utf-8")
     make(tmp_path, rows=10, incremental_mode="incremental")
     for _ in range(2):
         again = card(tmp_path).text
@@ -212,11 +212,11 @@ def test_a_dataset_without_a_finished_shard(make: Callable[..., Any], tmp_path: 
 
 
 def test_the_header_is_one_line_for_each_value() -> None:
-    told = {"a": EVIL, "b": ["---", "- x", "yes", "null", "1", "[z"], "größe": "…", "c\n---\nd": {"e": "\u2028"}}
-    text = header(told)
+    reported = {"a": EVIL, "b": ["---", "- x", "yes", "null", "1", "[z"], "größe": "…", "c\n---\nd": {"e": "\u2028"}}
+    text = header(reported)
     assert [line for line in text.splitlines() if line.strip() == "---"] == ["---", "---"]
-    assert split(text + "words\n---\n") == (told, "words\n---\n")
-    assert yaml.safe_load(io.StringIO(text.strip("-\n"))) == told
+    assert split(text + "words\n---\n") == (reported, "words\n---\n")
+    assert yaml.safe_load(io.StringIO(text.strip("-\n"))) == reported
 
 
 def test_sizes_are_called_as_the_hub_does() -> None:

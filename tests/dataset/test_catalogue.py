@@ -199,9 +199,9 @@ class TestRun:
     ) -> None:
         (tmp_path / "out" / ".any2ds/shards" / "in the way").mkdir(parents=True)
         assert go(*range(12)).shards == 6
-        told = [record.getMessage() for record in caplog.records if ".any2ds/shards" in record.getMessage()]
-        assert len(told) == 1
-        assert told[0].startswith(".any2ds/shards cannot be kept up to date")
+        reported = [record.getMessage() for record in caplog.records if ".any2ds/shards" in record.getMessage()]
+        assert len(reported) == 1
+        assert reported[0].startswith(".any2ds/shards cannot be kept up to date")
 
     def test_while_a_run_goes_on_it_is_open_and_lists_what_is_finished(self, tmp_path: Path) -> None:
         out, urls = tmp_path / "out", [f"{number}.bin" for number in range(6)]

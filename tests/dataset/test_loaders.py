@@ -113,7 +113,7 @@ def test_the_readme_shows_what_is_told() -> None:
     section = text.partition("\n## Loading\n")[2].partition("\n## ")[0]
     exts = ("jpg", "png", "webp")
     ends = {"webdataset": ".tar", "parquet": ".parquet", "files": "", "tfrecord": ".tfrecord"}
-    told = {
+    reported = {
         form: snippets(
             Loadable(
                 "dataset",
@@ -130,9 +130,9 @@ def test_the_readme_shows_what_is_told() -> None:
     }
     shown = re.findall(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
     wanted = {"webdataset": "webdataset", "parquet": "Hugging Face datasets"}
-    assert shown == [each.code for form, name in wanted.items() for each in told[form] if each.loader == name]
+    assert shown == [each.code for form, name in wanted.items() for each in reported[form] if each.loader == name]
     tables = ["pandas", "pyarrow", "DuckDB", "Polars", "Daft"]
-    for form, found in told.items():
+    for form, found in reported.items():
         names = [each.loader for each in found]
         assert names[-len(tables) :] == tables
         assert f"| `{form}` | {', '.join(names[: -len(tables)])} |" in section

@@ -225,8 +225,8 @@ def test_a_page_of_somebody_else_is_left_alone(
     (out / "report.html").write_text("mine")
     download([{"url": server.url("note.txt")}], output_folder=out, distributor="inline", quiet=True)
     words = f"report.html in {str(out)!r} is not of any2ds: --output=FILE writes to another place"
-    told = [record.getMessage() for record in caplog.records if "report.html" in record.getMessage()]
-    assert told == [f"report.html cannot be written: {words}"]
+    reported = [record.getMessage() for record in caplog.records if "report.html" in record.getMessage()]
+    assert reported == [f"report.html cannot be written: {words}"]
     with pytest.raises(UsageError, match="not of any2ds"):
         report(out)
     options = {"incremental_mode": "overwrite", "distributor": "inline", "quiet": True}

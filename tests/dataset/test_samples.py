@@ -183,17 +183,19 @@ def test_a_row_becomes_several_samples_or_none(kitchen: Kitchen, output_format: 
         if number != 10:  # hash and size are those of what arrived, whatever has become of it
             order = ORDERS[number].encode()
             assert (row["bytes"], row["md5"]) == (len(order), hashlib.md5(order).hexdigest())
-    told = {row["key"]: row for row in rows}
-    outcomes = [(told[key]["status"], told[key]["error_code"], told[key]["error_message"]) for key in parts(3, 3)]
+    reported = {row["key"]: row for row in rows}
+    outcomes = [
+        (reported[key]["status"], reported[key]["error_code"], reported[key]["error_message"]) for key in parts(3, 3)
+    ]
     assert outcomes == [
         ("failed_to_subsample", "too_small", "4 x 4"),
         ("success", None, None),
         ("filtered", None, "dull"),
     ]
-    assert told[key(5)]["error_message"] == "ValueError: it cannot be done"
-    assert [told[key]["stored_bytes"] for key in [key(0), *parts(1, 3)]] == [None, None, 6, 6]
-    assert [told[key]["ext"] for key in parts(1, 3)] == ["flat", "dat", "dat"]
-    assert [told[key]["place"] for key in parts(9, 3)] == [0.0, 0.5, 1.0]
+    assert reported[key(5)]["error_message"] == "ValueError: it cannot be done"
+    assert [reported[key]["stored_bytes"] for key in [key(0), *parts(1, 3)]] == [None, None, 6, 6]
+    assert [reported[key]["ext"] for key in parts(1, 3)] == ["flat", "dat", "dat"]
+    assert [reported[key]["place"] for key in parts(9, 3)] == [0.0, 0.5, 1.0]
     files = kitchen.files()
     assert [files[key] for key in parts(1, 3)] == [b"parts 3", b"part 1", b"part 2"]
     assert (files[key(0)], files[key(2)], files[f"{key(6)}_0000"]) == (b"keep 0", b"changed", b"the only one")
@@ -241,8 +243,8 @@ def test_a_row_that_is_retried_becomes_several_samples(kitchen: Kitchen, output_
     assert [key for key in after if key not in before] == parts(10, 3)
     assert [after[key] for key in parts(10, 3)] == [b"parts 3", b"part 1", b"part 2"]
     assert {key: after[key] for key in before} == before
-    told = [row for row in kitchen.metadata() if row["number"] == 10]
-    assert [(row["key"], row["attempts"], row["place"]) for row in told] == [
+    reported = [row for row in kitchen.metadata() if row["number"] == 10]
+    assert [(row["key"], row["attempts"], row["place"]) for row in reported] == [
         (key, 2, place) for key, place in zip(parts(10, 3), (0.0, 0.5, 1.0), strict=True)
     ]
     kitchen.expect_right()

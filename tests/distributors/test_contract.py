@@ -15,7 +15,7 @@ from any2ds.core.reports import ShardReport
 from any2ds.distributors._child import Child
 from any2ds.distributors.inline import InlineDistributor
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
-from any2ds.storage.lock.lock_file import Hold
+from any2ds.storage.lock.lock_file import LockRef
 from any2ds.testing.distributing import DistributorContract, ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG, wait_until_gone
 from any2ds.worker.worker import ShardWorker
@@ -50,7 +50,7 @@ class TestMultiprocessing(ProcessDistributorContract):
 
     def test_a_folder_that_is_another_runs_ends_the_run_and_says_so(self, tmp_path: Path) -> None:
         config = Config.from_options({"url_list": "-", "output_folder": tmp_path / "out"})
-        worker = ShardWorker(config.output, config.fetch, holds=(Hold(".any2ds/lock", "one that is over"),))
+        worker = ShardWorker(config.output, config.fetch, locks=(LockRef(".any2ds/lock", "one that is over"),))
         with pytest.raises(LockLost, match="others may be at work there"):
             list(self.make_distributor().map(worker, jobs_of(1)))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from any2ds.config.options import Config, RunOptions
-from any2ds.core.errors import RunError, words_of
+from any2ds.core.errors import RunError, error_text
 from any2ds.core.reports import ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._engine import EngineDistributor
@@ -46,7 +46,7 @@ class Calls:
         try:
             self._call(task)
         except Exception as error:
-            self._words = words_of(error)
+            self._words = error_text(error)
 
 
 class Threads:

@@ -33,7 +33,7 @@ class Client:
         self.time = 0.0
         self.rang = threading.Event()
         self.resolver = Resolver(servers or None, self.rang.set, lambda: self.time)
-        self.told: dict[str, Addresses | Failure] = {}
+        self.reported: dict[str, Addresses | Failure] = {}
 
     def resolve(self, host: str, pace: float = 0.0) -> Addresses | Failure:
         """Real seconds pass until it is resolved, none on the clock."""
@@ -43,15 +43,15 @@ class Client:
     def wait(self, host: str, pace: float = 0.0) -> Addresses | Failure:
         """The clock goes on by `pace` seconds each time that nothing has come."""
         end = time.monotonic() + 100
-        while host not in self.told:
+        while host not in self.reported:
             assert time.monotonic() < end
             if not self.rang.wait(0.1):
                 self.time += pace
             self.rang.clear()
             for name, outcome in self.resolver.finished():
-                assert name not in self.told
-                self.told[name] = outcome
-        return self.told.pop(host)
+                assert name not in self.reported
+                self.reported[name] = outcome
+        return self.reported.pop(host)
 
 
 @contextlib.contextmanager

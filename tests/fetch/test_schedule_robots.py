@@ -271,13 +271,13 @@ def test_a_long_list_of_one_disallowed_host_is_given_up_in_turns() -> None:
     schedule.fresh.extend(Row(0, n, str(n), "http://a.org/") for n in range(1, 50_000))
     assert schedule.next(0) is None
     schedule.finish(attempt, text("User-agent: any2ds\nDisallow: /"), 0.1)
-    told = 0
+    reported = 0
     while not schedule.idle:
         assert schedule.next(0.1) is None
         assert schedule.wait(0.1) == 0 or not schedule.fresh
         found = schedule.given_up()
-        told, most = told + len(found), max(most, len(found))
-    assert (told, most) == (50_000, 1000)
+        reported, most = reported + len(found), max(most, len(found))
+    assert (reported, most) == (50_000, 1000)
 
 
 @pytest.mark.slow

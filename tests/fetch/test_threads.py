@@ -107,12 +107,12 @@ def test_threads_that_hang_are_replaced_but_not_without_end(transport: Any) -> N
 
 
 def test_what_arrives_after_it_was_cancelled_is_dropped(transport: Any) -> None:
-    received, ended, go_on = threading.Event(), threading.Event(), threading.Event()
+    received, ended, write_pending = threading.Event(), threading.Event(), threading.Event()
 
     def act(url: str, transfer: ThreadTransfer) -> Answer:
         transfer.receive(b"x" * 1000)
         received.set()
-        go_on.wait(SOON)
+        write_pending.wait(SOON)
         try:
             transfer.receive(b"x" * 1000)
         finally:
@@ -125,7 +125,7 @@ def test_what_arrives_after_it_was_cancelled_is_dropped(transport: Any) -> None:
     moved.start(given_up, "x:")
     assert received.wait(SOON)
     assert moved.cancel(given_up).detail.endswith("while receiving the body (1000 bytes so far)")
-    go_on.set()
+    write_pending.set()
     assert ended.wait(SOON)
     moved.start(attempt(), "x:")
     (second,) = results(moved, 1)

@@ -29,9 +29,9 @@ from any2ds.fetch.urls import normalize
 from any2ds.readers.dedupe import SeenUrls, mark_duplicates, repeated
 from any2ds.readers.plan import plan
 from any2ds.testing.server import serve
+from any2ds.worker.context import ShardContext
 from any2ds.worker.shard import OpenShard
 from any2ds.worker.worker import ShardWorker
-from any2ds.worker.workshop import Workshop
 from any2ds.writers.formats.webdataset import WebdatasetWriter
 from tests.support.folder import files_in
 
@@ -230,7 +230,7 @@ def test_much_that_was_waiting_is_written_in_several_turns(tmp_path: Path) -> No
     assert shard.take([samples[0]]) is False
     assert shard.take([samples[1]]) is True  # it waits
     turns = 0
-    while not shard.go_on():
+    while not shard.write_pending():
         turns += 1
         assert not shard.complete
     assert shard.complete
@@ -248,7 +248,7 @@ def shard_of(
     (job,) = plan(table.to_batches(), table.schema, len(urls))
     writer = type("Writer", (FailingWriter,), {"room": room})
     options = OutputOptions(number_sample_per_shard=len(urls), oom_shard_count=5, compute_md5=False, compute_hash=None)
-    shard = OpenShard(job, Workshop(options, writer, folder), buffer, fetch_once=True)
+    shard = OpenShard(job, ShardContext(options, writer, folder), buffer, fetch_once=True)
     samples = []
     for row in shard.rows():
         receiving = buffer.receive()

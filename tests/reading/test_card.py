@@ -107,8 +107,8 @@ def test_several_samples_of_a_row(form: str, dataset: Callable[..., Any], tmp_pa
     card("dataset")
     found = list(load())
     assert len(found) == 2 * len(made.files)
-    told = [row["json"] if form == "webdataset" else row for row in found]
-    assert [row["half"] for row in told] == [None, 0.5] * len(made.files)
+    reported = [row["json"] if form == "webdataset" else row for row in found]
+    assert [row["half"] for row in reported] == [None, 0.5] * len(made.files)
     assert image_of(found[0]).size == (32, 32)
 
 

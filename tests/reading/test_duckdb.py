@@ -50,5 +50,5 @@ def test_to_get_one_file_little_more_than_its_row_group_is_read(
     column = "data" if parquet_data == "binary" else "data.bytes"
     query = f"select octet_length({column}) from '{tmp_path}/00000.parquet' where key = '000000033'"
     assert duckdb.sql(query).fetchall() == [(size,)]
-    ((_, told),) = duckdb.sql(f"explain (analyze, format json) {query}").fetchall()
-    assert 2 * size < json.loads(told)["io"]["total_bytes_read"] < 4 * size
+    ((_, reported),) = duckdb.sql(f"explain (analyze, format json) {query}").fetchall()
+    assert 2 * size < json.loads(reported)["io"]["total_bytes_read"] < 4 * size

@@ -242,7 +242,7 @@ def test_another_version_of_a_library_is_told_and_recorded(
         run["steps"][0]["libraries"]["pillow"] = ["1.0"]
         (out / RUN_FILE).write_text(json.dumps(run))
 
-    for go_on in (
+    for write_pending in (
         lambda: download(urls, **options),
         lambda: retry(out, codes="all", **QUIET),
     ):
@@ -250,8 +250,8 @@ def test_another_version_of_a_library_is_told_and_recorded(
         (out / "00001_stats.json").unlink(missing_ok=True)
         caplog.clear()
         with caplog.at_level(logging.WARNING, "any2ds"):
-            go_on()
-            go_on()
+            write_pending()
+            write_pending()
         assert [message for message in caplog.messages if f"pillow 1.0, now {now}" in message] == [
             message for message in caplog.messages if "versions" in message
         ]

@@ -271,7 +271,7 @@ def test_processes_of_a_dead_run_are_waited_for_by_who_joins_and_those_of_member
 
 def test_a_member_whose_lock_file_is_removed_publishes_nothing(out: OutputFolder) -> None:
     with at_work(out, rank(0)) as lock:
-        guard = Guard(out, lock.holds, QUICK)
+        guard = Guard(out, lock.locks, QUICK)
         guard()
         out.fs.rm_file(f"{out.path}/{member_lock('rank-0-of-2')}")
         with pytest.raises(LockLost, match="was removed"):
@@ -285,4 +285,4 @@ def test_what_a_member_says_does_not_give_away_its_lock(out: OutputFolder) -> No
             found = Holder.parse(out.read(".any2ds/lock-a") or b"")
             assert found is not None
             assert found.command == f"{number}"
-            Guard(out, lock.holds, QUICK)()
+            Guard(out, lock.locks, QUICK)()

@@ -46,12 +46,12 @@ class Watched:
         return [event.metrics for event in self.seen if isinstance(event, Progress) and event.metrics is not None]
 
     @property
-    def told(self) -> Counter[str]:
-        told: Counter[str] = Counter()
+    def reported(self) -> Counter[str]:
+        reported: Counter[str] = Counter()
         for event in self.seen:
             if isinstance(event, Progress):
-                told.update(event.outcomes)
-        return +told
+                reported.update(event.outcomes)
+        return +reported
 
     def rows(self, names: list[str]) -> list[dict[str, str]]:
         return [{"url": self.server.url(name)} for name in names]
@@ -96,7 +96,7 @@ def test_what_workers_tell_adds_up(watched: Watched, distributor: str, monkeypat
     )  # in this process: else it may be over before it is asked
     rows = watched.rows(["a.txt"] * 70 + ["missing.txt"] * 30)
     report = watched.download(rows, distributor=distributor, processes_count=2, number_sample_per_shard=20)
-    assert watched.told == {"success": 70, "http_404": 30} == report.status_dict
+    assert watched.reported == {"success": 70, "http_404": 30} == report.status_dict
     assert sum(each.attempts for each in watched.metrics) == report.attempts == 100
     assert sum(sum(each.latencies.values()) for each in watched.metrics) == 70
     assert sum(each.received for each in watched.metrics) >= report.bytes == 70 * len(b"some text")
@@ -123,7 +123,7 @@ def test_a_process_that_dies_leaves_no_rows_that_are_counted_twice(watched: Watc
     )
     assert mark.exists()
     assert report.successes == 40
-    assert watched.told == {"success": 40}
+    assert watched.reported == {"success": 40}
     assert watched.snapshots[-1].outcomes == {"success": 40}
 
 
@@ -146,7 +146,7 @@ def breaks(sample):
     with pytest.raises(BrokenStep):
         watched.download(watched.rows(["a.txt"] * 80), transform=step, transform_threads=1)
     assert any(event.outcomes.get("success", 0) > 0 for event in watched.seen if isinstance(event, Progress))
-    assert watched.told == {}
+    assert watched.reported == {}
 
 
 def _step(folder: Path, mark: Path) -> str:
@@ -255,7 +255,7 @@ def test_what_a_fetcher_did_that_was_given_up_is_told(watched: Watched) -> None:
     watched.seen += run()
     report = next(event for event in watched.seen if isinstance(event, ShardReport))
     assert report.status_dict["watchdog"] > 0  # rows that it had taken
-    assert watched.told == report.status_dict
+    assert watched.reported == report.status_dict
     assert sum(each.attempts for each in watched.metrics) >= report.attempts > 0
 
 
@@ -290,12 +290,12 @@ def test_of_other_lists_the_share_is_known_that_was_read(tmp_path: Path, name: s
 # --- one process ---
 
 
-@pytest.mark.parametrize(("told", "least", "most"), [("150000 100000", 0.5, 1.5), ("50000 100000", 0.5, 0.5)])
+@pytest.mark.parametrize(("reported", "least", "most"), [("150000 100000", 0.5, 1.5), ("50000 100000", 0.5, 0.5)])
 def test_a_container_has_the_cores_that_it_is_bounded_to(
-    told: str, least: float, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reported: str, least: float, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = cores.share()
-    (tmp_path / "cpu.max").write_text(told)
+    (tmp_path / "cpu.max").write_text(reported)
     monkeypatch.setattr(cores, "CPU_MAX", tmp_path / "cpu.max")
     monkeypatch.setattr(cores, "share", cores.share.__wrapped__)
     assert least <= cores.share() == min(given, most)

@@ -33,12 +33,12 @@ class Told(Reporter):
 
     def __init__(self, place: str = "", act: Any = None) -> None:
         self._place, self._act = place, act
-        self.told: list[tuple[str, Any]] = []
+        self.reported: list[tuple[str, Any]] = []
         self.was_cancelled = threading.Event()
         self._hear("made")
 
     def _hear(self, method: str, what: Any = None) -> None:
-        self.told.append((method, what))
+        self.reported.append((method, what))
         if method == self._place:
             self._act()
 
@@ -91,10 +91,10 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_each_is_told_everything_in_order_and_the_newest_snapshot() -> None:
     made: list[Told] = []
     play(ThreadedReporter("one", lambda: made.append(Told()) or made[0]), ThreadedReporter("two", Told))
-    methods = [method for method, _ in made[0].told if method != "on_progress"]
+    methods = [method for method, _ in made[0].reported if method != "on_progress"]
     assert methods == ["made", "on_start", "on_shard", "on_shard", "on_shard", "on_finish"]
-    assert made[0].told[-2][0] == "on_progress"
-    assert made[0].told[-1][1].shards == 3
+    assert made[0].reported[-2][0] == "on_progress"
+    assert made[0].reported[-1][1].shards == 3
     assert not made[0].was_cancelled.is_set()
 
 
@@ -111,7 +111,7 @@ def test_one_that_hangs_is_left_behind_with_one_warning(
 
     other = Told()
     play(other, ThreadedReporter("hanging", Hanging))
-    assert other.told[-1][0] == "on_finish"
+    assert other.reported[-1][0] == "on_finish"
     assert warnings_in(caplog) == ["hanging has not finished within 0 s and is abandoned"]
     if place != "made":  # until then nobody has it
         assert made[0].was_cancelled.wait(10)
@@ -127,7 +127,7 @@ def test_one_that_raises_is_switched_off_with_one_warning(
 
     other = Told()
     play(other, ThreadedReporter("failing", lambda: Told(place, fail)))
-    assert len([method for method, _ in other.told if method == "on_shard"]) == 3
+    assert len([method for method, _ in other.reported if method == "on_shard"]) == 3
     (words,) = warnings_in(caplog)
     assert words.startswith(f"failing failed and is switched off: {type(error).__name__}: ")
     assert "\n" not in words
@@ -196,7 +196,7 @@ def test_who_interrupts_the_beginning_finds_everything_put_back() -> None:
     nobody: Any = Nobody()
     with pytest.raises(KeyboardInterrupt):
         run(nobody, nobody, [first, second], Ledger(nobody, RunLock(), 0), 10.0)
-    assert [method for method, _ in first.told] == ["made", "on_start", "on_finish"]
+    assert [method for method, _ in first.reported] == ["made", "on_start", "on_finish"]
 
 
 @contextmanager

@@ -153,11 +153,11 @@ def test_every_row_has_one_outcome_whatever_happened_before(
     server: Server, rows: int, rows_per_shard: int, output_format: str, story: list[tuple[str, int]]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        told = Story(server, Path(folder), Layout(rows_per_shard, 2), output_format)
-        told.grow(rows)
+        reported = Story(server, Path(folder), Layout(rows_per_shard, 2), output_format)
+        reported.grow(rows)
         for step, number in story:
             if step == "grow":
-                told.grow(number)
+                reported.grow(number)
             else:
-                told.run(stop_after=number if step == "stop" else None)
-        told.run()
+                reported.run(stop_after=number if step == "stop" else None)
+        reported.run()

@@ -193,9 +193,9 @@ def test_urls_are_shown_without_credentials() -> None:
 )
 def test_what_a_signed_url_is_good_for_is_not_shown(parameter: str) -> None:
     url = f"https://store.example/list.txt?n=1&{parameter}={SECRET}%2B/=&design=2#part"
-    told = redacted(f"{url}: gone, see '{url}'")
-    assert SECRET not in told
-    assert told.count("https://store.example/list.txt?n=1&") == told.count("&design=2#part") == 2
+    reported = redacted(f"{url}: gone, see '{url}'")
+    assert SECRET not in reported
+    assert reported.count("https://store.example/list.txt?n=1&") == reported.count("&design=2#part") == 2
     assert SECRET not in example_of(url) + shown_url(url)
     assert SECRET not in str(public({"url_list": [url], "note": url}))
 

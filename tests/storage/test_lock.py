@@ -266,7 +266,7 @@ def test_a_dead_run_of_this_machine_is_succeeded_at_once(owner: Owner, out: Outp
     (Path(out.path) / ".any2ds/lock.flock").write_bytes(record_of(owner))
     never = replace(QUICK, stale=1000, settle=1000)
     with locked(out, "download", never) as lock:
-        (hold,) = lock.holds
+        (hold,) = lock.locks
         assert hold.run in (Path(out.path) / ".any2ds/lock").read_text()
 
 
@@ -369,7 +369,7 @@ def test_a_run_that_lost_the_folder_ends_and_leaves_it_to_the_other(out: OutputF
             return Outlook()
 
     with locked(out, "download", QUICK) as lock:
-        guard = Guard(out, lock.holds)
+        guard = Guard(out, lock.locks)
         guard()
         path.write_bytes(record_of(ELSEWHERE))
         with pytest.raises(LockLost, match="taken over by another run"):
@@ -420,7 +420,7 @@ def test_a_worker_publishes_nothing_once_its_run_has_lost_the_folder(
         config = Config.from_options(options)
         with locked(output, "download", QUICK) as lock:
             found: list[Event] = []
-            worker = ShardWorker(config.output, config.fetch, holds=lock.holds)
+            worker = ShardWorker(config.output, config.fetch, locks=lock.locks)
             thread = threading.Thread(target=lambda: found.extend(worker(jobs_of(server.url("a")))))
             thread.start()
             server.wait_for("a")
@@ -431,7 +431,7 @@ def test_a_worker_publishes_nothing_once_its_run_has_lost_the_folder(
             assert len(errors) == 1
             assert "taken over by another run" in errors[0].reason
             assert sorted(names_in(output) - {".any2ds/lock.flock", ".any2ds/tmp"}) == [".any2ds/lock"]
-            late = ShardWorker(config.output, config.fetch, holds=lock.holds)
+            late = ShardWorker(config.output, config.fetch, locks=lock.locks)
             with pytest.raises(LockLost):
                 list(late(jobs_of(server.url("a"))))
         assert sorted(names_in(output)) == ([".any2ds/lock"] if remote else [".any2ds/lock", ".any2ds/lock.flock"])
@@ -539,7 +539,7 @@ def test_runs_of_other_machines_on_an_object_store(bucket: str) -> None:
     with beating(write), pytest.raises(OutputInUse, match="on elsewhere"), locked(output, "download", QUICK):
         raise AssertionError
     with locked(output, "download", replace(QUICK, stale=0.2)) as lock:  # it has fallen silent
-        Guard(output, lock.holds)()
+        Guard(output, lock.locks)()
     write(record_of(replace(Owner.here(), born="12")))  # one of this machine, killed
     output.write(".any2ds/probe-0123abcd", b"any2ds")
     with locked(output, "download", replace(QUICK, stale=1000)):

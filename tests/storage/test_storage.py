@@ -133,9 +133,9 @@ def test_a_shard_is_on_the_disk_before_its_stats_are(tmp_path: Path, journal: li
             journal.clear()
             options = {"output_format": output_format, "distributor": "inline", "quiet": True}
             download([server.url("a")], output_folder=tmp_path / output_format, **options)
-            data, *beside = {"webdataset": ["00000.tar", "00000.tar.idx"], "files": ["00000"]}[output_format]
+            data, *extra_files = {"webdataset": ["00000.tar", "00000.tar.idx"], "files": ["00000"]}[output_format]
             renames = [entry for entry in journal if entry.startswith("rename 00000")]
-            names = [data, *beside, "00000.parquet", "00000_stats.json"]
+            names = [data, *extra_files, "00000.parquet", "00000_stats.json"]
             assert renames == [f"rename {name}" for name in names]
             is_file = output_format == "webdataset"
             assert journal.index(data if is_file else f"{data}/") < journal.index(f"rename {data}")

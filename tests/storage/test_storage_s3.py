@@ -217,10 +217,10 @@ def test_a_listing_says_what_botocore_says(s3: Door, output: OutputFolder) -> No
         found: list[dict[str, Any]] = client.list_objects_v2(Bucket="bucket", Prefix="data/")["Contents"]
         return found
 
-    told = {found["Key"]: found for found in with_client(make)}
+    reported = {found["Key"]: found for found in with_client(make)}
     listed = {info["name"].removeprefix("bucket/"): info for info in output.listed()}
-    assert listed.keys() == told.keys() == {f"data/{name}" for name in ODD}
+    assert listed.keys() == reported.keys() == {f"data/{name}" for name in ODD}
     for key, info in listed.items():
         for field in ("ETag", "LastModified", "Size", "StorageClass"):
-            assert info[field] == told[key][field], (key, field)
+            assert info[field] == reported[key][field], (key, field)
     assert sorted(output.names()) == sorted(ODD)

@@ -68,12 +68,12 @@ def test_what_is_others_by_now_stays(folder: Path) -> None:
 def test_a_swap_that_outlives_its_run_is_not_cut_in_two(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     staged = tmp_path_factory.mktemp("staged") / "00001.tar"
     staged.write_bytes(b"new")
-    slow, begun, go_on = OutputFolder(str(folder)), threading.Event(), threading.Event()
+    slow, begun, write_pending = OutputFolder(str(folder)), threading.Event(), threading.Event()
 
     def wait() -> None:
         if (folder / ".any2ds/swap" / "00001" / "00001.tar").exists():
             begun.set()
-            assert go_on.wait(100)
+            assert write_pending.wait(100)
 
     slow.guard = wait
     thread = threading.Thread(target=swap, args=(slow, "00001", {"00001.tar": staged}))
@@ -81,7 +81,7 @@ def test_a_swap_that_outlives_its_run_is_not_cut_in_two(folder: Path, tmp_path_f
         thread.start()
         assert begun.wait(100)
     assert (folder / ".any2ds/swap" / "00001" / "00001.tar").exists()
-    go_on.set()
+    write_pending.set()
     thread.join(100)
     assert versions(folder) == [b"former", b"new"]
     assert not (folder / ".any2ds/swap").exists()

@@ -73,16 +73,16 @@ def test_a_store_that_stalls_holds_back_the_fetching_before_the_disk_is_full(
     url: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     staging, limit, count = tmp_path / "staging", 1_000_000, 200
-    holds = threading.Event()
+    locks = threading.Event()
     most: list[int] = []
 
     class Ear(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if "fetching waits" in record.getMessage():
-                holds.set()
+                locks.set()
 
     def wait(name: str) -> None:
-        assert name != "00000.tar" or holds.wait(_SOON)
+        assert name != "00000.tar" or locks.wait(_SOON)
         most.append(sum(file.stat().st_size for file in staging.rglob("*") if file.is_file()))
 
     monkeypatch.setattr(Gate, "wait", staticmethod(wait))

@@ -169,14 +169,16 @@ class SamenessContract:
                 tmp_path, "--log_format=json", "--log_interval=0.5", "--timeout=0", "--stall_timeout=0"
             )
             try:
-                wait_until(lambda: any(self.told(tmp_path)) or any(process.poll() is not None for process in processes))
+                wait_until(
+                    lambda: any(self.reported(tmp_path)) or any(process.poll() is not None for process in processes)
+                )
                 assert not self.finished(tmp_path)
             finally:
                 server.release()
             assert not any(self.ended(tmp_path, processes))
-            assert any(self.told(tmp_path))
+            assert any(self.reported(tmp_path))
 
-    def told(self, folder: Path) -> Iterator[int]:
+    def reported(self, folder: Path) -> Iterator[int]:
         """Rows, in each line of progress before a shard was finished."""
         for path in folder.glob("*.err"):
             for line in path.read_text().splitlines():

@@ -36,14 +36,14 @@ class StuckFetchers:
 
 
 class _StuckFetcher:
-    def __init__(self, told: StuckFetchers, options: FetchOptions, buffer: Buffer) -> None:
-        self._told = told
+    def __init__(self, reported: StuckFetchers, options: FetchOptions, buffer: Buffer) -> None:
+        self._reported = reported
         self._fetcher = UrlFetcher(options, buffer)
         self._muted = self._hanging = False
 
     @property
-    def signs(self) -> int:
-        return self._fetcher.signs
+    def activity(self) -> int:
+        return self._fetcher.activity
 
     def traffic(self) -> Traffic:
         return self._fetcher.traffic()
@@ -52,35 +52,35 @@ class _StuckFetcher:
         return self._fetcher.robots_cost()
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
-        told = self._told
+        reported = self._reported
         for batch in self._fetcher.fetch(self._pulled(rows)):
             if self._hanging:
                 threading.Event().wait()
-            if any(_of(fetched, told.raises_at) for fetched in batch):
+            if any(_of(fetched, reported.raises_at) for fetched in batch):
                 raise OSError("the fetcher has had enough")
-            kept = [fetched for fetched in batch if not _of(fetched, told.loses)]
+            kept = [fetched for fetched in batch if not _of(fetched, reported.loses)]
             yield [] if self._muted else kept
-            if any(_of(fetched, told.ends_at) for fetched in batch):
+            if any(_of(fetched, reported.ends_at) for fetched in batch):
                 return
-        while self._muted or told.loses:
+        while self._muted or reported.loses:
             threading.Event().wait(0.05)
             yield []
 
     def close(self) -> None:
         self._fetcher.close()
-        if self._told.close_hangs:
+        if self._reported.close_hangs:
             threading.Event().wait()
 
     def _pulled(self, rows: Iterable[Row]) -> Iterator[Row]:
-        if self._told.takes_nothing:
+        if self._reported.takes_nothing:
             threading.Event().wait()
         for row in rows:
-            if _is(row, self._told.mutes_at):
+            if _is(row, self._reported.mutes_at):
                 self._muted = True
                 threading.Event().wait()
-            if _is(row, self._told.kills_at):
+            if _is(row, self._reported.kills_at):
                 os.kill(os.getpid(), signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
-            if _is(row, self._told.hangs_at):
+            if _is(row, self._reported.hangs_at):
                 self._hanging = True
             yield row
 

@@ -54,9 +54,9 @@ def kills(stories: list[dict[str, Any]]) -> int:
     return sum(count for story in stories for *_, count in story["kills"])
 
 
-def played(told: Told, scratch: Path) -> Seen:
+def played(reported: Told, scratch: Path) -> Seen:
     """What was seen in a story that ended well."""
-    seen = play(told, scratch / "story")
+    seen = play(reported, scratch / "story")
     assert not seen.problems
     assert seen.commands["verify"] == 1
     assert seen.kills.total() >= 1

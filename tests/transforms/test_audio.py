@@ -19,7 +19,7 @@ from any2ds.core.errors import OptionError
 from any2ds.core.filetypes import recognize
 from any2ds.core.rows import Row
 from any2ds.core.samples import Sample, code_of
-from any2ds.transforms.chain import Stretch, attempted
+from any2ds.transforms.chain import StepGroup, attempted
 from any2ds.transforms.steps._av import encoder
 from any2ds.transforms.steps.audio import AudioTransform
 from any2ds.transforms.steps.video import VideoTransform
@@ -86,7 +86,7 @@ def test_it_is_known_by_its_bytes_whatever_the_server_says(
     wanted = MediaOptions(audio=AudioOptions(audio_format="flac"))
     given = sample(tone(muxer, encoder, 1.0, 48_000, options=options), served_as)
     assert given.ext == ext
-    (found,) = Stretch((AudioTransform.of(wanted), VideoTransform.of(wanted)))(given)
+    (found,) = StepGroup((AudioTransform.of(wanted), VideoTransform.of(wanted)))(given)
     assert (found.ext, found.fields["sample_rate"]) == ("flac", 48_000)
     assert found.fields["duration"] == pytest.approx(1.0, abs=0.05)
 
@@ -153,7 +153,7 @@ def test_the_right_codec_in_another_container_is_not_encoded_again(
     data = tone(muxer, name, 1.0, 48_000)
     both = (AudioTransform, VideoTransform)
     wanted = MediaOptions(audio=AudioOptions(audio_format=audio_format))
-    (found,) = Stretch(tuple(one.of(wanted) for one in both))(sample(data))
+    (found,) = StepGroup(tuple(one.of(wanted) for one in both))(sample(data))
     assert (code_of(found), found.ext) == ("success", audio_format)
     assert found.data.startswith(magic)
     assert packets(found.data) == packets(data)

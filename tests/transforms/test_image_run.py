@@ -36,10 +36,10 @@ def test_rows_and_files_tell_of_images_before_and_after(tmp_path: Path) -> None:
             quiet=True,
         )
         assert dict(report.status_dict) == {"success": 3, "not_decodable": 1}
-        told = pq.read_table(out / "00000.parquet")
-        assert told.schema.field("width").type == pa.int32()
-        assert told.schema.field("exif").type == pa.string()
-        large, small, cut, page = told.to_pylist()
+        reported = pq.read_table(out / "00000.parquet")
+        assert reported.schema.field("width").type == pa.int32()
+        assert reported.schema.field("exif").type == pa.string()
+        large, small, cut, page = reported.to_pylist()
         assert (large["width"], large["height"]) == (384, 256)
         assert (large["original_width"], large["original_height"]) == (600, 400)
         assert (large["ext"], large["mime_type"]) == ("webp", "image/webp")

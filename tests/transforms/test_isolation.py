@@ -29,7 +29,7 @@ from any2ds.testing.processes import wait_until, wait_until_gone
 from any2ds.testing.server import serve
 from any2ds.transforms.chain import GivenUp
 from any2ds.transforms.isolation import Isolation
-from any2ds.transforms.pipeline import NotApart
+from any2ds.transforms.pipeline import NotIsolated
 
 STEPS = '''
 import any2ds, ctypes, os, signal, threading, time
@@ -178,8 +178,8 @@ def isolation(steps: Path) -> Iterator[Callable[..., Isolation]]:
 
 
 def sample_of(text: str, **fields: Any) -> Sample:
-    told = {"status": "success", "mime_type": "text/plain", "ext": "txt", **fields}
-    return Sample(Row(0, 0, "0000000", "https://example.com"), StoredBody.of(text.encode()), "txt", told)
+    reported = {"status": "success", "mime_type": "text/plain", "ext": "txt", **fields}
+    return Sample(Row(0, 0, "0000000", "https://example.com"), StoredBody.of(text.encode()), "txt", reported)
 
 
 def through(isolation: Isolation, *samples: Sample) -> list[list[Sample]]:
@@ -260,7 +260,7 @@ def test_one_that_takes_all_memory_is_stopped(steps: Path) -> None:
 
 
 def test_what_cannot_be_sent_is_done_elsewhere(isolation: Callable[..., Isolation]) -> None:
-    with pytest.raises(NotApart):
+    with pytest.raises(NotIsolated):
         through(isolation("careful"), sample_of("fine", lock=threading.Lock()))
 
 
@@ -268,7 +268,7 @@ def test_where_no_process_can_be_started_it_is_done_elsewhere(
     isolation: Callable[..., Isolation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(NotApart):
+    with pytest.raises(NotIsolated):
         through(isolation("careful"), sample_of("fine"))
 
 

@@ -25,9 +25,9 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import release
 from any2ds.testing.processes import children, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
-from any2ds.transforms.chain import Pipeline, Stretch
-from any2ds.transforms.pipeline import NotApart, Transforming
-from any2ds.transforms.threads import Budget, Crew, Seat, Task
+from any2ds.transforms.chain import Pipeline, StepGroup
+from any2ds.transforms.pipeline import NotIsolated, PipelineRunner
+from any2ds.transforms.threads import Budget, Task, ThreadPool, WorkerThread
 from tests.support.smalldisk import small_disk
 
 MIB = 1 << 20
@@ -46,24 +46,24 @@ def pipeline(*steps: Any, **more: Any) -> Pipeline:
 
 def new(
     steps: Sequence[Any], threads: int = 2, timeout: float = 60, memory: int = 64 * MIB, **more: Any
-) -> Transforming:
-    return Transforming(pipeline(*steps), TransformLimits(threads, timeout, memory), has_members=True, **more)
+) -> PipelineRunner:
+    return PipelineRunner(pipeline(*steps), TransformLimits(threads, timeout, memory), has_members=True, **more)
 
 
 def submit(
-    transforming: Transforming,
+    transforming: PipelineRunner,
     buffer: Buffer,
     files: Sequence[bytes],
-    apart: bool = False,
+    isolated: bool = False,
     mime_type: str | None = None,
 ) -> None:
     for number, data in enumerate(files):
         row = Row(0, number, f"{number:09d}", f"http://a/{number}")
         fields = {"status": "success", "mime_type": mime_type, "ext": "flat", "bytes": len(data)}
-        transforming.submit(Sample(row, buffer.hold(data), "flat", fields), buffer, apart)
+        transforming.submit(Sample(row, buffer.hold(data), "flat", fields), buffer, isolated)
 
 
-def finish(transforming: Transforming, seconds: float = 60) -> list[list[Sample]]:
+def finish(transforming: PipelineRunner, seconds: float = 60) -> list[list[Sample]]:
     """The samples of all rows, by row."""
     found: list[list[Sample]] = []
     until = time.monotonic() + seconds
@@ -156,8 +156,8 @@ def test_each_file_of_an_archive_has_the_memory_and_the_time_that_it_needs(buffe
 
     step = Slow()
     line = pipeline(lambda sample: sample, unpack=True)
-    line.stretches = (line.stretches[0], Stretch((step,)))
-    transforming = Transforming(line, TransformLimits(4, 1.5, 100_000_000), has_members=True)
+    line.groups = (line.groups[0], StepGroup((step,)))
+    transforming = PipelineRunner(line, TransformLimits(4, 1.5, 100_000_000), has_members=True)
     submit(
         transforming, buffer, [zipped(*[b"40000000"] * 8, b"66666666", b"50000000")] * 2, mime_type="application/zip"
     )
@@ -178,7 +178,7 @@ def test_the_files_of_an_archive_keep_their_order_and_are_numbered_when_all_is_d
         count = int(sample.data)
         return sample if count == 9 else [sample.with_data(b"%d.%d" % (count, n)) for n in range(count)]
 
-    transforming = Transforming(pipeline(step, unpack=True), TransformLimits(4, 60, 64 * MIB), has_members=True)
+    transforming = PipelineRunner(pipeline(step, unpack=True), TransformLimits(4, 60, 64 * MIB), has_members=True)
     archives = [zipped(b"2", b"9", b"0", b"3", b"1"), zipped(b"9"), zipped(b"1")]
     submit(transforming, buffer, archives, mime_type="application/zip")
     rows = finish(transforming)
@@ -206,12 +206,12 @@ def test_the_files_of_a_large_archive_wait_in_the_buffer(buffer: Buffer) -> None
         assert go.wait(60)
         return sample
 
-    transforming = Transforming(pipeline(step, unpack=True), TransformLimits(1, 60, 64 * MIB), has_members=True)
+    transforming = PipelineRunner(pipeline(step, unpack=True), TransformLimits(1, 60, 64 * MIB), has_members=True)
     submit(transforming, buffer, [zipped(*[bytes(4 * MIB)] * 30)], mime_type="application/zip")
     until = time.monotonic() + 60
-    while transforming._crew.queued != 8 and time.monotonic() < until:  # 32 MiB
+    while transforming._pool.queued != 8 and time.monotonic() < until:  # 32 MiB
         list(transforming.turn(seconds=0.1))
-    assert transforming._crew.queued_bytes == 32 * MIB
+    assert transforming._pool.queued_bytes == 32 * MIB
     assert buffer.used < 48 * MIB  # the others are on disk
     go.set()
     ((*samples,),) = finish(transforming)
@@ -368,8 +368,8 @@ def test_what_a_file_needs_is_to_be_said_in_time(buffer: Buffer) -> None:
             return 100
 
     line = pipeline(lambda sample: sample)
-    line.stretches = (Stretch((Hangs(),)),)
-    transforming = Transforming(line, TransformLimits(1, 0.3, 100), has_members=True)
+    line.groups = (StepGroup((Hangs(),)),)
+    transforming = PipelineRunner(line, TransformLimits(1, 0.3, 100), has_members=True)
     submit(transforming, buffer, [b"1", b"2", b"1", b"3"])
     codes = [samples[0].failure and samples[0].failure.code for samples in finish(transforming)]
     assert codes == ["transform_timeout", None, "transform_timeout", None]
@@ -384,8 +384,8 @@ def test_a_file_that_waits_for_memory_is_not_late(buffer: Buffer) -> None:
             return sample
 
     line = pipeline(lambda sample: sample)
-    line.stretches = (Stretch((Slow(),)),)
-    transforming = Transforming(line, TransformLimits(4, 1.5, 100), has_members=True)
+    line.groups = (StepGroup((Slow(),)),)
+    transforming = PipelineRunner(line, TransformLimits(4, 1.5, 100), has_members=True)
     submit(transforming, buffer, [b"100"] * 8)
     assert [samples[0].failure for samples in finish(transforming)] == [None] * 8
     transforming.close()
@@ -422,14 +422,14 @@ def test_each_sample_of_a_row_has_the_whole_time(buffer: Buffer) -> None:
 
 
 def test_a_thread_that_cannot_work_at_all_is_told_to_the_worker(buffer: Buffer) -> None:
-    def work(task: Task, seat: Seat) -> Any:
+    def work(task: Task, worker_thread: WorkerThread) -> Any:
         raise OSError("no more processes")
 
-    crew = Crew(1, Budget(1), 60, work)
-    crew.put(Task(0, []))
+    pool = ThreadPool(1, Budget(1), 60, work)
+    pool.put(Task(0, []))
     with pytest.raises(OSError, match="no more processes"):
-        list(crew.take(60))
-    crew.close()
+        list(pool.take(60))
+    pool.close()
 
 
 def test_close_gives_up_what_waits(buffer: Buffer) -> None:
@@ -483,8 +483,8 @@ class Weighed:
 def test_decoded_bytes_are_bounded_for_all_threads_together(buffer: Buffer) -> None:
     step = Weighed()
     line = pipeline(lambda sample: sample)
-    line.stretches = (Stretch((step,)),)
-    transforming = Transforming(line, TransformLimits(8, 60, 100), has_members=True)
+    line.groups = (StepGroup((step,)),)
+    transforming = PipelineRunner(line, TransformLimits(8, 60, 100), has_members=True)
     submit(transforming, buffer, [b"30", b"60", b"250", *[b"40"] * 20])
     finish(transforming)
     assert step.most == 250  # alone: it needs more than there is
@@ -519,15 +519,15 @@ def test_a_large_file_does_not_wait_for_as_long_as_small_ones_come() -> None:
 
 
 def test_memory_taken_before_it_showed_that_it_cannot_be_done_apart_is_given_back(buffer: Buffer) -> None:
-    def apart(number: int, samples: Sequence[Sample], take: Callable[[int], None]) -> Any:
+    def isolated(number: int, samples: Sequence[Sample], take: Callable[[int], None]) -> Any:
         take(80)
-        raise NotApart
+        raise NotIsolated
 
     step = Weighed()
     line = pipeline(lambda sample: sample)
-    line.stretches = (Stretch((step,)),)
-    transforming = Transforming(line, TransformLimits(2, 60, 100), has_members=True, apart=apart)
-    submit(transforming, buffer, [b"90"] * 4, apart=True)
+    line.groups = (StepGroup((step,)),)
+    transforming = PipelineRunner(line, TransformLimits(2, 60, 100), has_members=True, isolated=isolated)
+    submit(transforming, buffer, [b"90"] * 4, isolated=True)
     assert [samples[0].failure for samples in finish(transforming)] == [None] * 4
     transforming.close()
 

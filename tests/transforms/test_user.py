@@ -182,16 +182,16 @@ def test_declared_columns_have_their_types_whatever_library_the_values_come_from
 
 
 @any2ds.transform(members=("txt", "wav"))
-def beside(sample: Sample) -> Sample:
+def extra_files(sample: Sample) -> Sample:
     return sample.with_member("txt", b"words").with_member("wav", b"\0\1")
 
 
 def test_further_files_lie_beside_the_sample_and_are_columns_in_record_formats(
     through: Through, tmp_path: Path
 ) -> None:
-    (row,) = through(beside)
+    (row,) = through(extra_files)
     assert (row["txt"], row["wav"]) == ("words", b"\0\1")
-    through(beside, output_format="files", incremental_mode="overwrite")
+    through(extra_files, output_format="files", incremental_mode="overwrite")
     names = {path.name: path.read_bytes() for path in (tmp_path / "out" / "00000").iterdir()}
     assert names["000000000.txt"] == b"words"
     assert names["000000000.wav"] == b"\0\1"
@@ -487,11 +487,11 @@ def test_extensions_of_further_files_differ_in_more_than_case(
     through: Through, members: tuple[str, ...], words: str
 ) -> None:
     @any2ds.transform(members=members)
-    def beside(sample: Sample) -> Sample:
+    def extra_files(sample: Sample) -> Sample:
         return sample
 
     with pytest.raises(OptionError, match=words):
-        through(beside, rows=1)
+        through(extra_files, rows=1)
 
 
 @pytest.mark.parametrize("distributor", ["inline", "multiprocessing"])
@@ -599,7 +599,7 @@ def test_a_column_of_the_list_and_one_of_a_step_may_not_have_the_same_name(
         fetched(rows, save_additional_columns=["score"], transform=misfit)
     fetched(rows, transform=lambda sample: sample, save_additional_columns=["score"])
     with pytest.raises(OptionError, match="fills a column 'txt', which the list has as well"):
-        fetched([{"url": "a", "txt": "b"}], save_additional_columns=["txt"], transform=beside)
+        fetched([{"url": "a", "txt": "b"}], save_additional_columns=["txt"], transform=extra_files)
 
 
 @pytest.mark.parametrize("name", ["width", "score", "wav", "status", "sha256"])
@@ -607,7 +607,7 @@ def test_the_column_of_the_files_cannot_be_one_that_is_filled_otherwise(
     name: str, through: Through, tmp_path: Path
 ) -> None:
     with pytest.raises(OptionError, match="data_column") as caught:
-        through(misfit, beside, data_column=name, decode_check=True)
+        through(misfit, extra_files, data_column=name, decode_check=True)
     assert not (tmp_path / "out").exists()
     if name in ("score", "wav"):
         assert f"{name!r} is a column that the step for transform=" in str(caught.value)

@@ -17,7 +17,7 @@ from any2ds.core.errors import OptionError
 from any2ds.core.filetypes import recognize
 from any2ds.core.rows import Row
 from any2ds.core.samples import Sample, code_of
-from any2ds.transforms.chain import Stretch
+from any2ds.transforms.chain import StepGroup
 from any2ds.transforms.steps._clips import Clip, of_one_length, of_value
 from any2ds.transforms.steps.audio import AudioTransform
 from any2ds.transforms.steps.video import VideoTransform
@@ -56,7 +56,7 @@ def media(**options: Any) -> MediaOptions:
 
 def all_made(data: bytes, columns: dict[str, Any] | None = None, **options: Any) -> list[Sample]:
     wanted = media(**options)
-    return Stretch((AudioTransform.of(wanted), VideoTransform.of(wanted)))(sample(data, **(columns or {})))
+    return StepGroup((AudioTransform.of(wanted), VideoTransform.of(wanted)))(sample(data, **(columns or {})))
 
 
 def made(data: bytes, **options: Any) -> Sample:
@@ -104,10 +104,10 @@ def test_what_its_header_says_is_told_and_its_bytes_stay(kind: str) -> None:
     data = a_film(kind, seconds=1.0)
     found = made(data)
     assert found.data == data
-    told = {name: found.fields[name] for name in ("fps", "width", "height", "video_codec", "codec", "channels")}
+    reported = {name: found.fields[name] for name in ("fps", "width", "height", "video_codec", "codec", "channels")}
     *_, video_codec, codec = KINDS[kind]
-    assert told.pop("fps") == pytest.approx(25)
-    assert told == {"width": 160, "height": 120, "video_codec": video_codec, "codec": codec, "channels": 1}
+    assert reported.pop("fps") == pytest.approx(25)
+    assert reported == {"width": 160, "height": 120, "video_codec": video_codec, "codec": codec, "channels": 1}
     assert found.fields["duration"] == pytest.approx(1.0, abs=0.1)
     assert (found.fields["sample_rate"], found.fields["original_width"]) == (48_000, 160)
 
@@ -259,7 +259,7 @@ def test_options_for_sound_that_have_no_effect_on_video_are_told_once(
     options: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     wanted, data = media(**options), a_film(seconds=0.4)
-    step = Stretch((AudioTransform.of(wanted), VideoTransform.of(wanted)))
+    step = StepGroup((AudioTransform.of(wanted), VideoTransform.of(wanted)))
     with caplog.at_level("WARNING", "any2ds"):
         for one in (film("mp4", "libx264", None, seconds=0.4), data, data):
             (found,) = step(sample(one))
@@ -501,7 +501,7 @@ def bomb(header: bool) -> bytes:
 def test_huge_frames_fail_by_their_header(options: dict[str, Any]) -> None:
     found = made(bomb(header=True), **options)
     assert (code_of(found), found.fields["error_message"]) == ("too_many_pixels", "65535 x 65535")
-    assert Stretch((VideoTransform.of(media(**options)),)).memory(sample(bomb(header=True))) < 20_000_000
+    assert StepGroup((VideoTransform.of(media(**options)),)).memory(sample(bomb(header=True))) < 20_000_000
     if options:
         assert code_of(made(bomb(header=False), **options)) == "not_decodable"
     data = a_film(seconds=0.2, size=(400, 300), sound=None)

@@ -59,11 +59,14 @@ def rows_of(server: Server, count: int = ROWS) -> pa.Table:
 
 def work(table: pa.Table, out: Path, redo: tuple[str, ...] | None = None, **options: Any) -> list[Event]:
     """One shard of the whole table; `stuck` and `hopeless` among the options are for the fetcher and the job."""
-    stuck, hopeless = options.pop("stuck", None), options.pop("hopeless", False)
+    stuck, record_as_failed = options.pop("stuck", None), options.pop("record_as_failed", False)
     out.mkdir(exist_ok=True)
     config = Config.from_options({"url_list": "-", "output_folder": out, "output_format": "webdataset", **options})
     worker = ShardWorker(config.output, config.fetch, *([stuck] if stuck else []))
-    jobs = [replace(job, redo=redo, hopeless=hopeless) for job in plan(table.to_batches(), table.schema, 10000)]
+    jobs = [
+        replace(job, redo=redo, record_as_failed=record_as_failed)
+        for job in plan(table.to_batches(), table.schema, 10000)
+    ]
     return list(worker(iter(jobs)))
 
 
@@ -218,7 +221,8 @@ def test_giving_rows_up_overwrites_no_outcome_that_is_kept(kind: str, server: Se
     out, rows = tmp_path / "out", rows_of(server)
     work(rows.slice(0, 8), out)
     before = members(out / "00000.tar")
-    how: dict[str, Any] = {"hopeless": {"hopeless": True}, "stuck": {"stuck": StuckFetchers(loses="9.png")}}[kind]
+    stuck = {"stuck": StuckFetchers(loses="9.png")}
+    how: dict[str, Any] = {"hopeless": {"record_as_failed": True}, "stuck": stuck}[kind]
     happened = work(rows, out, ("http_503",), watchdog_timeout=1, **how)
     given_up = {"hopeless": [1, 8, 9], "stuck": [9]}[kind]
     assert report(happened).count == 3

@@ -39,7 +39,7 @@ def content(url: str) -> bytes:
 class Shuffled:
     """A fetcher that has up to `ahead` rows at once, and is done with them in random order. URLs in 3 are absent."""
 
-    signs = 0
+    activity = 0
 
     def __init__(self, buffer: Buffer, ahead: int, seed: int) -> None:
         self._buffer, self._ahead, self._random = buffer, ahead, random.Random(seed)
@@ -63,7 +63,7 @@ class Shuffled:
             yield [self._fetched(row) for row in done]
 
     def _fetched(self, row: Row) -> Fetched:
-        self.signs += 1
+        self.activity += 1
         assert row.url is not None
         self.asked[row.url] += 1
         if row.url.endswith("3"):

@@ -251,9 +251,9 @@ def test_who_watches_is_told_what_was_stored_and_what_not(server: Server, tmp_pa
     options = {"url_list": "-", "output_folder": tmp_path / "out", "verify_hash": "h:sha256"}
     config = Config.from_options({**options, "on_hash_mismatch": "drop"})
     worker = ShardWorker(config.output, config.fetch)
-    told = [event for event in worker(plan(rows.to_batches(), rows.schema, 3)) if isinstance(event, Progress)]
-    assert sum((Counter(event.outcomes) for event in told), Counter()) == {"dropped": 2, "success": 1}
-    assert sum(event.bytes for event in told) == 7
+    reported = [event for event in worker(plan(rows.to_batches(), rows.schema, 3)) if isinstance(event, Progress)]
+    assert sum((Counter(event.outcomes) for event in reported), Counter()) == {"dropped": 2, "success": 1}
+    assert sum(event.bytes for event in reported) == 7
 
 
 # --- going on ---

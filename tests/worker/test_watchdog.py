@@ -165,7 +165,7 @@ def test_a_fetcher_that_falls_silent_costs_the_rows_it_took_and_another_goes_on(
 def test_a_fetcher_that_cannot_be_closed_is_left_behind(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("any2ds.worker.worker._FAREWELL", 0.1)
+    monkeypatch.setattr("any2ds.worker.worker._CLOSE_TIMEOUT", 0.1)
     urls = [server.url("bad" if n == 7 else "ok") for n in range(20)]
     events = work(tmp_path / "out", urls, StuckFetchers(mutes_at="bad", close_hangs=True))
     assert reported(events) == [0, 1, 2, 3]
@@ -281,9 +281,9 @@ def test_attempts_that_have_to_be_made_again_are_signs_of_life(tmp_path: Path, m
 
 def test_a_hopeless_shard_is_written_without_fetching(tmp_path: Path, server: Server) -> None:
     first, second, third = jobs_for([server.url("ok")] * 15)
-    hopeless = ShardJob(second.shard_id, second.rows, second.count, attempt=2, hopeless=True)
+    record_as_failed = ShardJob(second.shard_id, second.rows, second.count, attempt=2, record_as_failed=True)
     config = config_of(tmp_path / "out")
-    events = list(ShardWorker(config.output, config.fetch)(iter([first, hopeless, third])))
+    events = list(ShardWorker(config.output, config.fetch)(iter([first, record_as_failed, third])))
     assert reported(events) == [0, 1, 2]
     assert codes(tmp_path / "out") == [[None] * 5, ["watchdog"] * 5, [None] * 5]
     assert server.counts["ok"] == 10

@@ -34,7 +34,7 @@ class Buffer:
         # and every collection slower (a third of the CPU of a sample, with 3 % of hosts hanging).
         self.few = limit // 16
         self.spool = Spool(limit - self.half - self.few, folder)
-        self._apart = 0  # bytes in memory that are arriving in other threads
+        self._isolated = 0  # bytes in memory that are arriving in other threads
         self._lock = threading.Lock()  # guards it
 
     def share_among(self, transfers: int) -> None:
@@ -45,7 +45,7 @@ class Buffer:
     @property
     def full(self) -> bool:
         """No new transfer should start: what is in flight may still grow to its share."""
-        return self.paused or self.used + self._apart > self.half + self.few
+        return self.paused or self.used + self._isolated > self.half + self.few
 
     def receive(self) -> Receiving:
         return Receiving(self)
@@ -75,8 +75,8 @@ class Buffer:
     def count_apart(self, count: int) -> int:
         """From any thread: so many bytes more are in a ThreadBody. The bytes in memory now, all in all."""
         with self._lock:
-            self._apart += count
-            return self.used + self._apart
+            self._isolated += count
+            return self.used + self._isolated
 
 
 @dataclass(frozen=True, slots=True)

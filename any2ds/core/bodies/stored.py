@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from any2ds.core.errors import DamagedShard, words_of
+from any2ds.core.errors import DamagedShard, error_text
 
 _HEAD = 8192  # bytes, long enough to recognise a file type by
 _PIECE = 1 << 20  # bytes read at once
@@ -49,7 +49,7 @@ class StoredBody:
         try:
             piece = self._read_at(start, wanted)
         except OSError as error:
-            raise DamagedShard(words_of(error)) from error
+            raise DamagedShard(error_text(error)) from error
         if len(piece) != wanted:
             raise DamagedShard(f"a member ends after {start + len(piece)} of {self.size} bytes")
         return piece
@@ -68,7 +68,7 @@ def _slice(data: bytes, offset: int, size: int) -> bytes:
     return data if size == len(data) else data[offset : offset + size]
 
 
-class Heap:
+class SpoolFile:
     """Bodies that wait, one after the other in a temporary file without a name."""
 
     def __init__(self, folder: Path) -> None:

@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _QUIET, _LOUD = "quiet", "loud"
-_FAREWELL = 10.0  # seconds that a child has to end, once its pipes are closed
+_CLOSE_TIMEOUT = 10.0  # seconds that a child has to end, once its pipes are closed
 _started: list[subprocess.Popen[bytes]] = []  # those that have ended are forgotten when another one begins
 
 # What a child runs first, so that it finds the modules that the parent has found; argv is the parent's pid, the module
@@ -80,12 +80,12 @@ def let_children_write_to(stderr: int | None) -> None:
     _stderr = stderr
 
 
-def complain(words: bytes) -> None:
+def complain(message: bytes) -> None:
     """Write whole lines where the standard error of children leads, for one that is on another machine."""
     outlet = next((file for file in (_stderr, quieting.stderr()) if file is not None), 2)
     with contextlib.suppress(OSError):  # nobody reads them
-        while words:
-            words = words[os.write(outlet, words) :]
+        while message:
+            message = message[os.write(outlet, message) :]
 
 
 def answer_parent() -> IO[bytes]:
@@ -125,8 +125,8 @@ def how_it_ended(code: int) -> str:
 class ChildEnded(Exception):
     """The process has not answered, and is gone; the words say how it ended. `late`: it was killed for that."""
 
-    def __init__(self, words: str, late: bool = False) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, late: bool = False) -> None:
+        super().__init__(message)
         self.late = late
 
 
@@ -217,7 +217,7 @@ class Answering(Generic[Question, Answer]):
                 if stream is not None:
                     stream.close()
         try:
-            code = self._process.wait(_FAREWELL)
+            code = self._process.wait(_CLOSE_TIMEOUT)
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()

@@ -24,7 +24,7 @@ import pyarrow as pa
 from any2ds.config.options import GROUPS, CardOptions, declared, parse_groups, public
 from any2ds.config.signature import document
 from any2ds.core import layout
-from any2ds.core.errors import OutputError, printable, redacted, words_of
+from any2ds.core.errors import OutputError, error_text, printable, redacted
 from any2ds.core.failures import in_order, meaning_of
 from any2ds.core.text import percent, size
 from any2ds.core.version import HOMEPAGE, __version__
@@ -109,9 +109,9 @@ def card(output_folder: Any = None, **options: Any) -> Card:
     given = options if output_folder is None else {"output_folder": output_folder, **options}
     (wanted,) = parse_groups(given, [CardOptions])
     dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
-    former = _former(dataset, wanted)
+    previous = _previous(dataset, wanted)
     found = inspect(wanted.output_folder, samples=0, storage_options=wanted.storage_options)
-    text = _text(dataset, found, wanted, former)
+    text = _text(dataset, found, wanted, previous)
     if wanted.output == "-":
         return Card(text, None)
     content = text.encode("utf-8", "replace")
@@ -120,7 +120,7 @@ def card(output_folder: Any = None, **options: Any) -> Card:
             dataset.folder.write(hub.CARD_FILE, content)
         except Exception as error:  # every file system has exceptions of its own
             raise OutputError(
-                f"{wanted.output_folder!r}: {hub.CARD_FILE} cannot be written: {words_of(error)}"
+                f"{wanted.output_folder!r}: {hub.CARD_FILE} cannot be written: {error_text(error)}"
             ) from error
         return Card(text, f"{found.output_folder.rstrip('/')}/{hub.CARD_FILE}")
     path = Path(wanted.output).expanduser()
@@ -140,7 +140,7 @@ document(
 )
 
 
-def _former(dataset: Dataset, wanted: CardOptions) -> str:
+def _previous(dataset: Dataset, wanted: CardOptions) -> str:
     """The card that is there, "" if there is none or it is to be replaced. Raises OutputError if it is not ours."""
     try:
         if wanted.output is None:
@@ -149,31 +149,31 @@ def _former(dataset: Dataset, wanted: CardOptions) -> str:
             path = Path(wanted.output).expanduser()
             content = path.read_bytes() if wanted.output != "-" and path.exists() else b""
     except Exception as error:  # every file system has exceptions of its own
-        raise OutputError(f"the {hub.CARD_FILE} that is there cannot be read: {words_of(error)}") from error
-    former = content.decode("utf-8", "replace")
-    if not former.strip():
+        raise OutputError(f"the {hub.CARD_FILE} that is there cannot be read: {error_text(error)}") from error
+    previous = content.decode("utf-8", "replace")
+    if not previous.strip():
         return ""
     place = wanted.output or f"{wanted.output_folder}/{hub.CARD_FILE}"
     problem = ""
-    if hub.parts(former) is None:
+    if hub.parts(previous) is None:
         problem = "was not written by any2ds"
     else:
         try:
-            hub.split(former)
+            hub.split(previous)
         except ValueError as error:
             problem = f"has a header that cannot be understood ({error})"
     if problem and not wanted.force:
         raise OutputError(f"{place!r} {problem}: --force replaces it, --output=FILE writes another file")
-    return "" if problem else former
+    return "" if problem else previous
 
 
-def _text(dataset: Dataset, found: Overview, wanted: CardOptions, former: str) -> str:
+def _text(dataset: Dataset, found: Overview, wanted: CardOptions, previous: str) -> str:
     before, after = "", "\n"
     header: Mapping[str, Any] = {}
-    if former:
-        head, _ = hub.split(former)
+    if previous:
+        head, _ = hub.split(previous)
         header = head or {}
-        around = hub.parts(former)
+        around = hub.parts(previous)
         if around is not None:
             before, after = hub.split(around[0])[1] if head is not None else around[0], around[1]
     name = wanted.pretty_name or str(header.get("pretty_name") or "") or _name(found.output_folder)
@@ -281,16 +281,16 @@ def _features_of_parquet(dataset: Dataset, loadable: Loadable) -> list[dict[str,
 
 def plain(text: object) -> str:
     """As Markdown and HTML show it: on one line, without markup, links, or an end to a cell of a table."""
-    words = " ".join(printable(str(text)[:500]).split())
-    return _PUNCTUATION.sub(r"\\\1", words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+    message = " ".join(printable(str(text)[:500]).split())
+    return _PUNCTUATION.sub(r"\\\1", message.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
 
 
 def code(text: object) -> str:
     """In a span of code, also in a table."""
-    words = printable(str(text)[:500])
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", words)), default=0))
-    pad = " " if words[:1] in ("`", "") or words[-1:] == "`" or words != words.strip() else ""
-    return f"{fence}{pad}{words}{pad}{fence}".replace("|", "\\|")
+    message = printable(str(text)[:500])
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", message)), default=0))
+    pad = " " if message[:1] in ("`", "") or message[-1:] == "`" or message != message.strip() else ""
+    return f"{fence}{pad}{message}{pad}{fence}".replace("|", "\\|")
 
 
 def _fenced(text: str, language: str) -> str:
@@ -385,8 +385,8 @@ def _columns(dataset: Dataset, found: Overview) -> Iterator[tuple[str, str, str]
     own = set(dataset.run.options.get("save_additional_columns") or ()) if dataset.run else set()
     with_files = Loadable.of(dataset).data_column if dataset.output_format == "parquet" else None
     for name, kind in found.columns.items():
-        words = "the file itself" if name == with_files else "" if name in own else _COLUMNS.get(name, "")
-        yield code(name), code(kind), words or ("from the list" if name in own else "")
+        message = "the file itself" if name == with_files else "" if name in own else _COLUMNS.get(name, "")
+        yield code(name), code(kind), message or ("from the list" if name in own else "")
 
 
 def _loading(dataset: Dataset, head: Mapping[str, Any]) -> Iterator[str]:
@@ -426,7 +426,7 @@ def _command(found: Overview, asked: Collection[str]) -> str:
     files = [name for each in found.lists for name in each["files"]]
     lists = [redacted(name) if "://" in name else _name(name) for name in files]
     more = "…" if len(lists) > 3 else ""
-    words = [f"--url_list={','.join(lists[:3])}{more}" if lists else "--url_list=…"]
+    message = [f"--url_list={','.join(lists[:3])}{more}" if lists else "--url_list=…"]
     defaults = {info.name: info.default for info in declared(GROUPS)}
     for option, value in public(found.options).items():
         default = defaults.get(option, MISSING)
@@ -435,8 +435,8 @@ def _command(found: Overview, asked: Collection[str]) -> str:
         if value is None or is_default or option == "url_list":
             continue
         shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        words.append(f"--{option}={redacted(shown)}")
-    return printable("any2ds " + " ".join(shlex.quote(word) for word in words))
+        message.append(f"--{option}={redacted(shown)}")
+    return printable("any2ds " + " ".join(shlex.quote(word) for word in message))
 
 
 def _provenance(found: Overview, head: Mapping[str, Any]) -> Iterator[str]:
@@ -454,9 +454,9 @@ def _provenance(found: Overview, head: Mapping[str, Any]) -> Iterator[str]:
     yield "server excludes with `X-Robots-Tag` (noai, noimageai, noindex, noimageindex)."
     refused = {code: rows for code, rows in found.outcomes.items() if code in ("robots", "opted_out")}
     if refused:
-        told = {"robots": "robots.txt excluded them", "opted_out": "their server asked that they are not used"}
-        words = "; ".join(f"{rows:,} because {told[code]}" for code, rows in refused.items())
-        yield f"Rows that were left out for that: {words}."
+        reported = {"robots": "robots.txt excluded them", "opted_out": "their server asked that they are not used"}
+        message = "; ".join(f"{rows:,} because {reported[code]}" for code, rows in refused.items())
+        yield f"Rows that were left out for that: {message}."
     yield ""
 
 

@@ -54,14 +54,14 @@ def configs(extension: str, holds_failures: bool, state: str) -> list[dict[str, 
     another text for each dataset, and for each state of one: of a local folder `datasets` keeps what it has read under
     the folder's last name and this header, and would give the rows of another folder, or those before a retry.
     """
-    told = {"description": f"state {state}"}
+    reported = {"description": f"state {state}"}
     files = [{"split": SPLIT, "path": f"[0-9]*.{extension}"}]
     if not holds_failures:
-        return [{"config_name": "default", "data_files": files, **told}]
+        return [{"config_name": "default", "data_files": files, **reported}]
     stored = [["status", "==", SUCCESS]]
     return [
-        {"config_name": "default", "data_files": files, "filters": stored, **told},
-        {"config_name": "all_rows", "data_files": files, **told},
+        {"config_name": "default", "data_files": files, "filters": stored, **reported},
+        {"config_name": "all_rows", "data_files": files, **reported},
     ]
 
 
@@ -174,15 +174,15 @@ def split(card: str) -> tuple[Mapping[str, Any] | None, str]:
     return found, "".join(lines[marks[1] + 1 :])
 
 
-def merged(own: Mapping[str, Any], former: Mapping[str, Any], ours: Sequence[str]) -> dict[str, Any]:
+def merged(own: Mapping[str, Any], previous: Mapping[str, Any], ours: Sequence[str]) -> dict[str, Any]:
     """`own` with whatever people have put into a `former` header; of `ours` nothing former stays but further tags and
     configurations."""
-    kept = {name: value for name, value in former.items() if name not in ours}
+    kept = {name: value for name, value in previous.items() if name not in ours}
     result = {**kept, **own}
-    tags = [tag for tag in former.get("tags") or () if isinstance(tag, str)]
+    tags = [tag for tag in previous.get("tags") or () if isinstance(tag, str)]
     if tags or "tags" in own:
         result["tags"] = list(dict.fromkeys([*own.get("tags", ()), *tags]))
-    if isinstance(theirs := former.get("configs"), list):
+    if isinstance(theirs := previous.get("configs"), list):
         names = {"default", "all_rows"}
         further = [each for each in theirs if isinstance(each, dict) and each.get("config_name") not in names]
         if further:

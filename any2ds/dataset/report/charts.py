@@ -131,8 +131,8 @@ def _outcomes(figures: Figures, spells: Sequence[Spell], ticks: Sequence[str], w
         if code == "others" and max(shares) < 1e-6:
             continue
         colour = SUCCESS if code == SUCCESS else "others" if code == "others" else f"failure-{number + first}"
-        told = [(max(0.0, share), f"{w}: {share:.1f} % {code}") for share, w in zip(shares, when, strict=True)]
-        series.append(_Series(code, colour, told))
+        reported = [(max(0.0, share), f"{w}: {share:.1f} % {code}") for share, w in zip(shares, when, strict=True)]
+        series.append(_Series(code, colour, reported))
     shown = ", ".join(f"{text.percent(figures.outcomes[c], sum(figures.outcomes.values()))} {c}" for c in named)
     return _chart(
         "Outcomes over time",
@@ -191,11 +191,11 @@ def _histogram(
     series = []
     for name, colour, values in there:
         counts = {start: count for start, _, count in values.ranges}
-        told = [
+        reported = [
             (counts.get(a, 0), f"{shown(a)} to {shown(b)}: {text.number(counts.get(a, 0))} {what}") for a, b in ranges
         ]
         series.append(
-            _Series(name, colour, [(count, f"{name}, {said}" if len(there) > 1 else said) for count, said in told])
+            _Series(name, colour, [(count, f"{name}, {said}" if len(there) > 1 else said) for count, said in reported])
         )
     if not summary:
         summary = "; ".join(

@@ -19,7 +19,7 @@ from typing import Any
 from any2ds.config.options import ReportOptions, parse_options
 from any2ds.config.signature import document
 from any2ds.core import layout
-from any2ds.core.errors import LockLost, OutputError, redacted, words_of
+from any2ds.core.errors import LockLost, OutputError, error_text, redacted
 from any2ds.dataset.figures import Figures, gather
 from any2ds.dataset.loaders import Loadable, Snippet, snippets
 from any2ds.dataset.shard_sample import Survey
@@ -99,7 +99,7 @@ def put(folder: OutputFolder, content: str, name: str = layout.REPORT_FILE) -> N
     except (OutputError, LockLost):
         raise
     except Exception as error:  # every file system has exceptions of its own
-        raise OutputError(f"{name} cannot be written to {folder.url!r}: {words_of(error)}") from error
+        raise OutputError(f"{name} cannot be written to {folder.url!r}: {error_text(error)}") from error
 
 
 def _write(content: str, place: str | None) -> None:

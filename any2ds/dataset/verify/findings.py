@@ -41,7 +41,7 @@ class Finding:
     """One thing that is wrong."""
 
     kind: str  # of KINDS
-    words: str
+    message: str
     shard_id: int | None = None  # None: it concerns the whole
 
     @property
@@ -49,7 +49,7 @@ class Finding:
         return KINDS[self.kind].is_broken
 
     def to_json(self) -> dict[str, object]:
-        return {"kind": self.kind, "shard": self.shard_id, "words": self.words}
+        return {"kind": self.kind, "shard": self.shard_id, "words": self.message}
 
 
 @dataclass(slots=True)
@@ -61,12 +61,12 @@ class Findings:
     _counts: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # the first keys
     _totals: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def add(self, kind: str, words: str) -> None:
-        self._found.append(Finding(kind, words, self.shard_id))
+    def add(self, kind: str, message: str) -> None:
+        self._found.append(Finding(kind, message, self.shard_id))
 
-    def about(self, kind: str, key: str | None, words: str) -> None:
+    def about(self, kind: str, key: str | None, message: str) -> None:
         """Something is wrong with the sample or row called `key`."""
-        of_kind = (kind, words)
+        of_kind = (kind, message)
         self._totals[of_kind] = self._totals.get(of_kind, 0) + 1
         named = self._counts.setdefault(of_kind, [])
         if len(named) < _NAMED:
@@ -74,10 +74,10 @@ class Findings:
 
     def __iter__(self) -> Iterator[Finding]:
         yield from self._found
-        for (kind, words), named in self._counts.items():
-            total = self._totals[kind, words]
+        for (kind, message), named in self._counts.items():
+            total = self._totals[kind, message]
             keys = ", ".join(named) + (f" … and {total - len(named):,} more" if total > len(named) else "")
-            yield Finding(kind, f"{words}: {keys}", self.shard_id)
+            yield Finding(kind, f"{message}: {keys}", self.shard_id)
 
     def __bool__(self) -> bool:
         return bool(self._found or self._counts)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from any2ds.config.hashes import recorded_hash_columns
 from any2ds.core.bodies.stored import StoredBody
-from any2ds.core.errors import DamagedShard, words_of
+from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, STATUS_OF_STAGE, SUCCESS, failure_code
 from any2ds.core.layout import Layout
 from any2ds.core.metadata import DUPLICATE_OF, STORED_BYTES, STORED_CRC32
@@ -111,9 +111,9 @@ class _Check:
             self._entry,
         )
 
-    def note(self, error: BaseException, kind: str, words: str) -> None:
+    def note(self, error: BaseException, kind: str, message: str) -> None:
         """What cannot be read: because it is broken, which is `kind`, or because the system says no."""
-        self._found.add("unreadable" if _is_of_the_system(error) else kind, f"{words}: {words_of(error)}")
+        self._found.add("unreadable" if _is_of_the_system(error) else kind, f"{message}: {error_text(error)}")
 
     def run(self) -> None:
         files = self._files
@@ -125,7 +125,7 @@ class _Check:
         sidecars = self._writer.sidecars if self._writer else ()
         for end in () if self._is_foreign else self._dataset.ends_beside:
             end_words = ": verify --repair writes it" if end in sidecars else ""
-            if not any(name.endswith(end) for name in files.beside):
+            if not any(name.endswith(end) for name in files.extra_files):
                 self._found.add("beside", f"its {end} is missing" + end_words)
         table = self._check_metadata()
         if self._task.contents:
@@ -140,7 +140,7 @@ class _Check:
         try:
             content = self._dataset.read(name)
         except Exception as error:  # every file system has exceptions of its own
-            self._found.add("unreadable", f"{name} cannot be read: {words_of(error)}")
+            self._found.add("unreadable", f"{name} cannot be read: {error_text(error)}")
             return
         try:
             stats = self._stats = Stats.parse(content)
@@ -280,9 +280,9 @@ class _Check:
 
     def _check_outcomes(self, table: pa.Table, by_row: list[range]) -> None:
         """Figures are of rows, and a row with several samples is what `first_of` says."""
-        told = table["status"].to_pylist()
-        firsts = [of_row[first_of(told[of_row.start : of_row.stop])] for of_row in by_row]
-        statuses = Counter(told[number] for number in firsts)
+        reported = table["status"].to_pylist()
+        firsts = [of_row[first_of(reported[of_row.start : of_row.stop])] for of_row in by_row]
+        statuses = Counter(reported[number] for number in firsts)
         stats = self._stats
         if stats is not None:
             self._compare("successes", stats.successes, statuses[SUCCESS])
@@ -290,7 +290,7 @@ class _Check:
                 self._compare(status, stats.failed.get(status, 0), statuses[status])
         if self._is_foreign:
             return
-        for status in set(told) - _STATUSES:
+        for status in set(reported) - _STATUSES:
             self._found.add("metadata", f"the status {str(status)[:100]!r} does not exist")
         every_code = pc.coalesce(table["error_code"], table["status"]).to_pylist()
         codes = Counter(every_code[number] for number in firsts)
@@ -303,7 +303,7 @@ class _Check:
             self._compare("dropped", stats.dropped, statuses[DROPPED])
             self._compare("filtered", stats.filtered, statuses[FILTERED])
             self._compare("duplicates", stats.duplicates, statuses[DUPLICATE])
-            self._compare("samples", stats.samples, told.count(SUCCESS))
+            self._compare("samples", stats.samples, reported.count(SUCCESS))
             if dict(stats.status_dict) != dict(codes):
                 said, counted = Counter(stats.status_dict), codes
                 other = sorted(str(code) for code in said.keys() | codes.keys() if said[code] != counted[code])
@@ -370,7 +370,7 @@ class _Check:
             read = f"{expected.read:,} of {successes.num_rows:,} samples"
             self.note(error, "data", f"{name} cannot be read to its end, after {read}")
         except OSError as error:
-            self._found.add("unreadable", f"{name} cannot be read: {words_of(error)}")
+            self._found.add("unreadable", f"{name} cannot be read: {error_text(error)}")
         else:
             expected.finish()
             if not any(found.is_broken for found in self._found):  # else they are made again with it
@@ -379,7 +379,7 @@ class _Check:
 
     def _check_sidecars(self, data: str) -> None:
         """Against what they would be, made anew."""
-        there = {end: name for name in self._files.beside for end in self._sidecar_ends if name.endswith(end)}
+        there = {end: name for name in self._files.extra_files for end in self._sidecar_ends if name.endswith(end)}
         if not there or self._writer is None:
             return
         try:
@@ -389,7 +389,7 @@ class _Check:
                 if self._dataset.read(name) != made[end]:
                     self._found.add("beside", f"{name} is not that of {data}")
         except Exception as error:  # of whoever made the shard, and of file systems
-            self._found.add("unreadable", f"its {' and '.join(there)} cannot be checked: {words_of(error)}")
+            self._found.add("unreadable", f"its {' and '.join(there)} cannot be checked: {error_text(error)}")
 
     @property
     def _sidecar_ends(self) -> tuple[str, ...]:
@@ -454,12 +454,12 @@ class _Expected:
         if body is not None:
             self._check_body(sample.key, body, row)
         # In formats without further files, and without captions, the file itself may be called so.
-        beside = {name: body for name, body in sample.members.items() if self._has_members and name != ext}
-        if (caption := beside.get(CAPTION)) is not None:
+        extra_files = {name: body for name, body in sample.members.items() if self._has_members and name != ext}
+        if (caption := extra_files.get(CAPTION)) is not None:
             written = caption.read().decode("utf-8", "replace")
             if not self._is_foreign and "caption" in self._plain and written != (self._value("caption", row) or ""):
                 about("samples", key, "its .txt is not the caption in the metadata")
-        if (described := beside.get(METADATA)) is not None:
+        if (described := extra_files.get(METADATA)) is not None:
             self._check_json(key, row, described.read())
 
     def finish(self) -> None:
@@ -481,13 +481,13 @@ class _Expected:
                 about("samples", key, "without its file")
             return
         ext = self._value("ext", row)
-        beside = set(sample.members) - {ext}
+        extra_files = set(sample.members) - {ext}
         if ext not in sample.members:
             about("samples", key, "its file has another extension than in the metadata, or is not there")
         wanted = {METADATA, *([CAPTION] if "caption" in self._names else [])} if self._has_members else set()
-        for name in sorted(wanted - beside - {ext}):
+        for name in sorted(wanted - extra_files - {ext}):
             about("samples", key, f"without its .{name}")
-        for name in beside - wanted:
+        for name in extra_files - wanted:
             if not self._has_steps:
                 about("samples", key, "with a member too many")
             elif name not in (CAPTION, METADATA):

@@ -15,7 +15,7 @@ from typing import Any, cast
 from any2ds.config.options import VerifyOptions, parse_options
 from any2ds.config.signature import document
 from any2ds.core import layout, plugins
-from any2ds.core.errors import LockLost, UsageError, redacted, shard_count, words_of
+from any2ds.core.errors import LockLost, UsageError, error_text, redacted, shard_count
 from any2ds.core.processes.cores import cores
 from any2ds.dataset.card import hub
 from any2ds.dataset.catalogue import rebuild
@@ -201,8 +201,8 @@ def _whole(dataset: Dataset, census: Census, repair: bool) -> tuple[list[Finding
         found.append(Finding("run_file", f"{layout.RUN_FILE} {why}: shards are checked as far as they tell themselves"))
     if dataset.run is not None and dataset.run.lists:
         if census.unread:
-            words = "the url list was not read to its end: the same download command goes on"
-            found.append(Finding("list", words))
+            message = "the url list was not read to its end: the same download command goes on"
+            found.append(Finding("list", message))
         if beyond := census.beyond:
             found.append(Finding("list", f"{_are(beyond)} not of this list, which has rows for {_lasts(census)}"))
     else:
@@ -282,14 +282,14 @@ def _shard_list(dataset: Dataset, results: Sequence[ShardResult]) -> Iterator[Fi
         yield Finding("shard_list", f"{name} cannot be understood ({error}): {_WRITTEN_ANEW}")
         return
     except Exception as error:  # every file system has exceptions of its own
-        yield Finding("unreadable", f"{name} cannot be read: {words_of(error)}")
+        yield Finding("unreadable", f"{name} cannot be read: {error_text(error)}")
         return
     differing = {n for n, entry in entries.items() if entry is not None and listed.entries.get(n) != entry}
     differing |= listed.entries.keys() - finished
     differing -= {result.shard_id for result in results if any(found.is_broken for found in result.findings)}
     if differing:
-        words = f"{name} does not say what there is of {_shards(sorted(differing))}"
-        yield Finding("shard_list", f"{words}: {_WRITTEN_ANEW}")
+        message = f"{name} does not say what there is of {_shards(sorted(differing))}"
+        yield Finding("shard_list", f"{message}: {_WRITTEN_ANEW}")
     elif listed.is_open:
         yield Finding("shard_list", f"{name} is open: a run is at work, or was killed")
 
@@ -321,8 +321,8 @@ def _repair(dataset: Dataset, census: Census, report: VerifyReport) -> VerifyRep
         except LockLost:
             raise
         except Exception as error:  # every file system has exceptions of its own
-            words = f"{_NOT_REMOVED}: {words_of(error)}"
-            failed.append(Finding("unreadable", words, shard_id))
+            message = f"{_NOT_REMOVED}: {error_text(error)}"
+            failed.append(Finding("unreadable", message, shard_id))
     incomplete = {found.shard_id for found in report.findings if found.kind == "beside" and found.shard_id is not None}
     for shard_id in sorted(incomplete - set(report.broken)):
         try:
@@ -330,7 +330,7 @@ def _repair(dataset: Dataset, census: Census, report: VerifyReport) -> VerifyRep
         except LockLost:
             raise
         except Exception as error:  # every file system has exceptions of its own
-            failed.append(Finding("unreadable", f"{_NOT_COMPLETED}: {words_of(error)}", shard_id))
+            failed.append(Finding("unreadable", f"{_NOT_COMPLETED}: {error_text(error)}", shard_id))
     rebuild(dataset.folder, options_of(dataset.folder)[0])
     findings, notes = list(report.findings), list(report.notes)
     if completed:
@@ -374,8 +374,8 @@ def lines(report: VerifyReport, most: int = 40) -> Iterator[str]:
     """The report for a person, no longer than some `most` lines: every finding on one, by shard."""
     for found in report.findings[:most]:
         where = "dataset" if found.shard_id is None else f"shard {found.shard_id}"
-        words = found.words if len(found.words) <= _LONGEST_LINE else f"{found.words[:_LONGEST_LINE]} …"
-        yield f"{where}: {found.kind}: {words}"
+        message = found.message if len(found.message) <= _LONGEST_LINE else f"{found.message[:_LONGEST_LINE]} …"
+        yield f"{where}: {found.kind}: {message}"
     if len(report.findings) > most:
         kinds = Counter(found.kind for found in report.findings[most:])
         rest = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
@@ -402,6 +402,6 @@ def _summary(report: VerifyReport) -> Iterator[str]:
     shown = f"{shard_count(broken)} to be made again"
     findings = "1 finding" if len(report.findings) == 1 else f"{len(report.findings):,} findings"
     yield f"NOT all is right: {findings}" + (f", {shown}" if broken else "")
-    was_tried = report.repaired or any(_NOT_REMOVED in found.words for found in report.findings)
+    was_tried = report.repaired or any(_NOT_REMOVED in found.message for found in report.findings)
     if broken and not was_tried and not any("not made by any2ds" in note for note in report.notes):
         yield "--repair puts them back to be done"

@@ -199,8 +199,8 @@ class CurlTransport:
             remaining, complete, failed = multi.info_read()
             for handle in complete:
                 self._end(self._by_handle[handle], ended, None)
-            for handle, number, words in failed:
-                self._end(self._by_handle[handle], ended, (number, words))
+            for handle, number, message in failed:
+                self._end(self._by_handle[handle], ended, (number, message))
         for attempt, failure in self._unsent:
             if attempt in self._by_attempt:
                 ended.append((attempt, failure))
@@ -768,14 +768,14 @@ class _Transfer:
             headers.get("last-modified"),
         )
 
-    def failed(self, number: int, words: str) -> Payload | Failure:
+    def failed(self, number: int, message: str) -> Payload | Failure:
         """Translate libcurl's error `number`. Raises the OSError that stopped this transfer, if one did."""
         if self._error is not None:
             raise self._error
         handle = self.handle
         status = handle.getinfo(pycurl.RESPONSE_CODE) or None
         url = self._end_of_redirects
-        words = redacted(words.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        message = redacted(message.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
         if self._cut:
             return self.succeeded()
         if self._refusal is not None:
@@ -790,17 +790,17 @@ class _Transfer:
             code = "timeout_connect"
         elif code == "unsupported_scheme" and self.url.startswith("http"):
             code = "protocol"  # the answer does not begin as HTTP does
-        elif code == "reset" and "chunk" in words.lower():
+        elif code == "reset" and "chunk" in message.lower():
             code = "protocol"  # libcurl reports malformed chunks as a failure to receive
-        elif code == "reset" and ("response headers" in words or "CONTINUATION" in words):
+        elif code == "reset" and ("response headers" in message or "CONTINUATION" in message):
             code = "headers_too_large"  # so it does with headers that are too much together; the latter in HTTP/2
         elif code == "bad_url" and self._redirects:
             code = "bad_redirect"  # libcurl takes fewer host names than the URL standard
-        elif number == pycurl.E_SSL_CONNECT_ERROR and _BROKE_OFF.search(words):
+        elif number == pycurl.E_SSL_CONNECT_ERROR and _BROKE_OFF.search(message):
             code = "reset"  # a host that is overloaded, most often: not the certificate
         elif code == "fetch_error":
-            words = f"libcurl error {number}: {words}"
-        return Failure("fetch", code, words, status, url, blame=blame)
+            message = f"libcurl error {number}: {message}"
+        return Failure("fetch", code, message, status, url, blame=blame)
 
     def timed_out(self, resolving: bool = False) -> Failure:
         """Why it is given up; `resolving` if it waits for its host's addresses, and libcurl does not have it yet."""

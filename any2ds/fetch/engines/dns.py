@@ -218,7 +218,7 @@ def _read(result: Any, error: int | None) -> tuple[Addresses | Failure, float]:
         ttl = min(part.ttl for part in (*result.nodes, *result.cnames))
         return addresses, min(max(float(ttl), _LEAST_TTL), _MOST_TTL)
     if error is None or error in _NO_SUCH_NAME:
-        words = "the name has no address" if error in (None, _NO_DATA) else "there is no such name"
-        return Failure("fetch", "dns", words, blame="host"), _NEGATIVE
-    words = _MEANINGS.get(error) or f"c-ares error {error}"
-    return Failure("fetch", "dns", words, blame="us" if error in _SILENT else None), _BROKEN
+        message = "the name has no address" if error in (None, _NO_DATA) else "there is no such name"
+        return Failure("fetch", "dns", message, blame="host"), _NEGATIVE
+    message = _MEANINGS.get(error) or f"c-ares error {error}"
+    return Failure("fetch", "dns", message, blame="us" if error in _SILENT else None), _BROKEN

@@ -28,7 +28,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from any2ds.config.options import FetchOptions
-from any2ds.core.errors import MissingExtra, words_of
+from any2ds.core.errors import MissingExtra, error_text
 from any2ds.core.failures import Failure
 from any2ds.core.plugins import missing_extra
 from any2ds.fetch.engines.s3 import S3Object
@@ -105,16 +105,16 @@ class FileSystems:
             yield system
         except Exception:
             if heals:  # others may be broken for good
-                self._take_back(key, system)
+                self._retract(key, system)
             raise
-        self._take_back(key, system)
+        self._retract(key, system)
 
     def _take(self, key: tuple[Any, ...]) -> Any:
         with self._lock:
             idle = self._idle.get(key)
             return idle.pop() if idle else None
 
-    def _take_back(self, key: tuple[Any, ...], system: Any) -> None:
+    def _retract(self, key: tuple[Any, ...], system: Any) -> None:
         dropped: list[Any] = []  # to be closed outside of the lock
         with self._lock:
             idle = self._idle.pop(key, [])
@@ -131,7 +131,7 @@ class FileSystems:
                 return filesystem_class(scheme)
             except ImportError as error:
                 extra = missing_extra(f"{scheme}:", error)
-                self._missing[scheme] = str(extra) if isinstance(extra, MissingExtra) else words_of(error)
+                self._missing[scheme] = str(extra) if isinstance(extra, MissingExtra) else error_text(error)
                 raise Refused("missing_extra", self._missing[scheme]) from error
 
 
@@ -155,9 +155,9 @@ class FsspecClient:
         except Refused:
             raise
         except ImportError as error:
-            return Failure("fetch", "missing_extra", words_of(error))
+            return Failure("fetch", "missing_extra", error_text(error))
         except Exception as error:  # every file system has exceptions of its own
-            return Failure("fetch", _code_of(error), f"{type(error).__name__}: {words_of(error)}")
+            return Failure("fetch", _code_of(error), f"{type(error).__name__}: {error_text(error)}")
 
     def close(self) -> None:
         """File systems are the run's."""
@@ -239,7 +239,7 @@ def _inline(url: str, transfer: ThreadTransfer) -> Answer | Failure:
         with urlopen(url) as file:
             body, media_type = file.read(), file.headers.get_content_type()
     except ValueError as error:
-        return Failure("fetch", "bad_url", words_of(error))
+        return Failure("fetch", "bad_url", error_text(error))
     if not body:
         return Failure("fetch", "empty_body")
     transfer.receive(body)

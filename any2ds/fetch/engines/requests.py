@@ -31,7 +31,7 @@ from requests.utils import get_auth_from_url, get_environ_proxies, select_proxy,
 from urllib3 import exceptions as urllib3_errors
 
 from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
-from any2ds.core.errors import words_of
+from any2ds.core.errors import error_text
 from any2ds.core.failures import Failure, http_failure
 from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable
@@ -296,7 +296,7 @@ class RequestsClient:
             code == "timeout_stalled" and 0 < options.timeout < (options.stall_timeout or float("inf"))
         ):
             code = "timeout_total"
-        return Failure("fetch", code, words_of(found[-1] if str(found[-1]) else error))
+        return Failure("fetch", code, error_text(found[-1] if str(found[-1]) else error))
 
 
 class _Visit:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
-from any2ds.core.errors import words_of
+from any2ds.core.errors import error_text
 from any2ds.core.failures import Failure
 from any2ds.core.samples import Payload
 from any2ds.fetch.engines.encodings import Decoder, Undecodable
@@ -87,7 +87,7 @@ class ThreadTransfer:
         except Refused as refusal:
             self.outcome = refusal.failure
         except Exception as error:  # whatever a library raises for one URL, it concerns no other
-            self.outcome = Failure("fetch", "fetch_error", f"{type(error).__name__}: {words_of(error)}")
+            self.outcome = Failure("fetch", "fetch_error", f"{type(error).__name__}: {error_text(error)}")
         finally:
             self.seconds = time.monotonic() - self._started
             self._forget_socket()

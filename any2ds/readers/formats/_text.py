@@ -190,5 +190,5 @@ def sliced(batch: pa.RecordBatch, rows: int = BATCH_ROWS) -> Iterator[pa.RecordB
 
 def one_line(text: Any, at_most: int = 200) -> str:
     """`text` for an error message."""
-    words = printable(" ".join(str(text).split()))
-    return words if len(words) <= at_most else f"{words[:at_most]}…"
+    message = printable(" ".join(str(text).split()))
+    return message if len(message) <= at_most else f"{message[:at_most]}…"

@@ -70,7 +70,7 @@ def plain(now: Snapshot) -> str:
 
 def _limit(now: Snapshot) -> str:
     """What limits the run."""
-    return "" if now.verdict is None else printable(now.verdict.words)
+    return "" if now.verdict is None else printable(now.verdict.message)
 
 
 def _rows(now: Snapshot) -> str:

@@ -24,7 +24,7 @@ import orjson
 
 from any2ds.config.options import WatchOptions
 from any2ds.core import layout
-from any2ds.core.errors import redacted, words_of
+from any2ds.core.errors import error_text, redacted
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.core.version import __version__
@@ -111,12 +111,12 @@ class Wandb(Reporter):
             try:
                 self._run, problem = self._init(), ""
             except Exception as error:  # no login, no network, or whatever wandb may raise
-                problem = words_of(error)
+                problem = error_text(error)
                 self._teardown()  # until then the id counts as in use
                 try:
                     self._run = self._init(mode="offline")
                 except Exception as second:
-                    raise ConnectionError(words_of(second)) from error
+                    raise ConnectionError(error_text(second)) from error
         if self._run.disabled:
             self._run = None
             return
@@ -223,7 +223,7 @@ class Wandb(Reporter):
         for sample in self._info.samples(self._watch.wandb_samples):
             picture = sample.view.picture
             shown = picture if picture is not None and picture.mime_type in _PICTURES else None
-            text = " ".join(filter(None, (sample.view.words, sample.view.facts)))
+            text = " ".join(filter(None, (sample.view.message, sample.view.facts)))
             rows.append((sample.key, shown, sample.caption, text, sample.url, sample.mime_type, sample.size))
         return {"samples": (_SAMPLE_COLUMNS, rows)} if rows else {}
 

@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from any2ds.core.errors import DamagedShard, printable, words_of
+from any2ds.core.errors import DamagedShard, error_text, printable
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Segment
 from any2ds.core.metadata import without_credentials
@@ -166,7 +166,7 @@ def _stored_urls(output: OutputFolder, layout: Layout, shard_id: int) -> dict[in
             found = pq.read_table(file, columns=["key", "url"])
         keys, urls = found.column("key").to_pylist(), found.column("url").to_pylist()
     except (pa.ArrowException, KeyError, ValueError, EOFError, OSError) as error:
-        raise DamagedShard(f"its metadata {name} cannot be read: {words_of(error)}") from error
+        raise DamagedShard(f"its metadata {name} cannot be read: {error_text(error)}") from error
     start = layout.shard_name(shard_id)
     keys = [row_key(str(key)) for key in keys]
     for key in keys:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 from any2ds.core import layout, plugins
-from any2ds.core.errors import OutputError, printable, shard_count, words_of
+from any2ds.core.errors import OutputError, error_text, printable, shard_count
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
 from any2ds.dataset import tfds
@@ -58,7 +58,7 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
                 output.remove_tree(name)
         output.remove(layout.RUN_FILE)
     except OSError as error:
-        raise OutputError(f"{output.url!r} cannot be overwritten: {words_of(error)}") from error
+        raise OutputError(f"{output.url!r} cannot be overwritten: {error_text(error)}") from error
 
 
 def _files_of_shards(

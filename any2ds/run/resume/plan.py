@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from any2ds.config.options import Config
 from any2ds.core import layout
-from any2ds.core.errors import ChangedList, ReadError, words_of
+from any2ds.core.errors import ChangedList, ReadError, error_text
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest, Segment
 from any2ds.core.rows import ShardJob
@@ -218,7 +218,7 @@ class ShardPlan:
         try:
             self._write()
         except OSError as error:  # the shards matter more; another run records it
-            log.warning("%s could not be written: %s", layout.RUN_FILE, words_of(error))
+            log.warning("%s could not be written: %s", layout.RUN_FILE, error_text(error))
 
     def _write(self) -> None:
         self.output.write(layout.RUN_FILE, self._manifest.with_list(self._segment).to_json())

@@ -32,7 +32,7 @@ def is_full(error: BaseException | None, worded: type[BaseException] = BaseExcep
             return True
         if isinstance(error, OSError) and (error.errno in _FULL or getattr(error, "winerror", None) in _FULL_WINDOWS):
             return True
-        if isinstance(error, worded) and any(words in said_by(error) for words in _WORDS):
+        if isinstance(error, worded) and any(message in said_by(error) for message in _WORDS):
             return True
         error = error.__cause__ or error.__context__
     return False

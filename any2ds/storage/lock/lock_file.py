@@ -24,7 +24,7 @@ _PAUSE = 0.05  # seconds between two of them
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class LockRef:
     """That a run has what a lock file stands for, as its workers are told it."""
 
     file: str  # in the output folder: `.any2ds/lock`, which stands for all of it, or another

@@ -24,11 +24,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from any2ds.core import layout
-from any2ds.core.errors import LockLost, OutputError, OutputInUse, UsageError, words_of
+from any2ds.core.errors import LockLost, OutputError, OutputInUse, UsageError, error_text
 from any2ds.storage.disk.staging import fingerprint, is_staging_name, sweep
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.file_lock import FileLock, NoLocks
-from any2ds.storage.lock.lock_file import Hold, Holder, LockFile
+from any2ds.storage.lock.lock_file import Holder, LockFile, LockRef
 from any2ds.storage.lock.owner import Owner
 from any2ds.storage.stores import is_object_store
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 _WAY_OUT = "wait until it has ended, or choose another output_folder"
 _TELL = 2.0  # seconds of waiting that nobody has to be told of
 _TRIES = 100  # to lock a file in a folder that others remove
-_FAREWELL = 10.0  # seconds that the last sign of life may take when the run ends
+_CLOSE_TIMEOUT = 10.0  # seconds that the last sign of life may take when the run ends
 _READS = 4  # of the lock before something is published, where the store does not answer
 _PAUSE = 0.5  # seconds before the second of them, twice as many before each further one
 BRIEF = ("join", "finish")  # what members do under `.any2ds/lock`, while others of them wait
@@ -64,8 +64,8 @@ DEFAULT_INTERVALS = Intervals()
 class RunLock:
     """What a run knows of its having the output folder to itself."""
 
-    def __init__(self, holds: tuple[Hold, ...] = ()) -> None:
-        self.holds = holds  # without which nothing may be published; none where no other run could come in between
+    def __init__(self, locks: tuple[LockRef, ...] = ()) -> None:
+        self.locks = locks  # without which nothing may be published; none where no other run could come in between
         self.lost: LockLost | None = None  # another run has taken over
         self.say: Callable[[str], None] = lambda command: None  # what it does from now on, for others to read
 
@@ -89,14 +89,14 @@ class _Heart:
         if os.getpid() != self._holder.owner.pid:
             return  # a child that was forked off in between, and has none of this
         self._stop.set()
-        self._thread.join(_FAREWELL)  # whatever it still wrote would come after the removal
+        self._thread.join(_CLOSE_TIMEOUT)  # whatever it still wrote would come after the removal
         try:
             _check_holder(self._file, self._file.holder(), self._holder.run)
             self._file.remove()
         except LockLost as error:
             self._lock.lost = error
         except Exception as error:  # every file system has exceptions of its own
-            log.warning("%s could not be removed: %s", self._file.name, words_of(error))
+            log.warning("%s could not be removed: %s", self._file.name, error_text(error))
 
     def say(self, command: str) -> None:
         """Write at once what the run does now. Raises LockLost, and whatever the file system raises."""
@@ -114,7 +114,7 @@ class _Heart:
                 return
             except Exception as error:  # a network that is down for a while; nothing is published meanwhile
                 if not warned:
-                    log.warning("%s cannot be written: %s", self._file.name, words_of(error))
+                    log.warning("%s cannot be written: %s", self._file.name, error_text(error))
                 warned = True
 
     def _beat(self, command: str | None = None) -> None:
@@ -132,8 +132,10 @@ class _Heart:
 class Guard:
     """Asked by a worker before it publishes: raises LockLost if its run does not have one of `holds` any more."""
 
-    def __init__(self, output: OutputFolder, holds: Iterable[Hold], intervals: Intervals = DEFAULT_INTERVALS) -> None:
-        self._files = [(LockFile(output, hold.file), hold.run) for hold in holds]
+    def __init__(
+        self, output: OutputFolder, locks: Iterable[LockRef], intervals: Intervals = DEFAULT_INTERVALS
+    ) -> None:
+        self._files = [(LockFile(output, hold.file), hold.run) for hold in locks]
         self._trust = 0.0 if output.is_local else intervals.trust
         self._looked = -math.inf, -math.inf
 
@@ -160,7 +162,7 @@ class Guard:
             except UsageError:
                 raise
             except Exception as error:
-                log.debug("%s cannot be read: %s", file.name, words_of(error))
+                log.debug("%s cannot be read: %s", file.name, error_text(error))
                 time.sleep(_PAUSE * 2 ** (attempt - 1))
         return file.holder()
 
@@ -188,7 +190,7 @@ def held(
     output: OutputFolder,
     name: str,
     command: str,
-    under: tuple[Hold, ...] = (),
+    under: tuple[LockRef, ...] = (),
     intervals: Intervals = DEFAULT_INTERVALS,
 ) -> Iterator[RunLock]:
     """Have what the lock file `name` stands for to oneself; whatever `output` publishes is guarded by it and `under`.
@@ -197,7 +199,7 @@ def held(
     lives, and OutputError if it cannot be written.
     """
     holder = Holder(uuid.uuid4().hex, command, time.time(), Owner.here())
-    lock = RunLock((*under, Hold(name, holder.run)))
+    lock = RunLock((*under, LockRef(name, holder.run)))
     file = LockFile(output, name)
     with ExitStack() as stack:
         with _cannot_be_written(output):
@@ -218,7 +220,7 @@ def held(
         stack.callback(heart.stop)
         lock.say = heart.say
         stack.callback(setattr, output, "guard", output.guard)
-        output.guard = Guard(output, lock.holds, intervals)
+        output.guard = Guard(output, lock.locks, intervals)
         yield lock
 
 
@@ -429,7 +431,7 @@ def _cannot_be_written(output: OutputFolder) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:  # every file system has exceptions of its own
-        raise OutputError(f"output folder {output.url!r} cannot be written: {words_of(error)}") from error
+        raise OutputError(f"output folder {output.url!r} cannot be written: {error_text(error)}") from error
 
 
 def _lock_of_kernel(file: LockFile, output: OutputFolder, holder: Holder, stack: ExitStack) -> FileLock | None:
@@ -487,7 +489,7 @@ def wait_for_orphans(output: OutputFolder, intervals: Intervals, is_meant: Calla
 
     `is_meant` is asked for the member that a process works for, "" if it is none. Raises OutputInUse if they do not.
     """
-    began, told = time.monotonic(), False
+    began, reported = time.monotonic(), False
     while alive := _sweep(output, is_meant, fence=True):
         who = ", ".join(sorted(f"{owner.pid} on {owner.host}" for owner in alive))
         waited = time.monotonic() - began
@@ -496,9 +498,9 @@ def wait_for_orphans(output: OutputFolder, intervals: Intervals, is_meant: Calla
                 f"output folder {output.url!r}: the run that was at work in it is dead, but not all of its processes "
                 f"are: end process {who}, then run the same command again"
             )
-        if waited >= _TELL and not told:
+        if waited >= _TELL and not reported:
             log.warning("waiting for processes of a dead run to end: process %s", who)
-            told = True
+            reported = True
         time.sleep(min(0.05, intervals.look))
 
 

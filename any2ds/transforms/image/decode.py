@@ -24,7 +24,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from any2ds.core.errors import NotDecodable, words_of
+from any2ds.core.errors import NotDecodable, error_text
 from any2ds.transforms.image.colour import Pixels, cmyk_into_rgb
 from any2ds.transforms.image.head import Head, jpeg_core, jpeg_end, orientation_of, png_core
 
@@ -209,4 +209,4 @@ def _translated() -> Iterator[None]:
     except (NotDecodable, Unfit, MemoryError):
         raise
     except Exception as error:
-        raise NotDecodable(words_of(error)) from error
+        raise NotDecodable(error_text(error)) from error

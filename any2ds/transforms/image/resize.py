@@ -52,8 +52,8 @@ def _nearly_averaged(pixels: Pixels, factors: tuple[float, float]) -> Pixels:
 
 
 def _softening(factor: float) -> Any:
-    beside = _SOFTER * (1 / factor - 1)
-    return np.array([beside, 1 - 2 * beside, beside], np.float32)
+    extra_files = _SOFTER * (1 / factor - 1)
+    return np.array([extra_files, 1 - 2 * extra_files, extra_files], np.float32)
 
 
 def _scaled(pixels: Pixels, factors: tuple[float, float], interpolation: int) -> Pixels:

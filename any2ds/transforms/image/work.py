@@ -78,8 +78,8 @@ class ImageWork:
             return sample.with_fields(width=width, height=height)
         pixels, format = made
         height, width = pixels.shape[:2]
-        if words := too_long_for(format, width, height):
-            return sample.failed("not_encodable", words)
+        if message := too_long_for(format, width, height):
+            return sample.failed("not_encodable", message)
         return sample.with_data(
             encoded(pixels, format, self._options.encode_quality),
             ext=format,

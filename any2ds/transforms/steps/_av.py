@@ -96,8 +96,8 @@ def facts_of(data: bytes, max_pixels: float, exact: bool = False) -> Facts:
     width, height = claimed_size(data)
     if width * height > max_pixels:
         raise TooManyPixels(f"{width} x {height}")
-    if words := missing_end(data):
-        raise NotDecodable(words)
+    if message := missing_end(data):
+        raise NotDecodable(message)
     with opened(data, max_pixels) as container, reading():
         sound, picture = sound_of(container), picture_of(container)
         if sound is None and picture is None:
@@ -206,8 +206,8 @@ def reading() -> Iterator[None]:
             raise
         raise NotDecodable("it asks for more memory than FFmpeg gives to one thing") from error
     except (av.error.FFmpegError, ValueError, OSError, EOFError, LookupError, TypeError, OverflowError) as error:
-        words = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise NotDecodable(words) from error
+        message = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise NotDecodable(message) from error
 
 
 @contextmanager

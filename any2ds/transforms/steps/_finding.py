@@ -74,7 +74,7 @@ def find(step: Any) -> Callable[..., Any]:
     except OptionError:
         raise
     except (Exception, SystemExit) as error:  # the user's own code runs here
-        raise OptionError(f"{shown}: {place} cannot be imported: {_words(error, place)}") from error
+        raise OptionError(f"{shown}: {place} cannot be imported: {_message(error, place)}") from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise OptionError(f"{shown}: there is no {name!r} in {_where(found, place)}")
@@ -98,9 +98,9 @@ def _called(step: Callable[..., Any], shown: str) -> Callable[..., Any]:
             raise OptionError(f"{shown} cannot be: the class is made without arguments ({error})") from None
         except ValueError:  # it does not tell
             pass
-    if words := _why_not_called(step):
+    if message := _why_not_called(step):
         raise OptionError(
-            f"{shown} cannot be: a step is called with one argument, a sample or with batch_size a list ({words})"
+            f"{shown} cannot be: a step is called with one argument, a sample or with batch_size a list ({message})"
         )
     return step
 
@@ -198,7 +198,7 @@ def _add_to_path(folder: str) -> None:
         sys.path.append(folder)
 
 
-def _words(error: BaseException, place: str) -> str:
+def _message(error: BaseException, place: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name == place.partition(".")[0]:
         return f"no module {place!r} is installed, nor in {os.getcwd()!r}"
     return f"{type(error).__name__}: {error}"

@@ -126,31 +126,31 @@ class AudioTransform:
 
         sound = facts.sound
         assert sound is not None
-        told = sample.with_fields(
+        reported = sample.with_fields(
             duration=facts.duration, sample_rate=sound.rate, channels=sound.channels, codec=sound.codec
         )
-        if failed := of_wrong_length(told, facts.duration, self._options.min_duration, self._options.max_duration):
+        if failed := of_wrong_length(reported, facts.duration, self._options.min_duration, self._options.max_duration):
             return failed
         if self._checks:
             _av.decode_all(sample.data, self._max_pixels)
         form = None if self._options.audio_trim else _sound.copied_to(self._options, facts.container, sound)
         plan = self._plan(facts) if form is None else None
         if form is None and plan is None:
-            return self._named(told)
+            return self._named(reported)
         try:
             if form is not None:
-                return told.with_data(
+                return reported.with_data(
                     _sound.copied(sample.data, form, self._max_pixels, self._limit), form.ext, form.mime_type
                 )
             assert plan is not None
             target, seconds = plan
             data, duration = _sound.encoded(sample.data, target, self._max_pixels, self._limit, end=seconds)
         except _sound.TooMuch as error:
-            return told.failed("unpacks_too_large", str(error))
+            return reported.failed("unpacks_too_large", str(error))
         expected = min(facts.duration or 0.0, seconds or math.inf)
         if duration < _av.LEAST_PART * expected - _av.LATE:
             raise NotDecodable(f"it says that it lasts {expected:.2f} s, and {duration:.2f} s of it can be decoded")
-        return told.with_data(
+        return reported.with_data(
             data,
             target.form.ext,
             target.form.mime_type,

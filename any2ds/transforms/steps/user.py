@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.declaration import declaration_of
-from any2ds.core.errors import BrokenStep, OptionError, WrongResult, words_of
+from any2ds.core.errors import BrokenStep, OptionError, WrongResult, error_text
 from any2ds.core.failures import FAILURE_CODES, FILTERED
 from any2ds.core.filetypes import recognize
 from any2ds.core.metadata import RESERVED_COLUMNS
@@ -77,8 +77,8 @@ class _Step:
             try:
                 self._function = _made_before.pop(self._new) if self._new in _made_before else self._new()
             except BaseException as error:  # sys.exit() too: it is not for a step to end this process
-                words = f"{type(error).__name__}: {words_of(error)}"
-                raise BrokenStep(f"transform={self.name} cannot be made ready: {words}") from error
+                message = f"{type(error).__name__}: {error_text(error)}"
+                raise BrokenStep(f"transform={self.name} cannot be made ready: {message}") from error
 
     def keep(self) -> None:
         """Leave the instance of a class to the next step of that class that is loaded in this process."""
@@ -145,13 +145,13 @@ class _Step:
         if not _EXT.fullmatch(made.ext):
             raise WrongResult(f"{self.name}: {made.ext!r} is no extension: it takes letters and digits, such as npy")
         assert body is not None
-        ext, before, told = sample.ext, sample.fields.get("mime_type"), made.fields.get("mime_type")
-        if told == before:
-            told = None
-        elif told is not None and not (isinstance(told, str) and encodable(told) == told):
-            raise WrongResult(f"{self.name} returned a sample whose mime_type is {_a(told)}: it takes a text")
+        ext, before, reported = sample.ext, sample.fields.get("mime_type"), made.fields.get("mime_type")
+        if reported == before:
+            reported = None
+        elif reported is not None and not (isinstance(reported, str) and encodable(reported) == reported):
+            raise WrongResult(f"{self.name} returned a sample whose mime_type is {_a(reported)}: it takes a text")
         is_new = body is not sample.body
-        media_type, usual_ext = recognize(body.head(), told) if is_new else (before, ext)
+        media_type, usual_ext = recognize(body.head(), reported) if is_new else (before, ext)
         if made.ext != sample.ext:
             ext = made.ext
             guessed = _TYPES.guess_type(f"file.{made.ext}")[0]
@@ -160,7 +160,7 @@ class _Step:
             media_type = before  # nor did the bytes tell before: text that was cleaned is text
         elif media_type != before:
             ext = usual_ext
-        mime_type = told or media_type or (_OF_NO_KIND if is_new else before)
+        mime_type = reported or media_type or (_OF_NO_KIND if is_new else before)
         return replace(sample, body=body, ext=ext, fields={**sample.fields, "ext": ext, "mime_type": mime_type})
 
     def _fields(self, made: Sample, sample: Sample) -> dict[str, Any]:
@@ -241,14 +241,14 @@ def _check_in_child(steps: Sequence[Any], patience: float) -> None:
     try:
         for step in steps:
             try:
-                words = child.ask(carried(step), patience)
+                message = child.ask(carried(step), patience)
             except ChildEnded as error:
                 how = (
                     f"was not ready within {patience:g} s (--transform_timeout)" if error.late else f"crashed: {error}"
                 )
                 raise OptionError(f"transform={name_of(step)} {how}") from error
-            if words:
-                raise OptionError(words)
+            if message:
+                raise OptionError(message)
     finally:
         child.end()
 

@@ -93,8 +93,8 @@ class VideoTransform:
                 raise OptionError("video_audio=split: there is no place for sound beside the images that frames makes")
             for name in ("video_fps", "video_format"):
                 if getattr(wanted, name) != VideoOptions.__dataclass_fields__[name].default:
-                    words = "there is no video where frames makes images of it (encode_format says which)"
-                    raise OptionError(f"{name}: {words}")
+                    message = "there is no video where frames makes images of it (encode_format says which)"
+                    raise OptionError(f"{name}: {message}")
             image.check(media.image)
             from any2ds.transforms.image.work import ImageWork
 
@@ -146,27 +146,27 @@ class VideoTransform:
             return sample if is_done else self._alone.of_sound(sample, facts)
         if not AudioTransform.takes(sample):
             sample = self._alone.of_video(sample, facts)
-        told = _told(sample, facts, picture)
-        if failed := of_wrong_length(told, facts.duration, self._sound.min_duration, self._sound.max_duration):
+        reported = _reported(sample, facts, picture)
+        if failed := of_wrong_length(reported, facts.duration, self._sound.min_duration, self._sound.max_duration):
             return failed
         if self._checks:
             _av.decode_all(sample.data, self._max_pixels)
         try:
-            clips = self._clips(told, facts)
+            clips = self._clips(reported, facts)
         except _clips.TooMany as error:
-            return told.failed("unpacks_too_large", str(error))
+            return reported.failed("unpacks_too_large", str(error))
         except ValueError as error:
-            return told.failed("bad_clips", f"{self._options.clips_col}: expected {error}")
+            return reported.failed("bad_clips", f"{self._options.clips_col}: expected {error}")
         try:
             if self._images is not None:
                 if (refusal := self._images.refusal(*picture.shown)) is not None:
-                    return told.failed(*refusal)
-                return list(self._stills(told, facts, clips, self._images))
+                    return reported.failed(*refusal)
+                return list(self._stills(reported, facts, clips, self._images))
             if clips is None:
-                return self._whole(told, facts)
-            return list(self._cut(told, facts, clips))
+                return self._whole(reported, facts)
+            return list(self._cut(reported, facts, clips))
         except self._too_much as error:
-            return told.failed("unpacks_too_large", str(error))
+            return reported.failed("unpacks_too_large", str(error))
 
     @property
     def _too_much(self) -> type[Exception]:
@@ -217,8 +217,8 @@ class VideoTransform:
         wanted = self._options.video_format
         if wanted == "keep" or sample.ext == wanted:
             return sample
-        told = {**sample.fields, "ext": wanted, "mime_type": _video.CONTAINERS[wanted].mime_type}
-        return replace(sample, ext=wanted, fields=told)
+        reported = {**sample.fields, "ext": wanted, "mime_type": _video.CONTAINERS[wanted].mime_type}
+        return replace(sample, ext=wanted, fields=reported)
 
     def _cut(self, sample: Sample, facts: Facts, clips: Sequence[Clip]) -> Iterator[Sample]:
         from any2ds.transforms.steps import _video
@@ -243,9 +243,9 @@ class VideoTransform:
         """Each clip, where it ends, and its failure if it begins where there is nothing any more."""
         for clip in clips:
             if facts.duration is not None and clip.start >= facts.duration:
-                words = f"the clip from {clip.start:g} s begins behind the end, which is at {facts.duration:.3f} s"
-                told = sample.with_fields(clip_start=clip.start, clip_end=clip.end)
-                yield clip, clip.end, told.failed("too_short", words)
+                message = f"the clip from {clip.start:g} s begins behind the end, which is at {facts.duration:.3f} s"
+                reported = sample.with_fields(clip_start=clip.start, clip_end=clip.end)
+                yield clip, clip.end, reported.failed("too_short", message)
             else:
                 yield clip, min(clip.end, facts.duration or clip.end), None
 
@@ -306,10 +306,10 @@ class VideoTransform:
             if failed is not None:
                 yield failed
                 continue
-            told = {"clip_start": clip.start, "clip_end": end} if clips else {}
+            reported = {"clip_start": clip.start, "clip_end": end} if clips else {}
             times, last = self._times(clip.start, end), end if math.isfinite(end) else None
             for at, pixels in _video.stills(data, facts, self._max_pixels, times, last, size, once):
-                made = images.of_pixels(sample.with_fields(frame_time=at, **told), pixels)
+                made = images.of_pixels(sample.with_fields(frame_time=at, **reported), pixels)
                 left -= made.size
                 if left < 0:
                     raise self._too_much(f"its images are more than {self._limit:,} bytes (--unpack_max_bytes)")
@@ -351,7 +351,7 @@ class VideoTransform:
         return self._too_much(f"it becomes more than {_MOST_STILLS:,} images (--{named})")
 
 
-def _told(sample: Sample, facts: Facts, picture: Picture) -> Sample:
+def _reported(sample: Sample, facts: Facts, picture: Picture) -> Sample:
     width, height = picture.shown
     sound = facts.sound
     return sample.with_fields(

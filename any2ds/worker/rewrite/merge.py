@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from any2ds.core.bodies.stored import Heap
+from any2ds.core.bodies.stored import SpoolFile
 from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Histogram
 from any2ds.core.metadata import MetadataTable
@@ -19,10 +19,10 @@ from any2ds.core.rows import ShardJob
 from any2ds.core.samples import Sample, Samples, outcome_of, part_of
 from any2ds.storage.disk.staging import remove
 from any2ds.storage.folders import OutputFolder
+from any2ds.worker.context import ShardContext, StagedFiles
 from any2ds.worker.job_rows import JobRows
 from any2ds.worker.shard_stats import ShardStats
-from any2ds.worker.workshop import StagedFiles, Workshop
-from any2ds.writers.previous_shard import FormerVersion, SamplesByKey
+from any2ds.writers.previous_shard import PreviousShard, SamplesByKey
 
 
 class Merge:
@@ -34,35 +34,35 @@ class Merge:
     def __init__(
         self,
         job: ShardJob,
-        workshop: Workshop,
+        context: ShardContext,
         output: OutputFolder,
         outcomes: Mapping[int, Samples],
-        heap: Heap,
+        spool: SpoolFile,
     ) -> None:
-        layout = self._layout = workshop.layout
-        self._job, self._workshop, self._writer, self._folder = job, workshop, workshop.writer, workshop.folder
-        self._output, self._outcomes, self._heap = output, outcomes, heap
-        self._staged = StagedFiles(workshop, job.shard_id)
+        layout = self._layout = context.layout
+        self._job, self._context, self._writer, self._folder = job, context, context.writer, context.folder
+        self._output, self._outcomes, self._spool = output, outcomes, spool
+        self._staged = StagedFiles(context, job.shard_id)
         rows = JobRows(job, layout)
-        self._former = FormerVersion.read(output, layout, job.shard_id, rows.table["url"].to_pylist())
-        kept = frozenset(self._former.rows_of.keys() - outcomes.keys())
-        own = workshop.metadata(rows.table).own_columns
-        self._fields = self._former.values(["key", *own])  # by row of the former table
-        self._rows = JobRows(job, layout, self._former.beneath(rows.table, kept, ["key", *own]))
-        rows_of = self._former.rows_of
-        told = (self._fields[row] for n in kept for row in rows_of[n])
-        self._stored = frozenset(fields["key"] for fields in told if fields.get("status") == SUCCESS)
+        self._previous = PreviousShard.read(output, layout, job.shard_id, rows.table["url"].to_pylist())
+        kept = frozenset(self._previous.rows_of.keys() - outcomes.keys())
+        own = context.metadata(rows.table).own_columns
+        self._fields = self._previous.values(["key", *own])  # by row of the former table
+        self._rows = JobRows(job, layout, self._previous.beneath(rows.table, kept, ["key", *own]))
+        rows_of = self._previous.rows_of
+        reported = (self._fields[row] for n in kept for row in rows_of[n])
+        self._stored = frozenset(fields["key"] for fields in reported if fields.get("status") == SUCCESS)
 
     def files(self, tried: ShardStats) -> dict[str, Path]:
         """The files that are to replace those of the former version, by their names, in the order of publishing.
 
         `tried` counts what was tried now: its times and costs are added to the former ones.
         """
-        with closing(self._workshop.metadata(self._rows.table)) as metadata:
+        with closing(self._context.metadata(self._rows.table)) as metadata:
             return self._files(metadata, tried)
 
     def _files(self, metadata: MetadataTable, tried: ShardStats) -> dict[str, Path]:
-        files, data_bytes = dict[str, Path](), self._former.stats.get("data_bytes")  # of others: nobody knows
+        files, data_bytes = dict[str, Path](), self._previous.stats.get("data_bytes")  # of others: nobody knows
         stats = ShardStats()
         has_new = any(sample.body is not None for samples in self._outcomes.values() for sample in samples)
         if self._staged.data_name is None or not (has_new or self._writer.holds_metadata):
@@ -73,14 +73,14 @@ class Merge:
         else:
             with closing(self._staged.open(metadata)) as writer, closing(self._with_bodies()) as rows:
                 for position, of_row in enumerate(rows):
-                    told, sizes = list[Sample](), list[int | None]()
+                    reported, sizes = list[Sample](), list[int | None]()
                     for sample in of_row:
                         metadata.add(sample)
-                        told.append(sample)
+                        reported.append(sample)
                         sizes.append(sample.body.size if sample.body is not None else None)
                         if sample.body is not None or sample.stored is not None:
                             writer.write(sample)
-                    stats.add_metadata([sample.fields for sample in told], partial(self._rows.url, position), sizes)
+                    stats.add_metadata([sample.fields for sample in reported], partial(self._rows.url, position), sizes)
             files, data_bytes = self._staged.data(), self._staged.data_bytes
         files.update(self._staged.write_metadata(metadata))
         files.update(self._staged.write_stats(self._stats(stats, tried, data_bytes)))
@@ -91,11 +91,11 @@ class Merge:
         for position in range(self._job.count):
             if (samples := self._outcomes.get(position)) is None:
                 row = self._rows.bare(position)
-                told = [dict(self._fields[number]) for number in self._former.rows_of[position]]
-                parts = [part_of(fields.pop("key")) for fields in told]
+                reported = [dict(self._fields[number]) for number in self._previous.rows_of[position]]
+                parts = [part_of(fields.pop("key")) for fields in reported]
                 samples = [
-                    Sample(row, None, fields.get("ext") or "", fields, part=part, parts=len(told))
-                    for fields, part in zip(told, parts, strict=True)
+                    Sample(row, None, fields.get("ext") or "", fields, part=part, parts=len(reported))
+                    for fields, part in zip(reported, parts, strict=True)
                 ]
             yield samples
 
@@ -107,22 +107,22 @@ class Merge:
             yield from self._rows_in_order()
             return
         read = self._writer.read(self._output.local_copy(name, self._folder))
-        with closing(SamplesByKey(name, read, set(self._stored), self._heap)) as former:
+        with closing(SamplesByKey(name, read, set(self._stored), self._spool)) as previous:
             for samples in self._rows_in_order():
-                yield (self._from(former, sample) for sample in samples)
-            former.expect_end()
+                yield (self._from(previous, sample) for sample in samples)
+            previous.expect_end()
 
-    def _from(self, former: SamplesByKey, sample: Sample) -> Sample:
+    def _from(self, previous: SamplesByKey, sample: Sample) -> Sample:
         if sample.row.position in self._outcomes or sample.key not in self._stored:
             return sample
-        stored = former.get(sample.key)
+        stored = previous.get(sample.key)
         ext = sample.ext or stored.ext  # shards of other tools have no such column
         return replace(sample, body=stored.members.get(ext), ext=ext, stored=stored)
 
     def _stats(self, stats: ShardStats, tried: ShardStats, data_bytes: int | None) -> dict[str, Any]:
         """What the stats file says: `stats` of the whole shard, times and costs of `tried` added to the former ones."""
-        before = dict(self._former.stats)
-        if len(self._former.rows_of) != self._job.count:
+        before = dict(self._previous.stats)
+        if len(self._previous.rows_of) != self._job.count:
             before.pop("urls_sha256", None)  # of the rows that it had
         if stats.bytes is None:
             outcomes = (outcome_of(samples) for samples in self._outcomes.values())
@@ -134,7 +134,7 @@ class Merge:
         report = replace(
             stats.report(self._job.shard_id), urls_sha256=self._job.fingerprint, data_bytes=data_bytes or 0
         )
-        now = self._workshop.figures(report)
+        now = self._context.figures(report)
         if data_bytes is None:
             del now["data_bytes"]
         if before and "shard_id" not in before:  # another tool has made most of it, and it goes on to say so

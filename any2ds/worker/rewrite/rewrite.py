@@ -16,7 +16,7 @@ from functools import partial
 import pyarrow as pa
 
 from any2ds.config.media import MediaOptions
-from any2ds.core.bodies.stored import Heap
+from any2ds.core.bodies.stored import SpoolFile
 from any2ds.core.errors import DamagedShard
 from any2ds.core.failures import SUCCESS, FailureFilter
 from any2ds.core.reports import ShardReport
@@ -25,15 +25,15 @@ from any2ds.core.samples import Sample, Samples, outcome_of, release
 from any2ds.readers.dedupe import also_the_same, expected_hashes, repeated
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.swap import finish_swap, swap
+from any2ds.worker.context import ShardContext, named
 from any2ds.worker.job_rows import JobRows
 from any2ds.worker.rewrite.merge import Merge
 from any2ds.worker.shard import OpenShard
 from any2ds.worker.shard_stats import ShardStats
-from any2ds.worker.workshop import Workshop, named
-from any2ds.writers.previous_shard import REPAIR, FormerVersion
+from any2ds.writers.previous_shard import REPAIR, PreviousShard
 
 
-class RemadeShard:
+class RewrittenShard:
     """Takes the outcomes of the rows of `job` that are to be fetched, in any order; an `OpenShard` for its owner.
 
     `job.redo` says which. Raises DamagedShard if the former version cannot be read, or is one of other rows; whatever
@@ -42,38 +42,40 @@ class RemadeShard:
 
     held = 0  # bytes of bodies that it keeps in memory
 
-    def __init__(self, job: ShardJob, workshop: Workshop, output: OutputFolder, fetch_once: bool) -> None:
+    def __init__(self, job: ShardJob, context: ShardContext, output: OutputFolder, fetch_once: bool) -> None:
         self.job = job
         self.stats = ShardStats()  # of the rows that are tried, and of new ones that are not fetched
-        self.told: Counter[str] = Counter()  # rows by outcome, as far as Progress has told of them
-        self.told_bytes = 0  # of these
+        self.reported: Counter[str] = Counter()  # rows by outcome, as far as Progress has told of them
+        self.reported_bytes = 0  # of these
         self.handed = 0  # position up to which a fetcher has taken the rows
         self.closed = False  # no more of its rows are to be fetched
-        self._workshop = workshop
-        layout = workshop.layout
-        self._heap = Heap(workshop.folder)
+        self._context = context
+        layout = context.layout
+        self._spool = SpoolFile(context.folder)
         self._outcomes: dict[int, Samples] = {}
         finish_swap(output, layout.shard_name(job.shard_id))  # left by a process that was killed over this shard
         rows = JobRows(job, layout)
         # Not kept until it is needed again: hundreds of shards may be open, each for the sake of a few rows.
-        former = FormerVersion.read(output, layout, job.shard_id, rows.table["url"].to_pylist())
-        outcomes, is_meant = former.outcomes, FailureFilter(job.redo or ())
+        previous = PreviousShard.read(output, layout, job.shard_id, rows.table["url"].to_pylist())
+        outcomes, is_meant = previous.outcomes, FailureFilter(job.redo or ())
         kept = frozenset(position for position, outcome in outcomes.items() if not is_meant(*outcome))
         has_samples = any(outcomes[position][0] == SUCCESS for position in kept)
-        self._data_name = layout.data_name(job.shard_id, workshop.writer.extension)
+        self._data_name = layout.data_name(job.shard_id, context.writer.extension)
         self._expect_data(output, has_samples)
-        not_fetched = {n: code for n, code in rows.not_fetched().items() if n not in former.rows_of}
+        not_fetched = {n: code for n, code in rows.not_fetched().items() if n not in previous.rows_of}
         for position in not_fetched:
             self._outcomes[position] = [rows.outcome(position)]
         self.settled = Counter(not_fetched.values())  # outcomes of rows that are not fetched and were not there before
         wanted = [n for n in range(job.count) if n not in kept and n not in not_fetched]
-        self._taken = workshop.taken(rows.table)
-        own = workshop.metadata(rows.table).own_columns
-        table = former.beneath(rows.table, kept, ["key", *own]).take(pa.array(wanted, pa.int64()))
+        self._taken = context.taken(rows.table)
+        own = context.metadata(rows.table).own_columns
+        table = previous.beneath(rows.table, kept, ["key", *own]).take(pa.array(wanted, pa.int64()))
         self._asked = JobRows(job, layout, table, wanted)
-        attempts = former.values(["attempts"])
-        self._attempts = {n: attempts[former.rows_of[n][0]].get("attempts") or 0 for n in wanted if n in former.rows_of}
-        self._copies = _copies(rows, wanted, workshop.media) if fetch_once else {}
+        attempts = previous.values(["attempts"])
+        self._attempts = {
+            n: attempts[previous.rows_of[n][0]].get("attempts") or 0 for n in wanted if n in previous.rows_of
+        }
+        self._copies = _copies(rows, wanted, context.media) if fetch_once else {}
         copies = {position for positions in self._copies.values() for position in positions}
         self._to_fetch = [position for position in wanted if position not in copies]
         self._missing = set(self._to_fetch)
@@ -119,27 +121,27 @@ class RemadeShard:
 
     def _kept(self, sample: Sample) -> Sample:
         if sample.body is None:
-            return replace(sample, beside={})
+            return replace(sample, extra_files={})
         has_data = self._data_name is not None
-        if not has_data and self._workshop.writer.has_members:
-            return replace(sample, body=None, beside={})
-        beside = {ext: self._heap.add(body.chunks()) for ext, body in sample.beside.items()}
+        if not has_data and self._context.writer.has_members:
+            return replace(sample, body=None, extra_files={})
+        extra_files = {ext: self._spool.add(body.chunks()) for ext, body in sample.extra_files.items()}
         if not has_data:  # further files are columns
-            return replace(sample, body=None, beside=beside)
-        return replace(sample, body=self._heap.add(sample.body.chunks()), beside=beside)
+            return replace(sample, body=None, extra_files=extra_files)
+        return replace(sample, body=self._spool.add(sample.body.chunks()), extra_files=extra_files)
 
     def rows_with(self, position: int) -> int:
         """How many rows have the outcome of this one that is about to be taken."""
         return 1 + len(self._copies.get(position, ()))
 
-    def go_on(self) -> bool:
+    def write_pending(self) -> bool:
         """Nothing is written before all is there."""
         return True
 
     @property
     def staged(self) -> int:
         """Bytes of bodies on the staging disk."""
-        return self._heap.size
+        return self._spool.size
 
     def flush(self) -> None:
         """Nothing is held."""
@@ -153,7 +155,7 @@ class RemadeShard:
         The figures are those of the rows that were tried, and of new ones that are not fetched; the stats have those of
         the whole.
         """
-        rows = JobRows(self.job, self._workshop.layout)
+        rows = JobRows(self.job, self._context.layout)
         for position, samples in self._outcomes.items():
             self.stats.add_metadata([sample.fields for sample in samples], partial(rows.url, position))
             for sample in samples:
@@ -161,10 +163,10 @@ class RemadeShard:
                     self.stats.not_processed[sample.not_processed] += 1
         report = self.stats.report(self.job.shard_id)
         if self._outcomes:
-            with closing(self._heap):
-                merge = Merge(self.job, self._workshop, output, self._outcomes, self._heap)
+            with closing(self._spool):
+                merge = Merge(self.job, self._context, output, self._outcomes, self._spool)
                 try:
-                    swap(output, self._workshop.layout.shard_name(self.job.shard_id), merge.files(self.stats))
+                    swap(output, self._context.layout.shard_name(self.job.shard_id), merge.files(self.stats))
                 finally:
                     merge.discard()
         return report
@@ -172,12 +174,12 @@ class RemadeShard:
     def discard(self) -> None:
         """Free what the shard holds on disk."""
         self.closed = True
-        self._heap.close()
+        self._spool.close()
 
     def _expect_data(self, output: OutputFolder, has_samples: bool) -> None:
         """Raises DamagedShard if they are gone. A folder without a file is none in an object store."""
         name = self._data_name
-        if name is not None and (has_samples or self._workshop.writer.extension) and not output.exists(name):
+        if name is not None and (has_samples or self._context.writer.extension) and not output.exists(name):
             raise DamagedShard(f"{name} is missing: {REPAIR}")
 
     def _counting_attempts(self, sample: Sample) -> Sample:
@@ -187,7 +189,7 @@ class RemadeShard:
         return replace(sample, fields={**sample.fields, "attempts": before + (sample.fields.get("attempts") or 0)})
 
 
-Shard = OpenShard | RemadeShard
+Shard = OpenShard | RewrittenShard
 
 
 def _copies(rows: JobRows, wanted: list[int], media: MediaOptions) -> dict[int, list[int]]:

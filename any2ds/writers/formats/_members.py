@@ -21,7 +21,7 @@ def members(sample: Sample, metadata: MetadataTable) -> Iterator[tuple[str, int,
         return
     if sample.body is not None:
         yield f"{key}.{sample.ext}", sample.body.size, sample.body.chunks()
-        for ext, further in sample.beside.items():
+        for ext, further in sample.extra_files.items():
             if ext.lower() == CAPTION and metadata.has_captions:  # whose name it is
                 ext = TEXT
             yield f"{key}.{ext}", further.size, further.chunks()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from any2ds.config.options import OutputOptions
-from any2ds.core.errors import DamagedShard, OptionError, words_of
+from any2ds.core.errors import DamagedShard, OptionError, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import StoredSample
 from any2ds.writers.formats._example import reader_of
@@ -51,8 +51,8 @@ class ArrayrecordWriter(ExampleWriter):
         with _opened(self._path) as file:
             count = file.num_records()
         if count != self._count:
-            words = f"it has {count} records, and {self._count} were written"
-            raise OSError(errno.EIO, words, str(self._path))
+            message = f"it has {count} records, and {self._count} were written"
+            raise OSError(errno.EIO, message, str(self._path))
 
     @staticmethod
     def read(path: Path) -> Iterator[StoredSample]:
@@ -60,7 +60,7 @@ class ArrayrecordWriter(ExampleWriter):
             with path.open("rb"):  # the system's own word, if it says no; the library has none
                 pass
         except OSError as error:
-            raise DamagedShard(words_of(error)) from error
+            raise DamagedShard(error_text(error)) from error
         with _opened(path) as file:
             for _ in range(file.num_records()):
                 record: bytes = file.read()
@@ -84,7 +84,7 @@ def _opened(path: Path) -> Iterator[Any]:
         finally:
             file.close()
     except (RuntimeError, IndexError) as error:
-        raise DamagedShard(words_of(error)) from error
+        raise DamagedShard(error_text(error)) from error
 
 
 PART = ArrayrecordWriter

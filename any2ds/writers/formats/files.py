@@ -9,7 +9,7 @@ from pathlib import Path
 
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
-from any2ds.core.errors import DamagedShard, words_of
+from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import Sample, StoredSample
 from any2ds.writers.formats._members import in_samples, members
@@ -43,7 +43,7 @@ class FilesWriter:
         try:
             names = sorted(name for name in os.listdir(path) if not name.startswith("."))  # those are the system's
         except OSError as error:
-            raise DamagedShard(words_of(error)) from error
+            raise DamagedShard(error_text(error)) from error
         yield from in_samples((name, _stored(path / name)) for name in names)
 
 
@@ -56,7 +56,7 @@ def _stored(path: Path) -> StoredBody:
     try:
         found = path.stat()
     except OSError as error:
-        raise DamagedShard(f"{path.name}: {words_of(error)}") from error
+        raise DamagedShard(f"{path.name}: {error_text(error)}") from error
     if not stat.S_ISREG(found.st_mode):  # to open a pipe would wait for ever
         raise DamagedShard(f"{path.name} is no file")
     return StoredBody(found.st_size, read_at)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
-from any2ds.core.errors import DamagedShard, words_of
+from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.metadata import HASHES, MetadataTable
 from any2ds.core.samples import Sample, StoredSample
 from any2ds.writers.formats import _huggingface
@@ -126,7 +126,7 @@ class ParquetWriter:
         except DamagedShard:
             raise
         except Exception as error:  # of Arrow and of the system, whatever garbled bytes lead to
-            raise DamagedShard(words_of(error)) from error
+            raise DamagedShard(error_text(error)) from error
 
 
 def data_column(schema: pa.Schema) -> str | None:

@@ -19,7 +19,7 @@ from typing import IO, cast
 from google_crc32c import extend, value
 
 from any2ds.config.options import OutputOptions
-from any2ds.core.errors import DamagedShard, words_of
+from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import StoredSample
 from any2ds.writers.formats._example import reader_of
@@ -63,7 +63,7 @@ class TfrecordWriter(ExampleWriter):
                 for read, size in records:
                     yield stored_sample(read, size)
         except (OSError, EOFError, zlib.error) as error:
-            raise DamagedShard(words_of(error)) from error
+            raise DamagedShard(error_text(error)) from error
 
 
 def masked(crc: int) -> bytes:

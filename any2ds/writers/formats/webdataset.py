@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
-from any2ds.core.errors import DamagedShard, words_of
+from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import Sample, StoredSample
 from any2ds.writers.formats import _tarindex
@@ -75,7 +75,7 @@ class WebdatasetWriter:
         except DamagedShard:
             raise
         except Exception as error:  # tarfile has no one kind for what it trips over in garbled headers
-            raise DamagedShard(words_of(error)) from error
+            raise DamagedShard(error_text(error)) from error
 
 
 def _stored(data: BinaryIO, tar: tarfile.TarFile) -> Iterator[tuple[str, StoredBody]]:

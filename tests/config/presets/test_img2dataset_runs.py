@@ -154,9 +154,9 @@ def test_names_columns_and_figures_are_there(output_format: str, run: Run) -> No
         assert "data" not in table.schema.names
         images = {row["key"]: row["jpg"] for row in rows.values() if row["jpg"] is not None}
     else:
-        images, texts, told = members(output_format)
+        images, texts, reported = members(output_format)
         assert texts == {key(name): f"größe of {name}" for name in STORED}
-        assert all(set(COLUMNS) <= set(each) for each in told.values())
+        assert all(set(COLUMNS) <= set(each) for each in reported.values())
     assert set(images) == {key(name) for name in STORED}
     for content in images.values():
         image = Image.open(io.BytesIO(content))
@@ -172,9 +172,9 @@ def members(output_format: str) -> tuple[dict[str, bytes], dict[str, str], dict[
             found = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
     images = {name[:-4]: content for name, content in found.items() if name.endswith(".jpg")}
     texts = {name[:-4]: content.decode() for name, content in found.items() if name.endswith(".txt")}
-    told = {name[:-5]: json.loads(content) for name, content in found.items() if name.endswith(".json")}
-    assert len(found) == len(images) + len(texts) + len(told)
-    return images, texts, told
+    reported = {name[:-5]: json.loads(content) for name, content in found.items() if name.endswith(".json")}
+    assert len(found) == len(images) + len(texts) + len(reported)
+    return images, texts, reported
 
 
 def test_a_loader_for_clip_reads_it(run: Run) -> None:
@@ -210,22 +210,22 @@ def test_a_dataset_without_captions_has_no_txt(run: Run) -> None:
 def test_disable_all_reencoding_stores_whatever_comes_under_its_names(run: Run, folder: Path) -> None:
     report = run("webdataset", "--disable_all_reencoding=True", "--image_size=512", "--resize_mode=center_crop")
     assert report.successes == 6
-    images, _, told = members("webdataset")
+    images, _, reported = members("webdataset")
     assert {name: images[key(name)] for name in ROWS if name != "gone.jpg"} == {
         name: (folder / name).read_bytes() for name in ROWS if name != "gone.jpg"
     }
     table = pq.read_table("out/00000.parquet")
     assert {name: table.schema.field(name).type for name in COLUMNS} == COLUMNS
-    assert told[key("photo.jpg")]["width"] is None
+    assert reported[key("photo.jpg")]["width"] is None
     assert verify("out").ok
 
 
 def test_skip_reencode_keeps_a_jpeg_that_need_not_be_resized_and_no_png(run: Run, folder: Path) -> None:
     run("files", "--resize_only_if_bigger=True", "--image_size=512", "--skip_reencode=True")
-    images, _, told = members("files")
+    images, _, reported = members("files")
     assert images[key("photo.jpg")] == (folder / "photo.jpg").read_bytes()
     assert Image.open(io.BytesIO(images[key("alpha.png")])).format == "JPEG"
-    assert (told[key("alpha.png")]["width"], told[key("alpha.png")]["height"]) == (100, 50)
+    assert (reported[key("alpha.png")]["width"], reported[key("alpha.png")]["height"]) == (100, 50)
 
 
 def test_the_same_command_goes_on_and_retry_keeps_the_column(run: Run) -> None:

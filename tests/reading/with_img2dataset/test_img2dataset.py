@@ -217,11 +217,11 @@ def test_a_command_line_makes_the_same_dataset_after_the_programs_name_is_change
                     row["original_height"],
                 )
         assert not of_ours
-        told = [json.loads(Path(f"{folder}/{shard}_stats.json").read_text()) for folder in ("theirs", "ours")]
+        reported = [json.loads(Path(f"{folder}/{shard}_stats.json").read_text()) for folder in ("theirs", "ours")]
         figures = ("count", "successes", "failed_to_download", "failed_to_resize")
-        assert [told[1][name] for name in figures] == [told[0][name] for name in figures]
-        assert set(told[0]) <= set(told[1])
-        assert told[0]["status_dict"].get("success") == told[1]["status_dict"].get("success")
+        assert [reported[1][name] for name in figures] == [reported[0][name] for name in figures]
+        assert set(reported[0]) <= set(reported[1])
+        assert reported[0]["status_dict"].get("success") == reported[1]["status_dict"].get("success")
     ours = sidecars("ours")
     assert {key: list(described) for key, described in sidecars("theirs").items()} == {
         key: list(described) for key, described in ours.items()

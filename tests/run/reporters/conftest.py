@@ -60,10 +60,10 @@ class Terminal:
         gone = ["".join(line[x].data for x in range(self.screen.columns)).rstrip() for line in self.screen.history.top]
         return [*gone, *self.shown]
 
-    def until(self, holds: Callable[[list[str]], bool]) -> list[str]:
+    def until(self, locks: Callable[[list[str]], bool]) -> list[str]:
         """Read until that holds for what stands on the screen, which is returned."""
         end = time.monotonic() + _PATIENCE
-        while not holds(self.shown):
+        while not locks(self.shown):
             if time.monotonic() > end or not self._read(end):
                 raise AssertionError("it did not appear:\n" + "\n".join(self.everything))
         return self.shown

@@ -41,7 +41,7 @@ TOTAL = RunReport(
 )
 
 
-def told(url: str = "dataset", **options: Any) -> RunInfo:
+def reported(url: str = "dataset", **options: Any) -> RunInfo:
     storage = StorageOptions()
     made = OutputOptions(output_format="webdataset")
     known = {"output_folder": url, **options}
@@ -50,7 +50,7 @@ def told(url: str = "dataset", **options: Any) -> RunInfo:
 
 def shown(total: RunReport, run: RunInfo | None = None, width: int = 200) -> str:
     console = Console(file=io.StringIO(), width=width)
-    run = run or told()
+    run = run or reported()
     print_summary(console, summary_of(total, run, range(total.shards)), run)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert isinstance(text, str)
@@ -97,26 +97,26 @@ def test_rates_bytes_time_and_the_shards_to_load_are_told() -> None:
 
 
 def test_shards_of_earlier_runs_are_among_those_to_load() -> None:
-    run = replace(told("s3://bucket/dataset/"), finished=frozenset({3, 4}))
+    run = replace(reported("s3://bucket/dataset/"), finished=frozenset({3, 4}))
     words = shown(replace(TOTAL, shards=2, skipped_shards=2), run)
     assert "to load: s3://bucket/dataset/{{00000..00001},{00003..00004}}.tar" in words
     assert "2 shards written to s3://bucket/dataset/, 2 finished before" in words
-    many = replace(told(), finished=frozenset(range(0, 2000, 2)))
+    many = replace(reported(), finished=frozenset(range(0, 2000, 2)))
     assert "to load: the files that .any2ds/shards lists" in shown(TOTAL, many)
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_what_is_to_be_copied_stands_on_one_line(width: int) -> None:
     command = "any2ds retry 'my dataset' --timeout=30 --proxy_less=1"
-    run = told("my dataset", timeout=30.0, thread_count=256, codes=None)
+    run = reported("my dataset", timeout=30.0, thread_count=256, codes=None)
     (line,) = [line for line in shown(TOTAL, run, width).splitlines() if "any2ds retry" in line]
     assert line == f"to retry what may work now (40 rows): {command.rpartition(' ')[0]}"
 
 
 def test_nothing_is_to_be_tried_again_where_nothing_can_help() -> None:
-    hopeless = replace(TOTAL, status_dict={"success": 940, "http_404": 60})
-    assert "to retry" not in shown(hopeless)
-    assert to_json(summary_of(hopeless, told()))["retry"] is None
+    record_as_failed = replace(TOTAL, status_dict={"success": 940, "http_404": 60})
+    assert "to retry" not in shown(record_as_failed)
+    assert to_json(summary_of(record_as_failed, reported()))["retry"] is None
 
 
 def test_what_is_rare_is_added_up() -> None:
@@ -148,7 +148,7 @@ def test_one_is_one_and_two_are_two() -> None:
     assert "1 open given up: their rows are fetched again" in words
     assert "0 rows excluded" in words
     assert "not processed: 1 file (image/heic is not decoded)" in words
-    nothing = replace(told(), finished={0})
+    nothing = replace(reported(), finished={0})
     assert "nothing to do: 1 shard in dataset was finished before" in shown(RunReport(skipped_shards=1), nothing)
     assert "all 2 shards in dataset were" in shown(RunReport(skipped_shards=2), nothing)
 
@@ -280,6 +280,6 @@ def test_what_is_not_processed_is_reported_once(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     words = "not processed: 2 files (image/svg+xml is not decoded)"
     assert done.stderr.count("not processed") == done.stderr.count(words) == 1
-    told = {"image/svg+xml is not decoded": 2}
-    assert json.loads((tmp_path / "out" / "00000_stats.json").read_text())["not_processed"] == told
+    reported = {"image/svg+xml is not decoded": 2}
+    assert json.loads((tmp_path / "out" / "00000_stats.json").read_text())["not_processed"] == reported
     assert json.loads((tmp_path / "out" / "00001_stats.json").read_text())["not_processed"] == {}

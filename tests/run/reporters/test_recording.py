@@ -82,8 +82,8 @@ def test_jsonl_in_a_store_is_objects(server: Server, s3_server: None) -> None:
     made(server, "s3://bucket-of-progress/out", reporters="jsonl")
     store = S3FileSystem(use_listings_cache=False)
     (name,) = store.ls("bucket-of-progress/out/.any2ds/progress")
-    told = [json.loads(line)["event"] for line in store.cat_file(name).splitlines()]
-    assert (told[0], told[-1]) == ("start", "finish")
+    reported = [json.loads(line)["event"] for line in store.cat_file(name).splitlines()]
+    assert (reported[0], reported[-1]) == ("start", "finish")
 
 
 def scalars(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -31,8 +31,8 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     home = folder.parent / f"home-{folder.name}"
     home.mkdir(exist_ok=True)
-    apart = {"HOME": str(home), "USERPROFILE": str(home), "XDG_CONFIG_HOME": str(home), "XDG_CACHE_HOME": str(home)}
-    return {**kept, **apart, "PYTHONPATH": ROOT, "COLUMNS": "200", "WANDB_ERROR_REPORTING": "false", **more}
+    isolated = {"HOME": str(home), "USERPROFILE": str(home), "XDG_CONFIG_HOME": str(home), "XDG_CACHE_HOME": str(home)}
+    return {**kept, **isolated, "PYTHONPATH": ROOT, "COLUMNS": "200", "WANDB_ERROR_REPORTING": "false", **more}
 
 
 def command(*arguments: str) -> list[str]:

@@ -106,12 +106,12 @@ def _play(stories: list[Told], scratch: Path, parallel: int) -> list[Seen]:
     workers = min(len(stories), parallel or -(-3 * cores() // 2))
     with ProcessPoolExecutor(workers, context) as pool:
         try:
-            tasks = [pool.submit(play, told, scratch / told.name.replace(" ", "-")) for told in stories]
+            tasks = [pool.submit(play, reported, scratch / reported.name.replace(" ", "-")) for reported in stories]
             for task in as_completed(tasks):
                 one = task.result()
                 seen.append(one)
                 if one.problems:
-                    _say(f"{one.told.name}: FAILED, kept in {scratch / one.told.name.replace(' ', '-')}")
+                    _say(f"{one.reported.name}: FAILED, kept in {scratch / one.told.name.replace(' ', '-')}")
                     for problem in one.problems:
                         _say(f"  {problem}")
                 elif len(seen) % 10 == 0:
@@ -119,7 +119,7 @@ def _play(stories: list[Told], scratch: Path, parallel: int) -> list[Seen]:
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    return sorted(seen, key=lambda one: (one.told.on, one.told.output_format, one.told.seed))
+    return sorted(seen, key=lambda one: (one.reported.on, one.reported.output_format, one.reported.seed))
 
 
 def _kills(seen: Iterable[Seen]) -> Counter[tuple[str, str]]:
@@ -144,13 +144,13 @@ def _sum_up(seen: Sequence[Seen], seconds: float) -> None:
         f"{sum(one.starts for one in seen)} starts, longest orphan {max(one.longest_orphan for one in seen):.1f} s, "
         f"any2ds verify was asked {commands['verify']} times, retry {commands['retry']} times"
     )
-    failed = [one.told.name for one in seen if one.problems]
+    failed = [one.reported.name for one in seen if one.problems]
     _say(f"FAILED: {', '.join(failed)}" if failed else "all ended well: each row once, nothing left over")
 
 
 def _to_json(seen: Seen) -> dict[str, object]:
     return {
-        "story": seen.told.name,
+        "story": seen.reported.name,
         "kills": [[*names, count] for names, count in sorted(seen.kills.items())],
         "starts": seen.starts,
         "commands": dict(seen.commands),

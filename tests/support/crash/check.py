@@ -43,7 +43,7 @@ class Expected:
     output_format: str
     has_columns: bool  # caption and number, beside the URL
     healed: tuple[bool, ...] = (False,)  # whether rows that fail at first may succeed, must, or must not
-    former: tuple[int, ...] = ()  # rows of the list before it grew
+    previous: tuple[int, ...] = ()  # rows of the list before it grew
     has_steps: bool = False  # whether files are taken apart on the way
 
     @property
@@ -71,7 +71,7 @@ class Expected:
         """How many rows a finished shard may have."""
         start = shard * self.rows_per_shard
         found = {min(len(self.rows) - start, self.rows_per_shard)}
-        return found | {min(rows - start, self.rows_per_shard) for rows in self.former if rows > start}
+        return found | {min(rows - start, self.rows_per_shard) for rows in self.previous if rows > start}
 
     def file_names(self) -> set[str]:
         """Of the complete dataset."""
@@ -204,9 +204,9 @@ def _check_finished(folder: Path, shard: int, expected: Expected) -> None:
     rows = table.to_pylist()
     of_rows = [of_row[0] for of_row in _by_row(rows)]  # the first of several is always one that is stored
     statuses = Counter(row["status"] for row in of_rows)
-    told = (stats["shard_id"], stats["count"], stats["successes"], stats["failed_to_download"])
-    if told != (shard, len(of_rows), statuses["success"], statuses["failed_to_download"]):
-        raise Wrong(f"its stats say {told}, its metadata {len(of_rows)} rows, {dict(statuses)}")
+    reported = (stats["shard_id"], stats["count"], stats["successes"], stats["failed_to_download"])
+    if reported != (shard, len(of_rows), statuses["success"], statuses["failed_to_download"]):
+        raise Wrong(f"its stats say {reported}, its metadata {len(of_rows)} rows, {dict(statuses)}")
     by_code = Counter(row["error_code"] or "success" for row in of_rows)
     if stats["status_dict"] != by_code:
         raise Wrong(f"its stats say {stats['status_dict']}, its metadata {dict(by_code)}")
@@ -257,10 +257,10 @@ def _check_table(table: pa.Table, shard: int, expected: Expected) -> None:
 
 def _check_described(row: Mapping[str, Any], body: bytes, file: bytes, expected: Expected) -> None:
     """`body` arrived, and `file` is stored."""
-    told = (row["status"], row["bytes"], row["md5"], row["ext"])
+    reported = (row["status"], row["bytes"], row["md5"], row["ext"])
     arrived = (len(body), hashlib.md5(body).hexdigest())
-    if told != (("success", *arrived, EXT) if file else ("filtered", *arrived, None)):
-        raise Wrong(f"row {row['key']} is described as {told}")
+    if reported != (("success", *arrived, EXT) if file else ("filtered", *arrived, None)):
+        raise Wrong(f"row {row['key']} is described as {reported}")
     if expected.has_steps and row["stored_bytes"] != (None if file in (b"", body) else len(file)):
         raise Wrong(f"row {row['key']} is said to be stored in {row['stored_bytes']} bytes, not {len(file)}")
 

@@ -75,7 +75,7 @@ class Told:
 class Seen:
     """What happened in it."""
 
-    told: Told
+    reported: Told
     kills: Counter[tuple[str, str]] = field(default_factory=Counter)  # (kind, moment) -> how often
     starts: int = 0
     problems: list[str] = field(default_factory=list)
@@ -105,33 +105,33 @@ class Phase:
     to_the_end: bool = True
 
 
-def play(told: Told, scratch: Path) -> Seen:
+def play(reported: Told, scratch: Path) -> Seen:
     """Play a story in a folder of its own, which is removed unless something is wrong."""
-    seen = Seen(told)
+    seen = Seen(reported)
     started = time.monotonic()
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     with ExitStack() as stack:
         source = stack.enter_context(served())
-        if told.on == "s3":
+        if reported.on == "s3":
             bucket, app = stack.enter_context(
-                failing_bucket(f"crash-{told.output_format}-{told.seed}", told.name, scratch)
+                failing_bucket(f"crash-{reported.output_format}-{reported.seed}", reported.name, scratch)
             )
             place: Place = bucket
-        elif told.on == "disk":
+        elif reported.on == "disk":
             place = stack.enter_context(small_disk(scratch / "disk", 1_500_000))
         else:
             place = Folder(scratch / "dataset")
-        story = _Story(told, seen, source, place, scratch)
+        story = _Story(reported, seen, source, place, scratch)
         try:
             story.play()
         except _GaveUp as error:
             seen.problems.append(str(error))
         finally:
             story.kill_everything()
-        if told.on == "s3":
+        if reported.on == "s3":
             seen.failed_requests = app.failed.total()
-        elif seen.problems and told.on == "disk" and place.dataset().exists():
+        elif seen.problems and reported.on == "disk" and place.dataset().exists():
             shutil.copytree(place.dataset(), scratch / "dataset")
     seen.seconds = time.monotonic() - started
     if not seen.problems:
@@ -144,9 +144,9 @@ class _GaveUp(Exception):
 
 
 class _Story:
-    def __init__(self, told: Told, seen: Seen, source: Source, place: Place, scratch: Path) -> None:
-        self._told, self._seen, self._source, self._place, self._scratch = told, seen, source, place, scratch
-        self._rng = random.Random(f"{told.name}")
+    def __init__(self, reported: Told, seen: Seen, source: Source, place: Place, scratch: Path) -> None:
+        self._reported, self._seen, self._source, self._place, self._scratch = reported, seen, source, place, scratch
+        self._rng = random.Random(f"{reported.name}")
         self._marks: list[str] = []
         self._had_workers = False  # the present run: it has the folder, and has cleared it up
         self._temporary = scratch / "tmp"
@@ -179,18 +179,18 @@ class _Story:
 
     def _expectation(self) -> Expected:
         rng = self._rng
-        count = self._told.shards * _ROWS_PER_SHARD - rng.randrange(_ROWS_PER_SHARD)
-        rows = make_rows(rng, count, self._source.base, 20_000 if self._told.on == "disk" else 5_000)
-        has_columns, has_steps = self._list.suffix == ".parquet", self._told.seed % 5 != 4
-        return Expected(rows, _ROWS_PER_SHARD, self._told.output_format, has_columns, has_steps=has_steps)
+        count = self._reported.shards * _ROWS_PER_SHARD - rng.randrange(_ROWS_PER_SHARD)
+        rows = make_rows(rng, count, self._source.base, 20_000 if self._reported.on == "disk" else 5_000)
+        has_columns, has_steps = self._list.suffix == ".parquet", self._reported.seed % 5 != 4
+        return Expected(rows, _ROWS_PER_SHARD, self._reported.output_format, has_columns, has_steps=has_steps)
 
     def _phases(self) -> list[Phase]:
-        rng, expected, kills = self._rng, self._expected, self._told.kills
-        variant = self._told.seed % 4
+        rng, expected, kills = self._rng, self._expected, self._reported.kills
+        variant = self._reported.seed % 4
         if variant == 1:  # the list grows, once the first part of it is done or while it is being done
             some = rng.randrange(len(expected.rows) // 3, len(expected.rows) * 2 // 3)
             first = replace(expected, rows=expected.rows[:some])
-            grown = replace(expected, former=(some,))
+            grown = replace(expected, previous=(some,))
             to_the_end = rng.random() < 0.5
             return [
                 Phase(self._download(), first, self._plan(kills // 2, first), to_the_end),
@@ -209,7 +209,7 @@ class _Story:
     def _plan(self, count: int, expected: Expected, hit: Mapping[str, int] = _MOMENTS) -> deque[Kill]:
         """`count` kills, so many shards apart that the later ones find something to do."""
         rng = self._rng
-        if self._told.on == "disk":
+        if self._reported.on == "disk":
             return deque()
         kills: deque[Kill] = deque()
         least = 0 if hit is _RETRY_MOMENTS else 1  # it makes no new shards
@@ -226,7 +226,7 @@ class _Story:
         options: dict[str, object] = {
             "url_list": self._list,
             "output_folder": self._place.url,
-            "output_format": self._told.output_format,
+            "output_format": self._reported.output_format,
             "number_sample_per_shard": _ROWS_PER_SHARD,
             "processes_count": 2,
             "disable_all_reencoding": True,  # what is served only begins as pictures do
@@ -236,7 +236,7 @@ class _Story:
             options |= {"caption_col": "caption", "save_additional_columns": "number"}
         if self._expected.has_steps:
             options["transform"] = STEP
-        if self._told.on == "disk":
+        if self._reported.on == "disk":
             options["min_free_bytes"] = 0
         return _command(quiet=True, **options)
 

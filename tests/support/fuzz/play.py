@@ -21,7 +21,7 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload, Samples, code_of, release
 from any2ds.transforms.chain import Pipeline
 from any2ds.transforms.isolation import Isolation
-from any2ds.transforms.pipeline import Transforming
+from any2ds.transforms.pipeline import PipelineRunner
 from any2ds.worker.describe import Describe
 from tests.support.fuzz.cases import SETTINGS, case
 
@@ -140,8 +140,8 @@ class _Player:
         media = self._settings[played.setting]
         with (
             closing(Buffer(_BUDGET, 1)) as buffer,
-            closing(Isolation(media, _LATE)) as apart,
-            closing(Transforming(self._pipelines[played.setting], _LIMITS, True, None, apart)) as steps,
+            closing(Isolation(media, _LATE)) as isolated,
+            closing(PipelineRunner(self._pipelines[played.setting], _LIMITS, True, None, isolated)) as steps,
         ):
             body = buffer.hold(played.file.data)
             payload = Payload(body, played.file.media_type, 200, None, 0.0)

@@ -23,8 +23,8 @@ class Told:
 
     def withdrawn(self) -> Iterator[Progress]:
         """Takes back what it has told of shards that it is not going to finish: others begin them anew."""
-        told = {code: -count for code, count in self._outcomes.items() if count}
-        if told:
-            yield Progress(told, -self._bytes)
+        reported = {code: -count for code, count in self._outcomes.items() if count}
+        if reported:
+            yield Progress(reported, -self._bytes)
         self._outcomes.clear()
         self._bytes = 0

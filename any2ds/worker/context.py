@@ -27,7 +27,7 @@ from any2ds.writers.formats.parquet import WITHOUT_FILES
 
 
 @dataclass(frozen=True)
-class Workshop:
+class ShardContext:
     """What all shards of a process are made with."""
 
     options: OutputOptions
@@ -71,9 +71,11 @@ class Workshop:
 
     def figures(self, report: ShardReport) -> dict[str, Any]:
         """What the stats of a shard say; with a preset, the same in its words as well."""
-        told = report.to_json()
+        reported = report.to_json()
         recipe = presets.find(self.options.preset)
-        return {**told, **{theirs: told[ours] for theirs, ours in recipe.figures.items()}} if recipe else told
+        return (
+            {**reported, **{theirs: reported[ours] for theirs, ours in recipe.figures.items()}} if recipe else reported
+        )
 
 
 def named(samples: Samples, taken: frozenset[str]) -> Samples:
@@ -90,9 +92,9 @@ def _named(sample: Sample, ext: str) -> Sample:
 class StagedFiles:
     """The files of one shard, under the names that they are going to have, in the workshop's folder."""
 
-    def __init__(self, workshop: Workshop, shard_id: int) -> None:
-        layout, self._writer, self._options = workshop.layout, workshop.writer, workshop.options
-        self._folder = workshop.folder
+    def __init__(self, context: ShardContext, shard_id: int) -> None:
+        layout, self._writer, self._options = context.layout, context.writer, context.options
+        self._folder = context.folder
         self.data_name = layout.data_name(shard_id, self._writer.extension)
         self._data = self._folder / (self.data_name or f"{layout.shard_name(shard_id)}.none")
         self._hides = self._options.preset is not None  # what other tools do not write, indexes among it
@@ -114,8 +116,8 @@ class StagedFiles:
         """What the writer made, once it is closed: final name -> file or folder, in the order of publishing."""
         if self.data_name is None:
             return {}
-        beside = {} if self._hides else {name: self._folder / name for name in self._sidecars}
-        return {self.data_name: self._data, **beside}
+        extra_files = {} if self._hides else {name: self._folder / name for name in self._sidecars}
+        return {self.data_name: self._data, **extra_files}
 
     @property
     def data_bytes(self) -> int:

@@ -165,7 +165,7 @@ class _Table:
         return bool(row) and row[-1].endswith(("\n", "\r"))
 
     def _lenient(self, line: str) -> list[str]:
-        """The values of a row of one line. Text behind a quoted value (`"Hello" he said`) belongs to it, as in pandas."""
+        """The values of a row of one line; text behind a quoted one (`"Hello" he said`) belongs to it, as in pandas."""
         return next(csv.reader([line], delimiter=self._delimiter))
 
     def _by_csv(self, data: bytes, is_last: bool) -> tuple[Rows, bytes]:

@@ -26,7 +26,7 @@ class Misfit(Exception):
 
 
 def wanted_columns(options: InputOptions, hash_col: str | None, hashes: Collection[str]) -> dict[str, str]:
-    """Column of the dataset -> its name in the list. Raises OptionError for a name that is taken."""
+    """Maps each column of the dataset to its name in the list. Raises OptionError for a reserved name."""
     reserved = reserved_columns(hashes)
     wanted = {"url": options.url_col}
     if options.caption_col is not None:
@@ -82,7 +82,7 @@ def schema_of(batch: pa.RecordBatch, sources: Mapping[str, str], columns: Column
 
 
 def _storable(type: pa.DataType) -> pa.DataType:
-    """The type of the same values without views, which Arrow itself cannot pick rows from."""
+    """The same type without views, from which Arrow cannot take rows."""
     if pa.types.is_string_view(type):
         return pa.string()
     if pa.types.is_binary_view(type):
@@ -103,7 +103,7 @@ def _is_view(type: pa.DataType) -> bool:
 
 
 def _store_nothing(schema: pa.Schema) -> None:
-    """Raises whatever would be raised when a shard with these columns is written."""
+    """Raises what writing a shard with these columns would raise."""
     rows = schema.empty_table()
     pq.write_table(rows.take(pa.array([], pa.int64())), pa.BufferOutputStream())
 

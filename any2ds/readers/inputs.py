@@ -42,7 +42,7 @@ Batches = Generator[pa.RecordBatch, None, None]
 
 
 class Extent:
-    """How much there is in a part of a list, and how much of it was read; asked for in other threads."""
+    """The size of an input, and how much of it was read; other threads read it."""
 
     def __init__(self, rows: int | None = None) -> None:
         self.rows = rows  # if that is known
@@ -51,7 +51,7 @@ class Extent:
         self.replaced: str | None = None  # the first row with bytes that are not UTF-8
 
     def share(self, size: int) -> float:
-        """0 to 1 of it that was read, where the file has `size` bytes."""
+        """The share, 0 to 1, that was read of a file of `size` bytes."""
         return min(1.0, self.given / self.rows if self.rows else self.bytes / size)
 
 
@@ -67,23 +67,23 @@ class Input(Protocol):
 
     @property
     def is_used_up(self) -> bool:
-        """Whether it is gone once it was read."""
+        """Whether it can be read only once."""
 
     @property
     def has_only_urls(self) -> bool:
-        """Whether there are no columns beside that of the URLs."""
+        """Whether it has no columns but that of the URLs."""
 
     def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches: ...
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file; or, if `file` is None, what is read once as it arrives: standard input, or the pipe at `stream`."""
+    """A file; or, if `file` is None, standard input or the pipe at `stream`, read once as it arrives."""
 
     file: InputFile | None
     format: str
     compression: str | None = None
-    is_compression_given: bool = False  # by input_format: then its content says whether it is compressed
+    is_compression_given: bool = False  # by input_format; then the first bytes are checked too
     stream: str = STDIN
     extent: Extent = field(default_factory=Extent, compare=False)
 
@@ -104,7 +104,7 @@ class File:
         return f"{'standard input' if self.name == STDIN else self.name} (read as {self.format})"
 
     def format_of(self, error: WrongFormat) -> str | None:
-        """The value of `input_format` for what it holds."""
+        """The value of `input_format` that would read the file."""
         if error.format is None or not error.format.startswith("."):
             return error.format and ".".join(filter(None, (error.format, self.compression)))
         return None if self.compression else f"{self.format}{error.format}"  # it is compressed twice
@@ -121,11 +121,11 @@ class File:
 
     @property
     def has_row_groups(self) -> bool:
-        """Whether they can be read in any order."""
+        """Whether it has row groups that can be read in any order."""
         return self.file is not None and self.compression is None and hasattr(self._reader(), "row_groups")
 
     def row_groups(self, opened: ExitStack, columns: Columns) -> Any:
-        """What the reader gives for them, with what is open for it."""
+        """The reader's row groups; the file is closed with `opened`."""
         return self._reader().row_groups(opened.enter_context(self._stream(seekable=True)), columns)
 
     def _reader(self) -> Any:
@@ -157,7 +157,7 @@ class File:
         except Any2dsError:
             raise
         except FileNotFoundError as error:
-            cause = error.__cause__  # fsspec says so of whatever a web server answers, and of one that is not there
+            cause = error.__cause__  # fsspec raises this for any answer of a web server, and without one
             if cause is None or isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) == 404:
                 raise InputError(f"{self.name}: no such file") from error
             raise InputError(f"{self.name}: cannot be opened: {one_line(cause) or type(cause).__name__}") from error
@@ -166,7 +166,7 @@ class File:
 
 
 class OpenRowGroups:
-    """The row groups of several files; each file is open for as long as one of its row groups is read."""
+    """The row groups of several files; a file is open while one of its row groups is read."""
 
     def __init__(self, files: Sequence[File], columns: Columns) -> None:
         self._files, self._columns = files, columns
@@ -174,7 +174,7 @@ class OpenRowGroups:
         self._readers: Counter[int] = Counter()  # of each open file
 
     def groups(self) -> list[list[RowGroup]]:
-        """Those of each file that have rows. Raises ReadError for what is wrong with a file."""
+        """The row groups of each file that have rows. Raises ReadError."""
         with ThreadPoolExecutor(_OPENED_AT_ONCE, thread_name_prefix="any2ds-lists") as pool:
             sizes = list(pool.map(self._sizes, range(len(self._files))))
         return [
@@ -228,7 +228,7 @@ class OpenRowGroups:
 
 
 class _Counted:
-    """A stream that notes how many bytes were read of it."""
+    """A stream that counts the bytes read."""
 
     def __init__(self, stream: BinaryIO, extent: Extent) -> None:
         self._stream, self._extent = stream, extent
@@ -250,9 +250,9 @@ class _Counted:
 
 
 class _Guarded(io.RawIOBase):
-    """A stream whose every failure is a ReadError; the place is left to those who count rows.
+    """A stream that raises every failure as ReadError, without a place.
 
-    Unless it is `patient`, it gives what has arrived, where the stream can, instead of waiting for more.
+    Unless it is `patient`, a read returns what has arrived instead of waiting for more, if the stream can.
     """
 
     def __init__(self, stream: BinaryIO, patient: bool) -> None:
@@ -280,7 +280,7 @@ class _Guarded(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """A Python list of URLs; whatever is no string is a row without one."""
+    """A Python list of URLs; an item that is not a string is a row without a URL."""
 
     urls: Sequence[Any]
     name = ""
@@ -294,7 +294,7 @@ class Urls:
 
     @property
     def hint(self) -> str:
-        """What may be wrong, if it looks like a list of files; else empty."""
+        """What may be wrong if it looks like a list of files, else empty."""
         urls = [url for url in self.urls if isinstance(url, str) and url]
         if urls and not any("://" in url for url in urls):
             return (
@@ -382,7 +382,7 @@ def inputs_of(options: InputOptions, stores: Stores) -> list[Input]:
 
 
 def _urls(parts: Sequence[Any], what: str) -> Urls:
-    """Raises OptionError that url_list cannot be `what` if there is something else than strings and missing values."""
+    """Raises OptionError that url_list cannot be `what` if an item is neither a string nor a missing value."""
     if not parts:
         raise InputError("the url list is empty")
     others = [part for part in parts if not isinstance(part, str)]
@@ -396,7 +396,7 @@ def _urls(parts: Sequence[Any], what: str) -> Urls:
 
 
 def _are_files(parts: Sequence[Any], format: str | None) -> bool:
-    """Whether a list holds files and not URLs, by the rule that `Source` states. Raises OptionError for a mixture."""
+    """Whether a list holds files and not URLs, as `Source` documents. Raises OptionError for a mixture."""
     if format is None and not any(isinstance(part, Path) for part in parts):
         return all(isinstance(part, str) and not _is_web(part) and _is_list_name(part) for part in parts)
     for part in parts:
@@ -415,7 +415,7 @@ def _is_web(text: str) -> bool:
 
 
 def _is_list_name(text: str) -> bool:
-    """Whether it is a path that exists on this machine, or ends in an extension of a list."""
+    """Whether it is an existing local path, or ends in an extension of a list."""
     if text == STDIN or list_format(text)[0] is not None:
         return True
     path = os.path.expanduser(text)
@@ -425,7 +425,7 @@ def _is_list_name(text: str) -> bool:
 
 
 def _split(text: str) -> list[str]:
-    """`a.txt,b.txt` is two files, unless there is one of that name."""
+    """`a.txt,b.txt` is two files, unless a file has this name."""
     parts = [part.strip() for part in text.split(",")]
     return parts if not os.path.exists(text) and all(map(_is_list_name, parts)) else [text]
 
@@ -473,7 +473,7 @@ def _files(url: str, given: str | None, stores: Stores) -> Iterator[File]:
 
 
 def _is_pipe(path: str) -> bool:
-    """Whether it can be read only once: a named pipe, or what `<(...)` of a shell stands for."""
+    """Whether it is a named pipe, or `<(...)` of a shell."""
     if path.startswith(("/dev/fd/", "/proc/self/fd/")):
         return True
     try:
@@ -484,7 +484,7 @@ def _is_pipe(path: str) -> bool:
 
 
 def _outside_datasets(url: str, files: list[InputFile], stores: Stores) -> list[InputFile]:
-    """The files of a folder that do not lie in a dataset, which its stats files tell."""
+    """The files of a folder that are not in a dataset, which is known by its stats files."""
     places = [file.path.rpartition("/") for file in files]
     datasets = {folder for folder, _, name in places if layout.finished_shards([name])}
     root = stores.open(os.path.expanduser(url))[1].rstrip("/")
@@ -497,7 +497,7 @@ def _outside_datasets(url: str, files: list[InputFile], stores: Stores) -> list[
 
 
 def list_format(name: str) -> tuple[str | None, str | None]:
-    """Format and compression that the name of a file or a URL tells, each None if it does not."""
+    """Format and compression by the name of a file or a URL, each None if unknown."""
     path = urlsplit(name).path if name.startswith(("http://", "https://")) else name.split("::", 1)[0]
     *rest, last = path.replace("\\", "/").rsplit("/", 1)[-1].lower().split(".")
     compression = last if rest and last in CODECS else None

@@ -32,28 +32,26 @@ class Source:
     """The rows of a url list, which can be read once.
 
     `options.url_list` is a file, a folder, a glob or a list of these, local or on any fsspec file system; `-` is
-    standard input, which is read once as it arrives, as are named pipes and `<(...)` of a shell. A folder means the
-    files in it, at any depth, in the order of their names: those with an extension of a list (csv, tsv, json, jsonl,
-    parquet, txt, also compressed), or all if none has one; with `input_format` those of this format, or all if none
-    is. Datasets in it are passed over. From Python it can also be
+    standard input, which is read once as it arrives, as are named pipes and `<(...)` of a shell. A folder stands for
+    its files at any depth, by name: those with an extension of a list (csv, tsv, json, jsonl, parquet, txt, also
+    compressed), or all if none has one; with `input_format` those of this format, or all if there are none. Datasets
+    in it are skipped. From Python it can also be
 
     - a list of dicts: rows;
     - a list of strings: URLs, one row each. None, NaN, an empty string and a string without a scheme are rows that
       fail. It is a list of files, folders and globs instead if each string is an existing path or ends in an
       extension of a list, and none is an http(s) URL;
     - a list with a Path in it, or any list of strings if `input_format` is given: files, folders and globs;
-    - an Arrow table, record batch or stream, or what can be had as one (a pandas or polars DataFrame): rows;
-    - an Arrow or NumPy array of strings, or what can be had as one (a Series): URLs.
+    - an Arrow table, record batch or stream, or what converts to one (a pandas or polars DataFrame): rows;
+    - an Arrow or NumPy array of strings, or what converts to one (a Series): URLs.
 
     A single string is never a URL to fetch: an http(s) URL is that of a list.
 
-    Making it opens the first file and reads its first rows. So it raises UsageError for what can be known now: a file
-    that is not there, a list without rows, an absent column, a missing library; and ReadError if the list is broken
-    from its start.
+    The constructor opens the first file and reads its first rows. It raises UsageError for a missing file, a list
+    without rows, an absent column or a missing library; and ReadError if the list is broken from its start.
 
-    `hash_col` is the column of the hashes that are expected, if they are to be verified; `hashes` are the columns of
-    those that are computed. A list of nothing but URLs (txt) has no columns: what is asked for is ignored with
-    `ignores_columns`, and refused otherwise.
+    `hash_col` is the column of expected hashes, if they are to be verified; `hashes` are the columns of computed
+    ones. A list of URLs alone (txt) has no columns: wanted columns are ignored with `ignores_columns`, else refused.
     """
 
     def __init__(
@@ -84,7 +82,7 @@ class Source:
         check_types(self._columns)
         self._stops_at_bad_row = options.on_bad_row == "stop"
         self._schema: pa.Schema | None = None
-        self._list_files = self._stamped()  # before a byte is read: a file that is changed meanwhile has changed
+        self._list_files = self._stamped()  # before reading, so that a file that changes meanwhile counts as changed
         self._seed = options.shuffle
         self._given, self._is_read = 0, False  # rows; all of them
         self._has_warned = False  # of replaced bytes
@@ -96,21 +94,20 @@ class Source:
 
     @classmethod
     def of(cls, config: Config, in_list_order: bool = False) -> Source:
-        """That of a run, with all columns that the run needs."""
+        """The source of a run, with all columns that the run needs."""
         check, recipe = config.output.verify_hash, presets.find(config.output.preset)
         stores, hashes = Stores(config.storage.storage_options), hash_columns(config.output)
         ignores_columns = recipe is not None and recipe.ignores_columns_of_txt
         options = dataclasses.replace(config.input, shuffle=None) if in_list_order else config.input
         source = cls(options, check.column if check else None, stores, hashes, ignores_columns)
         for column in (config.image.bbox_col, config.video.clips_col):
-            if column in source.ignored_columns:  # what was to be blurred must not be stored in the clear
+            if column in source.ignored_columns:  # what was to be blurred must not be stored unblurred
                 raise _without_columns(source._inputs[0], [column])
         return source
 
     @property
     def schema(self) -> pa.Schema:
-        """`url`, `caption` and `expected_hash`, the latter two if there are columns of them, as strings; then the
-        additional columns as they are."""
+        """`url`, then `caption` and `expected_hash` if the list has them, as strings; then the additional columns."""
         if self._schema is None:
             raise AssertionError("the types are known since the first rows were read")
         return self._schema
@@ -127,7 +124,7 @@ class Source:
 
     @property
     def list_files(self) -> tuple[ListFile, ...]:
-        """The files with what tells whether they have changed; none if not all rows come from files."""
+        """The files, with sizes and times to detect changes; empty if some rows do not come from files."""
         return self._list_files
 
     def _stamped(self) -> tuple[ListFile, ...]:
@@ -136,14 +133,14 @@ class Source:
 
     @property
     def rows(self) -> int | None:
-        """How many it has, where that is known: because it is read to its end, or its parts tell. From any thread."""
+        """The number of rows, or None if it is not known yet. Thread-safe."""
         if self._is_read:
             return self._given
         counts = [part.extent.rows for part in self._inputs]
         return None if None in counts else sum(count or 0 for count in counts)
 
     def share_of(self, rows: int) -> float | None:
-        """0 to 1: how much of it its first `rows` are, by the bytes of its files; None where nobody knows. As above."""
+        """The share, 0 to 1, of the list that its first `rows` are, by bytes of files; None if unknown. Thread-safe."""
         sizes = [file.size or 0 for file in self._list_files]
         if len(sizes) != len(self._inputs) or not all(sizes) or not self._given:
             return None
@@ -152,7 +149,7 @@ class Source:
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """What the user may not have meant, as messages for the log."""
+        """Messages for the log about what may be a mistake of the user."""
         found = [part.hint for part in self._inputs if isinstance(part, Urls) and part.hint]
         if self.ignored_columns:
             names = ", ".join(self.ignored_columns)
@@ -161,15 +158,15 @@ class Source:
 
     @property
     def can_be_read_again(self) -> bool:
-        """Whether another Source of the same options has the same rows."""
+        """Whether another Source with the same options has the same rows."""
         return not any(part.is_used_up for part in self._inputs)
 
     def batches(self, ends: bool = False) -> Iterator[pa.RecordBatch]:
-        """All rows, in batches of `schema`; with `ends`, one without rows after those of each file.
+        """All rows, in batches of `schema`; with `ends`, an empty batch after each file.
 
-        A batch in which rows could not be read has `badrows.COLUMN` as well, unless the list stops at such rows. With
-        a seed they are shuffled, with `ends` those of each file for themselves. Raises ReadError where the list breaks
-        off, after the rows before; of a shuffled list some of these are missing.
+        A batch with bad rows also has `bad_rows.COLUMN`, unless the list stops at such rows. With a seed the rows are
+        shuffled, with `ends` within each file. Raises ReadError where the list breaks off, after yielding the rows
+        before; of a shuffled list some of these are missing.
         """
         with closing(self._in_order(ends) if self._seed is None else self._shuffled(self._seed, ends)) as rows:
             yield from rows
@@ -236,7 +233,7 @@ class Source:
                         yield batch
                         used += batch.num_rows
                 if used:
-                    yield pa.RecordBatch.from_pylist([], schema=self.schema)  # its end, for those who ask
+                    yield pa.RecordBatch.from_pylist([], schema=self.schema)  # the end of the file
             except InputError as error:
                 if isinstance(error, MissingColumns):
                     error = MissingColumns(error.missing, error.existing, part.description)
@@ -265,14 +262,14 @@ class Source:
         return pa.schema([pa.field(name, types[name]) for name in self._columns.names])
 
     def _place(self, part: Input) -> str:
-        """What is said before the place of a bad row; of a row at which the list stops, the error names the file."""
+        """The file, before the place of a bad row. If the list stops at bad rows, the error names the file."""
         if self._stops_at_bad_row or len(self._inputs) == 1 or not part.name:
             return ""
         return re.split(r"[/\\]", redacted(part.name))[-1] + ", "
 
     def _typed(self, batches: Iterable[pa.RecordBatch], place: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a part of the list, as `schema` has them, up to a bad row if the list stops there. Rows that do
-        not fit are bad ones; `place` comes before their numbers."""
+        """The rows of an input in `schema`, up to the first bad row if the list stops there. Rows that do not fit are
+        bad rows; `place` is written before their numbers."""
         typed = self._fitting(batches, place)
         return until_bad_row(typed) if self._stops_at_bad_row else typed
 
@@ -294,7 +291,7 @@ class Source:
             yield fitted
 
     def _fitted(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """`batch` in `schema`, with nulls in rows that do not fit; and why these do not, by position."""
+        """`batch` in `schema`, with nulls in rows that do not fit, and the reasons by position."""
         parts, done, misfits = [batch], list[pa.RecordBatch](), dict[int, str]()
         while parts:
             part = parts.pop()

@@ -59,6 +59,16 @@ def until_broken(
     return rows, caught.value
 
 
+class Failing(io.BytesIO):
+    """A stream that fails where its bytes end."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        piece = super().read(size)
+        if not piece:
+            raise ReadError("", "connection lost")
+        return piece
+
+
 class Breaking(io.BytesIO):
     """A stream that fails where its bytes end, and hands out few at a time."""
 
@@ -268,6 +278,28 @@ class TestSeparated:
         rows, reasons = with_reasons(format, data, Columns("url", "caption"))
         assert [row["url"] for row in rows] == ["u", None, "v"]
         assert reasons[1] == "row 3: a row of more than 2097152 bytes"
+
+    def test_rows_behind_a_line_that_is_too_long_and_before_a_failure(self, format: str, mark: str) -> None:
+        data = self.table(mark, "url|caption", 'u|"c', "x|" + "y" * 2**21, "v|c", "w")
+        batches = plugins.load("readers", format)().batches(Failing(data), Columns("url", "caption"), None)
+        rows: list[str | None] = []
+        with pytest.raises(ReadError, match="connection lost"):
+            rows.extend(url for batch in batches for url in split(batch)[0]["url"].to_pylist())
+        assert rows == [None, None, "v"]
+
+    def test_long_values_and_nul_bytes(self, format: str, mark: str) -> None:
+        long = "long\n" * 300_000
+        data = self.table(mark, "url|caption", f'u|"{long}"', "v|a\0b", 'w|"c"', "bad")
+        rows, reasons = with_reasons(format, data, Columns("url", "caption"))
+        assert [row["caption"] for row in rows] == [long, "a\0b", "c", None]
+        assert [bool(reason) for reason in reasons] == [False, False, False, True]
+
+    def test_a_quote_in_the_header_that_is_never_closed(self, format: str, mark: str) -> None:
+        with pytest.raises(ReadError, match="row 1: a quote is opened and never closed"):
+            read(format, self.table(mark, 'url|"caption', "u|c"))
+
+    def test_lines_that_end_in_carriage_returns(self, format: str, mark: str) -> None:
+        assert urls(format, self.table(mark, "url|n", "u|1", "v|2").replace(b"\n", b"\r")) == ["u", "v"]
 
     def test_values_that_do_not_fit_fail_their_rows(self, format: str, mark: str) -> None:
         schema = pa.schema({"url": pa.string(), "i": pa.int64(), "f": pa.float64(), "t": pa.timestamp("s")})

@@ -1,4 +1,4 @@
-"""Objects with keys become columns: types from the first of them, later values held to these."""
+"""JSON objects as columns: the first objects give the types, later values must fit them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST_LINE = 2**26  # bytes
 _ENOUGH = 100  # objects; a key that none of them has is missing
 
 Group = tuple[Sequence[Mapping[str, Any] | BadRow], Sequence[int]]
-"""Objects, or what is none and stands in the place of one; and their numbers in the list."""
+"""Objects and bad rows, and their numbers in the list."""
 
 _MISFIT = (pa.ArrowException, ValueError, TypeError, OverflowError)
 # Where all Python values are of these types, pyarrow converts them without loss.
@@ -71,7 +71,7 @@ def to_batches(
 def _typed(
     objects: Sequence[Mapping[str, Any]], columns: Columns, types: dict[str, pa.DataType]
 ) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """Their values, and why some of them do not fit; `types` are completed by those of the columns without one."""
+    """The columns, and the reasons of rows that do not fit. Adds the missing types to `types`."""
     misfits: dict[int, str] = {}
     arrays = []
     for name in columns.names:
@@ -103,7 +103,7 @@ def _nothing(names: Sequence[str], types: Mapping[str, pa.DataType]) -> pa.Recor
 
 
 def _gathered(groups: Iterable[Group], names: Iterable[str]) -> Iterator[Group]:
-    """`groups`, of which the first are made one until all of `names` have occurred or that can be expected."""
+    """`groups`, the first of them joined until all `names` have occurred, or _ENOUGH objects."""
     iterator, missing = iter(groups), set(names)
     items: list[Mapping[str, Any] | BadRow] = []
     numbers: list[int] = []
@@ -128,7 +128,7 @@ def _gathered(groups: Iterable[Group], names: Iterable[str]) -> Iterator[Group]:
 
 
 def lines(pieces: Iterator[bytes]) -> Iterator[Group]:
-    """The objects of JSON lines. A line that is none is a bad row."""
+    """The objects of JSON lines. Another line is a bad row."""
     number = 0
     for block in whole_lines(pieces, LONGEST_LINE):
         items: list[Mapping[str, Any] | BadRow] = []
@@ -150,7 +150,7 @@ def lines(pieces: Iterator[bytes]) -> Iterator[Group]:
 
 
 def parsed(line: bytes) -> Any:
-    """Raises ValueError or RecursionError for what is no JSON."""
+    """Raises ValueError or RecursionError if `line` is not JSON."""
     try:
         return orjson.loads(line)
     except ValueError:
@@ -178,7 +178,7 @@ def _type_of(values: Sequence[Any]) -> pa.DataType:
 
 
 def _is_definite(type: pa.DataType) -> bool:
-    """Whether no part of a nested type is left without a type."""
+    """Whether no part of a nested type is null."""
     if pa.types.is_struct(type):
         return type.num_fields > 0 and all(_is_definite(field.type) for field in type)
     if pa.types.is_list(type):
@@ -187,7 +187,7 @@ def _is_definite(type: pa.DataType) -> bool:
 
 
 def _has_shape(value: Any, type: pa.DataType, exactly: bool = False) -> bool:
-    """Whether pyarrow can turn a nested value into `type` without leaving something out."""
+    """Whether pyarrow converts a nested value to `type` without loss."""
     if value is None:
         return True
     if pa.types.is_struct(type):
@@ -204,8 +204,7 @@ def _has_shape(value: Any, type: pa.DataType, exactly: bool = False) -> bool:
 
 
 def _array(values: Sequence[Any], type: pa.DataType, is_declared: bool = False) -> pa.Array:
-    """`values` in `type`; if it was declared, texts may say values of it. Raises one of _MISFIT where that would lose
-    something."""
+    """`values` in `type`; a declared type is also parsed from text. Raises one of _MISFIT instead of losing values."""
     if is_declared and not pa.types.is_string(type) and any(value.__class__ is str for value in values):
         return _from_texts(values, type)
     allowed = _KINDS.get(type)

@@ -24,7 +24,6 @@ from any2ds.readers.formats._text import NO_UTF8_IN_URL, blocks, one_line, requi
 LONGEST_ROW = 2**21  # bytes
 _END = "any2ds: the end of the piece"
 _NEVER_CLOSED = "a quote is opened and never closed"
-_MOST_UNCLOSED = 1000  # in one list; after each, the text behind its line is parsed again
 _HAS_SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
 
 # For the whole process, and never lowered. A value cannot be longer than an open row and the next block together.
@@ -52,6 +51,8 @@ class Separated:
         leading = Leading()
         used = 1
         for rows, reasons in table.parsed(chain([rest], pieces)):
+            if not rows.num_rows and not reasons:
+                continue
             first, used = used + 1, used + rows.num_rows + len(reasons)
             bad = {place: BadRow(f"row {first + place}", reason) for place, reason in reasons.items()}
             if schema is None and not types.are_known:
@@ -122,36 +123,28 @@ class _Table:
 
     def __init__(self, delimiter: str, width: int, wanted: list[int]) -> None:
         self._delimiter, self._width, self._wanted = delimiter, width, wanted
-        self._unclosed = 0
-        self._failure: ReadError | None = None  # too many open quotes
 
     def parsed(self, pieces: Iterator[bytes]) -> Iterator[Rows]:
         """All rows, in blocks of moderate size. `pieces` consist of whole lines, as `whole_lines` gives them."""
-        used, rest = 0, b""
+        rest = b""
         for piece in chain(pieces, [None]):
             end = -1 if piece is None else piece.find(b"\n")
-            if piece is not None and end <= LONGEST_ROW:
-                data = rest + piece
-                clean = None if rest else self._by_pyarrow(data)
-                found, rest = (clean, b"") if clean is not None else self._by_csv(data, used, is_last=False)
-            else:  # an open quote ends here
-                found, _ = self._by_csv(rest, used, is_last=True)
-                rest = b""
-            if found[0].num_rows or found[1]:
-                used += found[0].num_rows + len(found[1])
-                yield found
-            if self._failure is not None:
-                raise self._failure
-            if piece is not None and end > LONGEST_ROW:
+            if piece is None or end > LONGEST_ROW:
+                yield self._by_csv(rest, is_last=True)[0]  # an open quote ends here
+                if piece is None:
+                    return
                 yield self._rows([]), {0: f"a row of more than {LONGEST_ROW} bytes"}
-                used, rest = used + 1, piece[end + 1 :]
+                rest, piece = b"", piece[end + 1 :]
+            clean = None if rest else self._by_pyarrow(piece)
+            found, rest = (clean, b"") if clean is not None else self._by_csv(rest + piece, is_last=False)
+            yield found
 
     def _by_pyarrow(self, data: bytes) -> Rows | None:
         """The rows if each line is one: then no line has an open quote, and none is malformed."""
         names = [str(number) for number in range(self._width)]
         wanted = [names[number] for number in self._wanted]
-        lines = data.count(b"\n")
-        if not lines or data.count(b"\r") != data.count(b"\r\n") or self._is_open(data):
+        lines, last = data.count(b"\n"), data[data.rfind(b"\n", 0, -1) + 1 :]
+        if not lines or data.count(b"\r") != data.count(b"\r\n") or self._is_open(_lines(last)[0]):
             return None
         try:
             table = pacsv.read_csv(
@@ -166,18 +159,20 @@ class _Table:
             return None
         return (table.combine_chunks().to_batches()[0], {}) if table.num_rows == lines else None
 
-    def _is_open(self, data: bytes) -> bool:
-        """Whether a quote is open at the end of the last line: its newline then belongs to the value."""
-        row = self._lenient(_lines(data[data.rfind(b"\n", 0, -1) + 1 :])[0])
-        return bool(row) and row[-1].endswith("\n")
+    def _is_open(self, line: str) -> bool:
+        """Whether a quote is open at the end of a line, which then belongs to the value."""
+        row = self._lenient(line)
+        return bool(row) and row[-1].endswith(("\n", "\r"))
 
     def _lenient(self, line: str) -> list[str]:
-        """The values of a line; text behind a quoted value (`"Hello" he said`) belongs to it, as in pandas."""
+        """The values of a row of one line; text behind a quoted one (`"Hello" he said`) belongs to it, as in pandas."""
         return next(csv.reader([line], delimiter=self._delimiter))
 
-    def _by_csv(self, data: bytes, used: int, is_last: bool) -> tuple[Rows, bytes]:
-        """The rows of `data`; and the last one, if a quote is open in it that may be closed in what follows. `used`
-        rows stand before `data`."""
+    def _by_csv(self, data: bytes, is_last: bool) -> tuple[Rows, bytes]:
+        """The rows of `data`; and the last one, if a quote is open in it that may be closed in what follows.
+
+        A quote is open to the end only if no other row opens one behind it, so hardly anything is parsed twice.
+        """
         lines = _lines(data)
         rows: list[list[str]] = []
         bad: dict[int, str] = {}
@@ -199,13 +194,9 @@ class _Table:
                     opened = _bytes("".join([line, *lines[at:]]))
                     if not is_last and len(opened) <= LONGEST_ROW:
                         return (self._rows(rows), bad), opened
-                    self._unclosed += 1
                     why = _NEVER_CLOSED if is_last else f"a quote is not closed within {LONGEST_ROW} bytes"
                     reason = f"{why}: {_shown(line)}"
-                    if self._unclosed > _MOST_UNCLOSED:
-                        self._failure = ReadError(f"row {used + len(rows) + len(bad) + 2}", reason)
-                        break
-                elif start + reader.line_num > at or self._is_open(_bytes(line)):
+                elif start + reader.line_num > at or self._is_open(line):
                     reason = f"a quote is opened and not closed: {_shown(line)}"
                 elif len(row := self._lenient(line)) == self._width:
                     rows.append(row)
@@ -244,7 +235,7 @@ def _array(values: list[str]) -> pa.Array:
 
 
 def _converted(texts: pa.RecordBatch, types: dict[str, pa.DataType]) -> pa.Table:
-    """The values as pyarrow reads them from csv, in these types or in those that it infers."""
+    """The values as pyarrow reads them from csv, in `types` or in types that it infers."""
     sink = pa.BufferOutputStream()
     pacsv.write_csv(texts, sink)
     data = sink.getvalue()
@@ -264,7 +255,7 @@ def _inferred(texts: pa.RecordBatch) -> dict[str, pa.DataType]:
 
 
 class _Types:
-    """The types of the columns: declared, those of an earlier file, or told from the first rows."""
+    """The types of the columns: declared, of an earlier file, or inferred from the first rows."""
 
     def __init__(self, columns: Columns, schema: pa.Schema | None) -> None:
         self._others = [name for name in columns.names if name not in columns.texts]
@@ -276,9 +267,9 @@ class _Types:
         return self._types is not None
 
     def apply(self, texts: pa.RecordBatch, place: str) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """The rows in their types; and which rows have a value that does not fit, which is null then, and why.
+        """The rows in their types, with nulls for values that do not fit, and the reasons by position.
 
-        Raises ReadError, which names `place`, for a type that no text can have.
+        Raises ReadError, which names `place`, for a type that text cannot have.
         """
         if self._types is None:
             undeclared = [name for name in self._others if name not in self._declared]
@@ -314,11 +305,11 @@ _PLAUSIBLE: Mapping[str, str] = {
     "bool": r"(?i)^\s*(true|false|0|1)\s*$",
     "time": r"^[-+0-9T:.Z /]*$",
 }
-"""What all values match that pyarrow takes for one of these. Others need not be tried one by one, which is slow."""
+"""Patterns that all values match which pyarrow converts. Other values are not tried one by one, which is slow."""
 
 
 def _misfits(texts: pa.Array, type: pa.DataType) -> frozenset[int]:
-    """The rows whose values pyarrow does not take for `type`."""
+    """The rows whose values pyarrow cannot convert to `type`."""
     kind = (
         "int"
         if pa.types.is_integer(type)

@@ -61,10 +61,7 @@ def _required(columns: Columns, schema: pa.Schema | None) -> Sequence[str]:
 
 
 def _form(head: bytes, url: str) -> tuple[Form, Sequence[str]]:
-    """The form of a list that begins with `head`; and the keys of the first object, as far as `head` shows them.
-
-    Raises WrongFormat for another one.
-    """
+    """The form of a list that begins with `head`, and the keys of the first object in `head`. Raises WrongFormat."""
     if head[:1] == b"[":
         if _first_item(head) not in ("start_map", "end_array", None):
             raise WrongFormat(f"{_UNKNOWN}: this array begins with something else than an object")
@@ -111,7 +108,7 @@ def _are(kind: type, values: Any) -> bool:
 
 
 def _events(head: bytes) -> list[tuple[str, Any]] | None:
-    """What a parser sees in the beginning of a document; None if it is malformed."""
+    """The parser's events for the beginning of a document; None if it is malformed."""
     events = ijson.sendable_list()
     parser = ijson.basic_parse_coro(events, multiple_values=True)
     try:
@@ -128,8 +125,8 @@ def _first_item(head: bytes) -> str | None:
 
 
 def _skeleton(head: bytes) -> dict[str, Any] | None:
-    """The beginning of an object: its keys, those of its objects, and for all else what kind of value it is."""
-    events = _events(head.rstrip())  # the newline at its end is ours, where the document breaks off
+    """The beginning of an object: its keys, the keys of its objects, and empty arrays for its arrays."""
+    events = _events(head.rstrip())  # `blocks` adds a newline where the document breaks off
     if events is None:
         return None
     found: dict[str, Any] = {}
@@ -199,7 +196,7 @@ def _object(item: Any, number: int) -> Mapping[str, Any] | BadRow:
 
 
 def _fed(pieces: Iterator[bytes], parsers: Sequence[Any]) -> Iterator[ReadError | None]:
-    """Gives the document to the parsers; after each piece None, and at its end what went wrong, if anything did."""
+    """Feeds the document to the parsers. Yields None after each piece, and at the end the error, if any."""
     failure: ReadError | None = None
     piece: bytes | None = b""
     while piece is not None and failure is None:
@@ -208,7 +205,7 @@ def _fed(pieces: Iterator[bytes], parsers: Sequence[Any]) -> Iterator[ReadError 
         except ReadError as error:
             yield error
             return
-        for parser in parsers:  # what each has found before an error is of use
+        for parser in parsers:  # each keeps what it has found before an error
             try:
                 if piece is None:
                     parser.close()

@@ -1,8 +1,7 @@
-"""The text of PDF files, page by page, by pdfium in child processes of its own.
+"""The text of PDF files, page by page, by pdfium in child processes.
 
-pdfium is not thread-safe, and a page takes nearly a hundred times the memory that its instructions have bytes, which
-may be packed into a thousandth of that: a file of 30 KB took 2.5 GB. So it runs where there is a limit, and where hangs
-and crashes are no trouble to anybody.
+pdfium is not thread-safe, may hang or crash, and takes about 85 bytes of memory for each byte of a page's instructions,
+which may be compressed to a thousandth: a file of 30 KB took 2.5 GB. So it runs in processes with limits.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ _NO_TEXT = re.compile("[\x00\x0c\uffff]")
 @dataclass(frozen=True, slots=True)
 class PdfText:
     pages: int
-    text: str  # of each page, and a form feed behind it
+    text: str  # each page ends in a form feed
 
 
 class PdfReader:
-    """Reads documents, several at a time if several threads ask; children are started as they are needed."""
+    """Reads documents, for several threads in parallel; children are started on demand."""
 
     def __init__(self) -> None:
         self._children: Children[bytes, PdfText | str] = Children(_Reading, _MOST_START)
         weakref.finalize(self, self._children.close)
 
     def __call__(self, data: bytes) -> PdfText:
-        """Raises NotDecodable, and ChildEnded where pdfium crashed, needed too much memory or took too long."""
+        """Raises NotDecodable, or ChildEnded if pdfium crashed, took too much memory or too long."""
         if len(data) > _MOST_FILE:
             raise NotDecodable(f"the PDF file has more than {_MOST_FILE >> 20} MiB, which is too much to read its text")
         found = self._children.answer(data, MOST_SECONDS)
@@ -55,7 +54,7 @@ class PdfReader:
 
 
 class _Reading:
-    """Answers with the text of a document, or says in words why it has none."""
+    """Returns the text of a document, or the reason why it has none."""
 
     def __init__(self) -> None:
         import pypdfium2
@@ -74,7 +73,7 @@ class _Reading:
             return f"a broken PDF file: {error}"
 
     def _read(self, data: bytes) -> PdfText | str:
-        # Where there are no pages pdfium gives no reason, and would be asked for that of the last document.
+        # For a document without pages pdfium sets no error, and would report that of the last document.
         with suppress(self._pdfium.PdfiumError):
             self._pdfium.PdfDocument(b"broken").close()
         with closing(self._pdfium.PdfDocument(data)) as document:
@@ -88,7 +87,7 @@ class _Reading:
             return PdfText(len(pages), "".join(pages))
 
     def _page(self, document: Any, number: int) -> str:
-        """A page that is broken has no text."""
+        """The text of a page; a broken page has none."""
         try:
             with closing(document[number]) as page, closing(page.get_textpage()) as content:
                 text = content.get_text_bounded()
@@ -99,7 +98,7 @@ class _Reading:
 
 
 def _limit_memory() -> None:
-    """Beyond it pdfium ends the process, on Linux; elsewhere there is the limit of time alone."""
+    """On Linux, where pdfium ends the process beyond it; elsewhere only time is limited."""
     if sys.platform != "linux":
         return
     with suppress(OSError, ValueError):

@@ -1,5 +1,4 @@
-"""The text in documents becomes a further file beside them, `.txt`: that of web pages without what is around it, that
-of PDF files page by page."""
+"""Extracts the text of documents into an additional file `.txt`: the main text of web pages, PDF files page by page."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ class TextTransform:
         import pypdfium2  # noqa: F401
         import trafilatura  # noqa: F401
 
-        # They complain about each page that is not as pages should be.
+        # They log something for each malformed page.
         for name in ("trafilatura", "htmldate", "courlan", "charset_normalizer", "justext", "pypdfium2"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         return cls(PdfReader())
@@ -95,7 +94,7 @@ PART = TextTransform
 
 
 def main_text(page: bytes) -> str:
-    """What a page is about, in lines, without navigation, comments and the like; "" where there is nothing of it."""
+    """The main text of a page in lines, without navigation and comments; may be empty."""
     import trafilatura
 
     from any2ds.transforms.steps._charset import decoded
@@ -104,6 +103,6 @@ def main_text(page: bytes) -> str:
 
 
 def _with_few_attributes(tag: re.Match[str]) -> str:
-    """The beginning of a tag, without any attributes if they are more than anybody means."""
+    """The beginning of a tag, without its attributes if there are too many."""
     found = tag[0]
     return found if max(len(found.split()), found.count("=")) <= _MOST_ATTRIBUTES else f"<{tag[1]}"

@@ -149,7 +149,7 @@ class PipelineRunner:
         """
         self._give_out(is_ending)
         for task, made in self._pool.take(0.0 if self._done else seconds):
-            self._retract(task, self._too_late(task) if made is None else made)
+            self._collect(task, self._too_late(task) if made is None else made)
         self._give_out(is_ending)
         while self._done:
             self.pending -= 1
@@ -173,7 +173,7 @@ class PipelineRunner:
                 continue
             state = self._waiting.popleft()
             self._waiting_bytes -= state.sample.size
-            self._write_pending(state)
+            self._advance(state)
         for number, batch in self._batches.items():
             while batch.waiting and not batch.is_busy and self._is_ripe(batch, is_ending):
                 batch.is_busy = True
@@ -193,7 +193,7 @@ class PipelineRunner:
         isolated = any(state.isolated for state, _ in of)
         self._pool.put(Task(group, [replace(sample, body=_copied(sample)) for sample in samples], of, isolated))
 
-    def _write_pending(self, state: _RowState) -> None:
+    def _advance(self, state: _RowState) -> None:
         """To the next stretch that has anything to do with it, or to the end."""
         groups = self._pipeline.groups
         while (number := state.group + 1) < len(groups):
@@ -216,7 +216,7 @@ class PipelineRunner:
                 return
         self._done.append(state)
 
-    def _retract(self, task: Task, made: Made) -> None:
+    def _collect(self, task: Task, made: Made) -> None:
         of: list[tuple[_RowState, int]] = task.of
         if (batch := self._batches.get(task.group)) is not None:
             batch.is_busy = False
@@ -225,7 +225,7 @@ class PipelineRunner:
         for state in dict.fromkeys(state for state, _ in of):
             if len(state.made) == state.open:
                 state.samples, state.made = _laid_out(state), {}
-                self._write_pending(state)
+                self._advance(state)
 
     def _owned(self, state: _RowState, before: Sample, given: Sample, made: list[Sample]) -> list[Sample]:
         """What a thread has made of a sample, with bodies that the buffer accounts for."""

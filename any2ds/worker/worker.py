@@ -206,7 +206,7 @@ class ShardWorker:
         finally:
             rows.requeue()
             shards.metrics.detach()
-            _detach(batches, fetcher, _SHORT_CLOSE_TIMEOUT if self._stopping else _CLOSE_TIMEOUT)
+            _close(batches, fetcher, _SHORT_CLOSE_TIMEOUT if self._stopping else _CLOSE_TIMEOUT)
         while steps.pending and (shards.any_open or not self._stopping):
             steps.wait(buffer)
             yield from shards.events()
@@ -241,7 +241,7 @@ class ShardWorker:
             yield from shards.events()
 
 
-def _detach(batches: Iterator[Sequence[Fetched]], fetcher: Fetcher, close_timeout: float) -> None:
+def _close(batches: Iterator[Sequence[Fetched]], fetcher: Fetcher, close_timeout: float) -> None:
     """Close a fetcher, without waiting long for one that hangs in it: it is left behind then."""
 
     def close() -> None:

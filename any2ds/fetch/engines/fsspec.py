@@ -105,16 +105,16 @@ class FileSystems:
             yield system
         except Exception:
             if heals:  # others may be broken for good
-                self._retract(key, system)
+                self._give_back(key, system)
             raise
-        self._retract(key, system)
+        self._give_back(key, system)
 
     def _take(self, key: tuple[Any, ...]) -> Any:
         with self._lock:
             idle = self._idle.get(key)
             return idle.pop() if idle else None
 
-    def _retract(self, key: tuple[Any, ...], system: Any) -> None:
+    def _give_back(self, key: tuple[Any, ...], system: Any) -> None:
         dropped: list[Any] = []  # to be closed outside of the lock
         with self._lock:
             idle = self._idle.pop(key, [])

@@ -216,7 +216,7 @@ class _Finder:
                 "use the same options to go on, or another output_folder"
             )
         if match is not None:
-            return replace(self._write_pending(match, before.behind(match)), goes_on=True)
+            return replace(self._resumed(match, before.behind(match)), goes_on=True)
         if self._extends:
             return replace(self._extend(before.lists), goes_on=True)
         raise OutputError(
@@ -268,7 +268,7 @@ class _Finder:
 
     # --- going on with a list ---
 
-    def _write_pending(self, segment: Segment, behind: int | None) -> _Place:
+    def _resumed(self, segment: Segment, behind: int | None) -> _Place:
         own = _shards_of(segment, behind, self._finished)
         files = self._this.files
         # Where shuffled files have further ones behind them, the rows of all are in another order.

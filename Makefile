@@ -12,12 +12,13 @@ PACKAGE := requirements.txt setup.py any2ds/core/version.py
 # Where datasets are read with other people's libraries: .venv-reading for tests/reading, and for what clashes with others
 # or is as big as all of them .venv-X for tests/reading/with_X, each with requirements of that name.
 READING := .venv-reading $(patsubst tests/reading/with_%,.venv-%,$(wildcard tests/reading/with_*))
-READING_TESTS := $(sort $(wildcard tests/reading/test_*.py tests/reading/with_*/test_*.py))
-# Of the slow tests, those in tests/cluster and those in tests/reading: the PART-th of PARTS parts, from 0; all of them otherwise.
+# Of the slow tests, those in tests/cluster and those in tests/reading: part PART of PARTS, from 0; all of them otherwise.
+# tests/reading goes by environments, since these take longer to install than their tests to run.
 PARTS ?= 1
 PART ?= 0
-CHOSEN := $(shell printf '%s\n' $(READING_TESTS) | awk 'NR % $(PARTS) == $(PART)')
-NEEDED := $(sort $(patsubst %,.venv-%,$(patsubst with_%,%,$(notdir $(patsubst %/,%,$(dir $(CHOSEN)))))))
+NEEDED := $(shell printf '%s\n' $(READING) | awk 'NR % $(PARTS) == $(PART)')
+CHOSEN := $(if $(filter .venv-reading,$(NEEDED)),$(sort $(wildcard tests/reading/test_*.py))) \
+    $(sort $(foreach environment,$(NEEDED),$(wildcard $(environment:.venv-%=tests/reading/with_%)/test_*.py)))
 # Spark, Ray and Beam, of which the tests in tests/cluster start real ones on this machine.
 CLUSTER := .venv-cluster
 

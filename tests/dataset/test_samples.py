@@ -17,6 +17,7 @@ import webdataset
 from any2ds import RunReport, download, inspect, retry, verify
 from any2ds.core.errors import OptionError, OutputError
 from any2ds.testing.server import Server, serve
+from tests.support.params import sampled
 from tests.support.records import examples
 
 # webdataset leaves the shards that it reads open.
@@ -330,7 +331,7 @@ def test_a_duplicate_names_the_row_that_has_the_samples(kitchen: Kitchen) -> Non
     assert verify(kitchen.out, quiet=True).ok
 
 
-@pytest.mark.parametrize("output_format", ["webdataset", "files"])
+@pytest.mark.parametrize("output_format", sampled(["webdataset", "files"]))
 def test_more_than_ten_thousand_samples_of_a_row_are_in_order(kitchen: Kitchen, output_format: str) -> None:
     kitchen.serves(0, "parts 10001")
     kitchen.download(kitchen.rows(2), output_format=output_format, fsync=False)

@@ -9,6 +9,7 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched
 from any2ds.fetch.policy.hosts import Attempt
 from any2ds.fetch.policy.schedule import MAX_BACKOFF, Schedule, ScheduleLimits
+from tests.support.params import sampled
 
 TIMEOUT = Failure("fetch", "timeout_total")
 GONE = Failure("fetch", "http_404")
@@ -163,10 +164,12 @@ def test_an_attempt_that_brings_enough_goes_on(sizes: list[int], options: dict[s
     assert seconds_until_cut(sizes, **options) is None
 
 
-def test_a_million_rows_of_which_some_hang_all_come_back_once() -> None:
+@pytest.mark.parametrize("count", sampled([20_000, 200_000]))
+def test_many_rows_of_which_some_hang_all_come_back_once(count: int) -> None:
     made = Schedule(ScheduleLimits(100, 10, 1), rng=random.Random(1))
     dice = random.Random(2)
-    count, seen, now = 200_000, set(), 0.0
+    seen: set[int] = set()
+    now = 0.0
     made.fresh.extend(Row(0, n, str(n), None) for n in range(count))
     while not made.idle:
         for attempt in start_all(made, now):

@@ -13,6 +13,7 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.policy.hosts import Attempt, HostPolicy
 from any2ds.fetch.policy.schedule import Schedule, ScheduleLimits, host_name
+from tests.support.params import sampled
 
 TIMEOUT = Failure("fetch", "timeout_total")
 OK: Payload = Payload(body=None, media_type=None, http_status=200, final_url=None, seconds=0.1)  # type: ignore[arg-type]
@@ -193,8 +194,8 @@ def test_hosts_take_turns() -> None:
     assert play.now < 1.2 * 4000 * 0.1 / 8
 
 
-@pytest.mark.slow
-def test_a_quarter_of_a_million_rows_of_thousands_of_hosts_of_every_kind_all_come_back_once() -> None:
+@pytest.mark.parametrize("count", sampled([25_000, 250_000]))
+def test_many_rows_of_thousands_of_hosts_of_every_kind_all_come_back_once(count: int) -> None:
     dice = random.Random(3)
     kinds = {n: dice.choices(["good", "slow", "hangs", "busy", "gone"], [90, 4, 2, 2, 2])[0] for n in range(5000)}
 
@@ -210,7 +211,6 @@ def test_a_quarter_of_a_million_rows_of_thousands_of_hosts_of_every_kind_all_com
             return 0.1, Failure("fetch", "http_404")
         return 0.1, OK
 
-    count = 250_000
     play = Simulation(schedule(slots=4000, retries=1), answer)
     play.run(rows(f"http://h{int(dice.paretovariate(0.3)) % 5000}/" for _ in range(count)))
     assert len(play.outcomes) == count

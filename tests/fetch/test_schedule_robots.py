@@ -14,6 +14,7 @@ from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.policy.hosts import Attempt, HostPolicy
 from any2ds.fetch.policy.robots import Robots
 from any2ds.fetch.policy.schedule import Schedule, ScheduleLimits, host_name
+from tests.support.params import sampled
 
 
 class Bytes:
@@ -280,8 +281,8 @@ def test_a_long_list_of_one_disallowed_host_is_given_up_in_turns() -> None:
     assert (reported, most) == (50_000, 1000)
 
 
-@pytest.mark.slow
-def test_a_hundred_thousand_rows_of_thousands_of_hosts_all_come_back_once() -> None:
+@pytest.mark.parametrize("count", sampled([20_000, 100_000]))
+def test_many_rows_of_thousands_of_hosts_all_come_back_once(count: int) -> None:
     dice = random.Random(3)
     kinds = [
         text("User-agent: *\nDisallow: /no\nCrawl-delay: 0.05"),
@@ -302,7 +303,6 @@ def test_a_hundred_thousand_rows_of_thousands_of_hosts_all_come_back_once() -> N
         assert not isinstance(file, Failure) or file is kinds[2]
         return 0.1, OK
 
-    count = 100_000
     play = Play(answer, slots=4000)
     hosts = (int(dice.paretovariate(0.3)) % 5000 for _ in range(count))
     play.run(f"{dice.choice(['http', 'https'])}://h{host}.org/{dice.choice(['no', 'yes'])}" for host in hosts)
@@ -312,5 +312,5 @@ def test_a_hundred_thousand_rows_of_thousands_of_hosts_all_come_back_once() -> N
     once = [n for url, n in play.counts.items() if url.endswith("robots.txt") and files[host_name(url)] in kinds[:3]]
     # Again after ten minutes for those out of reach, but for these only after a day.
     assert max(once) == 1
-    assert play.robots.take_cost().files >= 5000
+    assert play.robots.take_cost().files >= count // 20
     assert play.schedule.hosts < 5000

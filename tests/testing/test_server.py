@@ -26,6 +26,7 @@ from any2ds.core.errors import MissingExtra
 from any2ds.testing.certificate import FLAWS
 from any2ds.testing.faults import STAND_IN
 from any2ds.testing.server import Server, serve
+from tests.support.params import sampled
 
 PICTURE = b"\xff\xd8\xff\xe0 not really a picture " * 100
 SOON = 100.0  # seconds: a bound on waiting, never waited for
@@ -288,7 +289,7 @@ class TestFaults:
         assert answer.status_code == 429
         assert 90 < ahead.total_seconds() <= 101
 
-    @pytest.mark.parametrize("encoding", ["gzip", "deflate", "gzip,gzip"])
+    @pytest.mark.parametrize("encoding", sampled(["gzip,gzip", "gzip", "deflate"]))
     def test_bombs_hold_a_gigabyte(self, folder: Path, encoding: str) -> None:
         with serve(folder, {"a.jpg": [f"bomb:{encoding}"]}) as server, requests.Session() as session:
             with session.get(server.url("a.jpg"), stream=True, timeout=SOON) as answer:

@@ -45,6 +45,7 @@ _MOMENTS = {
 _RETRY_MOMENTS = {moments.FETCHING: 1, moments.WRITING: 2, moments.SWAPPING: 5}
 _EXIT_CODES = {ALL: {-9}, PARENT: {-9}, SIGTERM: {143}, SIGINT: {130}}
 
+_ROOT = Path(__file__).parents[3]
 _ROWS_PER_SHARD = 8
 _HUNT = 1.0  # seconds that we wait for a moment before we take any
 _LAST_SHARDS = 4  # with fewer to come than this, any moment will do as well
@@ -154,7 +155,8 @@ class _Story:
         # pyarrow imports pandas wherever that is installed, which would be a third of the time of all these processes.
         (scratch / "absent").mkdir()
         (scratch / "absent" / "pandas.py").write_text("raise ImportError\n")
-        self._path = pathsep.join(filter(None, [str(scratch / "absent"), environ.get("PYTHONPATH")]))
+        # The run starts in another folder, and its transform is in this package.
+        self._path = pathsep.join(filter(None, [str(scratch / "absent"), str(_ROOT), environ.get("PYTHONPATH")]))
         self._list = scratch / f"list.{self._rng.choice(['txt', 'parquet'])}"
         self._expected = self._expectation()
 

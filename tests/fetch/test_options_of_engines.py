@@ -30,7 +30,7 @@ SEEN_IN = {
     "test_one_host_gets_no_more_than_max_per_host_and_no_closer_than_host_delay",
     "host_delay": "test_schedule_hosts.py::test_one_host_gets_no_more_than_max_per_host_and_no_closer_than_host_delay",
     "max_retry_after": "test_a_host_that_says_much_later_is_not_waited_for",
-    "watchdog_timeout": "../test_watchdog.py::test_the_bound_can_be_given_and_switched_off",
+    "watchdog_timeout": "../worker/test_watchdog.py::test_the_bound_can_be_given_and_switched_off",
     "max_redirects": "test_redirects_end_at_a_limit",
     "max_header_bytes": "test_headers_are_bounded_as_the_option_says",
     "max_file_bytes": "test_too_large_stops_whether_announced_or_not",

@@ -260,7 +260,7 @@ def test_a_third_of_bad_hosts_costs_the_good_ones_little_and_two_timeouts_at_the
     urls = hostile_list()
     alone = Simulation(schedule(), hostile)
     alone.run(rows(url for url in urls if "good" in url))
-    made = InFlight(256, 0, 0, HostPolicy(), random.Random(0), spare=256)
+    made = InFlight(ScheduleLimits(256, spare=256), HostPolicy(), random.Random(0))
     play = Simulation(made, hostile)
     play.run(rows(urls))
     good = max(at for n, at in play.finished_at.items() if "good" in urls[n])
@@ -285,7 +285,7 @@ def test_a_third_of_bad_hosts_costs_the_good_ones_little_and_two_timeouts_at_the
 
 def test_without_spare_places_the_slots_are_a_limit_for_hosts_that_hang_too() -> None:
     urls = hostile_list()
-    made = InFlight(256, 0, 0, HostPolicy(), random.Random(0))
+    made = InFlight(ScheduleLimits(256), HostPolicy(), random.Random(0))
     play = Simulation(made, hostile)
     play.run(rows(urls))
     assert made.most == 256

@@ -482,7 +482,7 @@ class TestFromPython:
     def test_a_name_that_is_none_ends_the_command(self, written: str, tmp_path: Path, monkeypatch: Any) -> None:
         put(tmp_path / "b.txt")
         monkeypatch.chdir(tmp_path)
-        with pytest.raises(UsageError, match=r"absent.*: no such file|url_list='' "):
+        with pytest.raises(UsageError, match=r"absent.*: no such file|invalid url_list=''"):
             Source(Config.from_options({"url_list": written}).input)
 
     def test_a_list_of_dicts(self) -> None:

@@ -12,7 +12,7 @@ LAYERS = (
     "core < config < storage < readers fetch transforms writers distributors < dataset worker < run < cli < __main__"
 )
 LAYER_OF = {room: floor for floor, rooms in enumerate(LAYERS.split(" < ")) for room in rooms.split()}
-MOST_FLOORS = 16  # between cli and core
+MOST_FLOORS = 12  # between cli and core
 MOST_ENTRIES = 16  # at the top
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 PER_DOUBLING = 8
 """Buckets from one magnitude to its double: a quantile is off by 4.5 % at most."""
@@ -65,3 +66,18 @@ class Histogram:
         if any(abs(bucket) > _FARTHEST or count < 0 for bucket, count in counts.items()):
             raise ValueError("not a histogram")
         return cls(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """How a magnitude is distributed. Quantiles are values that occur."""
+
+    count: int = 0
+    total: float = 0.0
+    smallest: float = 0.0
+    first_quartile: float = 0.0
+    median: float = 0.0
+    third_quartile: float = 0.0
+    largest: float = 0.0
+    # (from, to, count) of ranges from the first that is not empty to the last: from included, to not
+    ranges: tuple[tuple[float, float, int], ...] = ()

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from any2ds.core import layout
 from any2ds.core.errors import error_text, redacted
 from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, SUCCESS
-from any2ds.core.histogram import Histogram
+from any2ds.core.histogram import Distribution, Histogram
 from any2ds.core.metadata import STORED_BYTES
 from any2ds.core.reports import most_frequent
 from any2ds.core.version import __version__
@@ -48,21 +48,6 @@ _OF_PIXELS = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
 _OF_SECONDS = (1e-3, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800)
 _STEPS = {"size": (1.0, 2.0, 5.0), "width": _OF_PIXELS, "height": _OF_PIXELS, "duration": _OF_SECONDS}
 """Where the ranges of a distribution begin: up to ten these and their products with powers of ten, else these."""
-
-
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """How a magnitude is distributed. Quantiles are values that occur."""
-
-    count: int = 0
-    total: float = 0.0
-    smallest: float = 0.0
-    first_quartile: float = 0.0
-    median: float = 0.0
-    third_quartile: float = 0.0
-    largest: float = 0.0
-    # (from, to, count) of ranges from the first that is not empty to the last: from included, to not
-    ranges: tuple[tuple[float, float, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,12 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import NotDecodable, redacted
 from any2ds.core.failures import SUCCESS
 from any2ds.core.processes.child_process import ChildEnded
+from any2ds.core.processes.memory_use import end_first_when_memory_is_short
 from any2ds.core.processes.pool import Children, NotStarted
 from any2ds.core.rows import Row
 from any2ds.core.samples import Sample
 from any2ds.core.text import duration
 from any2ds.transforms.image import head
-from any2ds.transforms.isolation import be_the_first_to_go
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class _Easel:
     """Answers with what there is to see of a file."""
 
     def __init__(self) -> None:
-        be_the_first_to_go()
+        end_first_when_memory_is_short()
         self._images: Any = None
 
     def __call__(self, asked: tuple[Kind, bytes, str]) -> View:

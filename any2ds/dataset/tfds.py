@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
@@ -17,8 +17,10 @@ from any2ds.config.options import OutputOptions
 from any2ds.core.errors import redacted
 from any2ds.core.layout import TFDS_FEATURES, TFDS_INFO, Layout
 from any2ds.core.metadata import without_credentials
-from any2ds.dataset.shard_list import ShardEntry
 from any2ds.writers.formats._example import DATA, feature_kind
+
+if TYPE_CHECKING:
+    from any2ds.dataset.shard_list import ShardEntry
 
 SPLIT = "train"
 VERSION = "1.0.0"

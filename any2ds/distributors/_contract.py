@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from any2ds.core.reports import Event
 from any2ds.core.rows import ShardJob
-from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.lock_file import LockRef
+
+if TYPE_CHECKING:
+    from any2ds.storage.folders import OutputFolder
+    from any2ds.storage.lock.lock_file import LockRef
 
 
 class Worker(Protocol):

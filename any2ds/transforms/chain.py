@@ -22,7 +22,6 @@ import pyarrow as pa
 from any2ds.config.media import AudioOptions, ImageOptions, MediaOptions, VideoOptions
 from any2ds.core import plugins
 from any2ds.core.errors import (
-    BrokenStep,
     DiskFull,
     MissingExtra,
     NotDecodable,
@@ -35,7 +34,7 @@ from any2ds.core.manifest import StepRecord
 from any2ds.core.metadata import STORED_BYTES, STORED_CRC32
 from any2ds.core.samples import Sample, in_parts, member_column
 from any2ds.storage.disk.space import is_full
-from any2ds.transforms.contract import BatchTransform, Transform
+from any2ds.transforms.contract import OF_THE_RUN, BatchTransform, Transform
 
 log = logging.getLogger(__name__)
 
@@ -79,13 +78,6 @@ class StepGroup:
         if are_parts:
             samples = in_parts(samples)
         return samples or [sample.filtered("no sample is left of it")]
-
-
-class GivenUp(SystemExit):
-    """Raised in a thread whose step has taken too long, wherever it is; of no concern to anybody else."""
-
-
-OF_THE_RUN = (BrokenStep, GivenUp)  # what is not the fault of one file
 
 
 def attempted(step: Any, sample: Sample) -> Sample | Sequence[Sample]:

@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 import pyarrow as pa
 
 from any2ds.config.media import MediaOptions
+from any2ds.core.errors import BrokenStep
 from any2ds.core.samples import Sample, is_text_member
 
 
@@ -68,3 +69,10 @@ class BatchTransform(Protocol):
 def member_type(ext: str) -> pa.DataType:
     """What a further file is in formats that have columns for them."""
     return pa.string() if is_text_member(ext) else pa.binary()
+
+
+class GivenUp(SystemExit):
+    """Raised in a thread whose step has taken too long, wherever it is; of no concern to anybody else."""
+
+
+OF_THE_RUN = (BrokenStep, GivenUp)  # what is not the fault of one file

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import pickle
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from any2ds.config.media import MediaOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.processes.child_process import ChildEnded
+from any2ds.core.processes.memory_use import end_first_when_memory_is_short
 from any2ds.core.processes.pool import Children, NotStarted
 from any2ds.core.samples import Sample
 from any2ds.transforms.chain import Pipeline, last_line
@@ -102,7 +100,7 @@ class _NewSteps:
     media: MediaOptions
 
     def __call__(self) -> _Steps:
-        be_the_first_to_go()
+        end_first_when_memory_is_short()
         pipeline = Pipeline(self.media)
         for group in pipeline.groups:
             prepare(group)
@@ -150,29 +148,3 @@ def _unpacked(packed: _Packed, given: Sequence[Sample]) -> Sample:
 
 def _pickled(value: Any) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-
-
-def be_the_first_to_go() -> None:
-    """When memory runs short, it is this process that is to end: by its own error, or by the kernel's choice."""
-    if sys.platform != "linux":
-        return
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        import resource
-
-        # Private memory that can be written to, and not addresses: libraries reserve more of those than they ever use.
-        most = _kilobytes("/proc/self/status", "VmData") + _kilobytes("/proc/meminfo", "MemAvailable") // 2
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # it takes time
-        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        if soft == resource.RLIM_INFINITY or most < soft:
-            resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
-
-
-def _kilobytes(path: str, name: str) -> int:
-    """Such a line of a file of /proc, in bytes. Raises KeyError if there is none."""
-    for line in Path(path).read_text(encoding="ascii").splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return int(value.split()[0]) << 10
-    raise KeyError(name)

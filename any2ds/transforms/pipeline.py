@@ -19,8 +19,8 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import WrongResult
 from any2ds.core.metadata import STORED_BYTES, STORED_CRC32
 from any2ds.core.samples import Sample, Samples, free_extension, in_parts, release, taken_extensions
-from any2ds.transforms.chain import OF_THE_RUN, Pipeline, StepGroup, failed
-from any2ds.transforms.contract import BatchTransform
+from any2ds.transforms.chain import Pipeline, StepGroup, failed
+from any2ds.transforms.contract import OF_THE_RUN, BatchTransform
 from any2ds.transforms.threads import Budget, Made, Task, ThreadPool, WorkerThread
 
 _QUEUED_BYTES = 32 << 20  # of files that wait for a thread in memory of its own

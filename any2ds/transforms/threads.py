@@ -18,7 +18,7 @@ from typing import Any
 
 from any2ds.core.errors import BrokenStep
 from any2ds.core.samples import Sample
-from any2ds.transforms.chain import GivenUp
+from any2ds.transforms.contract import GivenUp
 
 _MOST_LEFT_BEHIND = 100  # threads that hang: a process with more of them is better begun anew
 

@@ -6,11 +6,14 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
 from any2ds.core.rows import Row
-from any2ds.worker.rewrite.rewrite import Shard
 
-ShardRows = tuple[Shard, list[Row]]
+if TYPE_CHECKING:
+    from any2ds.worker.rewrite.rewrite import Shard
+
+ShardRows: TypeAlias = "tuple[Shard, list[Row]]"
 
 
 class Rows:

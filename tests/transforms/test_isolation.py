@@ -27,7 +27,7 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import Sample, code_of, row_key
 from any2ds.testing.processes import wait_until, wait_until_gone
 from any2ds.testing.server import serve
-from any2ds.transforms.chain import GivenUp
+from any2ds.transforms.contract import GivenUp
 from any2ds.transforms.isolation import Isolation
 from any2ds.transforms.pipeline import NotIsolated
 

@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pygal
 from markupsafe import Markup
@@ -18,8 +18,11 @@ from pygal.style import Style
 
 from any2ds.core import text
 from any2ds.core.failures import SUCCESS
-from any2ds.dataset.figures import Distribution, Figures
+from any2ds.core.histogram import Distribution
 from any2ds.dataset.timeline import Spell
+
+if TYPE_CHECKING:
+    from any2ds.dataset.figures import Figures
 
 # For its plugins it puts a finder in front of everybody's imports, in an old way that Python warns of at each of them.
 sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "pygal"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from any2ds.core.histogram import Distribution
 from any2ds.core.text import duration, number, percent, size
-from any2ds.dataset.figures import Distribution, Figures
+from any2ds.dataset.figures import Figures
 from any2ds.dataset.report import labels
 
 _SHOWN = 15  # lines of a table

@@ -212,7 +212,7 @@ class Child:
             return False
         return bool(self._link.lost) or (code is not None and not 0 <= code <= 2)
 
-    def close_timeout(self) -> str:
+    def how_it_ended(self) -> str:
         """How it ended, in words."""
         if self.last_words or self._link.fault:
             return self.last_words or self._link.fault

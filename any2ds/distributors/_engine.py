@@ -28,7 +28,7 @@ from any2ds.core.processes.watchdog import Watch
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Worker
-from any2ds.distributors._post import Inbox, Letter, Office
+from any2ds.distributors._mailbox import Inbox, Letter, Office
 from any2ds.distributors._reported import Told
 from any2ds.distributors._task import PackedJob, Task
 from any2ds.storage.folders import OutputFolder

@@ -22,7 +22,7 @@ from any2ds.config.options import RunOptions
 from any2ds.core.errors import ENDS_THE_RUN, LockLost, OutputError, OutputInUse, RunError
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Worker
-from any2ds.distributors._post import Office, Outbox
+from any2ds.distributors._mailbox import Office, Outbox
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import Guard, Intervals, RunLock, held

@@ -192,7 +192,7 @@ class _Team:
 
     def _bury(self, child: Child) -> Iterator[ShardError]:
         """Have the jobs of a process that died done by others."""
-        words, jobs = child.close_timeout(), list(child.jobs.values())
+        words, jobs = child.how_it_ended(), list(child.jobs.values())
         was_suspected = any(self._died[job.shard_id] for job in jobs)
         if child.was_killed:
             self._kills += 1

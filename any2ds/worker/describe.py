@@ -12,7 +12,7 @@ from any2ds.core.failures import SUCCESS, Failure
 from any2ds.core.filetypes import recognize_file
 from any2ds.core.metadata import OUTCOME_FIELDS, without_credentials
 from any2ds.core.samples import Fetched, Payload, Sample
-from any2ds.worker.expectations import Expectations
+from any2ds.worker.hash_check import Expectations
 
 
 class Describe:

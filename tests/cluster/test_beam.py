@@ -31,7 +31,7 @@ from any2ds.core.errors import OptionError
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.distributors._beam import _Perform, _Wanted, graph
 from any2ds.distributors._beamtalk import Asked
-from any2ds.distributors._post import Inbox, Office
+from any2ds.distributors._mailbox import Inbox, Office
 from any2ds.distributors._task import Errand, PackedJob, Task
 from any2ds.distributors.beam import BeamDistributor, processes
 from any2ds.readers.plan import plan

@@ -382,7 +382,7 @@ def found(kitchen: Kitchen, **options: Any) -> Mapping[str, str]:
     report = verify(kitchen.out, quiet=True, **options)
     words: dict[str, str] = {}
     for one in report.findings:
-        words[one.kind] = f"{words.get(one.kind, '')}{one.words}\n"
+        words[one.kind] = f"{words.get(one.kind, '')}{one.message}\n"
     return words
 
 

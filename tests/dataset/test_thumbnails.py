@@ -60,8 +60,8 @@ def test_samples_of_every_format_are_shown(server: Server, tmp_path: Path, outpu
     wave = found["tone.wav"].view.picture
     assert wave is not None
     assert Image.open(io.BytesIO(wave.data)).size == (wave.width, wave.height)
-    assert found["page.html"].view.words == "Moss grows & rests"
-    assert found["note.txt"].view.words == "Moss grows slowly,\nand rests in winter. [31m<b>bold</b>"
+    assert found["page.html"].view.message == "Moss grows & rests"
+    assert found["note.txt"].view.message == "Moss grows slowly,\nand rests in winter. [31m<b>bold</b>"
     drawing = found["icon.svg"].view.picture
     assert drawing is not None
     assert (drawing.mime_type, drawing.data) == ("image/svg+xml", assortment()["icon.svg"])
@@ -139,7 +139,7 @@ def test_without_the_libraries_small_safe_images_are_shown_as_they_are() -> None
     assert (small.picture.width, small.picture.mime_type) == (60, "image/png")
     assert large.picture is None
     assert sound == View("audio")
-    assert text.words == "words"
+    assert text.message == "words"
 
 
 def test_words_of_any_encoding() -> None:

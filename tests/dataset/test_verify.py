@@ -344,7 +344,7 @@ def test_each_damage_is_found_and_repaired_by_the_same_download(
     )(out, f"{shards - 1:05d}")
     report = verify(out)
     found = kinds(report)
-    words = {number: "\n".join(f.words for f in report.findings if f.shard_id == number) for number in alone}
+    words = {number: "\n".join(f.message for f in report.findings if f.shard_id == number) for number in alone}
     for number, (name, _, wanted, said) in alone.items():
         assert wanted & found[number], name
         assert found[number] <= wanted | {"stats", "samples", "metadata", "hash"}, (name, words[number])
@@ -366,7 +366,7 @@ def test_each_damage_is_found_and_repaired_by_the_same_download(
         for path in [*out.glob(f"{number:05d}*")]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     for stray in (finding for finding in report.findings if finding.kind == "stray"):
-        path = out / stray.words.split()[0]
+        path = out / stray.message.split()[0]
         path.rmdir() if path.is_dir() else path.unlink()
     for path in out.glob("*"):
         if output_format == "files" and path.is_file() and path.name.isdecimal():
@@ -389,7 +389,7 @@ def test_a_duplicate_points_at_an_earlier_row(server: Server, tmp_path: Path) ->
         (["000020", "000011"], "000010, 000011"),
     ):
         with_column("duplicate_of", values)(tmp_path, "00001")
-        found = [finding.words.rpartition(": ")[2] for finding in verify(tmp_path).findings]
+        found = [finding.message.rpartition(": ")[2] for finding in verify(tmp_path).findings]
         assert found == ([said] if said else []), values
 
 
@@ -433,7 +433,7 @@ def test_gaps_and_lists_that_were_not_read_to_their_end(server: Server, tmp_path
     ):
         say_length(tmp_path, rows, shards)
         report = verify(tmp_path)
-        found = "\n".join(finding.words for finding in report.findings)
+        found = "\n".join(finding.message for finding in report.findings)
         assert all(words in found for words in said), found
         assert [finding.kind for finding in report.findings].count("shard_list") == 1  # it has shard 2
         assert len(report.findings) == len(said) + 1
@@ -474,7 +474,7 @@ def test_leftovers_and_strays(server: Server, tmp_path: Path) -> None:
     (tmp_path / "old.tar").touch()
     (tmp_path / "notes\x1b[31m").mkdir()
     report = verify(tmp_path)
-    assert [finding.words for finding in report.findings] == [
+    assert [finding.message for finding in report.findings] == [
         "0001_stats.json belongs to no shard",
         "old.tar belongs to no shard",
     ]

@@ -13,7 +13,7 @@ from any2ds.core.errors import RunError, error_text
 from any2ds.core.reports import ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._engine import EngineDistributor
-from any2ds.distributors._post import Office
+from any2ds.distributors._mailbox import Office
 from any2ds.distributors._task import Errand, PackedJob, Task, UnseenFolder
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG

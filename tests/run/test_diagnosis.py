@@ -47,7 +47,7 @@ def test_too_little_tells_nothing() -> None:
 def test_what_most_time_is_waited_for_is_the_limit(cause: Wait, limit: str, words: str) -> None:
     found = judged(waiting(cause))
     assert found.limit == limit
-    assert words in found.words
+    assert words in found.message
 
 
 def test_the_longest_wait_counts_over_all_workers() -> None:
@@ -59,7 +59,7 @@ def test_the_longest_wait_counts_over_all_workers() -> None:
 
 def test_the_host_that_most_rows_wait_for_is_named() -> None:
     worst = HostLoad("slow.example", 1200, 2, 2, "2 at once, by --max_per_host")
-    assert "slow.example (1200 rows: 2 at once, by --max_per_host)" in judged(waiting("hosts"), hosts=[worst]).words
+    assert "slow.example (1200 rows: 2 at once, by --max_per_host)" in judged(waiting("hosts"), hosts=[worst]).message
 
 
 def test_an_outage_counts_before_everything_else() -> None:
@@ -69,56 +69,56 @@ def test_an_outage_counts_before_everything_else() -> None:
 def test_a_size_that_was_found_by_trying_is_not_to_be_raised() -> None:
     answers, bodies = (judged(waiting(cause, adapts=True)) for cause in ("answers", "bodies"))
     assert answers.limit == "answers"
-    assert "--thread_count=auto has found" in answers.words
-    assert "raise" not in answers.words + bodies.words
+    assert "--thread_count=auto has found" in answers.message
+    assert "raise" not in answers.message + bodies.message
 
 
 def test_bodies_that_fill_memory_while_places_are_free_are_told_from_a_full_line() -> None:
-    assert "--max_buffered_bytes" in judged(waiting("bodies", in_flight=20)).words
+    assert "--max_buffered_bytes" in judged(waiting("bodies", in_flight=20)).message
 
 
 def test_what_arrives_is_told_in_bytes_per_second() -> None:
     workers = [waiting("bodies", worker=f"here:{pid}", received=500_000_000) for pid in (1, 2)]
-    assert "100.0 MB/s in all" in judged(*workers).words
-    assert "2.0 kB/s in all" in judged(waiting("bodies", received=20_000)).words
+    assert "100.0 MB/s in all" in judged(*workers).message
+    assert "2.0 kB/s in all" in judged(waiting("bodies", received=20_000)).message
 
 
 def test_at_the_end_of_the_list_nobody_is_told_to_read_it_faster() -> None:
-    assert "The end of the list" in judged(waiting("rows"), is_list_read=True).words
+    assert "The end of the list" in judged(waiting("rows"), is_list_read=True).message
 
 
 def test_a_process_that_is_always_busy_wants_company() -> None:
     found = judged(metrics(waits={"cpu": 9.0, "answers": 1.0}, cpu=8.5, own_cpu=8.5))
     assert found.limit == "cpu"
-    assert "busy 90% of the time" in found.words
-    assert "--processes_count" in found.words
+    assert "busy 90% of the time" in found.message
+    assert "--processes_count" in found.message
 
 
 def test_processes_that_take_all_cores_want_a_bigger_machine() -> None:
     workers = [metrics(f"here:{pid}", waits={"cpu": 6.0, "answers": 4.0}, cpu=9.5, own_cpu=9.0) for pid in range(8)]
     found = judged(*workers)
     assert found.limit == "cpu"
-    assert "7.6 of 8 cores" in found.words
-    assert "--processes_count" not in found.words
+    assert "7.6 of 8 cores" in found.message
+    assert "--processes_count" not in found.message
 
 
 def test_steps_that_take_all_cores_are_named_whatever_they_make_wait() -> None:
     for cause in ("transforms", "answers"):
         found = judged(metrics(waits={cause: 6.0, "cpu": 4.0}, cpu=78.0, own_cpu=3.0))
         assert found.limit == "transforms"
-        assert "7.8 of 8 cores" in found.words
+        assert "7.8 of 8 cores" in found.message
 
 
 def test_cores_of_different_machines_are_not_lumped_together() -> None:
     busy = metrics("one:1", waits={"cpu": 10.0}, cpu=19.8, own_cpu=9.9, cores=2.0)
     idle = [metrics(f"two:{pid}", waits={"cpu": 9.0, "answers": 1.0}, cpu=1.0, own_cpu=9.0) for pid in range(3)]
-    assert "2.0 of 2 cores" in judged(busy, *idle).words
+    assert "2.0 of 2 cores" in judged(busy, *idle).message
 
 
 def test_a_process_that_gets_no_core_says_that_others_have_it() -> None:
     found = judged(metrics(waits={"cpu": 9.0, "answers": 1.0}, cpu=2.0, own_cpu=2.0))
     assert found.limit == "cpu"
-    assert "other programs" in found.words
+    assert "other programs" in found.message
 
 
 def test_half_busy_is_not_yet_the_limit() -> None:

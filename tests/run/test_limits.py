@@ -87,20 +87,20 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
 def test_servers_that_take_long_to_answer_ask_for_more_places(runs: Runs) -> None:
     verdict = runs.limit(runs.urls("slow.txt", 60), thread_count=4)
     assert verdict.limit == "nothing"
-    assert "--thread_count" in verdict.words
+    assert "--thread_count" in verdict.message
 
 
 @pytest.mark.parametrize("fetcher", ["requests", "curl"])
 def test_bodies_that_come_slowly_are_the_network(runs: Runs, fetcher: str) -> None:
     verdict = runs.limit(runs.urls("flow.txt", 32), thread_count=4, fetcher=fetcher)
     assert verdict.limit == "bodies"
-    assert "B/s in all" in verdict.words
+    assert "B/s in all" in verdict.message
 
 
 def test_a_host_that_may_be_asked_now_and_then_only(runs: Runs) -> None:
     verdict = runs.limit(runs.urls("a.txt", 60), host_delay=0.05)
     assert verdict.limit == "hosts"
-    assert "127.0.0.1" in verdict.words
+    assert "127.0.0.1" in verdict.message
 
 
 def test_name_servers_that_take_long(runs: Runs) -> None:
@@ -109,7 +109,7 @@ def test_name_servers_that_take_long(runs: Runs) -> None:
     with serve_dns({name: ["delay:0.3 a:127.0.0.1"] for name in names}) as dns:
         verdict = runs.limit([f"http://{name}:{port}/a.txt" for name in names], thread_count=4, nameservers=dns.address)
     assert verdict.limit == "dns"
-    assert "--nameservers" in verdict.words
+    assert "--nameservers" in verdict.message
 
 
 def pause(sample: Sample) -> Sample:
@@ -121,7 +121,7 @@ def test_steps_that_take_long(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(pipeline, "_QUEUED", 16)  # files for each thread: few rows will do to be too many
     verdict = runs.limit(runs.urls("a.txt", 300), transform=pause, transform_threads=1)
     assert verdict.limit == "transforms"
-    assert "--transform_threads" in verdict.words
+    assert "--transform_threads" in verdict.message
 
 
 def test_a_disk_that_takes_long(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_disk_that_takes_long(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(WebdatasetWriter, "write", slowly)
     verdict = runs.limit(runs.urls("a.txt", 100))
     assert verdict.limit == "disk"
-    assert "--staging_dir" in verdict.words
+    assert "--staging_dir" in verdict.message
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_a_list_that_takes_long(runs: Runs) -> None:
 
     verdict = runs.limit(pa.RecordBatchReader.from_batches(schema, batches()), number_sample_per_shard=10)
     assert verdict.limit == "rows"
-    assert "The url list" in verdict.words
+    assert "The url list" in verdict.message
 
 
 def test_a_network_that_is_gone(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,4 +189,4 @@ def test_a_process_that_is_always_busy(runs: Runs) -> None:
         output_format="dummy",
     )
     assert verdict.limit == "cpu"
-    assert "CPU" in verdict.words
+    assert "CPU" in verdict.message

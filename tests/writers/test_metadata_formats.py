@@ -82,7 +82,7 @@ def test_one_that_is_gone_is_told(made: Any) -> None:
     (out / "00001.csv").unlink()
     (finding,) = verify(str(out)).findings
     assert (finding.kind, finding.shard_id) == ("beside", 1)
-    assert ".csv" in finding.words
+    assert ".csv" in finding.message
 
 
 @pytest.mark.parametrize("given", ["xml", "csv,xml"])

@@ -55,7 +55,7 @@ def progress(now: Snapshot) -> Mapping[str, Any]:
         "stored": now.outcomes.get(SUCCESS, 0),
         "success_ratio": round(ratio, 6) if ratio is not None else None,
         "limit": verdict["limit"] if verdict else None,
-        "limit_words": verdict["words"] if verdict else None,
+        "limit_words": verdict["message"] if verdict else None,
     }
 
 

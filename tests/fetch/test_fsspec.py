@@ -12,6 +12,7 @@ from typing import Any
 import fsspec
 import pyarrow.parquet as pq
 import pytest
+from fsspec.registry import _registry
 
 from any2ds import download
 from any2ds.config.options import Config, FetchOptions
@@ -206,6 +207,9 @@ def test_lists_of_strangers_reach_no_file_of_this_machine(code: Any, tmp_path: P
 def test_a_missing_library_is_named(fetch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for library in ("gcsfs", "huggingface_hub", "paramiko"):
         monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, "any2ds.storage.sftp", raising=False)  # other tests may have loaded them
+    for protocol in ("gs", "hf"):
+        monkeypatch.delitem(_registry, protocol, raising=False)
     google, hugging_face, sftp = fetch(["gs://bucket/a", "hf://datasets/a/b/c.jpg", "sftp://127.0.0.1/a"])
     assert {google.code, hugging_face.code, sftp.code} == {"missing_extra"}
     assert "any2ds[gcs]" in google.detail

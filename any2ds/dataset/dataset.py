@@ -336,7 +336,6 @@ class Dataset:
 
     def _run_file(self) -> RunFile | None:
         if layout.RUN_FILE not in self.entries:
-            layout.refuse_earlier(self.folder.url, self.entries)
             return None
         if self.entries[layout.RUN_FILE].is_odd:
             return None

@@ -12,7 +12,7 @@ import orjson
 from any2ds.config.media import MEDIA_GROUPS, MediaOptions, as_made, given_before
 from any2ds.config.options import OutputOptions, parse_groups
 from any2ds.core.errors import OutputError, UsageError, error_text
-from any2ds.core.layout import RUN_FILE, refuse_earlier
+from any2ds.core.layout import RUN_FILE
 from any2ds.core.manifest import Manifest, StepRecord, with_versions
 from any2ds.storage.folders import OutputFolder
 
@@ -29,7 +29,6 @@ def options_of(output: OutputFolder) -> tuple[OutputOptions, MediaOptions]:
     except OSError as error:
         raise OutputError(f"{output.url!r}: its {RUN_FILE} cannot be read: {error_text(error)}") from error
     if content is None:
-        refuse_earlier(output.url, names)
         raise OutputError(
             f"{output.url!r} has no {RUN_FILE}: it is no dataset of any2ds"
             if names

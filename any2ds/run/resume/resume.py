@@ -136,7 +136,6 @@ def _manifest_of(config: Config, source: Source) -> Manifest:
 def _read_manifest(output: OutputFolder, names: Sequence[str]) -> Manifest | None:
     content = output.read(layout.RUN_FILE) if names else None
     if content is None:
-        layout.refuse_earlier(output.url, names)
         return None
     try:
         return Manifest.parse(content)

@@ -408,9 +408,9 @@ def test_a_folder_that_workers_cannot_write_is_told_as_such(tmp_path: Path) -> N
     office = Office("run", b"key")
     (tmp_path / "elsewhere").mkdir()
     perform = _Perform(Errand(ScriptedWorker(output=str(tmp_path / "elsewhere")), office, running()))
-    from any2ds.distributors._beam import _words
+    from any2ds.distributors._beam import _message
 
     with pytest.raises(Exception, match="is not the folder of the run") as caught, beam.Pipeline("FnApiRunner") as made:
         _ = made | beam.Create([0]) | beam.ParDo(perform)
-    assert "all machines of a cluster need the same" in _words(caught.value)
-    assert "\n" not in _words(caught.value)
+    assert "all machines of a cluster need the same" in _message(caught.value)
+    assert "\n" not in _message(caught.value)

@@ -67,7 +67,7 @@ def written(figures: Figures, form: str) -> str:
     """As `md` or `json`."""
     if form == "json":
         return json.dumps(figures.to_json(), indent=2, ensure_ascii=True) + "\n"
-    from any2ds.dataset.report.markdown import markdown
+    from any2ds.dataset.report.page import markdown
 
     return markdown(figures)
 

@@ -24,7 +24,7 @@ from any2ds.dataset.run_file import options_of
 from any2ds.dataset.shard_list import ShardList
 from any2ds.dataset.verify.census import Census, in_words
 from any2ds.dataset.verify.findings import Finding
-from any2ds.dataset.verify.pool import each
+from any2ds.dataset.verify.pool import map_in_processes
 from any2ds.dataset.verify.progress import Progress
 from any2ds.dataset.verify.shardcheck import ShardChecker, ShardResult, ShardTask
 from any2ds.storage.disk.staging import staged
@@ -171,7 +171,7 @@ def _check(dataset: Dataset, tasks: list[ShardTask], wanted: VerifyOptions) -> l
         processes = min(wanted.processes_count or cores(), len(tasks))
     _ = dataset.layout  # looked for once, not by every process
     found: list[ShardResult] = []
-    results: Any = each(ShardChecker(dataset), tasks, processes, _lost)
+    results: Any = map_in_processes(ShardChecker(dataset), tasks, processes, _lost)
     with Progress(len(tasks), wanted.output_folder, wanted.quiet) as progress, closing(results):
         for result in results:
             found.append(result)

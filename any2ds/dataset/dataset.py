@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -22,9 +22,8 @@ import pyarrow.parquet as pq
 from any2ds.config.parsers import METADATA_FORMATS
 from any2ds.core import layout, plugins
 from any2ds.core.errors import Any2dsError, OutputError, error_text
-from any2ds.core.histogram import Histogram
 from any2ds.core.layout import Layout
-from any2ds.core.reports import not_processed_in
+from any2ds.core.stats import Stats
 from any2ds.dataset import tfds
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
@@ -61,76 +60,6 @@ class ShardFiles:
         """Each once: the stats, which say that the others count, first."""
         names = (self.stats, self.metadata, self.shown, self.data, *self.extra_files)
         return tuple(dict.fromkeys(name for name in names if name))
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """The figures of a finished shard, as far as who made it wrote them."""
-
-    count: int
-    successes: int
-    failed: Mapping[str, int]  # failed_to_download and the like
-    dropped: int
-    filtered: int
-    duplicates: int
-    samples: int  # stored; of other tools as many as successes
-    size: int | None  # bytes of the files stored
-    status_dict: Mapping[str, int]
-    start_time: float
-    end_time: float
-    shard_id: int | None  # None in those of img2dataset and any2dataset
-    attempts: int = 0  # the next three are 0 and empty where an earlier version wrote it
-    examples: Mapping[str, str] = field(default_factory=dict)  # failure code -> URL
-    latencies: Mapping[int, int] = field(default_factory=dict)  # of a Histogram, in seconds
-    not_processed: Mapping[str, int] = field(default_factory=dict)  # reason -> files
-    duration: float = 0.0  # seconds for which it was open, retries included; 0 where that is not told
-
-    @property
-    def has_times(self) -> bool:
-        """Whether start and end can be what they say they are."""
-        return 0 < self.start_time <= self.end_time < 1e11
-
-    @property
-    def seconds(self) -> float:
-        """For which it was open. A retry puts the end off, by days maybe in which nobody worked at it."""
-        span = self.end_time - self.start_time
-        return min(span, self.duration) if self.duration > 0 else span
-
-    @classmethod
-    def parse(cls, content: bytes) -> Stats:
-        """Raises ValueError for what are no figures of a shard."""
-        try:
-            found = orjson.loads(content)
-            return cls(
-                count=int(found["count"]),
-                successes=int(found["successes"]),
-                failed=_failed(found),
-                dropped=int(found.get("dropped", 0)),
-                filtered=int(found.get("filtered", 0)),
-                duplicates=int(found.get("duplicates", 0)),
-                samples=int(found.get("samples", found["successes"])),
-                size=None if found.get("bytes") is None else int(found["bytes"]),
-                status_dict={str(name): int(rows) for name, rows in found.get("status_dict", {}).items()},
-                start_time=float(found.get("start_time") or 0),
-                end_time=float(found.get("end_time") or 0),
-                shard_id=None if found.get("shard_id") is None else int(found["shard_id"]),
-                attempts=int(found.get("attempts") or 0),
-                examples={str(code): str(url) for code, url in (found.get("examples") or {}).items()},
-                latencies=dict(Histogram.from_json(found.get("latencies") or {}).counts),
-                not_processed=not_processed_in(found),
-                duration=float(found.get("duration") or 0),
-            )
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            message = f"it lacks {error}" if isinstance(error, KeyError) else error_text(error)
-            raise ValueError(message) from error
-
-
-def _failed(stats: Mapping[str, Any]) -> dict[str, int]:
-    """By status; what a preset of ours says again in the words of another tool counts once."""
-    found = {name: int(value) for name, value in stats.items() if name.startswith("failed_to_")}
-    if "failed_to_subsample" in found:
-        found.pop("failed_to_resize", None)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,14 +276,13 @@ class Dataset:
             return None
 
     def _any_stats(self, by_number: Mapping[int, Mapping[str, Entry]]) -> Stats:
-        nothing = Stats(0, 0, {}, 0, 0, 0, 0, None, {}, 0.0, 0.0, None)
         marks = [found["_stats.json"].name for _, found in sorted(by_number.items()) if "_stats.json" in found]
         for name in marks[:20]:
             try:
                 return Stats.parse(self.read(name))
             except Exception:  # it is broken, as others will tell
                 continue
-        return nothing
+        return Stats()
 
     def _format(self, by_number: Mapping[int, Mapping[str, Entry]]) -> str | None:
         """As the run file says, else by the files that there are most of; None for one that nobody here knows."""

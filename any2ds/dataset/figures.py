@@ -26,8 +26,9 @@ from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, SUCC
 from any2ds.core.histogram import Distribution, Histogram
 from any2ds.core.metadata import STORED_BYTES
 from any2ds.core.reports import most_frequent
+from any2ds.core.stats import Stats
 from any2ds.core.version import __version__
-from any2ds.dataset.dataset import Dataset, ShardFiles, Stats
+from any2ds.dataset.dataset import Dataset, ShardFiles
 from any2ds.dataset.preview import shown, shown_url
 from any2ds.dataset.shard_sample import Survey
 from any2ds.dataset.timeline import Timeline, Work, timeline

@@ -23,7 +23,8 @@ from any2ds.core.errors import error_text, printable, redacted
 from any2ds.core.failures import NO_FAILURES, SUCCESS, in_order, meaning_of
 from any2ds.core.metadata import STORED_BYTES, without_credentials
 from any2ds.core.reports import most_frequent
-from any2ds.dataset.dataset import Dataset, ShardFiles, Stats
+from any2ds.core.stats import Stats
+from any2ds.dataset.dataset import Dataset, ShardFiles
 from any2ds.dataset.shard_list import pattern
 from any2ds.dataset.verify.census import Census, in_words
 from any2ds.storage.stores import Stores

@@ -24,6 +24,7 @@ from any2ds.config.options import OutputOptions
 from any2ds.core import plugins
 from any2ds.core.layout import Layout
 from any2ds.core.reports import ShardReport
+from any2ds.core.stats import Stats
 from any2ds.core.version import __version__
 
 _KIND = {"__kind__": "wids-shard-index-v1", "wids_version": 1}  # says that the shards are tar files
@@ -46,20 +47,11 @@ class ShardEntry:
         return cls(report.shard_id, report.count, report.samples, report.bytes, report.data_bytes, dict(report.exts))
 
 
-def entry_of(shard_id: int, stats: bytes | None, size: int = 0) -> ShardEntry:
-    """From its `_stats.json`; `size` is that of the data file, for stats that do not tell it. Raises ValueError."""
-    try:
-        found = orjson.loads(stats or b"")
-        return ShardEntry(
-            shard_id,
-            int(found["count"]),
-            int(found.get("samples", found["successes"])),  # other tools, and earlier versions, have one of a row
-            int(found.get("bytes") or 0),
-            int(found.get("data_bytes", size)),
-            {str(ext): int(files) for ext, files in (found.get("exts") or {}).items()},
-        )
-    except (KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"no figures of a shard: {error}") from error
+def entry_of(shard_id: int, content: bytes | None, size: int = 0) -> ShardEntry:
+    """From its `_stats.json`; `size` is that of the data file, for stats without it. Raises ValueError."""
+    stats = Stats.parse(content or b"")
+    data_bytes = size if stats.data_bytes is None else stats.data_bytes
+    return ShardEntry(shard_id, stats.count, stats.samples, stats.size or 0, data_bytes, stats.exts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, STAT
 from any2ds.core.layout import Layout
 from any2ds.core.metadata import DUPLICATE_OF, STORED_BYTES, STORED_CRC32
 from any2ds.core.samples import CAPTION, METADATA, StoredSample, first_of, row_key, sample_key
-from any2ds.dataset.dataset import Dataset, ShardFiles, Stats
+from any2ds.core.stats import Stats
+from any2ds.dataset.dataset import Dataset, ShardFiles
 from any2ds.dataset.shard_list import ShardEntry, entry_of
 from any2ds.dataset.verify.findings import Finding, Findings
 from any2ds.writers.contract import WithSidecars

@@ -9,8 +9,9 @@ from any2ds.core import layout, plugins
 from any2ds.core.errors import OutputError, error_text, printable, shard_count
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
+from any2ds.core.stats import ANY2DS
 from any2ds.dataset import tfds
-from any2ds.run.resume.compare import ANY2DS, read_known
+from any2ds.run.resume.compare import read_known
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.report_file import is_foreign_report
 

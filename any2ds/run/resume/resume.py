@@ -18,12 +18,13 @@ from any2ds.core import layout
 from any2ds.core.errors import OutputError, shard_count
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Beginning, Cutting, Manifest, Segment, columns_of, key_format, with_versions
+from any2ds.core.stats import ANY2DS, Stats
 from any2ds.dataset import tfds
 from any2ds.dataset.run_file import warn_of_versions
 from any2ds.readers.plan import cuts
 from any2ds.readers.sources import Source
 from any2ds.run.ranks import is_alone, rank_of
-from any2ds.run.resume.compare import ANY2DS, Comparison, Difference, Known, check_growth, incomplete, read_known
+from any2ds.run.resume.compare import Comparison, Difference, check_growth, incomplete, read_known
 from any2ds.run.resume.img2dataset import check_options, hint, makers
 from any2ds.run.resume.overwrite import overwrite
 from any2ds.run.resume.plan import FinishedShards, ShardPlan
@@ -300,10 +301,10 @@ class _Finder:
         found = self._place(replace(segment, files=files), known)
         return replace(found, comparison=Comparison(self._output, self._layout, _readable(known)))
 
-    def _has_room(self, found: Known) -> bool:
+    def _has_room(self, found: Stats) -> bool:
         return found.count < self._layout.rows_per_shard
 
-    def _place(self, segment: Segment, known: Mapping[int, Known | None], compared: _Compared | None = None) -> _Place:
+    def _place(self, segment: Segment, known: Mapping[int, Stats | None], compared: _Compared | None = None) -> _Place:
         """`known` are those of its shards that may be short."""
         readable = _readable(known)
         if compared is not None:
@@ -317,11 +318,11 @@ class _Finder:
         unreadable = [shard_id for shard_id, found in known.items() if found is None]
         return _Place(replace(segment, short=tuple(sorted(short))), counts, unreadable)
 
-    def _may_grow(self, segment: Segment, shard_id: int, found: Known) -> bool:
+    def _may_grow(self, segment: Segment, shard_id: int, found: Stats) -> bool:
         """Whether further rows of the list may belong into it."""
         return self._has_room(found) and found.count != segment.rows_in(shard_id, self._layout.rows_per_shard)
 
-    def _compare(self, segment: Segment, known: Mapping[int, Known | None], behind: int | None) -> _Compared:
+    def _compare(self, segment: Segment, known: Mapping[int, Stats | None], behind: int | None) -> _Compared:
         """Read the list up to its last finished shard, or whole if another one stands behind. Raises Difference."""
         comparison = Comparison(self._output, self._layout, _readable(known))
         counts: dict[int, int] = {}
@@ -412,7 +413,7 @@ class _Finder:
         return replace(self._layout, shard_digits=digits)
 
 
-def _readable(known: Mapping[int, Known | None]) -> dict[int, Known]:
+def _readable(known: Mapping[int, Stats | None]) -> dict[int, Stats]:
     return {shard_id: found for shard_id, found in known.items() if found is not None}
 
 

@@ -13,9 +13,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -23,6 +22,7 @@ from any2ds.config.parsers import METADATA_FORMATS
 from any2ds.core import layout, plugins
 from any2ds.core.errors import Any2dsError, OutputError, error_text
 from any2ds.core.layout import Layout
+from any2ds.core.manifest import Manifest
 from any2ds.core.stats import Stats
 from any2ds.dataset import tfds
 from any2ds.storage.folders import OutputFolder
@@ -60,61 +60,6 @@ class ShardFiles:
         """Each once: the stats, which say that the others count, first."""
         names = (self.stats, self.metadata, self.shown, self.data, *self.extra_files)
         return tuple(dict.fromkeys(name for name in names if name))
-
-
-@dataclass(frozen=True, slots=True)
-class UrlList:
-    """One of the lists that a dataset was made from, one after the other."""
-
-    first_shard: int = 0
-    rows: int | None = None  # None until a run has read it to its end
-    shards: int | None = None
-    files: tuple[str, ...] = ()
-    is_cut_by_file: bool = False  # each file of it by itself, as img2dataset does: any shard may be short
-
-
-@dataclass(frozen=True, slots=True)
-class RunFile:
-    """What `.any2ds/run` says."""
-
-    options: Mapping[str, Any]
-    lists: tuple[UrlList, ...]  # empty where an earlier version wrote it, which did not keep account
-    version: str
-    asked: frozenset[str] = frozenset()  # the options that asked for a step, maybe with their default values
-
-    @classmethod
-    def parse(cls, content: bytes) -> RunFile:
-        """Raises ValueError for what does not tell the options of a run."""
-        try:
-            written = orjson.loads(content)
-            options = dict(written["options"])
-            lists = [_url_list(found) for found in written.get("lists") or ()]
-            version = str(written.get("any2ds", "unknown"))
-            asked = frozenset(str(name) for step in written.get("steps") or () for name in step["asked"])
-            return cls(options, tuple(sorted(lists, key=lambda found: found.first_shard)), version, asked)
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            message = f"it lacks {error}" if isinstance(error, KeyError) else error_text(error)
-            raise ValueError(message) from error
-
-    @property
-    def layout(self) -> Layout | None:
-        try:
-            rows, digits = int(self.options["number_sample_per_shard"]), int(self.options["oom_shard_count"])
-        except (KeyError, TypeError, ValueError):
-            return None
-        return Layout(rows, digits, bool(self.options.get("preset"))) if rows > 0 and digits > 0 else None
-
-
-def _url_list(found: Mapping[str, Any]) -> UrlList:
-    files = [file if isinstance(file, str) else file.get("path") or file.get("name") for file in found.get("files", ())]
-    rows, shards = found.get("rows"), found.get("shards")
-    return UrlList(
-        int(found.get("first_shard", 0)),
-        None if rows is None else int(rows),
-        None if shards is None else int(shards),
-        tuple(str(file) for file in files if file),
-        found.get("cut") == "file",
-    )
 
 
 class Dataset:
@@ -263,14 +208,16 @@ class Dataset:
             is_odd = info["type"] == "other" and not is_folder and not leads_nowhere
             yield Entry(path.removeprefix(f"{root}/"), size, is_folder, is_odd)
 
-    def _run_file(self) -> RunFile | None:
+    def _run_file(self) -> Manifest | None:
         if layout.RUN_FILE not in self.entries:
             layout.refuse_earlier(self.folder.url, self.entries)
             return None
         if self.entries[layout.RUN_FILE].is_odd:
             return None
         try:
-            return RunFile.parse(self.read(layout.RUN_FILE))
+            run = Manifest.parse_any(self.read(layout.RUN_FILE))
+            _ = run.layout  # or it says too little
+            return run
         except Exception as error:
             self.run_problem = error_text(error)
             return None

@@ -178,7 +178,7 @@ def gather(survey: Survey, seconds: float = 60.0, run_options: Mapping[str, Any]
         run_options=_plain(run_options or {}),
         lists=tuple(
             {
-                "files": [shown_url(name) for name in found.files],
+                "files": [shown_url(file.name) for file in found.files],
                 "rows": found.rows,
                 "first_shard": found.first_shard,
             }

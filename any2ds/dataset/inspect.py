@@ -25,8 +25,8 @@ from any2ds.core.metadata import STORED_BYTES, without_credentials
 from any2ds.core.reports import most_frequent
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset, ShardFiles
-from any2ds.dataset.shard_list import pattern
-from any2ds.dataset.verify.census import Census, in_words
+from any2ds.dataset.expected import ExpectedShards
+from any2ds.dataset.shard_list import pattern, ranges_text
 from any2ds.storage.stores import Stores
 
 _SHARDS_LOOKED_INTO = 4
@@ -81,7 +81,6 @@ def inspect(output_folder: Any = None, **options: Any) -> Overview:
     given = options if output_folder is None else {"output_folder": output_folder, **options}
     (wanted,) = parse_groups(given, [InspectOptions])
     dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
-    census = Census.of(dataset)
     finished = dataset.finished
     problems: list[str] = []
     known: list[Stats] = []
@@ -106,11 +105,15 @@ def inspect(output_folder: Any = None, **options: Any) -> Overview:
         output_format=dataset.output_format,
         shards=len(finished),
         pattern=_pattern(dataset, [files.shard_id for files in finished]),
-        missing=tuple(census.missing),
+        missing=tuple(ExpectedShards.of(dataset, dataset.shards).missing),
         unfinished=len(dataset.shards) - len(finished),
         unreadable=len(finished) - len(known),
         lists=tuple(
-            {"files": [redacted(name) for name in found.files], "rows": found.rows, "first_shard": found.first_shard}
+            {
+                "files": [redacted(file.name) for file in found.files],
+                "rows": found.rows,
+                "first_shard": found.first_shard,
+            }
             for found in (dataset.run.lists if dataset.run else ())
         ),
         options=dict(dataset.run.options) if dataset.run else {},
@@ -263,7 +266,7 @@ def _named_facts(found: Overview) -> Iterator[tuple[str, str]]:
         ", ".join(
             [
                 f"{found.shards:,} finished",
-                *([f"{len(found.missing):,} MISSING ({in_words(found.missing)})"] if found.missing else []),
+                *([f"{len(found.missing):,} MISSING ({ranges_text(found.missing)})"] if found.missing else []),
                 *([f"{found.unfinished:,} begun and not finished"] if found.unfinished else []),
             ]
         ),

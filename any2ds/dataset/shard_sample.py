@@ -17,7 +17,8 @@ import orjson
 
 from any2ds.core import layout, plugins
 from any2ds.core.errors import OutputError
-from any2ds.dataset.dataset import Dataset, Entry, RunFile
+from any2ds.core.manifest import Manifest
+from any2ds.dataset.dataset import Dataset, Entry
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
 
@@ -72,11 +73,9 @@ class Survey:
 
 def _listed(url: str, stores: Stores | None, folder: OutputFolder, most: int, chance: random.Random) -> Survey | None:
     """By `.any2ds/shards`; None if it does not tell all, because a run is at work. Raises whatever is wrong with it."""
-    run = RunFile.parse(folder.read(layout.RUN_FILE) or b"")
+    run = Manifest.parse_any(folder.read(layout.RUN_FILE) or b"")
     names = run.layout
     writer = plugins.load("writers", str(run.options.get("output_format")))
-    if names is None:
-        return None
     kept: list[tuple[int, int]] = []  # shard and its samples, a random choice among those so far
     rows = samples = size = shards = 0
     exts: Counter[str] = Counter()

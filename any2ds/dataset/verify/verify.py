@@ -20,9 +20,9 @@ from any2ds.core.processes.cores import cores
 from any2ds.dataset.card import hub
 from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.dataset import Dataset, Entry, ShardFiles
+from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.run_file import options_of
-from any2ds.dataset.shard_list import ShardList
-from any2ds.dataset.verify.census import Census, in_words
+from any2ds.dataset.shard_list import ShardList, ranges_text
 from any2ds.dataset.verify.findings import Finding
 from any2ds.dataset.verify.pool import map_in_processes
 from any2ds.dataset.verify.progress import Progress
@@ -113,11 +113,11 @@ def verify(output_folder: Any = None, **options: Any) -> VerifyReport:
 
 
 def _verified(dataset: Dataset, wanted: VerifyOptions) -> VerifyReport:
-    census = Census.of(dataset)
-    tasks, seed = _tasks(dataset, census, wanted)
+    expected = ExpectedShards.of(dataset, dataset.shards)
+    tasks, seed = _tasks(dataset, expected, wanted)
     results = _check(dataset, tasks, wanted)
     findings = [found for result in results for found in result.findings]
-    of_the_whole, notes = _whole(dataset, census, wanted.repair)
+    of_the_whole, notes = _whole(dataset, expected, wanted.repair)
     if changed := sum(result.changed for result in results):
         notes.append(f"{changed:,} files were changed on the way: their sizes were compared, no checksum tells of them")
     of_the_whole += _shard_list(dataset, results)
@@ -134,7 +134,7 @@ def _verified(dataset: Dataset, wanted: VerifyOptions) -> VerifyReport:
         findings=(*findings, *of_the_whole),
         notes=tuple(notes),
     )
-    return _repair(dataset, census, report) if wanted.repair else report
+    return _repair(dataset, expected, report) if wanted.repair else report
 
 
 document(
@@ -149,14 +149,14 @@ document(
 # --- what is to be checked ---
 
 
-def _tasks(dataset: Dataset, census: Census, wanted: VerifyOptions) -> tuple[list[ShardTask], int | None]:
+def _tasks(dataset: Dataset, expected: ExpectedShards, wanted: VerifyOptions) -> tuple[list[ShardTask], int | None]:
     shards = list(dataset.shards.values())
     if wanted.sample is None:
-        return [ShardTask(files, census.rows(files.shard_id)) for files in shards], None
+        return [ShardTask(files, expected.rows(files.shard_id)) for files in shards], None
     seed = wanted.seed if wanted.seed is not None else random.SystemRandom().randrange(2**31)
     finished = [files.shard_id for files in dataset.finished]
     picked = set(random.Random(seed).sample(finished, how_many(wanted.sample, len(finished))))
-    return [ShardTask(files, census.rows(files.shard_id), files.shard_id in picked) for files in shards], seed
+    return [ShardTask(files, expected.rows(files.shard_id), files.shard_id in picked) for files in shards], seed
 
 
 def how_many(sample: str, of: int) -> int:
@@ -191,20 +191,23 @@ def _lost(task: ShardTask, why: str) -> ShardResult:
 # --- the whole ---
 
 
-def _whole(dataset: Dataset, census: Census, repair: bool) -> tuple[list[Finding], list[str]]:
+def _whole(dataset: Dataset, expected: ExpectedShards, repair: bool) -> tuple[list[Finding], list[str]]:
     found: list[Finding] = []
     notes: list[str] = []
-    if missing := census.missing:
+    if missing := expected.missing:
         found.append(Finding("missing", f"{_are(missing)} missing: the same download command makes what is missing"))
     if dataset.run is None and not dataset.is_foreign:
         why = f"cannot be understood ({dataset.run_problem})" if dataset.run_problem else "is not there"
         found.append(Finding("run_file", f"{layout.RUN_FILE} {why}: shards are checked as far as they tell themselves"))
     if dataset.run is not None and dataset.run.lists:
-        if census.unread:
+        if expected.has_unread_list:
             message = "the url list was not read to its end: the same download command goes on"
             found.append(Finding("list", message))
-        if beyond := census.beyond:
-            found.append(Finding("list", f"{_are(beyond)} not of this list, which has rows for {_lasts(census)}"))
+        if beyond := expected.beyond:
+            of_lists = sum(segment.shards or 0 for segment in expected.lists)
+            found.append(
+                Finding("list", f"{_are(beyond)} not of this list, which has rows for {shard_count(of_lists)}")
+            )
     else:
         notes.append("how many rows the url list has is not known: shards may be missing at the end")
     if dataset.is_foreign:
@@ -218,16 +221,11 @@ def _whole(dataset: Dataset, census: Census, repair: bool) -> tuple[list[Finding
 
 
 def _shards(numbers: list[int]) -> str:
-    return f"shard {numbers[0]}" if len(numbers) == 1 else f"{shard_count(len(numbers))} ({in_words(numbers)})"
+    return f"shard {numbers[0]}" if len(numbers) == 1 else f"{shard_count(len(numbers))} ({ranges_text(numbers)})"
 
 
 def _are(numbers: list[int]) -> str:
     return f"{_shards(numbers)} {'is' if len(numbers) == 1 else 'are'}"
-
-
-def _lasts(census: Census) -> str:
-    total = sum(found.shards or 0 for found in census.lists)
-    return shard_count(total)
 
 
 def _strays(others: Sequence[Entry], notes: list[str]) -> Iterator[Finding]:
@@ -306,13 +304,13 @@ def _refuse_repair(dataset: Dataset) -> None:
         raise UsageError(f"{url!r} has no {layout.RUN_FILE} that can be read: what --repair removes, no run would make")
 
 
-def _repair(dataset: Dataset, census: Census, report: VerifyReport) -> VerifyReport:
+def _repair(dataset: Dataset, expected: ExpectedShards, report: VerifyReport) -> VerifyReport:
     """Removes broken shards, each with its stats first, so that at no time they vouch for files that are gone.
 
     Files without stats whose number no list has are not known to be ours, and no run would make them again.
     """
     repaired, failed, completed = [], [], []
-    beyond = {shard_id for shard_id in census.beyond if dataset.shards[shard_id].stats is None}
+    beyond = {shard_id for shard_id in expected.beyond if dataset.shards[shard_id].stats is None}
     for shard_id in sorted(set(report.broken) - beyond):
         try:
             for name in dataset.shards[shard_id].present:

@@ -27,7 +27,7 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
     """
     try:
         options = manifest.options
-        names_of = Layout(int(options["number_sample_per_shard"]), int(options["oom_shard_count"]))
+        names_of = manifest.layout
         writer = plugins.load("writers", str(options["output_format"]))
         extension = writer.extension
         ends = {".parquet", *writer.sidecars, *(f".{name}" for name in options.get("metadata_format") or ())}

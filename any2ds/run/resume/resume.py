@@ -110,7 +110,7 @@ def resume(config: Config, source: Source, output: OutputFolder) -> ShardPlan:
     output.create()
     for shard_id in sorted(found.unreadable):
         # Removed before the shard is made again: statistics never lie beside the data of another shard.
-        name = Layout(options.number_sample_per_shard, options.oom_shard_count).stats_name(shard_id)
+        name = options.layout.stats_name(shard_id)
         log.warning("%s cannot be read: its shard is made again", name)
         output.remove(name)
     output.write(layout.RUN_FILE, manifest.to_json())
@@ -130,7 +130,7 @@ def _manifest_of(config: Config, source: Source) -> Manifest:
     preset = presets.find(config.output.preset)
     cutting: Cutting = "file" if preset is not None and preset.cuts_by_file else "list"
     segment = Segment(0, source.list_files, Beginning.of(source.first_rows), cutting)
-    keys = key_format(Layout(config.output.number_sample_per_shard, config.output.oom_shard_count))
+    keys = key_format(config.output.layout)
     return Manifest(deciding, keys, columns_of(source.schema), (segment,), step_records(config.media))
 
 
@@ -192,7 +192,7 @@ class _Finder:
         """`now` is what `.any2ds/run` would say of a new dataset."""
         self._config, self._source, self._output, self._names, self._now = config, source, output, names, now
         self._this = now.lists[0]
-        self._layout = Layout(config.output.number_sample_per_shard, config.output.oom_shard_count)
+        self._layout = config.output.layout
         self._finished = layout.finished_shards(names)
         assert source.first_rows is not None
         self._first_rows = source.first_rows

@@ -96,6 +96,11 @@ class Dataset:
         return f"any2ds {self.run.version}" if self.run else "any2ds"
 
     @property
+    def problems(self) -> list[str]:
+        """Why `run` is None though the file is there."""
+        return [f"{layout.RUN_FILE} cannot be understood: {self.run_problem}"] if self.run_problem else []
+
+    @property
     def hides(self) -> bool:
         """Whether it is to look like one of another tool."""
         return self.run is not None and bool(self.run.options.get("preset"))

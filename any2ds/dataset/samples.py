@@ -20,7 +20,7 @@ from any2ds.core.samples import CAPTION, METADATA, StoredSample
 from any2ds.dataset.dataset import Dataset, Entry, ShardFiles
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.shard_list import ranges_text
-from any2ds.dataset.shard_sample import Survey
+from any2ds.dataset.shard_sample import ShardSample
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import THRIFTY
 from any2ds.writers.previous_shard import SamplesByKey
@@ -70,7 +70,7 @@ def finished_shards(url: str, stores: Stores | None = None, partial: bool = Fals
     Raises OutputError for a folder that holds no dataset, and, unless it may be `partial`, for one that is not
     finished: shards are missing, or no run has come to the end of its list.
     """
-    dataset = Survey.of(url, stores, most=_EVERY_SHARD).dataset
+    dataset = ShardSample.of(url, stores, most=_EVERY_SHARD).dataset
     if dataset.writer is None:
         plugins.load("writers", dataset.output_format or "")  # says what is missing
     if not partial and (lacks := _lacking(dataset)):

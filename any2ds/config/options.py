@@ -64,6 +64,7 @@ from any2ds.config.parsers import (
 )
 from any2ds.config.watch import WatchOptions
 from any2ds.core.errors import OptionError, UsageError, redacted
+from any2ds.core.layout import Layout
 from any2ds.core.processes.cores import cores
 from any2ds.core.version import USER_AGENT
 
@@ -226,6 +227,11 @@ class OutputOptions:
         one_of("shard", "run", "none"),
         "shard",
     )
+
+    @property
+    def layout(self) -> Layout:
+        """The names of shards and keys."""
+        return Layout(self.number_sample_per_shard, self.oom_shard_count, self.preset is not None)
 
 
 @dataclass(frozen=True, slots=True)

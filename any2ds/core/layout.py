@@ -30,8 +30,9 @@ probe-0123abcd           for a moment: whether the folder can be written
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 STATE_FOLDER = ".any2ds"
 RUN_FILE = f"{STATE_FOLDER}/run"
@@ -68,6 +69,17 @@ class Layout:
     rows_per_shard: int
     shard_digits: int
     hides: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Layout:
+        """That of a dataset made with `options`. Raises ValueError if they do not decide it."""
+        try:
+            rows, digits = int(options["number_sample_per_shard"]), int(options["oom_shard_count"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no option {error}") from error
+        if rows < 1 or digits < 1:
+            raise ValueError("number_sample_per_shard and oom_shard_count must be positive")
+        return cls(rows, digits, bool(options.get("preset")))
 
     @property
     def position_digits(self) -> int:

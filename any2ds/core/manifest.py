@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import orjson
@@ -118,6 +118,7 @@ class Manifest:
     columns: Mapping[str, str]  # of the list, as they are called in the dataset -> Arrow type
     lists: tuple[Segment, ...]
     steps: tuple[StepRecord, ...] | None = None  # None where an earlier version wrote it
+    version: str = field(default=__version__, compare=False)  # of any2ds, that wrote it last
 
     def to_json(self) -> bytes:
         return orjson.dumps(
@@ -135,17 +136,36 @@ class Manifest:
     @classmethod
     def parse(cls, content: bytes) -> Manifest:
         """Raises ValueError if this is nothing that `to_json` has written."""
+        manifest = cls.parse_any(content)
+        if not manifest.lists:
+            raise ValueError("it records no lists")
+        return manifest
+
+    @classmethod
+    def parse_any(cls, content: bytes) -> Manifest:
+        """Also of an earlier version, which recorded options only. Raises ValueError for anything else."""
         try:
             found = orjson.loads(content)
-            lists = tuple(_segment(segment) for segment in found["lists"])
-            columns = {str(name): str(type) for name, type in found["columns"].items()}
+            lists = tuple(_segment(segment) for segment in found.get("lists") or ())
+            columns = {str(name): str(type) for name, type in (found.get("columns") or {}).items()}
             steps = tuple(map(StepRecord.parse, found["steps"])) if "steps" in found else None
-            manifest = cls(dict(found["options"]), str(found["key_format"]), columns, lists, steps)
+            key_format, version = str(found.get("key_format", "")), str(found.get("any2ds", "unknown"))
+            manifest = cls(dict(found["options"]), key_format, columns, lists, steps, version)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
-        if not lists or [segment.first_shard for segment in lists] != sorted({s.first_shard for s in lists}):
+        if [segment.first_shard for segment in lists] != sorted({s.first_shard for s in lists}):
             raise ValueError("its lists are not in order")
         return manifest
+
+    @property
+    def layout(self) -> Layout:
+        """Raises ValueError if the options do not decide it."""
+        return Layout.of(self.options)
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """The options that asked for a step, maybe with their default values."""
+        return frozenset(name for step in self.steps or () for name in step.asked)
 
     def with_list(self, segment: Segment) -> Manifest:
         """The same with `segment` in the place of the list that begins at the same shard, or at the end."""

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from any2ds.config.options import OutputOptions
 from any2ds.core import layout, plugins
 from any2ds.core.errors import LockLost, OutputError, error_text
-from any2ds.core.layout import Layout
 from any2ds.core.reports import IncompleteRun, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.dataset import shard_list, tfds
@@ -42,7 +41,7 @@ class Catalogue:
 
     def __init__(self, output: OutputFolder, options: OutputOptions) -> None:
         self._output, self._options = output, options
-        self._names = Layout(options.number_sample_per_shard, options.oom_shard_count)
+        self._names = options.layout
         self._lock = threading.Lock()  # for the four that follow
         self._entries: dict[int, ShardEntry] = {}
         self._doubtful: set[int] = set()  # shards that may have changed since their entry, if they have one

@@ -10,21 +10,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from any2ds.config.parsers import METADATA_FORMATS
 from any2ds.core import layout, plugins
 from any2ds.core.errors import Any2dsError, OutputError, error_text
-from any2ds.core.histogram import Histogram
 from any2ds.core.layout import Layout
-from any2ds.core.reports import not_processed_in
+from any2ds.core.manifest import Manifest
+from any2ds.core.stats import Stats
 from any2ds.dataset import tfds
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
@@ -63,131 +62,6 @@ class ShardFiles:
         return tuple(dict.fromkeys(name for name in names if name))
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """The figures of a finished shard, as far as who made it wrote them."""
-
-    count: int
-    successes: int
-    failed: Mapping[str, int]  # failed_to_download and the like
-    dropped: int
-    filtered: int
-    duplicates: int
-    samples: int  # stored; of other tools as many as successes
-    size: int | None  # bytes of the files stored
-    status_dict: Mapping[str, int]
-    start_time: float
-    end_time: float
-    shard_id: int | None  # None in those of img2dataset and any2dataset
-    attempts: int = 0  # the next three are 0 and empty where an earlier version wrote it
-    examples: Mapping[str, str] = field(default_factory=dict)  # failure code -> URL
-    latencies: Mapping[int, int] = field(default_factory=dict)  # of a Histogram, in seconds
-    not_processed: Mapping[str, int] = field(default_factory=dict)  # reason -> files
-    duration: float = 0.0  # seconds for which it was open, retries included; 0 where that is not told
-
-    @property
-    def has_times(self) -> bool:
-        """Whether start and end can be what they say they are."""
-        return 0 < self.start_time <= self.end_time < 1e11
-
-    @property
-    def seconds(self) -> float:
-        """For which it was open. A retry puts the end off, by days maybe in which nobody worked at it."""
-        span = self.end_time - self.start_time
-        return min(span, self.duration) if self.duration > 0 else span
-
-    @classmethod
-    def parse(cls, content: bytes) -> Stats:
-        """Raises ValueError for what are no figures of a shard."""
-        try:
-            found = orjson.loads(content)
-            return cls(
-                count=int(found["count"]),
-                successes=int(found["successes"]),
-                failed=_failed(found),
-                dropped=int(found.get("dropped", 0)),
-                filtered=int(found.get("filtered", 0)),
-                duplicates=int(found.get("duplicates", 0)),
-                samples=int(found.get("samples", found["successes"])),
-                size=None if found.get("bytes") is None else int(found["bytes"]),
-                status_dict={str(name): int(rows) for name, rows in found.get("status_dict", {}).items()},
-                start_time=float(found.get("start_time") or 0),
-                end_time=float(found.get("end_time") or 0),
-                shard_id=None if found.get("shard_id") is None else int(found["shard_id"]),
-                attempts=int(found.get("attempts") or 0),
-                examples={str(code): str(url) for code, url in (found.get("examples") or {}).items()},
-                latencies=dict(Histogram.from_json(found.get("latencies") or {}).counts),
-                not_processed=not_processed_in(found),
-                duration=float(found.get("duration") or 0),
-            )
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            message = f"it lacks {error}" if isinstance(error, KeyError) else error_text(error)
-            raise ValueError(message) from error
-
-
-def _failed(stats: Mapping[str, Any]) -> dict[str, int]:
-    """By status; what a preset of ours says again in the words of another tool counts once."""
-    found = {name: int(value) for name, value in stats.items() if name.startswith("failed_to_")}
-    if "failed_to_subsample" in found:
-        found.pop("failed_to_resize", None)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class UrlList:
-    """One of the lists that a dataset was made from, one after the other."""
-
-    first_shard: int = 0
-    rows: int | None = None  # None until a run has read it to its end
-    shards: int | None = None
-    files: tuple[str, ...] = ()
-    is_cut_by_file: bool = False  # each file of it by itself, as img2dataset does: any shard may be short
-
-
-@dataclass(frozen=True, slots=True)
-class RunFile:
-    """What `.any2ds/run` says."""
-
-    options: Mapping[str, Any]
-    lists: tuple[UrlList, ...]  # empty where an earlier version wrote it, which did not keep account
-    version: str
-    asked: frozenset[str] = frozenset()  # the options that asked for a step, maybe with their default values
-
-    @classmethod
-    def parse(cls, content: bytes) -> RunFile:
-        """Raises ValueError for what does not tell the options of a run."""
-        try:
-            written = orjson.loads(content)
-            options = dict(written["options"])
-            lists = [_url_list(found) for found in written.get("lists") or ()]
-            version = str(written.get("any2ds", "unknown"))
-            asked = frozenset(str(name) for step in written.get("steps") or () for name in step["asked"])
-            return cls(options, tuple(sorted(lists, key=lambda found: found.first_shard)), version, asked)
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            message = f"it lacks {error}" if isinstance(error, KeyError) else error_text(error)
-            raise ValueError(message) from error
-
-    @property
-    def layout(self) -> Layout | None:
-        try:
-            rows, digits = int(self.options["number_sample_per_shard"]), int(self.options["oom_shard_count"])
-        except (KeyError, TypeError, ValueError):
-            return None
-        return Layout(rows, digits, bool(self.options.get("preset"))) if rows > 0 and digits > 0 else None
-
-
-def _url_list(found: Mapping[str, Any]) -> UrlList:
-    files = [file if isinstance(file, str) else file.get("path") or file.get("name") for file in found.get("files", ())]
-    rows, shards = found.get("rows"), found.get("shards")
-    return UrlList(
-        int(found.get("first_shard", 0)),
-        None if rows is None else int(rows),
-        None if shards is None else int(shards),
-        tuple(str(file) for file in files if file),
-        found.get("cut") == "file",
-    )
-
-
 class Dataset:
     """A folder, looked at once, by names alone; contents are read when they are asked for.
 
@@ -220,6 +94,11 @@ class Dataset:
         if self.is_foreign:
             return "img2dataset or any2dataset"
         return f"any2ds {self.run.version}" if self.run else "any2ds"
+
+    @property
+    def problems(self) -> list[str]:
+        """Why `run` is None though the file is there."""
+        return [f"{layout.RUN_FILE} cannot be understood: {self.run_problem}"] if self.run_problem else []
 
     @property
     def hides(self) -> bool:
@@ -334,26 +213,27 @@ class Dataset:
             is_odd = info["type"] == "other" and not is_folder and not leads_nowhere
             yield Entry(path.removeprefix(f"{root}/"), size, is_folder, is_odd)
 
-    def _run_file(self) -> RunFile | None:
+    def _run_file(self) -> Manifest | None:
         if layout.RUN_FILE not in self.entries:
             return None
         if self.entries[layout.RUN_FILE].is_odd:
             return None
         try:
-            return RunFile.parse(self.read(layout.RUN_FILE))
+            run = Manifest.parse_any(self.read(layout.RUN_FILE))
+            _ = run.layout  # or it says too little
+            return run
         except Exception as error:
             self.run_problem = error_text(error)
             return None
 
     def _any_stats(self, by_number: Mapping[int, Mapping[str, Entry]]) -> Stats:
-        nothing = Stats(0, 0, {}, 0, 0, 0, 0, None, {}, 0.0, 0.0, None)
         marks = [found["_stats.json"].name for _, found in sorted(by_number.items()) if "_stats.json" in found]
         for name in marks[:20]:
             try:
                 return Stats.parse(self.read(name))
             except Exception:  # it is broken, as others will tell
                 continue
-        return nothing
+        return Stats()
 
     def _format(self, by_number: Mapping[int, Mapping[str, Entry]]) -> str | None:
         """As the run file says, else by the files that there are most of; None for one that nobody here knows."""

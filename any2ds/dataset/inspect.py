@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
-from collections import Counter
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TextIO
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -18,22 +15,22 @@ from rich.text import Text
 
 from any2ds.config.options import InspectOptions, parse_groups
 from any2ds.config.signature import document
-from any2ds.core import layout, text
-from any2ds.core.errors import error_text, printable, redacted
-from any2ds.core.failures import NO_FAILURES, SUCCESS, in_order, meaning_of
+from any2ds.core import text
+from any2ds.core.errors import printable, redacted
+from any2ds.core.failures import NO_FAILURES, in_order, meaning_of
 from any2ds.core.metadata import STORED_BYTES, without_credentials
-from any2ds.core.reports import most_frequent
-from any2ds.dataset.dataset import Dataset, ShardFiles, Stats
-from any2ds.dataset.shard_list import pattern
-from any2ds.dataset.verify.census import Census, in_words
+from any2ds.dataset.dataset import Dataset
+from any2ds.dataset.expected import ExpectedShards
+from any2ds.dataset.shard_list import pattern, ranges_text
+from any2ds.dataset.summary import MetadataSums, StatsSums, spread
 from any2ds.storage.stores import Stores
 
-_SHARDS_LOOKED_INTO = 4
+_SHARDS_OF_METADATA = 4
 _OUTCOMES_SHOWN = 20  # of img2dataset each error message is one
 _LONGEST_PATTERN = 200  # characters on a terminal; with many gaps it is long
 _LONGEST = 2000  # characters of a value that are kept, for whoever reads the JSON
 _PIPE_WIDTH = 120  # columns where there is no terminal
-_SHOWN_COLUMNS = ("key", "status", "ext", "bytes", STORED_BYTES.name, "mime_type", "url", "caption")
+_SIZES = ("smallest", "first_quartile", "median", "third_quartile", "largest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,58 +77,47 @@ def inspect(output_folder: Any = None, **options: Any) -> Overview:
     given = options if output_folder is None else {"output_folder": output_folder, **options}
     (wanted,) = parse_groups(given, [InspectOptions])
     dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
-    census = Census.of(dataset)
     finished = dataset.finished
-    problems: list[str] = []
-    known: list[Stats] = []
-    for files, stats in dataset.stats(finished):
-        if isinstance(stats, Stats):
-            known.append(stats)
-        else:
-            problems.append(f"{files.stats} cannot be read: {error_text(stats)}")
-    outcomes: Counter[str] = Counter()
-    not_processed: Counter[str] = Counter()
-    for stats in known:
-        outcomes.update(stats.status_dict)
-        not_processed.update(stats.not_processed)
-    measured = [stats for stats in known if stats.size is not None]
-    times = [stats for stats in known if stats.has_times]
-    looked_into = _Look(dataset, _spread(finished, _SHARDS_LOOKED_INTO), wanted.samples, problems)
-    if dataset.run_problem:
-        problems.append(f"{layout.RUN_FILE} cannot be understood: {dataset.run_problem}")
+    stats, metadata = StatsSums(), MetadataSums(wanted.samples)
+    stats.read(dataset, finished)
+    metadata.read(dataset, spread(finished, _SHARDS_OF_METADATA), random.Random(0))
+    sizes = metadata.distribution("size")
     return Overview(
         output_folder=redacted(wanted.output_folder),
         made_by=dataset.made_by,
         output_format=dataset.output_format,
         shards=len(finished),
         pattern=_pattern(dataset, [files.shard_id for files in finished]),
-        missing=tuple(census.missing),
+        missing=tuple(ExpectedShards.of(dataset, dataset.shards).missing),
         unfinished=len(dataset.shards) - len(finished),
-        unreadable=len(finished) - len(known),
+        unreadable=len(finished) - stats.shards,
         lists=tuple(
-            {"files": [redacted(name) for name in found.files], "rows": found.rows, "first_shard": found.first_shard}
-            for found in (dataset.run.lists if dataset.run else ())
+            {"files": [redacted(file.name) for file in each.files], "rows": each.rows, "first_shard": each.first_shard}
+            for each in (dataset.run.lists if dataset.run else ())
         ),
         options=dict(dataset.run.options) if dataset.run else {},
-        rows=sum(stats.count for stats in known),
-        successes=sum(stats.successes for stats in known),
-        stored=sum(stats.samples for stats in known),
-        failed=sum(sum(stats.failed.values()) for stats in known),
-        dropped=sum(stats.dropped for stats in known),
-        filtered=sum(stats.filtered for stats in known),
-        duplicates=sum(stats.duplicates for stats in known),
-        bytes_stored=sum(stats.size or 0 for stats in measured) if measured or not known else None,
-        files_measured=sum(stats.samples for stats in measured),
-        started=min((stats.start_time for stats in times), default=None),
-        ended=max((stats.end_time for stats in times), default=None),
-        outcomes=dict(outcomes.most_common()),
-        not_processed=most_frequent(not_processed),
-        columns=looked_into.columns,
-        looked_into=tuple(looked_into.shards),
-        mime_types=dict(looked_into.mime_types.most_common()),
-        sizes=looked_into.sizes(),
-        samples=tuple(_spread(looked_into.samples, wanted.samples)),
-        problems=tuple(problems),
+        rows=stats.rows,
+        successes=stats.successes,
+        stored=stats.samples,
+        failed=stats.failed,
+        dropped=stats.dropped,
+        filtered=stats.filtered,
+        duplicates=stats.duplicates,
+        bytes_stored=stats.bytes if stats.shards_with_bytes or not stats.shards else None,
+        files_measured=stats.samples_with_bytes,
+        started=stats.started,
+        ended=stats.ended,
+        outcomes=dict(stats.outcomes.most_common()),
+        not_processed=stats.not_processed,
+        columns={name[:_LONGEST]: kind[:_LONGEST] for name, kind in metadata.columns.items()},
+        looked_into=tuple(metadata.shards),
+        mime_types={name or "unknown": files for name, files in metadata.files.most_common()},
+        sizes={name: round(getattr(sizes, name)) for name in _SIZES} if sizes.count else {},
+        samples=tuple(
+            {name: _kept(value) for name, value in sample.items()}
+            for sample in spread(metadata.samples, wanted.samples)
+        ),
+        problems=(*stats.problems, *metadata.problems, *dataset.problems),
     )
 
 
@@ -142,64 +128,6 @@ def _pattern(dataset: Dataset, finished: Sequence[int]) -> str | None:
     if dataset.layout is None or dataset.writer is None:
         return None
     return pattern(finished, dataset.layout, dataset.writer.extension)
-
-
-def _spread(found: Sequence[Any], most: int) -> list[Any]:
-    """Up to `most` of them, evenly from the first to the last."""
-    if len(found) <= most:
-        return list(found)
-    return [found[n * (len(found) - 1) // max(1, most - 1)] for n in range(most)]
-
-
-class _Look:
-    """What the metadata of a few shards tells."""
-
-    def __init__(self, dataset: Dataset, shards: Sequence[ShardFiles], samples: int, problems: list[str]) -> None:
-        self.columns: dict[str, str] = {}
-        self.shards: list[int] = []
-        self.mime_types: Counter[str] = Counter()
-        self.samples: list[dict[str, Any]] = []
-        self._sizes: list[int] = []
-        for files in shards:
-            if files.metadata is None:
-                continue
-            try:
-                self._take(dataset, files, samples)
-            except Exception as error:  # of Arrow, of the system and of file systems
-                problems.append(f"{files.metadata} cannot be read: {error_text(error)}")
-
-    def _take(self, dataset: Dataset, files: ShardFiles, samples: int) -> None:
-        with dataset.metadata_file(files) as file:
-            schema = file.schema_arrow
-            if not self.columns:
-                self.columns = {field.name[:_LONGEST]: str(field.type)[:_LONGEST] for field in schema}
-            wanted = [name for name in _SHOWN_COLUMNS if name in dataset.metadata_columns(schema)]
-            table = file.read(columns=wanted)
-        if "status" in wanted:
-            table = table.filter(pc.fill_null(pc.equal(table["status"], SUCCESS), False))
-        if "mime_type" in wanted:
-            self.mime_types.update(str(name or "unknown") for name in table["mime_type"].to_pylist())
-        if "bytes" in wanted:
-            sizes = table["bytes"]
-            if STORED_BYTES.name in wanted:
-                sizes = pc.coalesce(table[STORED_BYTES.name], sizes)
-            self._sizes += [size for size in sizes.to_pylist() if isinstance(size, int)]
-        rows = table.take(pa.array(_spread(range(table.num_rows), samples), pa.int64()))
-        self.samples += [{name: _kept(value) for name, value in row.items()} for row in rows.to_pylist()]
-        self.shards.append(files.shard_id)
-
-    def sizes(self) -> dict[str, int]:
-        if not self._sizes:
-            return {}
-        quarters = [round(at) for at in statistics.quantiles(self._sizes, n=4)] if len(self._sizes) > 1 else []
-        first, median, third = quarters or 3 * self._sizes[:1]
-        return {
-            "smallest": min(self._sizes),
-            "first_quartile": first,
-            "median": median,
-            "third_quartile": third,
-            "largest": max(self._sizes),
-        }
 
 
 def _kept(value: Any) -> Any:
@@ -262,7 +190,7 @@ def _named_facts(found: Overview) -> Iterator[tuple[str, str]]:
         ", ".join(
             [
                 f"{found.shards:,} finished",
-                *([f"{len(found.missing):,} MISSING ({in_words(found.missing)})"] if found.missing else []),
+                *([f"{len(found.missing):,} MISSING ({ranges_text(found.missing)})"] if found.missing else []),
                 *([f"{found.unfinished:,} begun and not finished"] if found.unfinished else []),
             ]
         ),

@@ -1,4 +1,4 @@
-"""Reads from a dataset's run file how it was made, and records what a later run made it with."""
+"""Reads the options of a dataset from its run file, and adds the versions of the libraries of later runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-
-import orjson
 
 from any2ds.config.media import MEDIA_GROUPS, MediaOptions, as_made, given_before
 from any2ds.config.options import OutputOptions, parse_groups
@@ -35,14 +33,14 @@ def options_of(output: OutputFolder) -> tuple[OutputOptions, MediaOptions]:
             else f"{output.url!r} is empty, or there is no such folder"
         )
     try:
-        run = orjson.loads(content)
-        written = as_made(dict(run["options"]))
-        asked = given_before(written, run.get("steps"))
+        manifest = Manifest.parse_any(content)
+        written = as_made(manifest.options)
+        asked = given_before(written, None) if manifest.steps is None else manifest.asked
         groups = (OutputOptions, *MEDIA_GROUPS)
         known = {field.name for group in groups for field in dataclasses.fields(group)}
         given = {name: value for name, value in written.items() if name in known}
         options, *media = parse_groups({**given, "output_folder": output.url}, groups)
-    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+    except (ValueError, TypeError, UsageError) as error:
         raise OutputError(f"{output.url!r}: its {RUN_FILE} cannot be read: {error}") from error
     return options, replace(MediaOptions(*media), given=asked)
 

@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageE
 from any2ds.core.failures import SUCCESS
 from any2ds.core.samples import CAPTION, METADATA, StoredSample
 from any2ds.dataset.dataset import Dataset, Entry, ShardFiles
-from any2ds.dataset.shard_sample import Survey
-from any2ds.dataset.verify.census import Census, in_words
+from any2ds.dataset.expected import ExpectedShards
+from any2ds.dataset.shard_list import ranges_text
+from any2ds.dataset.shard_sample import ShardSample
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import THRIFTY
 from any2ds.writers.previous_shard import SamplesByKey
@@ -69,7 +70,7 @@ def finished_shards(url: str, stores: Stores | None = None, partial: bool = Fals
     Raises OutputError for a folder that holds no dataset, and, unless it may be `partial`, for one that is not
     finished: shards are missing, or no run has come to the end of its list.
     """
-    dataset = Survey.of(url, stores, most=_EVERY_SHARD).dataset
+    dataset = ShardSample.of(url, stores, most=_EVERY_SHARD).dataset
     if dataset.writer is None:
         plugins.load("writers", dataset.output_format or "")  # says what is missing
     if not partial and (lacks := _lacking(dataset)):
@@ -80,13 +81,13 @@ def finished_shards(url: str, stores: Stores | None = None, partial: bool = Fals
 
 
 def _lacking(dataset: Dataset) -> str:
-    """What of it is not there, in words; empty if it is whole, or nobody knows."""
-    census = replace(Census.of(dataset), present=frozenset(files.shard_id for files in dataset.finished))
-    begun = {files.shard_id for files in dataset.shards.values() if not files.stats}
-    if missing := sorted({*census.missing, *begun}):
-        return f"shards are missing ({in_words(missing)})"
+    """What is missing, as text; empty if nothing is known to be missing."""
+    expected = ExpectedShards.of(dataset, [files.shard_id for files in dataset.finished])
+    unfinished = [files.shard_id for files in dataset.shards.values() if not files.stats]
+    if missing := sorted({*expected.missing, *unfinished}):
+        return f"shards are missing ({ranges_text(missing)})"
     is_known = dataset.run is not None and bool(dataset.run.lists)
-    return "no run has come to the end of its list" if is_known and census.unread else ""
+    return "no run has come to the end of its list" if is_known and expected.has_unread_list else ""
 
 
 class ShardReader:

@@ -11,7 +11,6 @@ relative to the list, as `wids` takes it; the `pattern` is of names in the folde
 
 from __future__ import annotations
 
-import bisect
 import io
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from any2ds.config.options import OutputOptions
 from any2ds.core import plugins
 from any2ds.core.layout import Layout
 from any2ds.core.reports import ShardReport
+from any2ds.core.stats import Stats
 from any2ds.core.version import __version__
 
 _KIND = {"__kind__": "wids-shard-index-v1", "wids_version": 1}  # says that the shards are tar files
@@ -46,20 +46,11 @@ class ShardEntry:
         return cls(report.shard_id, report.count, report.samples, report.bytes, report.data_bytes, dict(report.exts))
 
 
-def entry_of(shard_id: int, stats: bytes | None, size: int = 0) -> ShardEntry:
-    """From its `_stats.json`; `size` is that of the data file, for stats that do not tell it. Raises ValueError."""
-    try:
-        found = orjson.loads(stats or b"")
-        return ShardEntry(
-            shard_id,
-            int(found["count"]),
-            int(found.get("samples", found["successes"])),  # other tools, and earlier versions, have one of a row
-            int(found.get("bytes") or 0),
-            int(found.get("data_bytes", size)),
-            {str(ext): int(files) for ext, files in (found.get("exts") or {}).items()},
-        )
-    except (KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"no figures of a shard: {error}") from error
+def entry_of(shard_id: int, content: bytes | None, size: int = 0) -> ShardEntry:
+    """From its `_stats.json`; `size` is that of the data file, for stats without it. Raises ValueError."""
+    stats = Stats.parse(content or b"")
+    data_bytes = size if stats.data_bytes is None else stats.data_bytes
+    return ShardEntry(shard_id, stats.count, stats.samples, stats.size or 0, data_bytes, stats.exts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +86,7 @@ def _entry(found: Mapping[str, Any]) -> ShardEntry:
 
 def to_json(entries: Sequence[ShardEntry], options: OutputOptions, is_open: bool) -> bytes:
     """`entries` in the order of their numbers."""
-    names = Layout(options.number_sample_per_shard, options.oom_shard_count)
+    names = options.layout
     extension = plugins.load("writers", options.output_format).extension
     numbers = [entry.shard_id for entry in entries]
     head = {
@@ -130,62 +121,49 @@ def to_json(entries: Sequence[ShardEntry], options: OutputOptions, is_open: bool
     return content.getvalue()
 
 
-class Numbers:
-    """Numbers of shards, to be iterated over in order. Memory holds one range where they are without a gap, and those
-    of a run come nearly in order, be they millions."""
+def ranges(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of consecutive numbers. `numbers` are sorted."""
+    first = last = None
+    for number in numbers:
+        if last is None or number != last + 1:
+            if first is not None and last is not None:
+                yield first, last
+            first = number
+        last = number
+    if first is not None and last is not None:
+        yield first, last
 
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._stops: list[int] = []  # of the same ranges, not included
 
-    def add(self, number: int) -> None:
-        starts, stops = self._starts, self._stops
-        place = bisect.bisect_right(starts, number)  # of the first range behind it
-        if place and number < stops[place - 1]:
-            return
-        follows, precedes = place and stops[place - 1] == number, place < len(starts) and starts[place] == number + 1
-        if follows and precedes:
-            stops[place - 1] = stops[place]
-            del starts[place], stops[place]
-        elif follows:
-            stops[place - 1] = number + 1
-        elif precedes:
-            starts[place] = number
-        else:
-            starts.insert(place, number)
-            stops.insert(place, number + 1)
-
-    def __iter__(self) -> Iterator[int]:
-        return itertools.chain.from_iterable(map(range, self._starts, self._stops))
+def ranges_text(numbers: Iterable[int], most: int = 10) -> str:
+    """Sorted numbers for people: `3, 7-9, 12 … and 4 more`."""
+    found = list(ranges(numbers))
+    shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found[:most])
+    more = sum(last - first + 1 for first, last in found[most:])
+    return shown + (f" … and {more:,} more" if more else "")
 
 
 def gaps(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """First and last of each run of shards that are missing below the last of the sorted `numbers`."""
     found, expected = [], 0
-    for number in numbers:
-        if number > expected:
-            found.append((expected, number - 1))
-        expected = number + 1
+    for first, last in ranges(numbers):
+        if first > expected:
+            found.append((expected, first - 1))
+        expected = last + 1
     return found
 
 
 def pattern(numbers: Iterable[int], names: Layout, extension: str | None) -> str | None:
-    """The names of the files as a shell, and webdataset, takes them: `{00000..00041}.tar`, and, where there are gaps,
-    `{{00000..00004},{00006..00041}}.tar`. None if there are none. `numbers` are sorted.
+    """The names of the data files as a shell and webdataset expand them; None if there are none.
 
-    Names with more digits than others have a range of their own: in one, all would be padded to the longest.
+    `{00000..00041}.tar`, and with gaps `{{00000..00004},{00006..00041}}.tar`. `numbers` are sorted. Names with more
+    digits than others have a range of their own: in one, all would be padded to the longest.
     """
-    end = "" if extension == "" else f".{extension or 'parquet'}"
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1 and number != 10 ** max(names.shard_digits, len(str(number)) - 1):
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    shown = [
-        names.shard_name(first) if first == last else f"{{{names.shard_name(first)}..{names.shard_name(last)}}}"
-        for first, last in runs
-    ]
+    shown = []
+    for _, same_length in itertools.groupby(numbers, key=lambda number: len(names.shard_name(number))):
+        for first, last in ranges(same_length):
+            start, stop = names.shard_name(first), names.shard_name(last)
+            shown.append(start if first == last else f"{{{start}..{stop}}}")
     if not shown:
         return None
+    end = "" if extension == "" else f".{extension or 'parquet'}"
     return f"{shown[0] if len(shown) == 1 else '{' + ','.join(shown) + '}'}{end}"

@@ -1,7 +1,7 @@
-"""Which shards of a dataset are looked at by those who tell of it, and what is known of all of them.
+"""A random sample of the shards of a dataset, and the totals of all of them.
 
-There may be a million shards, and as many files with figures: the list of shards is read once, in a stream, and a
-random choice of shards is looked at in their stead.
+A dataset may have a million shards: the list of shards is read once, as a stream, and only the shards of the sample are
+known to `Dataset`.
 """
 
 from __future__ import annotations
@@ -17,70 +17,61 @@ import orjson
 
 from any2ds.core import layout, plugins
 from any2ds.core.errors import OutputError
-from any2ds.dataset.dataset import Dataset, Entry, RunFile
+from any2ds.core.manifest import Manifest
+from any2ds.dataset.dataset import Dataset, Entry
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
 
 MOST_SHARDS = 10_000
-"""Looked at of any dataset; below it, all of them are."""
-_PIECE = 1 << 20  # bytes read at once
+"""Of a sample; smaller datasets are in it as a whole."""
+_BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the list of shards says of all of them."""
+    """The sums over all shards."""
 
     shards: int = 0
     rows: int = 0
     samples: int = 0
-    bytes: int = 0  # of the files stored
+    bytes: int | None = 0  # of the files stored; None if unknown
     exts: Mapping[str, int] = field(default_factory=dict)  # extension -> files
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ShardSample:
     """Some shards of a dataset, or all."""
 
-    dataset: Dataset  # which knows of these alone
-    shards: int  # that there are, finished
-    samples: Mapping[int, int]  # in the shards that are looked at; empty where the list of shards does not tell
-    totals: Totals | None  # None where it does not
-    pattern: str | None = None  # of all data files, where it does; see `shardlist`
-
-    @property
-    def is_whole(self) -> bool:
-        return len(self.dataset.finished) == self.shards
+    dataset: Dataset  # with these shards only
+    shards: int  # finished shards of the dataset
+    samples: Mapping[int, int] = field(default_factory=dict)  # shard -> samples; empty without a list of shards
+    totals: Totals | None = None  # None without a list of shards
+    pattern: str | None = None  # of all data files, see `shard_list`; None without a list of shards
 
     @classmethod
-    def of(cls, url: str, stores: Stores | None = None, most: int = MOST_SHARDS, seed: int = 0) -> Survey:
+    def of(cls, url: str, stores: Stores | None = None, most: int = MOST_SHARDS, seed: int = 0) -> ShardSample:
         """The same shards each time. Raises OutputError for a folder that holds no dataset."""
-        folder = OutputFolder(url, stores=stores)
         chance = random.Random(seed)
         try:
-            found = _listed(url, stores, folder, most, chance)
-        except Exception:  # there is no such list, or it is none; any file system has exceptions of its own
-            found = None
-        if found is not None:
-            return found
+            if (sample := _from_list(OutputFolder(url, stores=stores), stores, most, chance)) is not None:
+                return sample
+        except Exception:  # the list of shards is missing or broken; any file system has exceptions of its own
+            pass
         dataset = Dataset(url, stores)
         count = len(dataset.finished)
         if count > most:
             keep = set(chance.sample([files.shard_id for files in dataset.finished], most))
             dataset.shards = {number: files for number, files in dataset.shards.items() if number in keep}
-        return cls(dataset, count, {}, None)
+        return cls(dataset, count)
 
 
-def _listed(url: str, stores: Stores | None, folder: OutputFolder, most: int, chance: random.Random) -> Survey | None:
-    """By `.any2ds/shards`; None if it does not tell all, because a run is at work. Raises whatever is wrong with it."""
-    run = RunFile.parse(folder.read(layout.RUN_FILE) or b"")
-    names = run.layout
-    writer = plugins.load("writers", str(run.options.get("output_format")))
-    if names is None:
-        return None
-    kept: list[tuple[int, int]] = []  # shard and its samples, a random choice among those so far
+def _from_list(folder: OutputFolder, stores: Stores | None, most: int, chance: random.Random) -> ShardSample | None:
+    """By `.any2ds/shards`; None if it is open, because a run is at work. Raises any exception if it is broken."""
+    run = Manifest.parse_any(folder.read(layout.RUN_FILE) or b"")
+    kept: list[tuple[int, int]] = []  # shard and its samples: a random choice among those so far
     rows = samples = size = shards = 0
     exts: Counter[str] = Counter()
-    with folder.open(layout.SHARDS_FILE) as raw, io.BufferedReader(raw, _PIECE) as file:  # type: ignore[type-var]
+    with folder.open(layout.SHARDS_FILE) as raw, io.BufferedReader(raw, _BUFFER_BYTES) as file:  # type: ignore[type-var]
         head = orjson.loads(file.readline().rstrip().removesuffix(b',"shardlist":[') + b"}")
         if head["open"]:
             return None
@@ -95,23 +86,31 @@ def _listed(url: str, stores: Stores | None, folder: OutputFolder, most: int, ch
             elif (place := chance.randrange(shards)) < most:
                 kept[place] = entry["shard_id"], entry["nsamples"]
     if shards != head["shards"]:
-        raise OutputError(f"{layout.SHARDS_FILE} breaks off")
-    entries = [Entry(layout.RUN_FILE, 0, False)]
-    fuller = set(folder.names(layout.METADATA_FOLDER)) if names.hides else set[str]()
-    own = (names.own_metadata_name(number) for number, _ in kept)
-    entries += [Entry(name, 0, False) for name in own if name.rpartition("/")[2] in fuller]
-    for number, _ in kept:
-        entries += [Entry(names.stats_name(number), 0, False), Entry(names.metadata_name(number), 0, False)]
-        if (data := names.data_name(number, writer.extension)) and data != entries[-1].name:
-            entries.append(Entry(data, 0, is_folder=writer.extension == ""))
+        raise OutputError(f"{layout.SHARDS_FILE} is truncated")
+    dataset = Dataset(folder.url, stores, _files(folder, run, [number for number, _ in kept]))
     totals = Totals(shards, rows, samples, size, dict(exts.most_common()))
-    if writer.extension in ("tfrecord", "arrayrecord"):
-        entries += [Entry(name, 0, False) for name in (layout.TFDS_FEATURES, layout.TFDS_INFO) if folder.exists(name)]
-    return Survey(Dataset(url, stores, entries), shards, dict(sorted(kept)), totals, head["pattern"])
+    return ShardSample(dataset, shards, dict(sorted(kept)), totals, head["pattern"])
 
 
 def _entries(file: Iterator[bytes]) -> Iterator[dict[str, Any]]:
-    """One for each line of the list. Memory holds one of them."""
+    """One for each line of the list."""
     for line in file:
         if not line.startswith(b"]"):
             yield orjson.loads(line.rstrip().rstrip(b","))
+
+
+def _files(folder: OutputFolder, run: Manifest, shards: list[int]) -> Iterator[Entry]:
+    """The files of `shards`, and those of the dataset by which it is opened, without listing the folder."""
+    names = run.layout
+    extension = plugins.load("writers", str(run.options.get("output_format"))).extension
+    yield Entry(layout.RUN_FILE, 0, False)
+    hidden = set(folder.names(layout.METADATA_FOLDER)) if names.hides else set[str]()
+    for number in shards:
+        if (own := names.own_metadata_name(number)).rpartition("/")[2] in hidden:
+            yield Entry(own, 0, False)
+        yield Entry(names.stats_name(number), 0, False)
+        yield Entry(names.metadata_name(number), 0, False)
+        if data := names.data_name(number, extension):
+            yield Entry(data, 0, is_folder=extension == "")
+    if extension in ("tfrecord", "arrayrecord"):
+        yield from (Entry(name, 0, False) for name in (layout.TFDS_FEATURES, layout.TFDS_INFO) if folder.exists(name))

@@ -65,8 +65,7 @@ def files(entries: Sequence[ShardEntry], options: OutputOptions, schema: pa.Sche
     if schema is None or not names_for(options):
         return {}
     shards = 1 + max((entry.shard_id for entry in entries), default=-1)
-    layout = Layout(options.number_sample_per_shard, options.oom_shard_count)
-    template = shard_template(layout, shards)
+    template = shard_template(options.layout, shards)
     lengths = [0] * shards  # a number without a shard is to TFDS an empty one, whose file it does not look for
     for entry in entries:
         lengths[entry.shard_id] = entry.samples

@@ -28,7 +28,7 @@ from any2ds.core.metadata import STORED_BYTES
 from any2ds.core.samples import CAPTION, StoredSample
 from any2ds.dataset.dataset import Dataset, ShardFiles
 from any2ds.dataset.preview import Painter, View, kind_of, shown, shown_url
-from any2ds.dataset.shard_sample import Survey
+from any2ds.dataset.shard_sample import ShardSample
 from any2ds.writers.formats.parquet import body_columns
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Thumbnail:
     view: View
 
 
-def thumbnails(survey: Survey, count: int = 64, seed: int = 0, seconds: float = 30.0) -> list[Thumbnail]:
+def thumbnails(survey: ShardSample, count: int = 64, seed: int = 0, seconds: float = 30.0) -> list[Thumbnail]:
     """Up to `count` samples, the same for the same `seed`, in the order of the dataset; fewer if there are no more, or
     time is up. What cannot be read is left out: whether a dataset is whole is another question."""
     finished = survey.dataset.finished

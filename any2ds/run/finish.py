@@ -10,9 +10,7 @@ from any2ds.config.signature import document
 from any2ds.config.watch import WatchOptions
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, shard_count
-from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
-from any2ds.dataset.dataset import RunFile
 from any2ds.dataset.run_file import options_of
 from any2ds.run.last_report import write_dataset_files
 from any2ds.run.resume.compare import incomplete
@@ -51,18 +49,14 @@ class Completion:
     def of(cls, output: OutputFolder) -> Completion:
         """Raises OutputError if its `.any2ds/run` cannot be read."""
         present = layout.finished_shards(output.names())
-        content = output.read(layout.RUN_FILE) or b""
-        short = set[int]()
         try:
-            manifest = Manifest.parse(content)
-        except ValueError:
-            _check_earlier_version(output, content)
-            last, is_known = 0, None
-        else:
-            last = max(segment.end or 0 for segment in manifest.lists)
-            is_known = all(segment.end is not None for segment in manifest.lists)
+            manifest = Manifest.parse_any(output.read(layout.RUN_FILE) or b"")
             short = _incomplete(output, manifest, present)
-        last = max([last, *(shard_id + 1 for shard_id in present)])
+        except ValueError as error:
+            raise OutputError(f"{output.url!r}: its {layout.RUN_FILE} cannot be read: {error}") from error
+        lists = manifest.lists
+        is_known = all(segment.end is not None for segment in lists) if lists else None
+        last = max([0, *(segment.end or 0 for segment in lists), *(shard_id + 1 for shard_id in present)])
         missing = tuple(shard_id for shard_id in range(last) if shard_id not in present or shard_id in short)
         return cls(len(present - short), missing, is_known)
 
@@ -83,18 +77,9 @@ class Completion:
         return text
 
 
-def _check_earlier_version(output: OutputFolder, content: bytes) -> None:
-    """Raises OutputError if no version wrote that."""
-    try:
-        RunFile.parse(content)
-    except ValueError as error:
-        raise OutputError(f"{output.url!r}: its {layout.RUN_FILE} cannot be read: {error}") from error
-
-
 def _incomplete(output: OutputFolder, manifest: Manifest, present: frozenset[int]) -> set[int]:
     """The finished shards that lack rows, because their list has got further rows since."""
-    options = manifest.options
-    names = Layout(int(options["number_sample_per_shard"]), int(options["oom_shard_count"]))
+    names = manifest.layout
     expected = {
         shard_id: segment.rows_in(shard_id, names.rows_per_shard)
         for segment in manifest.lists

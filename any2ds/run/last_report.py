@@ -13,7 +13,7 @@ from any2ds.core.reports import IncompleteRun, RunReport
 from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.figures import gather
 from any2ds.dataset.report.report import put, render
-from any2ds.dataset.shard_sample import Survey
+from any2ds.dataset.shard_sample import ShardSample
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.storage.stores import Stores
 
@@ -68,7 +68,7 @@ class LastReport:
         try:
             if not self.total.shards and output.exists(name):
                 return
-            survey = Survey.of(output.url, Stores(self._run.storage.storage_options), _MOST_SHARDS)
+            survey = ShardSample.of(output.url, Stores(self._run.storage.storage_options), _MOST_SHARDS)
             given = {name: value for name, value in options.items() if value is not None and name != "output_folder"}
             content = render(survey, gather(survey, _SECONDS, given), _SAMPLES, _SECONDS)
             if not self._is_given_up.is_set():

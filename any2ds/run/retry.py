@@ -13,7 +13,6 @@ from any2ds.config.options import RETRY_GROUPS, flat, parse_options
 from any2ds.config.signature import document
 from any2ds.core import plugins
 from any2ds.core.errors import MissingExtra, OptionError
-from any2ds.core.layout import Layout
 from any2ds.core.reports import RunReport
 from any2ds.dataset.catalogue import Catalogue
 from any2ds.dataset.run_file import options_of, record_versions
@@ -53,8 +52,7 @@ def retry(output_folder: Any = None, **options: Any) -> RunReport:
         Catalogue(output, made) as catalogue,
         no_swap_left(output),
     ):
-        layout = Layout(made.number_sample_per_shard, made.oom_shard_count, made.preset is not None)
-        plan = FailedRows(output, layout, asked.codes, columns, hash_columns(made))
+        plan = FailedRows(output, made.layout, asked.codes, columns, hash_columns(made))
         plan.warn_of_unfinished()
         worker = ShardWorker(
             made, fetch, locks=lock.locks, storage=storage, media=media, limits=running.transform_limits

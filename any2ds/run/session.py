@@ -90,11 +90,11 @@ def _samples(output: OutputFolder, storage: StorageOptions) -> Callable[[int], S
     """`RunInfo.samples`."""
 
     def samples(count: int) -> Sequence[Thumbnail]:
-        from any2ds.dataset.shard_sample import Survey
+        from any2ds.dataset.shard_sample import ShardSample
         from any2ds.dataset.thumbnails import thumbnails
 
         try:
-            return thumbnails(Survey.of(output.url, Stores(storage.storage_options)), count)
+            return thumbnails(ShardSample.of(output.url, Stores(storage.storage_options)), count)
         except UsageError as error:
             log.debug("there are no samples to show: %s", error)
             return ()

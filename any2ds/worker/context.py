@@ -39,8 +39,7 @@ class ShardContext:
 
     @cached_property
     def layout(self) -> Layout:
-        options = self.options
-        return Layout(options.number_sample_per_shard, options.oom_shard_count, options.preset is not None)
+        return self.options.layout
 
     def metadata(self, rows: pa.Table) -> MetadataTable:
         """To be filled with the outcomes of `rows`."""

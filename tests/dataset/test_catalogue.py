@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
-import random
 import subprocess
 import sys
 import time
@@ -20,7 +18,7 @@ import pytest
 from any2ds import download, retry, verify
 from any2ds.config.options import OutputOptions
 from any2ds.core.layout import Layout
-from any2ds.dataset.shard_list import Numbers, ShardEntry, ShardList, entry_of, gaps, pattern, to_json
+from any2ds.dataset.shard_list import ShardEntry, ShardList, entry_of, gaps, pattern, to_json
 from any2ds.storage.folders import OutputFolder
 from any2ds.testing.server import Server, serve
 
@@ -83,20 +81,6 @@ class TestPattern:
     def test_of_shards(self, numbers: Any, words: str | None, missing: list[Any]) -> None:
         assert pattern(list(numbers), _NAMES, "tar") == words
         assert gaps(numbers) == missing
-
-    def test_numbers_in_any_order_are_a_few_ranges(self) -> None:
-        for seed in range(20):
-            order = random.Random(seed).choices(range(40), k=60)
-            found = Numbers()
-            for number in order:
-                found.add(number)
-            assert list(found) == sorted(set(order))
-        many = Numbers()
-        for number in range(0, 100_000, 2):
-            many.add(number + 1)
-            many.add(number)
-        assert list(many) == list(range(100_000))
-        assert len(pickle.dumps(many)) < 200
 
     def test_of_other_formats(self) -> None:
         assert pattern([0, 1], _NAMES, "") == "{00000..00001}"

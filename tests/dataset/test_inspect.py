@@ -82,7 +82,8 @@ def test_what_is_missing_or_broken_is_told_and_the_rest_is_shown(out: Path) -> N
     (out / "00000_stats.json").write_text("{")
     (out / "00002.parquet").write_text("no")
     run = json.loads((out / ".any2ds/run").read_text())
-    run["lists"] = [{"first_shard": 0, "rows": 18, "shards": 5, "files": [{"path": "https://u:secret@host/urls.txt"}]}]
+    file = {"name": "https://u:secret@host/urls.txt", "size": None, "version": None}
+    run["lists"][0] |= {"rows": 18, "shards": 5, "files": [file]}
     (out / ".any2ds/run").write_text(json.dumps(run))
     found = inspect(out)
     assert (found.shards, found.missing, found.unreadable, found.rows) == (2, (1, 3, 4), 1, 2)

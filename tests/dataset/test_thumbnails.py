@@ -15,7 +15,7 @@ from PIL import Image
 from any2ds import download
 from any2ds.dataset import preview
 from any2ds.dataset.preview import Painter, View, as_it_is, words_in
-from any2ds.dataset.shard_sample import Survey
+from any2ds.dataset.shard_sample import ShardSample
 from any2ds.dataset.thumbnails import Thumbnail, thumbnails
 from any2ds.testing.server import Server, serve
 from tests.support.assortment import EVIL, assortment, write
@@ -47,7 +47,7 @@ def by_name(found: list[Thumbnail]) -> dict[str, Thumbnail]:
 @pytest.mark.parametrize("output_format", ["webdataset", "files", "parquet", "tfrecord", "arrayrecord"])
 def test_samples_of_every_format_are_shown(server: Server, tmp_path: Path, output_format: str) -> None:
     out = made(server, tmp_path / "out", output_format=output_format, number_sample_per_shard=7)
-    found = by_name(thumbnails(Survey.of(str(out))))
+    found = by_name(thumbnails(ShardSample.of(str(out))))
     assert found.keys() == assortment().keys() - {"broken.jpg"}
     for name, size in {"photo0.jpg": (256, 192), "turned.mp4": (120, 160), "film.mp4": (160, 120)}.items():
         picture = found[name].view.picture
@@ -74,7 +74,7 @@ def test_samples_of_every_format_are_shown(server: Server, tmp_path: Path, outpu
 
 
 def test_the_same_samples_for_the_same_seed(server: Server, tmp_path: Path) -> None:
-    survey = Survey.of(str(made(server, tmp_path / "out", TEXTS, number_sample_per_shard=3)))
+    survey = ShardSample.of(str(made(server, tmp_path / "out", TEXTS, number_sample_per_shard=3)))
     keys = [[one.key for one in thumbnails(survey, 5, seed)] for seed in (1, 1, 2, 3)]
     assert all(len(some) == 5 and some == sorted(some) for some in keys)
     assert keys[0] == keys[1]
@@ -83,7 +83,7 @@ def test_the_same_samples_for_the_same_seed(server: Server, tmp_path: Path) -> N
 
 def test_a_store_is_asked_for_the_samples_alone(server: Server, tmp_path: Path) -> None:
     out = made(server, "memory://thumbnails/out")
-    found = by_name(thumbnails(Survey.of(out)))
+    found = by_name(thumbnails(ShardSample.of(out)))
     assert found["photo1.jpg"].view.picture is not None
     assert len(found) == len(assortment()) - 1
 
@@ -93,13 +93,13 @@ def test_shards_of_others_and_damaged_ones(server: Server, tmp_path: Path) -> No
     for index in out.glob("*.idx"):  # as other tools leave theirs
         index.unlink()
     (out / "00001.tar").write_bytes(b"nothing")
-    found = by_name(thumbnails(Survey.of(str(out))))
+    found = by_name(thumbnails(ShardSample.of(str(out))))
     assert found.keys() == set(list(assortment())[:7]) | set(list(assortment())[14:]) - {"broken.jpg"}
     assert found["photo0.jpg"].view.picture is not None
 
 
 def test_an_end_to_time(server: Server, tmp_path: Path) -> None:
-    assert thumbnails(Survey.of(str(made(server, tmp_path / "out", TEXTS))), seconds=0) == []
+    assert thumbnails(ShardSample.of(str(made(server, tmp_path / "out", TEXTS))), seconds=0) == []
 
 
 def test_a_bomb_is_not_decoded() -> None:
@@ -150,12 +150,12 @@ def test_words_of_any_encoding() -> None:
 
 def test_a_survey_of_many_shards_is_a_choice_of_them(server: Server, tmp_path: Path) -> None:
     out = made(server, tmp_path / "out", TEXTS, number_sample_per_shard=2)
-    some = Survey.of(str(out), most=4)
+    some = ShardSample.of(str(out), most=4)
     assert (some.shards, len(some.dataset.finished), some.is_whole) == (10, 4, False)
     assert some.totals is not None
     assert (some.totals.rows, some.totals.samples) == (20, 20)
-    assert some == dataclasses.replace(Survey.of(str(out), most=4), dataset=some.dataset)
+    assert some == dataclasses.replace(ShardSample.of(str(out), most=4), dataset=some.dataset)
     (out / ".any2ds/shards").unlink()
-    listed = Survey.of(str(out), most=4)
+    listed = ShardSample.of(str(out), most=4)
     assert (listed.shards, len(listed.dataset.finished), listed.totals) == (10, 4, None)
     assert len({one.key[:5] for one in thumbnails(listed)}) == 4

@@ -20,9 +20,10 @@ import pytest
 
 from any2ds import UsageError, download, verify
 from any2ds.core.errors import LockLost
-from any2ds.dataset.dataset import UrlList
+from any2ds.core.manifest import Beginning, Segment
+from any2ds.dataset.expected import ExpectedShards
+from any2ds.dataset.shard_list import ranges_text
 from any2ds.dataset.verify import verify as verification
-from any2ds.dataset.verify.census import Census, in_words
 from any2ds.dataset.verify.findings import KINDS, Finding
 from any2ds.dataset.verify.verify import VerifyReport, how_many, lines
 from any2ds.storage.lock.lock_file import Holder
@@ -396,30 +397,34 @@ def test_a_duplicate_points_at_an_earlier_row(server: Server, tmp_path: Path) ->
 # --- the whole ---
 
 
+def listed(first_shard: int, rows: int | None, shards: int | None) -> Segment:
+    return Segment(first_shard, (), Beginning(0, ""), rows=rows, shards=shards)
+
+
 @pytest.mark.parametrize(
     ("lists", "present", "missing", "beyond", "rows"),
     [
-        ([UrlList(0, 25, 3)], [0, 1, 2], [], [], {0: 10, 2: 5, 3: None}),
-        ([UrlList(0, 25, 3)], [1], [0, 2], [], {2: 5}),
-        ([UrlList(0, 25, 3)], [0, 1, 2, 3], [], [3], {3: None}),
-        ([UrlList(0, 20, 2), UrlList(2, 1, 1)], [0, 2], [1], [], {1: 10, 2: 1}),
-        ([UrlList(0, None, None)], [0, 3], [1, 2], [], {0: 10, 3: None}),
-        ([UrlList(0, 3, 1), UrlList(1, None, None)], [0, 1, 2], [], [], {0: 3, 1: 10, 2: None}),
-        ([UrlList(0, None, None)], [], [], [], {0: None}),
-        ([UrlList(0, 0, 0)], [], [], [], {}),
+        ([listed(0, 25, 3)], [0, 1, 2], [], [], {0: 10, 2: 5, 3: None}),
+        ([listed(0, 25, 3)], [1], [0, 2], [], {2: 5}),
+        ([listed(0, 25, 3)], [0, 1, 2, 3], [], [3], {3: None}),
+        ([listed(0, 20, 2), listed(2, 1, 1)], [0, 2], [1], [], {1: 10, 2: 1}),
+        ([listed(0, None, None)], [0, 3], [1, 2], [], {0: 10, 3: None}),
+        ([listed(0, 3, 1), listed(1, None, None)], [0, 1, 2], [], [], {0: 3, 1: 10, 2: None}),
+        ([listed(0, None, None)], [], [], [], {0: None}),
+        ([listed(0, 0, 0)], [], [], [], {}),
     ],
 )
 def test_which_shards_there_should_be(
-    lists: list[UrlList], present: list[int], missing: list[int], beyond: list[int], rows: dict[int, int | None]
+    lists: list[Segment], present: list[int], missing: list[int], beyond: list[int], rows: dict[int, int | None]
 ) -> None:
-    census = Census(lists, present, 10)
-    assert (census.missing, census.beyond) == (missing, beyond)
-    assert {shard_id: census.rows(shard_id) for shard_id in rows} == rows
+    expected = ExpectedShards(lists, present, 10)
+    assert (expected.missing, expected.beyond) == (missing, beyond)
+    assert {shard_id: expected.rows(shard_id) for shard_id in rows} == rows
 
 
-def test_numbers_in_words() -> None:
-    assert in_words([3, 7, 8, 9, 12]) == "3, 7-9, 12"
-    assert in_words(list(range(0, 50, 2))) == "0, 2, 4, 6, 8, 10, 12, 14, 16, 18 … and 15 more"
+def test_numbers_as_ranges() -> None:
+    assert ranges_text([3, 7, 8, 9, 12]) == "3, 7-9, 12"
+    assert ranges_text(list(range(0, 50, 2))) == "0, 2, 4, 6, 8, 10, 12, 14, 16, 18 … and 15 more"
 
 
 def test_gaps_and_lists_that_were_not_read_to_their_end(server: Server, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from any2ds.core.metrics import Snapshot, WorkerMetrics
 from any2ds.core.processes import child_process, cores, memory_use
 from any2ds.core.reports import Event, Progress, RunReport, ShardReport
 from any2ds.core.rows import ShardJob
-from any2ds.dataset.dataset import Stats
+from any2ds.core.stats import Stats
 from any2ds.distributors import _process
 from any2ds.readers.sources import Source
 from any2ds.run.monitor import Monitor

@@ -22,7 +22,7 @@ from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, error_text, redacted
 from any2ds.dataset.figures import Figures, gather
 from any2ds.dataset.loaders import Loadable, Snippet, snippets
-from any2ds.dataset.shard_sample import Survey
+from any2ds.dataset.shard_sample import ShardSample
 from any2ds.dataset.thumbnails import thumbnails
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.report_file import is_foreign_report
@@ -39,7 +39,7 @@ def report(output_folder: Any = None, **options: Any) -> Figures:
     given = options if output_folder is None else {"output_folder": output_folder, **options}
     (wanted,) = parse_options(given, [ReportOptions]).groups
     stores = Stores(wanted.storage_options)
-    survey = Survey.of(wanted.output_folder, stores)
+    survey = ShardSample.of(wanted.output_folder, stores)
     figures = gather(survey, _SECONDS)
     if wanted.format != "html":
         _write(written(figures, wanted.format), wanted.output)
@@ -72,13 +72,13 @@ def written(figures: Figures, form: str) -> str:
     return markdown(figures)
 
 
-def render(survey: Survey, figures: Figures, samples: int, seconds: float) -> str:
+def render(survey: ShardSample, figures: Figures, samples: int, seconds: float) -> str:
     from any2ds.dataset.report.page import html
 
     return html(figures, thumbnails(survey, samples, seconds=seconds) if samples else (), _loading(survey))
 
 
-def _loading(survey: Survey) -> Sequence[Snippet]:
+def _loading(survey: ShardSample) -> Sequence[Snippet]:
     """How to load it; nothing where that cannot be told."""
     if not survey.shards:
         return ()

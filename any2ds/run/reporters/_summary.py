@@ -16,7 +16,7 @@ from any2ds.config.retry_command import retry_call, retry_command
 from any2ds.core import plugins
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, SUCCESS, FailureCode, failure_code, in_order
-from any2ds.core.layout import Layout, report_file
+from any2ds.core.layout import report_file
 from any2ds.core.reports import RunReport
 from any2ds.core.text import duration, number, percent, size
 from any2ds.dataset import shard_list
@@ -95,7 +95,7 @@ def _outcome(code: str, rows: int, total: RunReport) -> Outcome:
 def _pattern(run: RunInfo, done: Iterable[int]) -> str | None:
     if run.made is None:
         return None
-    names = Layout(run.made.number_sample_per_shard, run.made.oom_shard_count)
+    names = run.made.layout
     extension = plugins.load("writers", run.made.output_format).extension
     if extension is None and run.made.preset is not None:  # the preset shows no metadata files
         return None

@@ -17,7 +17,6 @@ from any2ds.core.terminal.children import ChildOutput
 from any2ds.core.terminal.notebook import Cell, kernel
 from any2ds.core.terminal.stderr import StderrConsole, stderr_console
 from any2ds.core.version import __version__
-from any2ds.dataset.shard_list import Numbers
 from any2ds.run.reporters import _jsonlines, _status
 from any2ds.run.reporters._contract import Reporter, RunInfo
 from any2ds.run.reporters._summary import Summary, print_summary, summary_of, to_json
@@ -42,7 +41,7 @@ class _Console(Reporter):
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         self._run, self._interval = run, watch.log_interval
         self._printed = 0.0  # when the last line about the progress was
-        self._done = Numbers()
+        self._done: set[int] = set()  # shards
         self._now: Snapshot | None = None
 
     def on_progress(self, now: Snapshot) -> None:
@@ -65,7 +64,7 @@ class _Console(Reporter):
         return True
 
     def _summary(self, total: RunReport) -> Summary:
-        return summary_of(total, self._run, self._done, self._now.received if self._now is not None else 0)
+        return summary_of(total, self._run, sorted(self._done), self._now.received if self._now is not None else 0)
 
     def _status(self, columns: int, glyphs: _status.Glyphs = _status.UNICODE) -> list[Text]:
         if self._now is None:

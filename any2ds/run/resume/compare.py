@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -16,10 +14,10 @@ from any2ds.core.layout import Layout
 from any2ds.core.manifest import Segment
 from any2ds.core.metadata import without_credentials
 from any2ds.core.samples import row_key
+from any2ds.core.stats import ANY2DS, Stats
 from any2ds.readers.plan import Cut, State
 from any2ds.storage.folders import OutputFolder
 
-ANY2DS = "any2ds"
 _MOST_SHOWN = 300  # characters of a URL
 _AHEAD = 16  # shards whose metadata is read at once, where there is no fingerprint
 
@@ -28,35 +26,18 @@ class Difference(Exception):
     """The list is not the one that the shards were made from; the message says where."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """The statistics of a finished shard."""
-
-    count: int  # rows
-    urls_sha256: str  # fingerprint of its rows, empty if there is none
-    maker: str  # any2ds, img2dataset or any2dataset
-
-    @classmethod
-    def parse(cls, content: bytes | None) -> Known | None:
-        """None if `content` is not the statistics of a shard."""
-        try:
-            stats = orjson.loads(content or b"")
-            count = stats["count"]
-            if not isinstance(count, int) or count < 1 or "successes" not in stats:
-                return None
-            if "any2ds" in stats or "shard_id" in stats:
-                return cls(count, str(stats.get("urls_sha256", "")), ANY2DS)
-            if "failed_to_resize" in stats:
-                return cls(count, "", "img2dataset")
-            return cls(count, "", "any2dataset") if "failed_to_subsample" in stats else None
-        except (ValueError, KeyError, TypeError):
-            return None
-
-
-def read_known(output: OutputFolder, layout: Layout, shards: Iterable[int]) -> dict[int, Known | None]:
+def read_known(output: OutputFolder, layout: Layout, shards: Iterable[int]) -> dict[int, Stats | None]:
     """Shard -> its statistics; None if they cannot be read."""
     names = {layout.stats_name(shard_id): shard_id for shard_id in sorted(shards)}
-    return {names[name]: Known.parse(content) for name, content in output.read_many(list(names))}
+    return {names[name]: _parsed(content) for name, content in output.read_many(list(names))}
+
+
+def _parsed(content: bytes | None) -> Stats | None:
+    try:
+        stats = Stats.parse(content or b"")
+    except ValueError:
+        return None
+    return stats if stats.count and stats.maker else None
 
 
 def incomplete(output: OutputFolder, layout: Layout, expected: Mapping[int, int | None]) -> set[int]:
@@ -81,7 +62,7 @@ class Comparison:
     rows that it lacks count as equal, and user names and passwords are ignored.
     """
 
-    def __init__(self, output: OutputFolder, layout: Layout, known: Mapping[int, Known]) -> None:
+    def __init__(self, output: OutputFolder, layout: Layout, known: Mapping[int, Stats]) -> None:
         self._output, self._layout, self._known = output, layout, known
         self.last = max(known, default=-1)
         self.compared = -1  # all shards up to this one
@@ -102,7 +83,7 @@ class Comparison:
             name = self._layout.shard_name(self.last)
             raise Difference(f"the list ends with row {rows:,}, and shard {name} was made from rows behind it")
 
-    def _state(self, cut: Cut, known: Known) -> State:
+    def _state(self, cut: Cut, known: Stats) -> State:
         if not known.urls_sha256:
             return self._state_by_metadata(cut, known)
         if known.urls_sha256 == cut.fingerprint():
@@ -120,7 +101,7 @@ class Comparison:
             "other URLs"
         )
 
-    def _state_by_metadata(self, cut: Cut, known: Known) -> State:
+    def _state_by_metadata(self, cut: Cut, known: Stats) -> State:
         try:
             stored = self._read_ahead(cut.shard_id)
         except DamagedShard as error:
@@ -137,7 +118,7 @@ class Comparison:
             )
         return "short"
 
-    def _first_difference(self, cut: Cut, known: Known, stored: Mapping[int, str | None]) -> str:
+    def _first_difference(self, cut: Cut, known: Stats, stored: Mapping[int, str | None]) -> str:
         name = self._layout.shard_name(cut.shard_id)
         for position, now in enumerate(cut.urls()[: known.count]):
             before = stored.get(position, now) or ""

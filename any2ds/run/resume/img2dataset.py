@@ -18,13 +18,13 @@ from any2ds.config.options import OutputOptions
 from any2ds.core import layout
 from any2ds.core.errors import OutputError
 from any2ds.core.layout import Layout
-from any2ds.run.resume.compare import ANY2DS, Known
+from any2ds.core.stats import ANY2DS, Stats
 from any2ds.storage.folders import OutputFolder
 
 _FORMATS = {".tar": "webdataset", ".tfrecord": "tfrecord"}
 
 
-def makers(known: Mapping[int, Known | None]) -> str:
+def makers(known: Mapping[int, Stats | None]) -> str:
     """The tools that made these shards, as text; empty if none is recognised."""
     return " and ".join(sorted({found.maker for found in known.values() if found is not None}))
 
@@ -34,7 +34,7 @@ def check_options(
     names: Sequence[str],
     options: OutputOptions,
     media: MediaOptions,
-    known: Mapping[int, Known | None],
+    known: Mapping[int, Stats | None],
 ) -> None:
     """Raises OutputError, with the options to use instead, if `options` cannot complete the folder of another tool."""
     who = makers(known)
@@ -67,7 +67,7 @@ def check_options(
         raise OutputError(f"{output.url!r} was begun by {who} with other options: {'; '.join(wrong)}")
 
 
-def hint(options: OutputOptions, known: Mapping[int, Known | None]) -> str:
+def hint(options: OutputOptions, known: Mapping[int, Stats | None]) -> str:
     """An option that may be wrong if no list fits: a list may have had fewer rows than a full shard."""
     most = max((found.count for found in known.values() if found is not None), default=0)
     if most == options.number_sample_per_shard:
@@ -80,7 +80,7 @@ def _digits(names: Sequence[str]) -> int:
     return min(len(match[1]) for match in stats if match)
 
 
-def _format(output: OutputFolder, names: Sequence[str], names_of: Layout, known: Mapping[int, Known | None]) -> str:
+def _format(output: OutputFolder, names: Sequence[str], names_of: Layout, known: Mapping[int, Stats | None]) -> str:
     there = set(names)
     shards = [shard_id for shard_id, found in known.items() if found is not None]
     for extension, format in _FORMATS.items():

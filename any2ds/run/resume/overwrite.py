@@ -9,8 +9,9 @@ from any2ds.core import layout, plugins
 from any2ds.core.errors import OutputError, error_text, printable, shard_count
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
+from any2ds.core.stats import ANY2DS
 from any2ds.dataset import tfds
-from any2ds.run.resume.compare import ANY2DS, read_known
+from any2ds.run.resume.compare import read_known
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.report_file import is_foreign_report
 
@@ -26,7 +27,7 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
     """
     try:
         options = manifest.options
-        names_of = Layout(int(options["number_sample_per_shard"]), int(options["oom_shard_count"]))
+        names_of = manifest.layout
         writer = plugins.load("writers", str(options["output_format"]))
         extension = writer.extension
         ends = {".parquet", *writer.sidecars, *(f".{name}" for name in options.get("metadata_format") or ())}

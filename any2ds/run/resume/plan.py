@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from any2ds.config.options import Config
 from any2ds.core import layout
 from any2ds.core.errors import ChangedList, ReadError, error_text
-from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest, Segment
 from any2ds.core.rows import ShardJob
 from any2ds.readers.dedupe import mark_duplicates
@@ -48,7 +47,7 @@ class ShardPlan:
         self.skipped = 0  # shards that came by and were finished
         self._config, self._source = config, source
         self._rank = rank_of(config.share)
-        self._layout = Layout(config.output.number_sample_per_shard, config.output.oom_shard_count)
+        self._layout = config.output.layout
         self._manifest, self._segment = finished.manifest, finished.segment
         self._behind = finished.manifest.behind(finished.segment)
         self._counts, self._comparison = finished.counts, finished.comparison

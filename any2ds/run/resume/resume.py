@@ -18,12 +18,13 @@ from any2ds.core import layout
 from any2ds.core.errors import OutputError, shard_count
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Beginning, Cutting, Manifest, Segment, columns_of, key_format, with_versions
+from any2ds.core.stats import ANY2DS, Stats
 from any2ds.dataset import tfds
 from any2ds.dataset.run_file import warn_of_versions
 from any2ds.readers.plan import cuts
 from any2ds.readers.sources import Source
 from any2ds.run.ranks import is_alone, rank_of
-from any2ds.run.resume.compare import ANY2DS, Comparison, Difference, Known, check_growth, incomplete, read_known
+from any2ds.run.resume.compare import Comparison, Difference, check_growth, incomplete, read_known
 from any2ds.run.resume.img2dataset import check_options, hint, makers
 from any2ds.run.resume.overwrite import overwrite
 from any2ds.run.resume.plan import FinishedShards, ShardPlan
@@ -109,7 +110,7 @@ def resume(config: Config, source: Source, output: OutputFolder) -> ShardPlan:
     output.create()
     for shard_id in sorted(found.unreadable):
         # Removed before the shard is made again: statistics never lie beside the data of another shard.
-        name = Layout(options.number_sample_per_shard, options.oom_shard_count).stats_name(shard_id)
+        name = options.layout.stats_name(shard_id)
         log.warning("%s cannot be read: its shard is made again", name)
         output.remove(name)
     output.write(layout.RUN_FILE, manifest.to_json())
@@ -129,7 +130,7 @@ def _manifest_of(config: Config, source: Source) -> Manifest:
     preset = presets.find(config.output.preset)
     cutting: Cutting = "file" if preset is not None and preset.cuts_by_file else "list"
     segment = Segment(0, source.list_files, Beginning.of(source.first_rows), cutting)
-    keys = key_format(Layout(config.output.number_sample_per_shard, config.output.oom_shard_count))
+    keys = key_format(config.output.layout)
     return Manifest(deciding, keys, columns_of(source.schema), (segment,), step_records(config.media))
 
 
@@ -190,7 +191,7 @@ class _Finder:
         """`now` is what `.any2ds/run` would say of a new dataset."""
         self._config, self._source, self._output, self._names, self._now = config, source, output, names, now
         self._this = now.lists[0]
-        self._layout = Layout(config.output.number_sample_per_shard, config.output.oom_shard_count)
+        self._layout = config.output.layout
         self._finished = layout.finished_shards(names)
         assert source.first_rows is not None
         self._first_rows = source.first_rows
@@ -299,10 +300,10 @@ class _Finder:
         found = self._place(replace(segment, files=files), known)
         return replace(found, comparison=Comparison(self._output, self._layout, _readable(known)))
 
-    def _has_room(self, found: Known) -> bool:
+    def _has_room(self, found: Stats) -> bool:
         return found.count < self._layout.rows_per_shard
 
-    def _place(self, segment: Segment, known: Mapping[int, Known | None], compared: _Compared | None = None) -> _Place:
+    def _place(self, segment: Segment, known: Mapping[int, Stats | None], compared: _Compared | None = None) -> _Place:
         """`known` are those of its shards that may be short."""
         readable = _readable(known)
         if compared is not None:
@@ -316,11 +317,11 @@ class _Finder:
         unreadable = [shard_id for shard_id, found in known.items() if found is None]
         return _Place(replace(segment, short=tuple(sorted(short))), counts, unreadable)
 
-    def _may_grow(self, segment: Segment, shard_id: int, found: Known) -> bool:
+    def _may_grow(self, segment: Segment, shard_id: int, found: Stats) -> bool:
         """Whether further rows of the list may belong into it."""
         return self._has_room(found) and found.count != segment.rows_in(shard_id, self._layout.rows_per_shard)
 
-    def _compare(self, segment: Segment, known: Mapping[int, Known | None], behind: int | None) -> _Compared:
+    def _compare(self, segment: Segment, known: Mapping[int, Stats | None], behind: int | None) -> _Compared:
         """Read the list up to its last finished shard, or whole if another one stands behind. Raises Difference."""
         comparison = Comparison(self._output, self._layout, _readable(known))
         counts: dict[int, int] = {}
@@ -411,7 +412,7 @@ class _Finder:
         return replace(self._layout, shard_digits=digits)
 
 
-def _readable(known: Mapping[int, Known | None]) -> dict[int, Known]:
+def _readable(known: Mapping[int, Stats | None]) -> dict[int, Stats]:
     return {shard_id: found for shard_id, found in known.items() if found is not None}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from any2ds.core.errors import RunError
-from any2ds.dataset.verify.pool import each
+from any2ds.dataset.verify.pool import map_in_processes
 from any2ds.testing.processes import LONG, wait_until_gone
 
 
@@ -24,24 +24,24 @@ def reported(item: Any, why: str) -> str:
 
 @pytest.mark.parametrize("processes", [0, 1, 3])
 def test_every_item_is_done_once(processes: int) -> None:
-    assert sorted(each(operator.neg, range(50), processes, reported)) == list(range(-49, 1))
-    assert list(each(operator.neg, [], processes, reported)) == []
+    assert sorted(map_in_processes(operator.neg, range(50), processes, reported)) == list(range(-49, 1))
+    assert list(map_in_processes(operator.neg, [], processes, reported)) == []
 
 
 def test_what_kills_a_process_or_raises_in_it_costs_its_own_item_alone() -> None:
-    found = list(each(signal.raise_signal, [signal.SIGKILL, signal.SIGCONT, signal.SIGTERM], 1, reported))
+    found = list(map_in_processes(signal.raise_signal, [signal.SIGKILL, signal.SIGCONT, signal.SIGTERM], 1, reported))
     assert len(found) == 3
     assert None in found
     lost = [words for words in found if words]
     assert all("was killed by signal" in words for words in lost)
-    raised = list(each(math.sqrt, [4.0, -1.0, 9.0], 1, reported))
+    raised = list(map_in_processes(math.sqrt, [4.0, -1.0, 9.0], 1, reported))
     assert [found for found in raised if not isinstance(found, str)] == [2.0, 3.0]
     assert "exit code 1" in next(found for found in raised if isinstance(found, str))
 
 
 def test_closing_it_ends_the_processes_at_once() -> None:
     started = time.monotonic()
-    work: Any = each(time.sleep, [0, 1000, 1000, 1000], 2, reported)
+    work: Any = map_in_processes(time.sleep, [0, 1000, 1000, 1000], 2, reported)
     with closing(work):
         assert next(work) is None
     assert time.monotonic() - started < LONG
@@ -50,17 +50,17 @@ def test_closing_it_ends_the_processes_at_once() -> None:
 def test_processes_that_cannot_be_started_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RunError, match="exit code 1"):
-        list(each(operator.neg, [1, 2], 2, reported))
+        list(map_in_processes(operator.neg, [1, 2], 2, reported))
 
 
 def test_processes_end_when_the_parent_is_killed() -> None:
     script = textwrap.dedent(
         """
         import logging, os
-        from any2ds.dataset.verify.pool import each
+        from any2ds.dataset.verify.pool import map_in_processes
 
         logging.getLogger("any2ds").setLevel(logging.DEBUG)  # programs are heard
-        for found in each(os.system, ["echo $PPID $$ >&2; exec sleep 1000"], 1, lambda item, why: why):
+        for found in map_in_processes(os.system, ["echo $PPID $$ >&2; exec sleep 1000"], 1, lambda item, why: why):
             pass
         """
     )

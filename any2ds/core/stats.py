@@ -1,0 +1,108 @@
+"""Reads `_stats.json`, the statistics of a finished shard, as any2ds, img2dataset and any2dataset write it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from any2ds.core.errors import error_text
+from any2ds.core.histogram import Histogram
+from any2ds.core.reports import not_processed_in
+
+ANY2DS = "any2ds"
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The statistics of a finished shard, as far as they were written."""
+
+    count: int = 0  # rows
+    successes: int = 0
+    failed: Mapping[str, int] = field(default_factory=dict)  # failed_to_download and the like
+    dropped: int = 0
+    filtered: int = 0
+    duplicates: int = 0
+    samples: int = 0  # stored; other tools store one for each success
+    size: int | None = None  # bytes of the files stored
+    data_bytes: int | None = None  # of the data file
+    exts: Mapping[str, int] = field(default_factory=dict)  # extension -> files
+    status_dict: Mapping[str, int] = field(default_factory=dict)
+    start_time: float = 0.0  # Unix seconds
+    end_time: float = 0.0
+    shard_id: int | None = None  # None in those of img2dataset and any2dataset
+    maker: str = ""  # any2ds, img2dataset or any2dataset; empty if unknown
+    urls_sha256: str = ""  # fingerprint of its rows; empty if there is none
+    attempts: int = 0
+    examples: Mapping[str, str] = field(default_factory=dict)  # failure code -> URL
+    latencies: Mapping[int, int] = field(default_factory=dict)  # of a Histogram, in seconds
+    not_processed: Mapping[str, int] = field(default_factory=dict)  # reason -> files
+    duration: float = 0.0  # seconds for which the shard was open, retries included; 0 if unknown
+
+    @property
+    def has_times(self) -> bool:
+        """Whether start and end are plausible."""
+        return 0 < self.start_time <= self.end_time < 1e11
+
+    @property
+    def seconds(self) -> float:
+        """How long the shard was open. A retry moves the end, maybe by days in which nothing was done."""
+        span = self.end_time - self.start_time
+        return min(span, self.duration) if self.duration > 0 else span
+
+    @classmethod
+    def parse(cls, content: bytes) -> Stats:
+        """Raises ValueError if `content` is not the statistics of a shard."""
+        try:
+            found = orjson.loads(content)
+            return cls(
+                count=int(found["count"]),
+                successes=int(found["successes"]),
+                failed=_failed(found),
+                dropped=int(found.get("dropped", 0)),
+                filtered=int(found.get("filtered", 0)),
+                duplicates=int(found.get("duplicates", 0)),
+                samples=int(found.get("samples", found["successes"])),
+                size=_optional_int(found.get("bytes")),
+                data_bytes=_optional_int(found.get("data_bytes")),
+                exts=_counts(found, "exts"),
+                status_dict=_counts(found, "status_dict"),
+                start_time=float(found.get("start_time") or 0),
+                end_time=float(found.get("end_time") or 0),
+                shard_id=_optional_int(found.get("shard_id")),
+                maker=_maker(found),
+                urls_sha256=str(found.get("urls_sha256") or ""),
+                attempts=int(found.get("attempts") or 0),
+                examples={str(code): str(url) for code, url in (found.get("examples") or {}).items()},
+                latencies=dict(Histogram.from_json(found.get("latencies") or {}).counts),
+                not_processed=not_processed_in(found),
+                duration=float(found.get("duration") or 0),
+            )
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            raise ValueError(f"it lacks {error}" if isinstance(error, KeyError) else error_text(error)) from error
+
+
+def _optional_int(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _counts(stats: Mapping[str, Any], name: str) -> dict[str, int]:
+    return {str(key): int(count) for key, count in (stats.get(name) or {}).items()}
+
+
+def _failed(stats: Mapping[str, Any]) -> dict[str, int]:
+    """By status. A preset writes one status under the name of the other tool, too: it counts once."""
+    found = {name: int(value) for name, value in stats.items() if name.startswith("failed_to_")}
+    if "failed_to_subsample" in found:
+        found.pop("failed_to_resize", None)
+    return found
+
+
+def _maker(stats: Mapping[str, Any]) -> str:
+    if "any2ds" in stats or "shard_id" in stats:
+        return ANY2DS
+    if "failed_to_resize" in stats:
+        return "img2dataset"
+    return "any2dataset" if "failed_to_subsample" in stats else ""

@@ -21,8 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from any2ds.config.options import GROUPS, CardOptions, declared, parse_groups, public
-from any2ds.config.signature import document
+from any2ds.config.options import GROUPS, CardOptions, ParsedOptions, declared, public
+from any2ds.config.signature import command
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, error_text, printable, redacted
 from any2ds.core.failures import in_order
@@ -101,10 +101,14 @@ class Card:
     path: str | None  # where it was written; None if nowhere
 
 
-def card(output_folder: Any = None, **options: Any) -> Card:
+@command(
+    [CardOptions],
+    "Returns the card and where it was written. Raises UsageError for a folder that holds no dataset, and for a",
+    "README.md that any2ds did not write.",
+)
+def card(options: ParsedOptions) -> Card:
     """Write a README.md that tells what is in a dataset, with the header that `datasets.load_dataset` goes by."""
-    given = options if output_folder is None else {"output_folder": output_folder, **options}
-    (wanted,) = parse_groups(given, [CardOptions])
+    (wanted,) = options.groups
     dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
     previous = _previous(dataset, wanted)
     found = inspect(wanted.output_folder, samples=0, storage_options=wanted.storage_options)
@@ -126,15 +130,6 @@ def card(output_folder: Any = None, **options: Any) -> Card:
     except OSError as error:
         raise OutputError(f"--output={wanted.output}: {error.strerror}") from error
     return Card(text, str(path))
-
-
-document(
-    card,
-    [CardOptions],
-    Card,
-    "Returns the card and where it was written. Raises UsageError for a folder that holds no dataset, and for a",
-    "README.md that any2ds did not write.",
-)
 
 
 def _previous(dataset: Dataset, wanted: CardOptions) -> str:

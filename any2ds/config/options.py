@@ -65,7 +65,7 @@ from any2ds.config.parsers import (
 from any2ds.config.watch import WatchOptions
 from any2ds.core.errors import OptionError, UsageError, redacted
 from any2ds.core.layout import Layout
-from any2ds.core.processes.cores import cores
+from any2ds.core.processes.resources import cores
 from any2ds.core.version import USER_AGENT
 
 G = TypeVar("G")

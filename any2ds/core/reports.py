@@ -66,6 +66,7 @@ class ShardReport(RowCounts):
     @classmethod
     def from_json(cls, stats: Mapping[str, Any]) -> ShardReport:
         """What `to_json` was made from. Raises KeyError, TypeError or ValueError for anything else."""
+        stats = {"attempts": 0, "examples": {}, "latencies": {}, **stats}  # those of other tools lack them
         return cls(
             **{name: int(stats[name]) for name in ("shard_id", "data_bytes", *_SUMS)},
             start_time=float(stats["start_time"]),

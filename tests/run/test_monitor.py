@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from any2ds.core.metrics import HostLoad, WorkerMetrics
-from any2ds.core.processes import memory_use
+from any2ds.core.processes import resources
 from any2ds.core.reports import Progress, ShardError, ShardReport
 from any2ds.run.monitor import Monitor, Outlook
 
@@ -151,7 +151,7 @@ def test_a_worker_that_says_nothing_any_more_does_not_count() -> None:
 
 def test_memory_of_a_worker_in_this_process_is_counted_once() -> None:
     watched = Watched()
-    watched.rows(1, worker=memory_use.name(), memory=5000)
+    watched.rows(1, worker=resources.name(), memory=5000)
     assert watched.monitor.snapshot().memory == 5000
 
 

@@ -16,7 +16,7 @@ from any2ds.config.options import ParsedOptions, VerifyOptions
 from any2ds.config.signature import command
 from any2ds.core import layout, plugins
 from any2ds.core.errors import LockLost, UsageError, error_text, redacted, shard_count
-from any2ds.core.processes.cores import cores
+from any2ds.core.processes.resources import cores
 from any2ds.dataset.card import hub
 from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.dataset import Dataset, Entry, ShardFiles

@@ -288,7 +288,7 @@ def test_an_attempt_that_was_given_up_publishes_nothing(media: Path, tmp_path: P
 
 def reports(mailbox: Mailbox, folder: OutputFolder) -> list[int]:
     """The shards that tasks have told of as made."""
-    said = [content for delivery in Inbox(mailbox, folder).deliveries() for _, content in delivery.said]
+    said = [content for delivery in Inbox(mailbox, folder).deliveries() for _, content in delivery.messages]
     return sorted(event.shard_id for event in said if isinstance(event, ShardReport))
 
 

@@ -30,11 +30,9 @@ probe-0123abcd           for a moment: whether the folder can be written
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from any2ds.core.errors import OutputError
 
 STATE_FOLDER = ".any2ds"
 RUN_FILE = f"{STATE_FOLDER}/run"
@@ -57,7 +55,6 @@ METADATA_END = ".metadata"
 TEMPORARY_FOLDER = f"{STATE_FOLDER}/tmp"
 SWAP_FOLDER = f"{STATE_FOLDER}/swap"
 PROBES = f"{STATE_FOLDER}/probe-"  # with which the names of files begin that only try whether they can be written
-EARLIER_RUN_FILE = "_run.json"  # where versions before `.any2ds/` had it
 
 _STATS = re.compile(r"(\d+)_stats\.json")
 
@@ -116,15 +113,6 @@ class Layout:
 
     def stats_name(self, shard_id: int) -> str:
         return f"{self.shard_name(shard_id)}_stats.json"
-
-
-def refuse_earlier(url: str, names: Collection[str]) -> None:
-    """Raises OutputError if an earlier version keeps its state in sight, among the file `names` of an output folder."""
-    if EARLIER_RUN_FILE in names:
-        raise OutputError(
-            f"{url!r} was written by an earlier version of any2ds, which had its state in {EARLIER_RUN_FILE}: to use "
-            f"it, make the folder {STATE_FOLDER} in it, move {EARLIER_RUN_FILE} to {RUN_FILE}, and remove _shards.json"
-        )
 
 
 def finished_shards(names: Iterable[str]) -> frozenset[int]:

@@ -215,12 +215,11 @@ class Dataset:
 
     def _run_file(self) -> Manifest | None:
         if layout.RUN_FILE not in self.entries:
-            layout.refuse_earlier(self.folder.url, self.entries)
             return None
         if self.entries[layout.RUN_FILE].is_odd:
             return None
         try:
-            run = Manifest.parse_any(self.read(layout.RUN_FILE))
+            run = Manifest.parse(self.read(layout.RUN_FILE))
             _ = run.layout  # or it says too little
             return run
         except Exception as error:

@@ -86,8 +86,8 @@ def _lacking(dataset: Dataset) -> str:
     unfinished = [files.shard_id for files in dataset.shards.values() if not files.stats]
     if missing := sorted({*expected.missing, *unfinished}):
         return f"shards are missing ({ranges_text(missing)})"
-    is_known = dataset.run is not None and bool(dataset.run.lists)
-    return "no run has come to the end of its list" if is_known and expected.has_unread_list else ""
+    is_unread = dataset.run is not None and expected.has_unread_list
+    return "no run has come to the end of its list" if is_unread else ""
 
 
 class ShardReader:

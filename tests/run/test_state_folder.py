@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,17 +83,3 @@ def test_nothing_stays_of_a_run_that_was_refused(server: Server, tmp_path: Path)
     with pytest.raises(OutputError, match=r"no \.any2ds/run"):
         retry(out, quiet=True)
     assert names_in(out) == {"00000_stats.json"}
-
-
-def test_a_folder_of_an_earlier_version_is_told_how_to_go_on(server: Server, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    make(server, out, output_format="webdataset")
-    (out / ".any2ds" / "run").rename(out / "_run.json")
-    shutil.rmtree(out / ".any2ds")
-    for command in (lambda: make(server, out, output_format="webdataset"), lambda: inspect(out), lambda: retry(out)):
-        with pytest.raises(OutputError, match=r"earlier version .* move _run\.json to \.any2ds/run"):
-            command()
-    (out / ".any2ds").mkdir()
-    (out / "_run.json").rename(out / ".any2ds" / "run")
-    assert make(server, out, output_format="webdataset").skipped_shards == 1
-    assert verify(out).ok

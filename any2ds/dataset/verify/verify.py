@@ -194,7 +194,7 @@ def _findings_of_lists(dataset: Dataset, expected: ExpectedShards) -> Iterator[F
     if dataset.run is None and not dataset.is_foreign:
         why = f"cannot be understood ({dataset.run_problem})" if dataset.run_problem else "is not there"
         yield Finding("run_file", f"{layout.RUN_FILE} {why}: shards were checked without it")
-    if dataset.run is None or not dataset.run.lists:
+    if dataset.run is None:
         return
     if expected.has_unread_list:
         yield Finding("list", "the url list was not read to its end: the same download command continues")
@@ -204,7 +204,7 @@ def _findings_of_lists(dataset: Dataset, expected: ExpectedShards) -> Iterator[F
 
 
 def _notes(dataset: Dataset, expected: ExpectedShards) -> Iterator[str]:
-    if dataset.run is None or not dataset.run.lists:
+    if dataset.run is None:
         yield "the number of rows of the url list is unknown: shards may be missing at the end"
     if dataset.is_foreign:
         yield "not made by any2ds: structure, keys and counts were checked, hashes were not"

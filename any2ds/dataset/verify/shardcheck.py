@@ -108,7 +108,7 @@ class _ShardCheck:
             return
         self._check_stats(files.stats)
         sidecars = self._writer.sidecars if self._writer else ()
-        for end in () if self._is_foreign else self._dataset.ends_beside:
+        for end in () if self._is_foreign else self._dataset.extra_ends:
             if not any(name.endswith(end) for name in files.extra_files):
                 hint = ": verify --repair writes it" if end in sidecars else ""
                 self.findings.add("beside", f"its {end} is missing{hint}")

@@ -22,7 +22,7 @@ from any2ds.core.metadata import STORED_BYTES, without_credentials
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.shard_list import pattern, ranges_text
-from any2ds.dataset.summary import MetadataSums, StatsSums, spread
+from any2ds.dataset.summary import MetadataSums, StatsSums, lists_of, spread
 from any2ds.storage.stores import Stores
 
 _SHARDS_OF_METADATA = 4
@@ -91,10 +91,7 @@ def inspect(output_folder: Any = None, **options: Any) -> Overview:
         missing=tuple(ExpectedShards.of(dataset, dataset.shards).missing),
         unfinished=len(dataset.shards) - len(finished),
         unreadable=len(finished) - stats.shards,
-        lists=tuple(
-            {"files": [redacted(file.name) for file in each.files], "rows": each.rows, "first_shard": each.first_shard}
-            for each in (dataset.run.lists if dataset.run else ())
-        ),
+        lists=lists_of(dataset),
         options=dict(dataset.run.options) if dataset.run else {},
         rows=stats.rows,
         successes=stats.successes,

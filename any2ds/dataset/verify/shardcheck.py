@@ -67,20 +67,14 @@ class ShardResult:
     entry: ShardEntry | None = None  # what the list of shards should have; None if the statistics are unreadable
 
 
-@dataclass(frozen=True, slots=True)
-class ShardChecker:
-    """Checks shards of `dataset`. Can be pickled."""
-
-    dataset: Dataset
-
-    def __call__(self, task: ShardTask) -> ShardResult:
-        check = _ShardCheck(self.dataset, task)
-        try:
-            check.run()
-        except Exception as error:  # whatever may lie in a folder: the other shards are checked
-            check.add_error(error, "data", "it cannot be checked")
-        check.result.findings = tuple(check.findings)
-        return check.result
+def check_shard(dataset: Dataset, task: ShardTask) -> ShardResult:
+    check = _ShardCheck(dataset, task)
+    try:
+        check.run()
+    except Exception as error:  # whatever may lie in a folder: the other shards are checked
+        check.add_error(error, "data", "it cannot be checked")
+    check.result.findings = tuple(check.findings)
+    return check.result
 
 
 class _ShardCheck:

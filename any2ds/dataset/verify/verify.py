@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, cast
 
 from any2ds.config.options import VerifyOptions, parse_options
@@ -26,7 +27,7 @@ from any2ds.dataset.shard_list import ShardList, ranges_text
 from any2ds.dataset.verify.findings import Finding
 from any2ds.dataset.verify.pool import map_in_processes
 from any2ds.dataset.verify.progress import Progress
-from any2ds.dataset.verify.shardcheck import ShardChecker, ShardResult, ShardTask
+from any2ds.dataset.verify.shardcheck import ShardResult, ShardTask, check_shard
 from any2ds.storage.disk.staging import staged
 from any2ds.storage.lock.run_lock import locked
 from any2ds.storage.stores import Stores
@@ -171,7 +172,7 @@ def _check(dataset: Dataset, tasks: list[ShardTask], wanted: VerifyOptions) -> l
         processes = min(wanted.processes_count or cores(), len(tasks))
     _ = dataset.layout  # read once, not by every process
     found: list[ShardResult] = []
-    results: Any = map_in_processes(ShardChecker(dataset), tasks, processes, _lost)
+    results: Any = map_in_processes(partial(check_shard, dataset), tasks, processes, _lost)
     with Progress(len(tasks), wanted.output_folder, wanted.quiet) as progress, closing(results):
         for result in results:
             found.append(result)

@@ -41,12 +41,12 @@ class Overview:
     made_by: str
     output_format: str | None
     shards: int  # finished
-    pattern: str | None  # that stands for their data files, as a shell and webdataset take it
+    pattern: str | None  # of their data files, as a shell and webdataset expand it
     missing: tuple[int, ...]
-    unfinished: int  # shards of which there are files, but no stats
-    unreadable: int  # finished shards whose stats cannot be read, and are in no figure
+    unfinished: int  # shards that have files, but no statistics
+    unreadable: int  # finished shards whose statistics cannot be read, and are in no sum
     lists: tuple[Mapping[str, Any], ...]  # files, rows (None: not read to the end), first_shard
-    options: Mapping[str, Any]  # that decide what is in which shard
+    options: Mapping[str, Any]  # that decide which row is in which shard
     rows: int
     successes: int  # rows that are stored
     stored: int  # samples: a row may have several
@@ -54,12 +54,12 @@ class Overview:
     dropped: int
     filtered: int
     duplicates: int
-    bytes_stored: int | None  # None where the stats do not tell
-    files_measured: int  # those that `bytes_stored` is the sum of: the stats of img2dataset tell no bytes
+    bytes_stored: int | None  # None if unknown
+    files_measured: int  # in `bytes_stored`: img2dataset does not record bytes
     started: float | None  # Unix seconds
     ended: float | None
     outcomes: Mapping[str, int]  # by rows, the most frequent first
-    not_processed: Mapping[str, int]  # reason -> files that a step of their media has left as they came
+    not_processed: Mapping[str, int]  # reason -> files that a step left as they came
     columns: Mapping[str, str]  # of the metadata, with their types
     looked_into: tuple[int, ...]  # shards that mime types, sizes and samples are from
     mime_types: Mapping[str, int]

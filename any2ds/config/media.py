@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -245,20 +245,3 @@ class TransformLimits:
 
 
 MEDIA_GROUPS: tuple[Any, ...] = (TransformOptions, ImageOptions, AudioOptions, VideoOptions)
-
-
-def as_made(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in the `.any2ds/run` of a dataset, completed where an earlier version wrote it. One without
-    `file_size` stored every file as it came."""
-    defaults = {field.name: field.default for group in MEDIA_GROUPS for field in dataclasses.fields(group)}
-    return {**defaults, **options, **({} if "file_size" in options else {"disable_all_reencoding": True})}
-
-
-def given_before(options: Mapping[str, Any], steps: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:
-    """The options that asked for the `steps` of a dataset. An earlier version, which recorded none, had those for
-    images, sound and video in every run."""
-    if steps is not None:
-        return frozenset(name for step in steps for name in step["asked"])
-    if options["disable_all_reencoding"]:
-        return frozenset()
-    return frozenset(field.name for group in MEDIA_GROUPS[1:] for field in dataclasses.fields(group))

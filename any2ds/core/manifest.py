@@ -117,7 +117,7 @@ class Manifest:
     key_format: str
     columns: Mapping[str, str]  # of the list, as they are called in the dataset -> Arrow type
     lists: tuple[Segment, ...]
-    steps: tuple[StepRecord, ...] | None = None  # None where an earlier version wrote it
+    steps: tuple[StepRecord, ...] = ()
     version: str = field(default=__version__, compare=False)  # of any2ds, that wrote it last
 
     def to_json(self) -> bytes:
@@ -127,7 +127,7 @@ class Manifest:
                 "options": dict(self.options),
                 "key_format": self.key_format,
                 "columns": dict(self.columns),
-                **({} if self.steps is None else {"steps": self.steps}),
+                "steps": self.steps,
                 "lists": self.lists,
             },
             option=orjson.OPT_INDENT_2,
@@ -136,24 +136,20 @@ class Manifest:
     @classmethod
     def parse(cls, content: bytes) -> Manifest:
         """Raises ValueError if this is nothing that `to_json` has written."""
-        manifest = cls.parse_any(content)
-        if not manifest.lists:
-            raise ValueError("it records no lists")
-        return manifest
-
-    @classmethod
-    def parse_any(cls, content: bytes) -> Manifest:
-        """Also of an earlier version, which recorded options only. Raises ValueError for anything else."""
         try:
             found = orjson.loads(content)
-            lists = tuple(_segment(segment) for segment in found.get("lists") or ())
-            columns = {str(name): str(type) for name, type in (found.get("columns") or {}).items()}
-            steps = tuple(map(StepRecord.parse, found["steps"])) if "steps" in found else None
-            key_format, version = str(found.get("key_format", "")), str(found.get("any2ds", "unknown"))
-            manifest = cls(dict(found["options"]), key_format, columns, lists, steps, version)
+            manifest = cls(
+                options=dict(found["options"]),
+                key_format=str(found["key_format"]),
+                columns={str(name): str(type) for name, type in found["columns"].items()},
+                lists=tuple(_segment(segment) for segment in found["lists"]),
+                steps=tuple(map(StepRecord.parse, found["steps"])),
+                version=str(found["any2ds"]),
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
-        if [segment.first_shard for segment in lists] != sorted({s.first_shard for s in lists}):
+        numbers = [segment.first_shard for segment in manifest.lists]
+        if not numbers or numbers != sorted(set(numbers)):
             raise ValueError("its lists are not in order")
         return manifest
 
@@ -165,7 +161,7 @@ class Manifest:
     @property
     def asked(self) -> frozenset[str]:
         """The options that asked for a step, maybe with their default values."""
-        return frozenset(name for step in self.steps or () for name in step.asked)
+        return frozenset(name for step in self.steps for name in step.asked)
 
     def with_list(self, segment: Segment) -> Manifest:
         """The same with `segment` in the place of the list that begins at the same shard, or at the end."""

@@ -1,4 +1,4 @@
-"""Samples of a dataset in people's own Beam pipelines: `ReadShards`."""
+"""The samples of a dataset in a Beam pipeline: `ReadShards`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ try:
     from apache_beam.metrics import Metrics
 
     _Transform, _DoFn = beam.PTransform, beam.DoFn
-except ImportError as error:  # told to who needs it; this module can be looked at without
+except ImportError as error:  # raised by ReadShards; the module can be imported without Beam
     _missing = error
 
 __all__ = ["ReadShards"]
 
 
-class ReadShards(_Transform):  # type: ignore[misc]  # what has no types for mypy
+class ReadShards(_Transform):  # type: ignore[misc]  # Beam has no types
     """The samples of a finished dataset, in whatever format, its shards in parallel.
 
         import apache_beam as beam
@@ -37,28 +37,26 @@ class ReadShards(_Transform):  # type: ignore[misc]  # what has no types for myp
             samples | beam.Map(lambda sample: (sample["key"], len(sample["data"]))) | beam.Map(print)
 
     Each sample is a dict: `key`, unique in the dataset; `status`; `ext`, the extension of its file, without the dot;
-    `data`, the file, as bytes; `members`, further files that lie beside it, extension -> bytes (in parquet, tfrecord
-    and arrayrecord these are columns); and the columns of the metadata, with the types that Python has for them.
+    `data`, the bytes of the file; `members`, extension -> bytes of further files (in parquet, tfrecord and arrayrecord
+    these are columns); and the columns of the metadata, as Python values.
 
-    - `folder`: path or URL of the dataset, as the workers see it. A relative path is one of the machine where this is
-      made.
-    - `columns`: of the metadata, those that are wanted beside `key`, `status` and `ext`; all by default, [] for none.
-    - `with_data`: False leaves `data` and `members` out, and does not read the files.
+    - `folder`: path or URL of the dataset, as the workers see it. A relative path is made absolute here.
+    - `columns`: of the metadata, in addition to `key`, `status` and `ext`; all by default, [] for none.
+    - `with_data`: False omits `data` and `members`, and does not read the files.
     - `status`: which rows; `success` by default. Another one (`failed_to_download`, `duplicate` …), several, or None
-      for all rows; what is not stored has None as `ext` and `data`.
-    - `partial`: True takes the shards that are finished of a dataset that is not, or not known to be.
-    - `storage_options`: protocol -> options of its fsspec file system, as for `download()`. They travel with the
-      pipeline, so better let workers log in by what their environment gives them.
+      for all rows; rows that are not stored have None as `ext` and `data`.
+    - `partial`: True reads the finished shards of a dataset that is not finished, or not known to be.
+    - `storage_options`: protocol -> options of its fsspec file system, as for `download()`. They are part of the
+      pipeline, so secrets should come from the environment of the workers.
 
-    Nothing is read before the pipeline runs: which shards there are is looked up by a worker, so that who launches it
-    need not see the folder, a list of a million shards is no part of the job's description, and a template finds the
-    shards of the day. A shard is the smallest unit of work. It is read as a stream, of which one sample is in memory;
-    one in a store is first copied to the worker's temporary folder, if data are wanted. Samples come in the order of
-    their shard, shards in none. Counters of the namespace `any2ds` tell `shards`, `samples` and `bytes`.
+    Nothing is read before the pipeline runs: a worker looks up which shards there are, so a list of a million shards is
+    no part of the job's description, and a template finds the shards of the day. A shard is the smallest unit of work.
+    It is read as a stream, with one sample in memory; one in a store is first copied to the worker's temporary folder,
+    if data are wanted. Samples are in the order of their shard, shards in none. Counters of the namespace `any2ds`
+    count `shards`, `samples` and `bytes`.
 
-    Raises MissingExtra without apache_beam, and OptionError. A pipeline fails with the words of OutputError if the
-    folder holds no dataset or one that is not finished, of MissingColumns, and of DamagedShard, which names the shard,
-    where one cannot be read to its end.
+    Raises MissingExtra without apache_beam, and OptionError. A pipeline fails with OutputError if the folder holds no
+    dataset or one that is not finished, with MissingColumns, and with DamagedShard if a shard cannot be read.
     """
 
     def __init__(
@@ -99,7 +97,7 @@ class ReadShards(_Transform):  # type: ignore[misc]  # what has no types for myp
         }
 
 
-class _Shards(_DoFn):  # type: ignore[misc]  # what has no types for mypy
+class _Shards(_DoFn):  # type: ignore[misc]  # Beam has no types
     """From a folder to its shards."""
 
     def __init__(self, stores: Stores, partial: bool) -> None:
@@ -109,7 +107,7 @@ class _Shards(_DoFn):  # type: ignore[misc]  # what has no types for mypy
         yield from finished_shards(url, self._stores, self._partial)
 
 
-class _Samples(_DoFn):  # type: ignore[misc]  # what has no types for mypy
+class _Samples(_DoFn):  # type: ignore[misc]  # Beam has no types
     """From a shard to its samples."""
 
     def __init__(self, read: ShardReader) -> None:

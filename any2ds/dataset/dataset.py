@@ -1,4 +1,4 @@
-"""A dataset as it lies in its folder, finished or not: its shards and their files, figures, and what made it."""
+"""A dataset in its folder, finished or not: its shards and their files, and how it was made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,17 +31,18 @@ from any2ds.writers.contract import ShardWriter
 from any2ds.writers.formats.parquet import THRIFTY, body_columns
 
 _READS_AT_ONCE = 32  # small files, most of the time of which is waiting for a store
+_SHARDS_TRIED = 20  # until one can be read
 _FILES_OF_SHARD = re.compile(r"(\d+)(_stats\.json|\.[A-Za-z0-9_.]+|)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What lies directly in the folder, or in that for the state: `.any2ds/run`."""
+    """A file or folder in the folder of the dataset, or in `.any2ds`."""
 
     name: str
     size: int  # bytes; 0 for a folder
     is_folder: bool
-    is_odd: bool = False  # a pipe, a device: to open it may take for ever
+    is_odd: bool = False  # a pipe or device: opening it may block for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +54,19 @@ class ShardFiles:
     metadata: str | None = None  # with all columns
     data: str | None = None  # the same as `metadata` where one file holds both; a folder for the format files
     extra_files: tuple[str, ...] = ()  # sidecars of the data, and metadata in further formats
-    shown: str | None = None  # the metadata in sight, if these are not `metadata`; maybe in one file with the data
+    shown: str | None = None  # the metadata for other tools, if it is another table; maybe in one file with the data
 
     @property
     def present(self) -> tuple[str, ...]:
-        """Each once: the stats, which say that the others count, first."""
+        """Each once; the stats, which say that the others are complete, come first."""
         names = (self.stats, self.metadata, self.shown, self.data, *self.extra_files)
         return tuple(dict.fromkeys(name for name in names if name))
 
 
 class Dataset:
-    """A folder, looked at once, by names alone; contents are read when they are asked for.
+    """A folder, listed once; contents are read when they are asked for.
 
-    `entries` are those that count, where somebody knows them already. Raises OutputError if it cannot be listed, or
-    holds no dataset.
+    `entries` are its files, if they are known. Raises OutputError if it cannot be listed, or holds no dataset.
     """
 
     def __init__(self, url: str, stores: Stores | None = None, entries: Iterable[Entry] | None = None) -> None:
@@ -74,17 +74,12 @@ class Dataset:
         self.entries = {entry.name: entry for entry in (self._listed() if entries is None else entries)}
         self.run_problem: str | None = None  # why `run` is None though the file is there
         self.run = self._run_file()
-        by_number, self._digits = _by_number(self.entries, self.run.layout if self.run else None)
-        first = self._any_stats(by_number)
-        # Theirs have no number in their stats, and no run file.
-        self.is_foreign = self.run is None and layout.RUN_FILE not in self.entries and first.shard_id is None
-        self.output_format = self._format(by_number)
+        files, self._digits = _by_shard(self.entries, self.run.layout if self.run else None)
+        # img2dataset writes no run file, and no number into its stats.
+        self.is_foreign = self.run is None and layout.RUN_FILE not in self.entries and not self._has_own_stats(files)
+        self.output_format = self._format(files)
         self.writer = self._writer()
-        extension = self.writer.extension if self.writer else None
-        data = {"": "", None: None}.get(extension, f".{extension}")
-        extra_files = self.ends_beside
-        self.shards = {number: _files(number, found, data, extra_files) for number, found in sorted(by_number.items())}
-        self.shards = {number: files for number, files in self.shards.items() if files.present}
+        self.shards = self._shards(files)
         if not self.shards and self.run is None:
             raise OutputError(f"{url!r} holds no dataset of any2ds or img2dataset")
 
@@ -102,12 +97,12 @@ class Dataset:
 
     @property
     def hides(self) -> bool:
-        """Whether it is to look like one of another tool."""
-        return self.run is not None and bool(self.run.options.get("preset"))
+        """Whether it has to look like one of another tool."""
+        return self.run is not None and self.run.layout.hides
 
     @property
-    def ends_beside(self) -> tuple[str, ...]:
-        """Of the names of files that a shard has beside data, metadata and stats."""
+    def extra_ends(self) -> tuple[str, ...]:
+        """How the names of a shard's files other than data, metadata and stats end."""
         sidecars = self.writer.sidecars if self.writer and self.run and not self.hides else ()
         formats = self.run.options.get("metadata_format") or () if self.run else ()
         return (*sidecars, *(f".{name}" for name in formats if name in METADATA_FORMATS and name != "parquet"))
@@ -118,32 +113,29 @@ class Dataset:
 
     @cached_property
     def layout(self) -> Layout | None:
-        """Names and keys. Where no run file tells, from the metadata that is there; `rows_per_shard` is none then."""
+        """Names and keys. Without a run file, by the metadata; `rows_per_shard` is only an upper bound then."""
         if self.run is not None:
             return self.run.layout
-        for files in self.finished[:20]:
-            try:
-                with self.metadata_file(files) as file:
-                    keys = next(iter(file.iter_batches(1, columns=["key"]))).column("key").to_pylist()
-                return Layout(10 ** (len(keys[0]) - self._digits), self._digits)
-            except Exception:  # it is broken, as others will tell
-                continue
+        for files in self.finished[:_SHARDS_TRIED]:
+            with suppress(Exception), self.metadata_file(files) as file:  # a broken one is reported by others
+                key = next(iter(file.iter_batches(1, columns=["key"]))).column("key")[0].as_py()
+                return Layout(10 ** (len(key) - self._digits), self._digits)
         return None
 
     def others(self) -> list[Entry]:
-        """What belongs to no shard, but for what any2ds and the system keep for themselves."""
+        """What belongs to no shard, without the files of any2ds and of the system."""
         own = {name for files in self.shards.values() for name in files.present}
         own.update(layout.FOLDER_FILES, tfds.names_of(self.run.options if self.run else {}))
         return [entry for name, entry in self.entries.items() if name not in own and name[:1] not in ("_", ".")]
 
     def read(self, name: str) -> bytes:
-        """Raises OSError, or whatever the file system raises."""
+        """Raises OSError, or any exception of the file system."""
         if (content := self.folder.read(name)) is None:
             raise FileNotFoundError(name)
         return content
 
     def stats(self, shards: Iterable[ShardFiles]) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
-        """The figures of finished shards, read at the same time; in order."""
+        """The statistics of finished shards, in order; they are read at the same time."""
 
         def read(files: ShardFiles) -> Stats | Exception:
             try:
@@ -160,41 +152,41 @@ class Dataset:
 
     @contextmanager
     def metadata_file(self, files: ShardFiles) -> Iterator[pq.ParquetFile]:
-        """The metadata table of a shard, of which only what is asked for is read, also from remote."""
+        """The metadata table of a shard, of which only the columns asked for are read, also from a store."""
         with self.folder.open(files.metadata or "") as stream, pq.ParquetFile(stream, **THRIFTY) as file:
             yield file
 
     @contextmanager
     def file_in_sight(self, files: ShardFiles) -> Iterator[pq.ParquetFile]:
-        """The same as others read it; in formats that hold both, it is the file of the data."""
+        """The table that other tools read; in formats that hold both, it is the file of the data."""
         with self.metadata_file(replace(files, metadata=files.shown or files.metadata)) as file:
             yield file
 
     def metadata_columns(self, schema: pa.Schema) -> list[str]:
-        """All of them but those of the files themselves."""
-        if not (self.writer and self.writer.holds_metadata):
-            return list(schema.names)
-        bodies = body_columns(schema)
+        """All columns but those of the files themselves."""
+        bodies = body_columns(schema) if self.writer and self.writer.holds_metadata else ()
         return [name for name in schema.names if name not in bodies]
 
     @contextmanager
     def local(self, name: str) -> Iterator[Path]:
-        """A file or folder as a local path; what is remote is there for as long as the context."""
+        """A file or folder as a local path; a remote one is copied for as long as the context."""
         with ExitStack() as stack:
             folder = Path()
             if not self.folder.is_local:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="any2ds-verify-")))
             yield self.folder.local_copy(name, folder)
 
+    # --- what is in the folder ---
+
     def _listed(self) -> Iterator[Entry]:
         folder = self.folder
         try:
-            found = list(folder.listed())
-            if any(str(info["name"]).rstrip("/").endswith(f"/{layout.STATE_FOLDER}") for info in found):
+            found = folder.listed()
+            if _has(found, layout.STATE_FOLDER):
                 with suppress(FileNotFoundError):  # a run that was refused has just removed it
                     state = folder.listed(layout.STATE_FOLDER)
-                    found += state
-                    if any(str(info["name"]).rstrip("/").endswith(f"/{layout.METADATA_FOLDER}") for info in state):
+                    found = [*found, *state]
+                    if _has(state, layout.METADATA_FOLDER):
                         found += folder.listed(layout.METADATA_FOLDER)
         except FileNotFoundError as error:
             raise OutputError(f"{folder.url!r}: no such folder") from error
@@ -209,47 +201,41 @@ class Dataset:
                 continue  # the marker of a folder in an object store
             is_folder = info["type"] == "directory" or (folder.is_local and os.path.isdir(path))
             size = 0 if is_folder else int(info.get("size") or 0)
-            leads_nowhere = stat.S_ISLNK(int(info.get("mode") or 0))  # to open it fails at once
-            is_odd = info["type"] == "other" and not is_folder and not leads_nowhere
+            is_link = stat.S_ISLNK(int(info.get("mode") or 0))  # a broken one, which fails at once when it is opened
+            is_odd = info["type"] == "other" and not is_folder and not is_link
             yield Entry(path.removeprefix(f"{root}/"), size, is_folder, is_odd)
 
     def _run_file(self) -> Manifest | None:
-        if layout.RUN_FILE not in self.entries:
-            return None
-        if self.entries[layout.RUN_FILE].is_odd:
+        if layout.RUN_FILE not in self.entries or self.entries[layout.RUN_FILE].is_odd:
             return None
         try:
-            run = Manifest.parse_any(self.read(layout.RUN_FILE))
-            _ = run.layout  # or it says too little
+            run = Manifest.parse(self.read(layout.RUN_FILE))
+            _ = run.layout  # raises ValueError if the options do not decide it
             return run
         except Exception as error:
             self.run_problem = error_text(error)
             return None
 
-    def _any_stats(self, by_number: Mapping[int, Mapping[str, Entry]]) -> Stats:
-        marks = [found["_stats.json"].name for _, found in sorted(by_number.items()) if "_stats.json" in found]
-        for name in marks[:20]:
-            try:
-                return Stats.parse(self.read(name))
-            except Exception:  # it is broken, as others will tell
-                continue
-        return Stats()
+    def _has_own_stats(self, by_shard: Mapping[int, Mapping[str, str]]) -> bool:
+        """Whether the first readable stats are of any2ds."""
+        names = [ends["_stats.json"] for _, ends in sorted(by_shard.items()) if "_stats.json" in ends]
+        for name in names[:_SHARDS_TRIED]:
+            with suppress(Exception):  # a broken one is reported by others
+                return Stats.parse(self.read(name)).shard_id is not None
+        return False
 
-    def _format(self, by_number: Mapping[int, Mapping[str, Entry]]) -> str | None:
-        """As the run file says, else by the files that there are most of; None for one that nobody here knows."""
+    def _format(self, by_shard: Mapping[int, Mapping[str, str]]) -> str | None:
+        """By the run file, else by the most frequent files; None if it is unknown."""
         if self.run is not None:
             return str(self.run.options.get("output_format"))
-        extra_files = ("_stats.json", ".parquet", ".tar.idx", layout.METADATA_END)  # of whatever format
-        ends = Counter(end for found in by_number.values() for end in found if end not in extra_files)
-        if ends:
-            return {"": "files", ".tar": "webdataset"}.get(ends.most_common(1)[0][0])
-        for _, found in sorted(by_number.items())[:20]:
-            try:
-                with self.metadata_file(ShardFiles(0, metadata=found[".parquet"].name)) as file:
-                    schema = file.schema_arrow
-                    return "parquet" if body_columns(schema) else "dummy"
-            except Exception:  # it is broken, as others will tell
-                continue
+        other_ends = ("_stats.json", ".parquet", ".tar.idx", layout.METADATA_END)  # of any format
+        counts = Counter(end for ends in by_shard.values() for end in ends if end not in other_ends)
+        if counts:
+            return {"": "files", ".tar": "webdataset"}.get(counts.most_common(1)[0][0])
+        tables = [ends[".parquet"] for _, ends in sorted(by_shard.items()) if ".parquet" in ends]
+        for name in tables[:_SHARDS_TRIED]:
+            with suppress(Exception), self.metadata_file(ShardFiles(0, metadata=name)) as file:
+                return "parquet" if body_columns(file.schema_arrow) else "dummy"
         return None
 
     def _writer(self) -> type[ShardWriter] | None:
@@ -258,38 +244,47 @@ class Dataset:
         except Any2dsError:
             return None
 
+    def _shards(self, by_shard: Mapping[int, Mapping[str, str]]) -> dict[int, ShardFiles]:
+        extension = self.writer.extension if self.writer else None
+        data_end = f".{extension}" if extension else extension
+        found = {}
+        for shard_id, ends in sorted(by_shard.items()):
+            own, table = ends.get(layout.METADATA_END), ends.get(".parquet")
+            files = ShardFiles(
+                shard_id,
+                stats=ends.get("_stats.json"),
+                metadata=own or table,
+                data=None if data_end is None else ends.get(data_end),
+                extra_files=tuple(ends[end] for end in self.extra_ends if end in ends),
+                shown=table if own else None,
+            )
+            if files.present:
+                found[shard_id] = files
+        return found
 
-def _by_number(entries: Mapping[str, Entry], names: Layout | None) -> tuple[dict[int, dict[str, Entry]], int]:
-    """Number of each shard -> what of its names follows the number -> the file. And the digits of a number.
+
+def _has(listed: Iterable[Mapping[str, Any]], folder: str) -> bool:
+    return any(str(info["name"]).rstrip("/").endswith(f"/{folder}") for info in listed)
+
+
+def _by_shard(entries: Mapping[str, Entry], names: Layout | None) -> tuple[dict[int, dict[str, str]], int]:
+    """For each shard, what follows its number in a name -> the name; and the number of digits.
 
     Only names with as many digits as the others count; nothing else could have been written by the same run.
     """
-    matches = list(_of_shards(entries))
+    matches = []
+    for name, entry in entries.items():
+        match = _FILES_OF_SHARD.fullmatch(name.removeprefix(f"{layout.METADATA_FOLDER}/"))
+        if match is None or entry.is_odd or entry.is_folder != (match[2] == ""):
+            continue
+        if (match[2] == layout.METADATA_END) == name.startswith(layout.METADATA_FOLDER):
+            matches.append((match[1], match[2], name))
     if names is not None:
         digits = names.shard_digits
     else:  # more digits are for numbers that need them
         digits = min((len(number) for number, end, _ in matches if end == "_stats.json"), default=0)
-    found: dict[int, dict[str, Entry]] = {}
-    for number, end, entry in matches:
-        if number == f"{int(number):0{digits}d}" and entry.is_folder == (end == "") and not entry.is_odd:
-            found.setdefault(int(number), {})[end] = entry
+    found: dict[int, dict[str, str]] = {}
+    for number, end, name in matches:
+        if number == f"{int(number):0{digits}d}":
+            found.setdefault(int(number), {})[end] = name
     return found, digits
-
-
-def _of_shards(entries: Mapping[str, Entry]) -> Iterator[tuple[str, str, Entry]]:
-    """Number, what follows it in the name, and the file."""
-    folder = f"{layout.METADATA_FOLDER}/"
-    for name, entry in entries.items():
-        inside = name.removeprefix(folder)
-        match = _FILES_OF_SHARD.fullmatch(inside)
-        if match and (match[2] == layout.METADATA_END) == (inside != name):
-            yield match[1], match[2], entry
-
-
-def _files(number: int, found: Mapping[str, Entry], data: str | None, extra_files: Iterable[str]) -> ShardFiles:
-    def name(end: str | None) -> str | None:
-        return found[end].name if end is not None and end in found else None
-
-    others = tuple(found[end].name for end in extra_files if end in found)
-    own, table = name(layout.METADATA_END), name(".parquet")
-    return ShardFiles(number, name("_stats.json"), own or table, name(data), others, table if own else None)

@@ -9,8 +9,6 @@ from itertools import chain
 from any2ds.core.manifest import Beginning, Segment
 from any2ds.dataset.dataset import Dataset
 
-_UNKNOWN_LIST = Segment(0, (), Beginning(0, ""))
-
 
 @dataclass(frozen=True, slots=True)
 class ExpectedShards:
@@ -22,10 +20,9 @@ class ExpectedShards:
 
     @classmethod
     def of(cls, dataset: Dataset, present: Collection[int]) -> ExpectedShards:
-        run = dataset.run
-        if run is None:
-            return cls([_UNKNOWN_LIST], present, None)
-        return cls(run.lists or [_UNKNOWN_LIST], present, run.layout.rows_per_shard)
+        if dataset.run is None:
+            return cls([Segment(0, (), Beginning(0, ""))], present, None)
+        return cls(dataset.run.lists, present, dataset.run.layout.rows_per_shard)
 
     @property
     def has_unread_list(self) -> bool:

@@ -18,7 +18,7 @@ from any2ds.core.histogram import Distribution, Histogram
 from any2ds.core.version import __version__
 from any2ds.dataset.preview import shown, shown_url
 from any2ds.dataset.shard_sample import ShardSample, Totals
-from any2ds.dataset.summary import MetadataSums, StatsSums, most
+from any2ds.dataset.summary import MetadataSums, StatsSums, lists_of, most
 from any2ds.dataset.timeline import Timeline, timeline
 
 _SHARDS_OF_METADATA = 64
@@ -30,7 +30,7 @@ _QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class HostFigures:
-    """What became of the rows of a host, in the shards whose metadata were looked into."""
+    """What became of the rows of a host, in the shards whose metadata were read."""
 
     name: str
     rows: int
@@ -40,7 +40,7 @@ class HostFigures:
 
 @dataclass(frozen=True, slots=True)
 class TypeFigures:
-    """The files of a media type, in the shards whose metadata were looked into."""
+    """The files of a media type, in the shards whose metadata were read."""
 
     files: int
     bytes: int
@@ -48,7 +48,7 @@ class TypeFigures:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """How much of the dataset figures are from."""
+    """How much of the dataset was read."""
 
     shards_of_stats: int = 0
     rows_of_stats: int = 0
@@ -64,27 +64,27 @@ class Figures:
     any2ds: str  # version that gathered them
     gathered: float  # Unix seconds
     shards: int  # finished
-    rows: int | None  # of the finished shards; None if only some were looked at and nothing tells of the others
+    rows: int | None  # of the finished shards; None if only some were read and there is no list of shards
     samples: int | None  # stored: a row that succeeded has one, or several
-    bytes: int | None  # of the files stored; None also where other tools' stats do not tell
-    exts: Mapping[str, int]  # extension -> files; empty where nothing tells
+    bytes: int | None  # of the files stored; None also if the statistics of other tools lack it
+    exts: Mapping[str, int]  # extension -> files; empty if unknown
     looked: Looked
-    # Rows, in the shards whose stats were looked at:
+    # Rows, in the shards whose statistics were read:
     successes: int
     failed: int
     dropped: int
     filtered: int
     duplicates: int
-    attempts: int  # 0 where they are not told
-    outcomes: Mapping[str, int]  # the most frequent first; "other" stands for what is rare beyond some dozens
-    not_processed: Mapping[str, int]  # reason -> files that a step of their media has left as they came
+    attempts: int  # 0 if unknown
+    outcomes: Mapping[str, int]  # the most frequent first; "other" is the sum of the rare ones
+    not_processed: Mapping[str, int]  # reason -> files that a step left as they came
     examples: Mapping[str, str]  # failure code -> URL of a row with it, without credentials
     started: float | None  # Unix seconds
     ended: float | None
     timeline: Timeline
-    latencies: Mapping[str, float]  # p50 … p99: seconds of transfers that succeeded; empty where they are not told
+    latencies: Mapping[str, float]  # p50 … p99: seconds of transfers that succeeded; empty if unknown
     latency_ranges: tuple[tuple[float, float, int], ...]
-    # In the shards whose metadata were looked into:
+    # In the shards whose metadata were read:
     types: Mapping[str, TypeFigures]
     sizes: Distribution  # bytes of the files stored
     widths: Distribution  # pixels
@@ -92,14 +92,14 @@ class Figures:
     durations: Distribution  # seconds
     hosts: tuple[HostFigures, ...]  # those with most failures first
     host_count: int
-    options: Mapping[str, Any]  # that decide what is in which shard; without secrets
-    run_options: Mapping[str, Any]  # of the last run, where it gathers them itself
+    options: Mapping[str, Any]  # that decide which row is in which shard; without secrets
+    run_options: Mapping[str, Any]  # of the last run, if it writes the report
     lists: tuple[Mapping[str, Any], ...]  # files, rows (None: not read to the end), first_shard
     problems: tuple[str, ...]
 
     @property
     def is_whole(self) -> bool:
-        """Whether all shards were looked at, metadata included."""
+        """Whether all shards were read, metadata included."""
         return self.looked.shards_of_stats == self.looked.shards_of_metadata == self.shards
 
     def to_json(self) -> dict[str, Any]:
@@ -156,14 +156,7 @@ def gather(sample: ShardSample, seconds: float = 60.0, run_options: Mapping[str,
         host_count=len(metadata.hosts),
         options=_plain(run.options) if run else {},
         run_options=_plain(run_options or {}),
-        lists=tuple(
-            {
-                "files": [shown_url(file.name) for file in each.files],
-                "rows": each.rows,
-                "first_shard": each.first_shard,
-            }
-            for each in (run.lists if run else ())
-        ),
+        lists=lists_of(dataset),
         problems=tuple(shown(message, 500) for message in problems[:_MOST_PROBLEMS]),
     )
 
@@ -191,7 +184,7 @@ def _hosts(metadata: MetadataSums) -> Iterator[HostFigures]:
 
 
 def _coarse(histogram: Histogram) -> tuple[tuple[float, float, int], ...]:
-    """Ranges twice as coarse each time until there are few enough to be seen."""
+    """At most 40 ranges: neighbours are joined until there are few enough for a chart."""
     found = [(start, stop, count) for start, stop, count in histogram.ranges()]
     while len(found) > 40:
         found = [
@@ -207,7 +200,7 @@ def _quantiles(histogram: Histogram) -> dict[str, float]:
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """As they may be shown: `.any2ds/run` may have been written by anybody."""
+    """Bounded and without control characters and secrets: `.any2ds/run` may come from anybody."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, str):

@@ -1,10 +1,10 @@
-"""`inspect()`: what is in a dataset, at a glance; from the figures of all shards and the metadata of a few."""
+"""`inspect()`: what is in a dataset, by the statistics of all shards and the metadata of a few."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, TextIO
 
@@ -22,7 +22,7 @@ from any2ds.core.metadata import STORED_BYTES, without_credentials
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.shard_list import pattern, ranges_text
-from any2ds.dataset.summary import MetadataSums, StatsSums, spread
+from any2ds.dataset.summary import MetadataSums, StatsSums, lists_of, spread
 from any2ds.storage.stores import Stores
 
 _SHARDS_OF_METADATA = 4
@@ -35,18 +35,18 @@ _SIZES = ("smallest", "first_quartile", "median", "third_quartile", "largest")
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What is in a dataset. Figures are sums over the finished shards."""
+    """What is in a dataset. Counts are sums over the finished shards."""
 
     output_folder: str
     made_by: str
     output_format: str | None
     shards: int  # finished
-    pattern: str | None  # that stands for their data files, as a shell and webdataset take it
+    pattern: str | None  # of their data files, as a shell and webdataset expand it
     missing: tuple[int, ...]
-    unfinished: int  # shards of which there are files, but no stats
-    unreadable: int  # finished shards whose stats cannot be read, and are in no figure
+    unfinished: int  # shards that have files, but no statistics
+    unreadable: int  # finished shards whose statistics cannot be read, and are in no sum
     lists: tuple[Mapping[str, Any], ...]  # files, rows (None: not read to the end), first_shard
-    options: Mapping[str, Any]  # that decide what is in which shard
+    options: Mapping[str, Any]  # that decide which row is in which shard
     rows: int
     successes: int  # rows that are stored
     stored: int  # samples: a row may have several
@@ -54,12 +54,12 @@ class Overview:
     dropped: int
     filtered: int
     duplicates: int
-    bytes_stored: int | None  # None where the stats do not tell
-    files_measured: int  # those that `bytes_stored` is the sum of: the stats of img2dataset tell no bytes
+    bytes_stored: int | None  # None if unknown
+    files_measured: int  # in `bytes_stored`: img2dataset does not record bytes
     started: float | None  # Unix seconds
     ended: float | None
     outcomes: Mapping[str, int]  # by rows, the most frequent first
-    not_processed: Mapping[str, int]  # reason -> files that a step of their media has left as they came
+    not_processed: Mapping[str, int]  # reason -> files that a step left as they came
     columns: Mapping[str, str]  # of the metadata, with their types
     looked_into: tuple[int, ...]  # shards that mime types, sizes and samples are from
     mime_types: Mapping[str, int]
@@ -68,13 +68,12 @@ class Overview:
     problems: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+        return asdict(self)
 
 
 @command([InspectOptions], "Raises UsageError for a folder that holds no dataset.")
 def inspect(options: ParsedOptions) -> Overview:
-    """Say what is in a dataset: how many rows, what became of them, what it takes, and some samples."""
+    """Say what is in a dataset: how many rows, what became of them, how much they take, and some samples."""
     (wanted,) = options.groups
     dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
     finished = dataset.finished
@@ -82,19 +81,17 @@ def inspect(options: ParsedOptions) -> Overview:
     stats.read(dataset, finished)
     metadata.read(dataset, spread(finished, _SHARDS_OF_METADATA), random.Random(0))
     sizes = metadata.distribution("size")
+    numbers, names = [files.shard_id for files in finished], dataset.layout
     return Overview(
         output_folder=redacted(wanted.output_folder),
         made_by=dataset.made_by,
         output_format=dataset.output_format,
         shards=len(finished),
-        pattern=_pattern(dataset, [files.shard_id for files in finished]),
+        pattern=pattern(numbers, names, dataset.writer.extension) if names and dataset.writer else None,
         missing=tuple(ExpectedShards.of(dataset, dataset.shards).missing),
         unfinished=len(dataset.shards) - len(finished),
         unreadable=len(finished) - stats.shards,
-        lists=tuple(
-            {"files": [redacted(file.name) for file in each.files], "rows": each.rows, "first_shard": each.first_shard}
-            for each in (dataset.run.lists if dataset.run else ())
-        ),
+        lists=lists_of(dataset),
         options=dict(dataset.run.options) if dataset.run else {},
         rows=stats.rows,
         successes=stats.successes,
@@ -121,12 +118,6 @@ def inspect(options: ParsedOptions) -> Overview:
     )
 
 
-def _pattern(dataset: Dataset, finished: Sequence[int]) -> str | None:
-    if dataset.layout is None or dataset.writer is None:
-        return None
-    return pattern(finished, dataset.layout, dataset.writer.extension)
-
-
 def _kept(value: Any) -> Any:
     if isinstance(value, str):
         return without_credentials(value)[:_LONGEST]
@@ -137,7 +128,7 @@ def _kept(value: Any) -> Any:
 
 
 def show(overview: Overview, stream: TextIO) -> None:
-    """For a person, on a terminal or as plain text; nothing of what a list or a server said gets there raw."""
+    """For a person, on a terminal or as plain text; control characters from lists and servers are escaped."""
     console = Console(file=stream, highlight=False, markup=False, emoji=False)
     if console.is_terminal:
         console.print(*_parts(overview), sep="\n")
@@ -150,7 +141,12 @@ def show(overview: Overview, stream: TextIO) -> None:
 
 def _parts(found: Overview) -> Iterator[Any]:
     yield Text(printable(found.output_folder), style="bold")
-    yield _facts(found)
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, message in _facts(found):
+        facts.add_row(f"  {name}", Text(printable(message)))
+    yield facts
     if found.outcomes:
         yield Text("\noutcomes", style="bold")
         yield _outcomes(found)
@@ -164,55 +160,30 @@ def _parts(found: Overview) -> Iterator[Any]:
     for problem in found.problems[:5]:
         yield Text(f"problem: {printable(problem)}", style="yellow")
     if len(found.problems) > 5:
-        yield Text(f"… and {len(found.problems) - 5:,} more problems: any2ds verify tells of all", style="yellow")
+        yield Text(f"… and {len(found.problems) - 5:,} more problems: any2ds verify lists all", style="yellow")
 
 
-def _facts(found: Overview) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, message in _named_facts(found):
-        table.add_row(f"  {name}", Text(printable(message)))
-    return table
-
-
-def _named_facts(found: Overview) -> Iterator[tuple[str, str]]:
+def _facts(found: Overview) -> Iterator[tuple[str, str]]:
     yield "made by", f"{found.made_by}, format {found.output_format or 'unknown'}"
     for each in found.lists:
-        files = ", ".join(each["files"][:3]) + (f" … and {len(each['files']) - 3:,} more" * (len(each["files"]) > 3))
         rows = "not read to its end yet" if each["rows"] is None else f"{each['rows']:,} rows"
-        yield "list", f"{files or 'given from Python'}: {rows}"
-    yield (
-        "shards",
-        ", ".join(
-            [
-                f"{found.shards:,} finished",
-                *([f"{len(found.missing):,} MISSING ({ranges_text(found.missing)})"] if found.missing else []),
-                *([f"{found.unfinished:,} begun and not finished"] if found.unfinished else []),
-            ]
-        ),
-    )
+        yield "list", f"{_first(each['files'], 3) or 'given from Python'}: {rows}"
+    missing = f", {len(found.missing):,} MISSING ({ranges_text(found.missing)})" if found.missing else ""
+    unfinished = f", {found.unfinished:,} unfinished" if found.unfinished else ""
+    yield "shards", f"{found.shards:,} finished{missing}{unfinished}"
     if found.pattern:
-        yield (
-            "data",
-            found.pattern if len(found.pattern) <= _LONGEST_PATTERN else f"{found.pattern[:_LONGEST_PATTERN]} …",
-        )
+        is_long = len(found.pattern) > _LONGEST_PATTERN
+        yield "data", f"{found.pattern[:_LONGEST_PATTERN]} …" if is_long else found.pattern
     share = f" ({text.percent(found.successes, found.rows)})" if found.rows else ""
-    yield (
-        "rows",
-        (
-            f"{found.rows:,}: {found.successes:,} stored{share}, {found.failed:,} failed"
-            + (f", {found.dropped:,} dropped" if found.dropped else "")
-            + (f", {found.filtered:,} filtered" if found.filtered else "")
-            + (f", {found.duplicates:,} duplicates" if found.duplicates else "")
-        ),
-    )
+    others = {"dropped": found.dropped, "filtered": found.filtered, "duplicates": found.duplicates}
+    counts = "".join(f", {count:,} {name}" for name, count in others.items() if count)
+    yield "rows", f"{found.rows:,}: {found.successes:,} stored{share}, {found.failed:,} failed{counts}"
     if found.stored != found.successes:
         yield "samples", f"{found.stored:,} of these rows"
     if found.bytes_stored is not None:
         measured = found.files_measured
         mean = f", {text.size(found.bytes_stored // measured)} on average" if measured else ""
-        of = "" if measured == found.stored else f" (of {measured:,} files, of the others it is not known)"
+        of = "" if measured == found.stored else f" (of {measured:,} files; the size of the others is unknown)"
         yield "files", f"{text.size(found.bytes_stored)}{mean}{of}"
     for reason, count in found.not_processed.items():
         yield "not processed", f"{count:,} {'file' if count == 1 else 'files'} ({reason})"
@@ -220,18 +191,20 @@ def _named_facts(found: Overview) -> Iterator[tuple[str, str]]:
         yield "sizes", " · ".join(f"{name.replace('_', ' ')} {text.size(size)}" for name, size in found.sizes.items())
     if found.mime_types:
         total = sum(found.mime_types.values())
-        shown = [f"{name[:60]} {text.percent(rows, total)}" for name, rows in list(found.mime_types.items())[:6]]
-        more = f" … and {len(found.mime_types) - 6:,} more" if len(found.mime_types) > 6 else ""
-        of = "" if len(found.looked_into) == found.shards else f" (in {len(found.looked_into)} shards looked into)"
-        yield "types", " · ".join(shown) + more + of
+        types = [f"{name[:60]} {text.percent(rows, total)}" for name, rows in found.mime_types.items()]
+        of = "" if len(found.looked_into) == found.shards else f" (in {len(found.looked_into)} of the shards)"
+        yield "types", _first(types, 6, " · ") + of
     if found.started is not None and found.ended is not None:
-        yield (
-            "made",
-            f"{_moment(found.started)} to {_moment(found.ended)} ({text.duration(found.ended - found.started)})",
-        )
+        span = text.duration(found.ended - found.started)
+        yield "made", f"{_moment(found.started)} to {_moment(found.ended)} ({span})"
     if found.options:
         shown = [f"{name}={value}" for name, value in found.options.items() if value not in (None, False, [], "")]
         yield "options", " ".join(str(option)[:200] for option in shown)
+
+
+def _first(items: Sequence[str], number: int, separator: str = ", ") -> str:
+    more = f" … and {len(items) - number:,} more" if len(items) > number else ""
+    return separator.join(items[:number]) + more
 
 
 def _outcomes(found: Overview) -> Padding:
@@ -259,8 +232,7 @@ def _samples(found: Overview) -> Padding:
     table.add_column(no_wrap=True, overflow="ellipsis")
     for sample in found.samples:
         name = ".".join(str(sample[part]) for part in ("key", "ext") if sample.get(part))
-        size = sample.get(STORED_BYTES.name)
-        size = sample.get("bytes") if size is None else size
+        size = sample.get("bytes") if sample.get(STORED_BYTES.name) is None else sample[STORED_BYTES.name]
         shown_size = text.size(size) if isinstance(size, int) else ""
         table.add_row(Text(printable(name)), shown_size, Text(printable(str(sample.get("url") or ""))))
         if caption := sample.get("caption"):

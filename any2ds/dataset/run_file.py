@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from any2ds.config.media import MEDIA_GROUPS, MediaOptions, as_made, given_before
+from any2ds.config.media import MEDIA_GROUPS, MediaOptions
 from any2ds.config.options import OutputOptions, parse_groups
 from any2ds.core.errors import OutputError, UsageError, error_text
 from any2ds.core.layout import RUN_FILE
@@ -33,25 +33,20 @@ def options_of(output: OutputFolder) -> tuple[OutputOptions, MediaOptions]:
             else f"{output.url!r} is empty, or there is no such folder"
         )
     try:
-        manifest = Manifest.parse_any(content)
-        written = as_made(manifest.options)
-        asked = given_before(written, None) if manifest.steps is None else manifest.asked
+        manifest = Manifest.parse(content)
         groups = (OutputOptions, *MEDIA_GROUPS)
         known = {field.name for group in groups for field in dataclasses.fields(group)}
-        given = {name: value for name, value in written.items() if name in known}
+        given = {name: value for name, value in manifest.options.items() if name in known}
         options, *media = parse_groups({**given, "output_folder": output.url}, groups)
     except (ValueError, TypeError, UsageError) as error:
         raise OutputError(f"{output.url!r}: its {RUN_FILE} cannot be read: {error}") from error
-    return options, replace(MediaOptions(*media), given=asked)
+    return options, replace(MediaOptions(*media), given=manifest.asked)
 
 
 def record_versions(output: OutputFolder, now: Sequence[StepRecord]) -> None:
     """Add the versions of the libraries of this run to the run's file, with a warning if they differ from before."""
-    try:
-        manifest = Manifest.parse(output.read(RUN_FILE) or b"")
-    except ValueError:  # an earlier version wrote it
-        return
-    steps, changes = with_versions(manifest.steps or (), now)
+    manifest = Manifest.parse(output.read(RUN_FILE) or b"")
+    steps, changes = with_versions(manifest.steps, now)
     if changes:
         warn_of_versions(output.url, changes)
         output.write(RUN_FILE, replace(manifest, steps=steps).to_json())

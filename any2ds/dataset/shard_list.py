@@ -1,4 +1,4 @@
-"""The list of a dataset's published shards, `.any2ds/shards`: what it says, as a function of the shards.
+"""The list of the finished shards of a dataset, `.any2ds/shards`. Pure.
 
     {"__kind__": "wids-shard-index-v1", "wids_version": 1, "any2ds": "…", "open": false,
      "pattern": "{00000..00041}.tar", "gaps": [], "shards": 42, "count": …, "nsamples": …, "bytes": …, "shardlist": [
@@ -32,14 +32,14 @@ _NUMBERS = ("shard_id", "count", "nsamples", "bytes", "filesize")
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """What is known of a finished shard."""
+    """A finished shard."""
 
     shard_id: int
     count: int  # rows
     samples: int  # in the data: a row that is stored has one, or several
-    bytes: int  # of the files stored; 0 in shards of other tools, which do not tell
+    bytes: int  # of the files stored; 0 in shards of img2dataset, which does not record it
     data_bytes: int  # size of the data file; 0 where that is a folder, or there is none
-    exts: Mapping[str, int] = field(default_factory=dict)  # extension -> files; empty where that is not told
+    exts: Mapping[str, int] = field(default_factory=dict)  # extension -> files; empty if unknown
 
     @classmethod
     def of(cls, report: ShardReport) -> ShardEntry:
@@ -55,19 +55,19 @@ def entry_of(shard_id: int, content: bytes | None, size: int = 0) -> ShardEntry:
 
 @dataclass(frozen=True, slots=True)
 class ShardList:
-    """`.any2ds/shards` as it was read."""
+    """What `.any2ds/shards` holds."""
 
     entries: Mapping[int, ShardEntry]
     is_open: bool  # a run is at work, or was killed: shards may have changed since
     content: bytes = b""
 
     def opened(self) -> bytes:
-        """The same list, marked as open."""
+        """The content, marked as open."""
         return self.content.replace(b'"open":false', b'"open":true', 1)
 
     @classmethod
     def parse(cls, content: bytes) -> ShardList:
-        """Raises ValueError for what `to_json` has not written."""
+        """Raises ValueError if `to_json` has not written it."""
         try:
             found = orjson.loads(content)
             entries = [_entry(each) for each in found["shardlist"]]
@@ -79,7 +79,7 @@ class ShardList:
 def _entry(found: Mapping[str, Any]) -> ShardEntry:
     shard_id, count, samples, size, data_bytes = numbers = [found[name] for name in _NUMBERS]
     if not all(type(number) is int and number >= 0 for number in numbers):
-        raise TypeError("a number is none")
+        raise TypeError("not a number")
     exts = {str(ext): int(files) for ext, files in found["exts"].items()}
     return ShardEntry(shard_id, count, samples, size, data_bytes, exts)
 
@@ -100,7 +100,7 @@ def to_json(entries: Sequence[ShardEntry], options: OutputOptions, is_open: bool
         "nsamples": sum(entry.samples for entry in entries),
         "bytes": sum(entry.bytes for entry in entries),
     }
-    # Each line is copied at once: orjson gives it in the 4 KB that it was made in, which for a million shards are 4 GB.
+    # Each line is copied at once: orjson returns it in a buffer of 4 KB, which for a million shards take 4 GB.
     content = io.BytesIO()
     content.write(orjson.dumps(head)[:-1] + b',"shardlist":[')
     for number, entry in enumerate(entries):

@@ -67,7 +67,7 @@ class ShardSample:
 
 def _from_list(folder: OutputFolder, stores: Stores | None, most: int, chance: random.Random) -> ShardSample | None:
     """By `.any2ds/shards`; None if it is open, because a run is at work. Raises any exception if it is broken."""
-    run = Manifest.parse_any(folder.read(layout.RUN_FILE) or b"")
+    run = Manifest.parse(folder.read(layout.RUN_FILE) or b"")
     kept: list[tuple[int, int]] = []  # shard and its samples: a random choice among those so far
     rows = samples = size = shards = 0
     exts: Counter[str] = Counter()

@@ -21,6 +21,7 @@ from any2ds.core.metadata import STORED_BYTES
 from any2ds.core.reports import most_frequent
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset, ShardFiles
+from any2ds.dataset.preview import shown_url
 from any2ds.dataset.timeline import Work
 
 NO_HOST = "(no host)"
@@ -188,6 +189,14 @@ class MetadataSums:
         pairs = pa.table({"host": host, "code": pc.fill_null(code, "")}).group_by(["host", "code"])
         for row in pairs.aggregate([([], "count_all")]).to_pylist():
             self.hosts[row["host"]][row["code"]] += row["count_all"]
+
+
+def lists_of(dataset: Dataset) -> tuple[dict[str, Any], ...]:
+    """The url lists of a dataset: files, rows (None: not read to the end), first_shard."""
+    return tuple(
+        {"files": [shown_url(file.name) for file in each.files], "rows": each.rows, "first_shard": each.first_shard}
+        for each in (dataset.run.lists if dataset.run else ())
+    )
 
 
 def most(counts: Mapping[str, int], number: int) -> dict[str, int]:

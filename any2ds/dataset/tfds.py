@@ -1,13 +1,14 @@
-"""What TensorFlow Datasets has to know of a dataset to open its folder: features.json and dataset_info.json.
+"""The files by which TensorFlow Datasets opens the folder of a dataset: features.json and dataset_info.json.
 
 Both are JSON of TFDS's messages (tensorflow_datasets/core/proto/{dataset_info,feature}.proto), in which 64-bit numbers
-are texts. They are written by hand, because TFDS takes TensorFlow, or at least 250 MB, to write them itself.
+are texts. They are written by hand, because TFDS needs TensorFlow, or at least 250 MB, to write them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -30,9 +31,8 @@ IMAGES = frozenset({"bmp", "jpg", "png"})
 """Extensions of what TFDS's Image decodes to height, width and 3; gif and webp come out with a fourth dimension."""
 
 _FORMATS = {"tfrecord": "tfrecord", "arrayrecord": "array_record"}  # what TFDS calls them
-_DECIDING = ("output_format", "tfrecord_compression", "preset")
 _TOO_LONG = (
-    "It has no split here, because numbers of different lengths in the names of shards are beyond TensorFlow Datasets: "
+    "It has no split, because TensorFlow Datasets needs names of one length, and shard numbers have outgrown theirs: "
     "make it anew with a larger oom_shard_count, or read the shards without TensorFlow Datasets."
 )
 _DIGITS = 5  # of a number in TFDS's names of files, at least; as many as the number of shards has, if that is more
@@ -42,8 +42,8 @@ _CLASSES = "tensorflow_datasets.core.features"
 def names_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     """The files for TFDS in a dataset with these options, as `.any2ds/run` has them.
 
-    There are none where TFDS does not read what is written: compressed tfrecord, and other formats, parquet too. What
-    it calls parquet is a single column of `tf.train.Example`. Nor with a preset, whose tool does not write any.
+    There are none for what TFDS does not read: compressed tfrecord, and other formats. What it calls parquet is a
+    single column of `tf.train.Example`. Nor with a preset, whose tool does not write any.
     """
     if options.get("preset"):
         return ()
@@ -52,15 +52,14 @@ def names_of(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def names_for(options: OutputOptions) -> tuple[str, ...]:
-    """`names_of` for options that are at hand."""
-    return names_of({name: getattr(options, name) for name in _DECIDING})
+    return names_of(asdict(options))
 
 
 def files(entries: Sequence[ShardEntry], options: OutputOptions, schema: pa.Schema | None) -> Mapping[str, bytes]:
     """Name -> content of these files, for the finished shards `entries` of a dataset whose metadata have `schema`.
 
-    Without a split, and with words on it, when the numbers of shards have outgrown `oom_shard_count` digits: TFDS gives
-    all of them the same length.
+    Without a split, and with a text that says so, if shard numbers have more than `oom_shard_count` digits: in TFDS all
+    have the same length.
     """
     if schema is None or not names_for(options):
         return {}
@@ -87,9 +86,10 @@ def files(entries: Sequence[ShardEntry], options: OutputOptions, schema: pa.Sche
 
 
 def features(schema: pa.Schema, holds_images: bool) -> dict[str, Any]:
-    """What stands in a record, with its types: a feature for each column, and the file."""
+    """The types in a record: a feature for each column, and the file."""
     of_columns = {field.name: _feature(field.type) for field in schema}
-    data = _image() if holds_images else _tensor("string")
+    image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}  # of any height and width
+    data = _class("image_feature.Image", image=image) if holds_images else _bytes()
     return {
         "pythonClassName": f"{_CLASSES}.features_dict.FeaturesDict",
         "featuresDict": {"features": {**of_columns, DATA: data}},
@@ -99,7 +99,7 @@ def features(schema: pa.Schema, holds_images: bool) -> dict[str, Any]:
 def shard_template(layout: Layout, shards: int) -> str | None:
     """A format string that makes the names of `shards` shards of TFDS's `SHARD_INDEX`, which is a text of digits.
 
-    None where their names have not all the same length.
+    None if their names differ in length.
     """
     digits = layout.shard_digits
     if shards > 10**digits:
@@ -121,7 +121,7 @@ def dataset_name(output_folder: str) -> str:
 
 
 def _feature(type: pa.DataType) -> dict[str, Any]:
-    """Numbers have the types that they have in the record; bools are the int64 there that TFDS stores them as, too."""
+    """Numbers have the types of the record; bools are int64 there, as TFDS stores them."""
     found = feature_kind(type)
     if found.is_list:
         return _class("sequence_feature.Sequence", sequence={"feature": _feature(type.value_type), "length": "-1"})
@@ -131,7 +131,7 @@ def _feature(type: pa.DataType) -> dict[str, Any]:
         return _scalar("bool" if pa.types.is_boolean(type) else "int64")
     if found.kind == "float":
         return _scalar("float32")
-    return _tensor("string") if _is_binary(type) else _class("text_feature.Text", text={})
+    return _bytes() if _is_binary(type) else _class("text_feature.Text", text={})
 
 
 def _is_binary(type: pa.DataType) -> bool:
@@ -141,18 +141,12 @@ def _is_binary(type: pa.DataType) -> bool:
     )
 
 
-def _image() -> dict[str, Any]:
-    shape = {"dimensions": ["-1", "-1", "3"]}  # any height and width
-    return _class("image_feature.Image", image={"shape": shape, "dtype": "uint8"})
+def _scalar(dtype: str, name: str = "scalar.Scalar") -> dict[str, Any]:
+    return _class(name, tensor={"shape": {}, "dtype": dtype, "encoding": "none"})
 
 
-def _scalar(dtype: str) -> dict[str, Any]:
-    return _class("scalar.Scalar", tensor={"shape": {}, "dtype": dtype, "encoding": "none"})
-
-
-def _tensor(dtype: str) -> dict[str, Any]:
-    """Without a dimension. `string` are bytes, as they are; Text is the same, but shown as text."""
-    return _class("tensor_feature.Tensor", tensor={"shape": {}, "dtype": dtype, "encoding": "none"})
+def _bytes() -> dict[str, Any]:
+    return _scalar("string", "tensor_feature.Tensor")  # Text is the same to TFDS, but shown as text
 
 
 def _class(name: str, **content: Any) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor, TimeoutError  # its own class
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -26,6 +25,7 @@ import pyarrow.parquet as pq
 from any2ds.core.failures import SUCCESS
 from any2ds.core.metadata import STORED_BYTES
 from any2ds.core.samples import CAPTION, StoredSample
+from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset, ShardFiles
 from any2ds.dataset.preview import Painter, View, kind_of, shown, shown_url
 from any2ds.dataset.shard_sample import ShardSample
@@ -217,7 +217,7 @@ class _Look:
 
     def _size(self, files: ShardFiles) -> float:
         """Of the data file, as its stats say."""
-        return float(orjson.loads(self._dataset.read(files.stats or "")).get("data_bytes") or math.inf)
+        return Stats.parse(self._dataset.read(files.stats or "")).data_bytes or math.inf
 
 
 def _whole(sample: StoredSample, facts: Facts) -> tuple[Facts, bytes | None, str]:

@@ -43,21 +43,19 @@ class Completion:
 
     finished: int  # shards
     missing: tuple[int, ...] = ()  # numbers of the others, as far as their count is known
-    # Whether a run has read each list to its end, so that nothing else is missing; None where an earlier version made
-    # the dataset, which did not record that.
-    is_known: bool | None = True
+    is_known: bool = True  # whether a run has read each list to its end, so that nothing else is missing
 
     @classmethod
     def of(cls, output: OutputFolder) -> Completion:
         """Raises OutputError if its `.any2ds/run` cannot be read."""
         present = layout.finished_shards(output.names())
         try:
-            manifest = Manifest.parse_any(output.read(layout.RUN_FILE) or b"")
+            manifest = Manifest.parse(output.read(layout.RUN_FILE) or b"")
             short = _incomplete(output, manifest, present)
         except ValueError as error:
             raise OutputError(f"{output.url!r}: its {layout.RUN_FILE} cannot be read: {error}") from error
         lists = manifest.lists
-        is_known = all(segment.end is not None for segment in lists) if lists else None
+        is_known = all(segment.end is not None for segment in lists)
         last = max([0, *(segment.end or 0 for segment in lists), *(shard_id + 1 for shard_id in present)])
         missing = tuple(shard_id for shard_id in range(last) if shard_id not in present or shard_id in short)
         return cls(len(present - short), missing, is_known)
@@ -65,17 +63,15 @@ class Completion:
     @property
     def is_whole(self) -> bool:
         """Whether no shard is known to be missing."""
-        return self.is_known is not False and not self.missing
+        return self.is_known and not self.missing
 
     def __str__(self) -> str:
         text = shard_count(self.finished, "is finished", "are finished")
         if self.missing:
             named = ", ".join(map(str, self.missing[:_MOST_NAMED])) + (" …" if len(self.missing) > _MOST_NAMED else "")
             text += f", {len(self.missing):,} missing ({named}): the command that began them makes them"
-        if self.is_known is False:
+        if not self.is_known:
             text += ", and no run has come to the end of the url list yet"
-        if self.is_known is None:
-            text += f"; the {layout.RUN_FILE} of an earlier version does not say how many there should be"
         return text
 
 

@@ -15,7 +15,7 @@ import pytest
 import webdataset
 
 from any2ds import RunReport, download, inspect, retry, verify
-from any2ds.core.errors import OptionError, OutputError
+from any2ds.core.errors import OptionError
 from any2ds.testing.server import Server, serve
 from tests.support.params import sampled
 from tests.support.records import examples
@@ -485,38 +485,6 @@ def test_what_verify_puts_back_is_made_again(kitchen: Kitchen) -> None:
     assert kitchen.download().samples == 13
     assert kitchen.files() == before
     kitchen.expect_right()
-
-
-# --- datasets from before there were steps ---
-
-
-def make_old(out: Path) -> None:
-    """The dataset as an earlier version left it, which had no options for this."""
-    run = json.loads((out / ".any2ds/run").read_bytes())
-    kept = ("output_format", "number_sample_per_shard", "oom_shard_count", "caption_col", "compute_md5", "dedupe")
-    kept += ("save_additional_columns", "metadata_format", "file_ext", "url_col", "disable_all_reencoding")
-    run["options"] = {name: run["options"][name] for name in kept if name in run["options"]}
-    run["options"]["disable_all_reencoding"] = False  # which changed nothing then
-    (out / ".any2ds/run").write_text(json.dumps(run))
-    for path in out.glob("*_stats.json"):
-        stats = json.loads(path.read_bytes())
-        path.write_text(
-            json.dumps({name: stats[name] for name in stats.keys() - {"samples", "filtered", "not_processed"}})
-        )
-
-
-def test_a_dataset_from_before_there_were_steps_is_gone_on_with_without_any(kitchen: Kitchen) -> None:
-    options = {"transform": None, "disable_all_reencoding": True}
-    kitchen.download(**options)
-    make_old(kitchen.out)
-    assert verify(kitchen.out, quiet=True, repair=True).notes == ()
-    assert inspect(kitchen.out).stored == 11
-    assert kitchen.retry().successes == 1
-    assert "stored_bytes" not in kitchen.metadata()[0]
-    assert verify(kitchen.out, quiet=True).ok
-    assert kitchen.download(**options).shards == 0
-    with pytest.raises(OutputError, match="disable_all_reencoding was True, now False"):
-        kitchen.download(transform=None)
 
 
 def test_a_column_of_the_list_cannot_be_called_as_one_of_a_step(kitchen: Kitchen) -> None:

@@ -148,10 +148,10 @@ def test_words_of_any_encoding() -> None:
     assert len(words_in(b"word " * 100_000, "text/plain", "txt")) == 400
 
 
-def test_a_survey_of_many_shards_is_a_choice_of_them(server: Server, tmp_path: Path) -> None:
+def test_of_many_shards_some_are_sampled(server: Server, tmp_path: Path) -> None:
     out = made(server, tmp_path / "out", TEXTS, number_sample_per_shard=2)
     some = ShardSample.of(str(out), most=4)
-    assert (some.shards, len(some.dataset.finished), some.is_whole) == (10, 4, False)
+    assert (some.shards, len(some.dataset.finished)) == (10, 4)
     assert some.totals is not None
     assert (some.totals.rows, some.totals.samples) == (20, 20)
     assert some == dataclasses.replace(ShardSample.of(str(out), most=4), dataset=some.dataset)

@@ -67,20 +67,14 @@ class ShardResult:
     entry: ShardEntry | None = None  # what the list of shards should have; None if the statistics are unreadable
 
 
-@dataclass(frozen=True, slots=True)
-class ShardChecker:
-    """Checks shards of `dataset`. Can be pickled."""
-
-    dataset: Dataset
-
-    def __call__(self, task: ShardTask) -> ShardResult:
-        check = _ShardCheck(self.dataset, task)
-        try:
-            check.run()
-        except Exception as error:  # whatever may lie in a folder: the other shards are checked
-            check.add_error(error, "data", "it cannot be checked")
-        check.result.findings = tuple(check.findings)
-        return check.result
+def check_shard(dataset: Dataset, task: ShardTask) -> ShardResult:
+    check = _ShardCheck(dataset, task)
+    try:
+        check.run()
+    except Exception as error:  # whatever may lie in a folder: the other shards are checked
+        check.add_error(error, "data", "it cannot be checked")
+    check.result.findings = tuple(check.findings)
+    return check.result
 
 
 class _ShardCheck:
@@ -88,12 +82,12 @@ class _ShardCheck:
         self._dataset, self._task, self._files = dataset, task, task.files
         self._writer = dataset.writer
         self._stats: Stats | None = None
-        self._visible: frozenset[str] | None = None  # columns of the table that other tools read, if it is another one
+        self.visible: frozenset[str] | None = None  # columns of the table that other tools read, if it is another one
         self.findings = Findings(task.files.shard_id)
         self.result = ShardResult(task.files.shard_id, contents=task.contents)
 
     @property
-    def _is_foreign(self) -> bool:
+    def is_foreign(self) -> bool:
         """Whether another tool made this shard, maybe in a dataset that any2ds has completed."""
         return self._dataset.is_foreign or (self._stats is not None and self._stats.shard_id is None)
 
@@ -108,7 +102,7 @@ class _ShardCheck:
             return
         self._check_stats(files.stats)
         sidecars = self._writer.sidecars if self._writer else ()
-        for end in () if self._is_foreign else self._dataset.ends_beside:
+        for end in () if self.is_foreign else self._dataset.extra_ends:
             if not any(name.endswith(end) for name in files.extra_files):
                 hint = ": verify --repair writes it" if end in sidecars else ""
                 self.findings.add("beside", f"its {end} is missing{hint}")
@@ -146,7 +140,7 @@ class _ShardCheck:
             message = f"{name}: count is {stats.count}, but the list has {self._task.rows} rows for it"
             self.findings.add("list", message)
         outcomes = sum(stats.status_dict.values())
-        if outcomes != stats.count and not self._is_foreign:  # img2dataset limits it
+        if outcomes != stats.count and not self.is_foreign:  # img2dataset limits it
             self.findings.add("stats", f"{name}: status_dict adds up to {outcomes}, and count is {stats.count}")
 
     def _compare(self, name: str, recorded: object, counted: object) -> None:
@@ -159,7 +153,7 @@ class _ShardCheck:
         """Returns the table if the data can be compared with it."""
         name = self._files.metadata
         if name is None:
-            if not (self._is_foreign and self._dataset.output_format == "dummy"):
+            if not (self.is_foreign and self._dataset.output_format == "dummy"):
                 self.findings.add("metadata", "there is no metadata")
             return None
         table = None
@@ -179,7 +173,7 @@ class _ShardCheck:
             self._compare("count", self._stats.count, rows)
         if table is None:
             return None
-        needed = ("key", "status") if self._is_foreign else _NEEDED
+        needed = ("key", "status") if self.is_foreign else _NEEDED
         if missing := [column for column in needed if column not in table.schema.names]:
             self.findings.add("metadata", f"{name} has no column {', '.join(missing)}")
             return None
@@ -205,7 +199,7 @@ class _ShardCheck:
         """With a preset: the table for other tools must have the same values as the complete one."""
         name = self._files.shown
         if name is None:
-            if self._dataset.hides and not self._is_foreign and self._writer and self._writer.extension is not None:
+            if self._dataset.hides and not self.is_foreign and self._writer and self._writer.extension is not None:
                 self.findings.add("metadata", "its .parquet is missing")
             return
         try:
@@ -215,7 +209,7 @@ class _ShardCheck:
         except Exception as error:  # of Arrow, of the system and of file systems
             self.add_error(error, "metadata", f"{name} cannot be read to its end")
             return
-        self._visible = frozenset(columns)
+        self.visible = frozenset(columns)
         for column in columns:
             is_exact = _is_plain(table[column].type) and not pa.types.is_floating(table[column].type)
             if is_exact and not visible[column].equals(table[column]):
@@ -231,7 +225,7 @@ class _ShardCheck:
 
     def _by_row(self, keys: list[str | None]) -> list[range]:
         """The rows of the table for each row of the list: one for each of its samples, next to each other."""
-        if self._is_foreign:
+        if self.is_foreign:
             return [range(number, number + 1) for number in range(len(keys))]
         found: list[range] = []
         start = 0
@@ -243,7 +237,7 @@ class _ShardCheck:
 
     def _check_keys(self, keys: list[str | None], by_row: list[range]) -> None:
         names, shard_id = self._dataset.layout, self._files.shard_id
-        if names is not None and not self._is_foreign:
+        if names is not None and not self.is_foreign:
             for position, of_row in enumerate(by_row):
                 self._check_keys_of_row(names.key(shard_id, position), [keys[number] for number in of_row])
         elif names is not None:  # img2dataset stores rows in the order in which they arrived
@@ -277,7 +271,7 @@ class _ShardCheck:
             self._compare("successes", stats.successes, counts[SUCCESS])
             for status in {*stats.failed, *(status for status in counts if (status or "").startswith("failed_to_"))}:
                 self._compare(status, stats.failed.get(status, 0), counts[status])
-        if self._is_foreign:
+        if self.is_foreign:
             return
         for status in set(statuses) - _STATUSES:
             self.findings.add("metadata", f"the status {str(status)[:100]!r} does not exist")
@@ -340,10 +334,9 @@ class _ShardCheck:
         name = self._files.data or ""
         run = self._dataset.run
         # Hashes by img2dataset are of the bytes before they were resized.
-        hashes = () if self._is_foreign else recorded_hash_columns(run.options if run else None)
-        check = _DataCheck(successes, self.findings, self.result, self._is_foreign)
-        check.has_members, check.visible = self._writer.has_members, self._visible
-        self.result.hashes = check.hashes = tuple(name for name in hashes if name in check.columns)
+        hashes = () if self.is_foreign else recorded_hash_columns(run.options if run else None)
+        check = _DataCheck(self, successes, self._writer.has_members, hashes)
+        self.result.hashes = check.hashes
         try:
             with self._dataset.local(name) as path:
                 _ask_system(path)
@@ -381,22 +374,23 @@ class _ShardCheck:
 class _DataCheck:
     """Compares the samples in the data with those that the metadata describes."""
 
-    def __init__(self, successes: pa.Table, findings: Findings, result: ShardResult, is_foreign: bool) -> None:
-        self._about, self._result, self._is_foreign = findings.about, result, is_foreign
+    def __init__(self, shard: _ShardCheck, successes: pa.Table, has_members: bool, hashes: Sequence[str]) -> None:
+        """`has_members`: the format stores members beside the file; `hashes`: columns of hashes to recompute."""
+        self._about, self._result, self._is_foreign = shard.findings.about, shard.result, shard.is_foreign
+        self._has_members = has_members
         self._names = frozenset(successes.schema.names)
-        self.columns: dict[str, list[Any]] = {
+        self._in_json = self._names if shard.visible is None else shard.visible
+        self._columns: dict[str, list[Any]] = {
             name: successes[name].to_pylist()
             for name in successes.schema.names
             if _is_plain(successes.schema.field(name).type)
         }
-        self._sizes = [] if is_foreign else _sizes(successes)
-        self._has_steps = STORED_BYTES.name in self.columns  # steps may add members
-        self._rows: dict[str | None, int] = {key: row for row, key in enumerate(self.columns["key"])}
+        self._sizes = [] if self._is_foreign else _sizes(successes)
+        self._has_steps = STORED_BYTES.name in self._columns  # steps may add members
+        self._rows: dict[str | None, int] = {key: row for row, key in enumerate(self._columns["key"])}
         self._seen = bytearray(successes.num_rows)
         self._last = -1
-        self.has_members = False  # whether the format stores members beside the file
-        self.visible: frozenset[str] | None = None  # the columns that the .json has; None for all
-        self.hashes: tuple[str, ...] = ()  # columns of hashes to recompute
+        self.hashes = tuple(name for name in hashes if name in self._columns)
         self.read = 0
 
     def compare(self, sample: StoredSample) -> None:
@@ -404,7 +398,7 @@ class _DataCheck:
         self.read += 1
         row = self._rows.get(key)
         if row is None or self._seen[row]:
-            about("samples", key, "in the data, but no success in the metadata" if row is None else _TWICE)
+            about("samples", key, _UNKNOWN if row is None else _TWICE)
             for member in sample.members.values():
                 _skip(member)
             return
@@ -413,14 +407,14 @@ class _DataCheck:
         self._last = max(row, self._last)
         self._seen[row] = 1
         self._check_members(sample, row)
-        ext = sample.ext if self._is_foreign else self.columns["ext"][row]
+        ext = sample.ext if self._is_foreign else self._columns["ext"][row]
         if (body := sample.members.get(ext)) is not None:
             self._check_body(key, body, row)
         # In formats without members, and without captions, the file itself may have one of these extensions.
-        members = {name: body for name, body in sample.members.items() if self.has_members and name != ext}
+        members = {name: body for name, body in sample.members.items() if self._has_members and name != ext}
         if (caption := members.get(CAPTION)) is not None:
             written = caption.read().decode("utf-8", "replace")
-            if not self._is_foreign and "caption" in self.columns and written != (self.columns["caption"][row] or ""):
+            if not self._is_foreign and "caption" in self._columns and written != (self._columns["caption"][row] or ""):
                 about("samples", key, "its .txt is not the caption in the metadata")
         if (described := members.get(METADATA)) is not None:
             self._check_json(key, row, described.read())
@@ -437,11 +431,11 @@ class _DataCheck:
             if sample.body is None:
                 about("samples", key, "without its file")
             return
-        ext = self.columns["ext"][row]
+        ext = self._columns["ext"][row]
         if ext not in sample.members:
             about("samples", key, "its file has another extension than in the metadata, or is not there")
         members = set(sample.members) - {ext}
-        wanted = {METADATA, *([CAPTION] if "caption" in self._names else [])} if self.has_members else set()
+        wanted = {METADATA, *([CAPTION] if "caption" in self._names else [])} if self._has_members else set()
         for name in sorted(wanted - members - {ext}):
             about("samples", key, f"without its .{name}")
         for name in members - wanted:
@@ -452,8 +446,8 @@ class _DataCheck:
 
     def _check_body(self, key: str, body: StoredBody, row: int) -> None:
         about = self._about
-        is_changed = self._has_steps and self.columns[STORED_BYTES.name][row] is not None
-        crc32 = self.columns[STORED_CRC32.name][row] if is_changed and STORED_CRC32.name in self.columns else None
+        is_changed = self._has_steps and self._columns[STORED_BYTES.name][row] is not None
+        crc32 = self._columns[STORED_CRC32.name][row] if is_changed and STORED_CRC32.name in self._columns else None
         self._result.changed += is_changed and crc32 is None
         # Hashes are those of the file that arrived.
         digests = [] if is_changed else [(name, getattr(hashlib, name)()) for name in self.hashes]
@@ -470,7 +464,7 @@ class _DataCheck:
         if crc32 is not None and found != crc32:
             about("hash", key, f"the CRC-32 of the file is not {STORED_CRC32.name} in the metadata")
         for name, digest in digests:
-            if digest.hexdigest() != self.columns[name][row]:
+            if digest.hexdigest() != self._columns[name][row]:
                 about("hash", key, f"{name} of the file is not that of the metadata")
 
     def _check_json(self, key: str, row: int, content: bytes) -> None:
@@ -484,8 +478,8 @@ class _DataCheck:
             if described.get("key", key) != key:
                 about("samples", key, "its .json has another key")
             return
-        names = self._names if self.visible is None else self.visible
-        plain = {name: self.columns[name][row] for name in names & self.columns.keys() if name != "key"}
+        names = self._in_json
+        plain = {name: self._columns[name][row] for name in names & self._columns.keys() if name != "key"}
         # Rewriting a shard may add columns, which samples from before do not have in their .json.
         absent = {name for name in plain if plain[name] is None and name not in described}
         if described.keys() != names - absent or described["key"] != key:
@@ -497,7 +491,7 @@ class _DataCheck:
                 about("samples", key, f"its .json differs from the metadata in {name[:50]}")
 
 
-_TWICE = "in the data more than once"
+_UNKNOWN, _TWICE = "in the data, but no success in the metadata", "in the data more than once"
 
 
 def _skip(member: StoredBody) -> None:

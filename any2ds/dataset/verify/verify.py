@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, cast
 
 from any2ds.config.options import ParsedOptions, VerifyOptions
@@ -26,7 +27,7 @@ from any2ds.dataset.shard_list import ShardList, ranges_text
 from any2ds.dataset.verify.findings import Finding
 from any2ds.dataset.verify.pool import map_in_processes
 from any2ds.dataset.verify.progress import Progress
-from any2ds.dataset.verify.shardcheck import ShardChecker, ShardResult, ShardTask
+from any2ds.dataset.verify.shardcheck import ShardResult, ShardTask, check_shard
 from any2ds.storage.disk.staging import staged
 from any2ds.storage.lock.run_lock import locked
 from any2ds.storage.stores import Stores
@@ -166,7 +167,7 @@ def _check(dataset: Dataset, tasks: list[ShardTask], wanted: VerifyOptions) -> l
         processes = min(wanted.processes_count or cores(), len(tasks))
     _ = dataset.layout  # read once, not by every process
     found: list[ShardResult] = []
-    results: Any = map_in_processes(ShardChecker(dataset), tasks, processes, _lost)
+    results: Any = map_in_processes(partial(check_shard, dataset), tasks, processes, _lost)
     with Progress(len(tasks), wanted.output_folder, wanted.quiet) as progress, closing(results):
         for result in results:
             found.append(result)
@@ -189,7 +190,7 @@ def _findings_of_lists(dataset: Dataset, expected: ExpectedShards) -> Iterator[F
     if dataset.run is None and not dataset.is_foreign:
         why = f"cannot be understood ({dataset.run_problem})" if dataset.run_problem else "is not there"
         yield Finding("run_file", f"{layout.RUN_FILE} {why}: shards were checked without it")
-    if dataset.run is None or not dataset.run.lists:
+    if dataset.run is None:
         return
     if expected.has_unread_list:
         yield Finding("list", "the url list was not read to its end: the same download command continues")
@@ -199,7 +200,7 @@ def _findings_of_lists(dataset: Dataset, expected: ExpectedShards) -> Iterator[F
 
 
 def _notes(dataset: Dataset, expected: ExpectedShards) -> Iterator[str]:
-    if dataset.run is None or not dataset.run.lists:
+    if dataset.run is None:
         yield "the number of rows of the url list is unknown: shards may be missing at the end"
     if dataset.is_foreign:
         yield "not made by any2ds: structure, keys and counts were checked, hashes were not"

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from any2ds.config import presets
-from any2ds.config.media import MEDIA_GROUPS, as_made
+from any2ds.config.media import MEDIA_GROUPS
 from any2ds.config.options import Config, InputOptions, OutputOptions
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, shard_count
@@ -101,7 +101,7 @@ def resume(config: Config, source: Source, output: OutputFolder) -> ShardPlan:
     found = _Finder(config, source, output, names, now).find(before)
     manifest = now
     if before is not None and found.goes_on:
-        steps, changes = with_versions(before.steps or now.steps or (), now.steps or ())
+        steps, changes = with_versions(before.steps, now.steps)
         manifest = replace(before, steps=steps)
         if changes:
             warn_of_versions(output.url, changes)
@@ -418,13 +418,8 @@ def _readable(known: Mapping[int, Stats | None]) -> dict[int, Stats]:
 
 def _steps_of(manifest: Manifest) -> str:
     """The steps that files go through, as text."""
-    if manifest.steps is not None:
-        names = [step.name for step in manifest.steps]
-    elif manifest.options.get("disable_all_reencoding", True):
-        names = []
-    else:  # an earlier version had these in every run
-        names = ["image", "audio", "video"]
-    names = [name for name in names if name not in ("archive", "text")]  # by one option each, which is compared
+    # Archive and text have one option each, which is compared.
+    names = [step.name for step in manifest.steps if step.name not in ("archive", "text")]
     return f"the steps {', '.join(names)}" if names else "no step for images, sound or video"
 
 
@@ -436,8 +431,10 @@ def _alike(name: str, before: Any, now: Any) -> bool:
 def _changed(before: Manifest, now: Manifest) -> list[str]:
     """What decides about shards and is another one now, in words."""
     # Of an option that came later, the dataset was made with what is its default now.
-    defaults = {f.name: f.default for group in (InputOptions, OutputOptions) for f in dataclasses.fields(group)}
-    options = {**defaults, "metadata_format": ["parquet"], **as_made(before.options)}
+    defaults = {
+        f.name: f.default for group in (InputOptions, OutputOptions, *MEDIA_GROUPS) for f in dataclasses.fields(group)
+    }
+    options = {**defaults, "metadata_format": ["parquet"], **before.options}
     changed = [
         f"{name} was {options.get(name)!r}, now {value!r}"
         for name, value in now.options.items()

@@ -34,7 +34,7 @@ from any2ds.core.manifest import StepRecord
 from any2ds.core.metadata import STORED_BYTES, STORED_CRC32
 from any2ds.core.samples import Sample, in_parts, member_column
 from any2ds.storage.disk.space import is_full
-from any2ds.transforms.contract import OF_THE_RUN, BatchTransform, Transform
+from any2ds.transforms.contract import OF_THE_RUN, BatchTransform, Rejected, Transform
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +105,8 @@ def _unsupported(step: Any, sample: Sample) -> str:
 
 def failed(sample: Sample, error: BaseException) -> Sample:
     """The failure of a file over which a step has raised `error`. Raises DiskFull if that is what it says."""
-    if isinstance(error, NotDecodable):
-        return sample.failed("not_decodable", redacted(said_by(error)))
+    if isinstance(error, (NotDecodable, Rejected)):
+        return sample.failed(getattr(error, "code", "not_decodable"), redacted(said_by(error)))
     if isinstance(error, MemoryError):
         return sample.failed("transform_error", "MemoryError: there is not enough memory for it")
     if isinstance(error, WrongResult):

@@ -211,7 +211,7 @@ def test_a_further_file_that_is_called_as_that_of_the_sample_is_the_failure_of_i
         ("transform_error", None, None),
         (None, "dat", 7),
     ]
-    assert "adds a file .npy, as the file of the sample is called itself" in rows[0]["error_message"]
+    assert "adds a file .npy, which is the extension of the sample's own file" in rows[0]["error_message"]
     forced = through(doubled, rows=2, output_format=output_format, file_ext="npy", incremental_mode="overwrite")
     assert [row["error_code"] for row in forced] == ["transform_error"] * 2
 

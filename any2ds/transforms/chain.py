@@ -2,7 +2,7 @@
 
     unpack ─▶ image │ audio │ video │ text ─▶ steps of the user's own
 
-Pure in what it does to a sample: no threads, no queues (`transforming.py` has those).
+No threads and no queues: `pipeline.py` has those.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import os
 import tempfile
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -34,16 +34,20 @@ from any2ds.core.manifest import StepRecord
 from any2ds.core.metadata import STORED_BYTES, STORED_CRC32
 from any2ds.core.samples import Sample, in_parts, member_column
 from any2ds.storage.disk.space import is_full
-from any2ds.transforms.contract import OF_THE_RUN, BatchTransform, Transform
+from any2ds.transforms.contract import OF_THE_RUN, BatchTransform, Rejected, Transform
 
 log = logging.getLogger(__name__)
 
 ORDER = ("archive", "image", "audio", "video", "text")
 """The modules of this package that are steps, as they are gone through; those of the user come last."""
 
-_LONGEST_WORDS = 1000  # characters of an error that are stored with a row
+_LONGEST_MESSAGE = 1000  # characters of an error that are stored with a row
 _UNDECODED = frozenset({"image", "audio", "video", "text"})  # the steps that disable_all_reencoding leaves out
 _MODULES = {"opencv": "cv2", "pillow": "PIL", "charset-normalizer": "charset_normalizer"}  # library -> its module
+
+
+Made = list[list[Sample]]
+"""What has become of each of several samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,18 @@ class StepGroup:
         except Exception:  # NotDecodable above all; as above
             return 0
 
+    def memory_for(self, samples: Sequence[Sample]) -> int:
+        """Bytes for one sample after the other."""
+        return max(map(self.memory, samples))
+
+    def run(self, samples: Sequence[Sample], begin: Callable[[], None]) -> Made:
+        """What becomes of each of `samples`; `begin` is called before each."""
+        made: Made = []
+        for sample in samples:
+            begin()
+            made.append(self(sample))
+        return made
+
     def __call__(self, sample: Sample) -> list[Sample]:
         """What becomes of one sample; nothing that is wrong with it raises."""
         samples, are_parts = [sample], False
@@ -78,6 +94,49 @@ class StepGroup:
         if are_parts:
             samples = in_parts(samples)
         return samples or [sample.filtered("no sample is left of it")]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchGroup:
+    """A step that takes several samples at once."""
+
+    step: BatchTransform
+
+    @property
+    def steps(self) -> tuple[BatchTransform]:
+        return (self.step,)
+
+    def takes(self, sample: Sample) -> bool:
+        return True
+
+    def memory_for(self, samples: Sequence[Sample]) -> int:
+        return sum(sample.size for sample in samples)
+
+    def run(self, samples: Sequence[Sample], begin: Callable[[], None]) -> Made:
+        """What becomes of each of `samples`; `begin` is called before each call of the step."""
+        return _batched(self.step, samples, begin)
+
+
+def _batched(
+    step: BatchTransform, samples: Sequence[Sample], begin: Callable[[], None], wrong: WrongResult | None = None
+) -> Made:
+    """What `step` makes of each. If it raises, it is called with halves, so that one bad file is one failure.
+
+    `wrong` is what it has returned for all of them, which says more than what it returns for one alone.
+    """
+    begin()
+    try:
+        found = step(samples)
+    except OF_THE_RUN:
+        raise
+    except BaseException as error:
+        if isinstance(error, WrongResult):
+            error = wrong = wrong or error
+        if len(samples) == 1:
+            return [[failed(samples[0], error)]]
+        half = len(samples) // 2
+        return [*_batched(step, samples[:half], begin, wrong), *_batched(step, samples[half:], begin, wrong)]
+    return [[one] if isinstance(one, Sample) else in_parts(one) for one in found]
 
 
 def attempted(step: Any, sample: Sample) -> Sample | Sequence[Sample]:
@@ -105,8 +164,8 @@ def _unsupported(step: Any, sample: Sample) -> str:
 
 def failed(sample: Sample, error: BaseException) -> Sample:
     """The failure of a file over which a step has raised `error`. Raises DiskFull if that is what it says."""
-    if isinstance(error, NotDecodable):
-        return sample.failed("not_decodable", redacted(said_by(error)))
+    if isinstance(error, (NotDecodable, Rejected)):
+        return sample.failed(getattr(error, "code", "not_decodable"), redacted(said_by(error)))
     if isinstance(error, MemoryError):
         return sample.failed("transform_error", "MemoryError: there is not enough memory for it")
     if isinstance(error, WrongResult):
@@ -120,10 +179,10 @@ def failed(sample: Sample, error: BaseException) -> Sample:
 
 
 def last_line(error: BaseException) -> str:
-    """Of its traceback, where a person reads what is wrong; what it says in several lines is put on one."""
+    """The last line of its traceback; a message of several lines is put on one."""
     lines = [line.strip() for line in "".join(traceback.format_exception_only(error)).splitlines() if line.strip()]
-    said = lines[-1:] if isinstance(error, SyntaxError) else lines
-    return redacted(" ".join(said)[:_LONGEST_WORDS]) or type(error).__name__
+    message = " ".join(lines[-1:] if isinstance(error, SyntaxError) else lines)
+    return redacted(message[:_LONGEST_MESSAGE]) or type(error).__name__
 
 
 def carried(media: MediaOptions) -> MediaOptions:
@@ -200,9 +259,7 @@ class Pipeline:
 
     def wants(self, sample: Sample) -> bool:
         """Whether some step is going to look at it."""
-        return sample.body is not None and any(
-            not isinstance(group, StepGroup) or group.takes(sample) for group in self.groups
-        )
+        return sample.body is not None and any(group.takes(sample) for group in self.groups)
 
 
 def _refuse_what_is_left_out(media: MediaOptions) -> None:
@@ -257,18 +314,17 @@ def _version(library: str) -> str:
     return str(getattr(module, "__version__", None) or importlib.metadata.version(library))
 
 
-def _groups(steps: Sequence[Any]) -> Iterator[StepGroup | BatchTransform]:
+def _groups(steps: Sequence[Any]) -> Iterator[StepGroup | BatchGroup]:
     together: list[Any] = []
     for step in steps:
-        if getattr(step, "batch_size", None):
-            if together:
-                yield StepGroup(tuple(together))
-            together = []
-            yield step
-            continue
-        together.append(step)
-        if getattr(step, "unpacks", False):  # each of the files in it has memory and time of its own
+        is_batch = bool(getattr(step, "batch_size", None))
+        if not is_batch:
+            together.append(step)
+        # Each of the files in an archive has memory and time of its own.
+        if together and (is_batch or getattr(step, "unpacks", False)):
             yield StepGroup(tuple(together))
             together = []
+        if is_batch:
+            yield BatchGroup(step)
     if together:
         yield StepGroup(tuple(together))

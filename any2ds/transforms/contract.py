@@ -71,6 +71,14 @@ def member_type(ext: str) -> pa.DataType:
     return pa.string() if is_text_member(ext) else pa.binary()
 
 
+class Rejected(Exception):
+    """Raised by a step for a file that fails with another code than `not_decodable`, such as `too_many_pixels`."""
+
+    def __init__(self, code: str, message: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class GivenUp(SystemExit):
     """Raised in a thread whose step has taken too long, wherever it is; of no concern to anybody else."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from any2ds.config.media import MediaOptions
@@ -15,7 +16,7 @@ from any2ds.core.processes.pool import Children, NotStarted
 from any2ds.core.processes.resources import end_first_when_memory_is_short
 from any2ds.core.samples import Sample
 from any2ds.transforms.chain import Pipeline, last_line
-from any2ds.transforms.pipeline import NotIsolated, memory_for, prepare, through
+from any2ds.transforms.pipeline import NotIsolated
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +30,12 @@ _Packed = tuple[Sample, bytes | int | None]
 
 
 class Isolation:
-    """The `transforming.Runner` that does it."""
+    """A `pipeline.Runner` in child processes."""
 
     def __init__(self, media: MediaOptions, timeout: float) -> None:
         """`timeout`: seconds for one file, or one batch; 0 for no limit."""
         self._timeout = timeout
-        self._children: Children[Any, Any] = Children(_NewSteps(media), _LONGEST_START)
+        self._children: Children[Any, Any] = Children(partial(_new_steps, media), _LONGEST_START)
         self._failures = 0  # to start a child, one after the other
 
     def __call__(self, number: int, samples: Sequence[Sample], begin: Callable[[int], None]) -> list[list[Sample]]:
@@ -47,7 +48,7 @@ class Isolation:
             return self._after(error, number, samples)
         except NotStarted as error:
             self._failures += 1
-            log.info("a process for files that may crash cannot be started: %s", error)
+            log.info("cannot start a process for files that may crash: %s", error)
             raise NotIsolated from error
         except Exception as error:  # it cannot be pickled
             raise NotIsolated from error
@@ -86,29 +87,26 @@ class Isolation:
     def _failed(self, sample: Sample, error: ChildEnded) -> Sample:
         if error.late:
             return sample.failed("transform_timeout", f"after {self._timeout:g} s")
-        return sample.failed("transform_crash", f"the process that was at it {error}")
+        return sample.failed("transform_crash", f"its process {error}")
 
     def close(self) -> None:
         """End all children, whatever they are at."""
         self._children.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _NewSteps:
-    """Makes what answers in the child."""
-
-    media: MediaOptions
-
-    def __call__(self) -> _Steps:
-        end_first_when_memory_is_short()
-        pipeline = Pipeline(self.media)
-        for group in pipeline.groups:
-            prepare(group)
-        return _Steps(pipeline)
+def _new_steps(media: MediaOptions) -> _Steps:
+    """Called in the child."""
+    end_first_when_memory_is_short()
+    pipeline = Pipeline(media)
+    for group in pipeline.groups:
+        for step in group.steps:
+            if hasattr(step, "prepare"):
+                step.prepare()
+    return _Steps(pipeline)
 
 
 class _Steps:
-    """Is given samples, says how much memory they are going to take, and goes on when it is told to."""
+    """Answers samples with the memory that they are going to take, and the go-ahead with what became of them."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -118,16 +116,16 @@ class _Steps:
         if asked is not None:
             number, packed = asked
             self._given = number, [_unpacked(one, ()) for one in packed]
-            return memory_for(self._pipeline.groups[number], self._given[1])
+            return self._pipeline.groups[number].memory_for(self._given[1])
         (number, samples), self._given = self._given, (0, [])
         try:
-            made = through(self._pipeline.groups[number], samples, lambda: None)
+            made = self._pipeline.groups[number].run(samples, lambda: None)
         except Exception as error:  # of no sample's
             return _pickled(error)
         try:
             return _pickled([[_packed(one, samples) for one in ones] for ones in made])
         except Exception as error:  # somebody has put something into a sample that cannot leave this process
-            message = f"what became of it cannot be sent: {last_line(error)}"
+            message = f"its result cannot be pickled: {last_line(error)}"
             return _pickled([[_packed(one.failed("transform_error", message), ())] for one in samples])
 
 

@@ -1,6 +1,6 @@
-"""Samples on their way through the steps of a pipeline, some at a time; batches that fill on the way.
+"""Samples on their way through the steps of a pipeline, some at a time, and batches that fill on the way.
 
-    submit ─▶ waiting ─▶ crew of threads ─▶ next stretch, or batch ─▶ crew of threads ─▶ done
+    submit ─▶ waiting ─▶ threads ─▶ next group, or batch ─▶ threads ─▶ done
 
 All of it belongs to the worker's thread, which owns the bodies; threads are given copies of what is in them.
 """
@@ -16,12 +16,11 @@ from dataclasses import dataclass, field, replace
 from any2ds.config.media import TransformLimits
 from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.bodies.stored import StoredBody
-from any2ds.core.errors import WrongResult
 from any2ds.core.metadata import STORED_BYTES, STORED_CRC32
 from any2ds.core.samples import Sample, Samples, free_extension, in_parts, release, taken_extensions
-from any2ds.transforms.chain import Pipeline, StepGroup, failed
-from any2ds.transforms.contract import OF_THE_RUN, BatchTransform
-from any2ds.transforms.threads import Budget, Made, Task, ThreadPool, WorkerThread
+from any2ds.transforms.chain import BatchGroup, Made, Pipeline
+from any2ds.transforms.contract import BatchTransform
+from any2ds.transforms.threads import Budget, Task, ThreadPool, WorkerThread
 
 _QUEUED_BYTES = 32 << 20  # of files that wait for a thread in memory of its own
 _QUEUED = 256  # of them for each thread: what small ones take while the worker's thread waits for sockets
@@ -30,15 +29,15 @@ _HELD_BACK_BYTES = 128 << 20  # of files that wait for their turn
 _BATCH_WAIT = 1.0  # seconds that a batch waits to become full while nothing comes
 
 Runner = Callable[[int, Sequence[Sample], Callable[[int], None]], Made]
-"""Takes samples, one or a batch, through the stretch of that number: what becomes of each.
+"""Takes samples, one or a batch, through the group of that number: what becomes of each.
 
-Before it decodes anything it says how many bytes that is going to take, and has to wait. Never raises for what is wrong
-with a sample.
+Before it decodes anything it calls the function with the bytes that decoding is going to take, which may block.
+It never raises for what is wrong with a sample.
 """
 
 
 class NotIsolated(Exception):
-    """Raised by the runner for what may crash, before anything else: it cannot be done there, so it is done here."""
+    """Raised by the isolated runner before anything else: it cannot run these samples, so a thread does."""
 
 
 @dataclass(eq=False, slots=True)
@@ -96,9 +95,9 @@ class PipelineRunner:
         ext: str | None = None,
         isolated: Runner | None = None,
     ) -> None:
-        """`has_members`: whether the format has files beside that of a sample; `ext` is that of all files, if one is.
+        """`has_members`: whether the format has extra files for a sample; `ext` is that of all files, if one is.
 
-        `apart` takes those through that may crash or hang, and keeps to the limit of time by itself.
+        `isolated` runs the samples that may crash or hang, and keeps to the limit of time by itself.
         """
         self.pending = 0  # rows
         self._pipeline, self._timeout = pipeline, limits.timeout
@@ -109,11 +108,9 @@ class PipelineRunner:
         self._pool = ThreadPool(limits.threads, self._budget, limits.timeout, self._work)
         self._waiting: deque[_RowState] = deque()
         self._waiting_bytes = 0
-        self._ready: deque[tuple[_RowState, int]] = (
-            deque()
-        )  # samples that wait for a thread, with their places in the ways
+        self._ready: deque[tuple[_RowState, int]] = deque()  # samples that wait for a thread, with their places
         self._batches = {
-            number: _Batch(step) for number, step in enumerate(pipeline.groups) if not isinstance(step, StepGroup)
+            number: _Batch(group.step) for number, group in enumerate(pipeline.groups) if isinstance(group, BatchGroup)
         }
         # Beyond so many no new transfer begins; batches must be able to fill, one while the one before is at work.
         self._most = _HELD_BACK * (
@@ -136,7 +133,7 @@ class PipelineRunner:
         return self._pipeline.wants(sample)
 
     def submit(self, sample: Sample, buffer: Buffer, isolated: bool = False) -> None:
-        """To be called with what it `wants`; `buffer` is the one of its body. `apart`: it may crash or hang."""
+        """To be called with what it `wants`; `buffer` is the one of its body. `isolated`: it may crash or hang."""
         self.pending += 1
         self._waiting.append(_RowState(sample, buffer, [sample], isolated and self._isolated is not None))
         self._waiting_bytes += sample.size
@@ -194,25 +191,22 @@ class PipelineRunner:
         self._pool.put(Task(group, [replace(sample, body=_copied(sample)) for sample in samples], of, isolated))
 
     def _advance(self, state: _RowState) -> None:
-        """To the next stretch that has anything to do with it, or to the end."""
-        groups = self._pipeline.groups
-        while (number := state.group + 1) < len(groups):
-            state.group = number
-            group = groups[number]
-            places = [place for place, sample in enumerate(state.samples) if sample.body is not None]
+        """To the next group that has anything to do with it, or to the end."""
+        while state.group + 1 < len(self._pipeline.groups):
+            state.group += 1
+            group, batch = self._pipeline.groups[state.group], self._batches.get(state.group)
+            places = [place for place, one in enumerate(state.samples) if one.body is not None and group.takes(one)]
             state.open = len(places)
-            if (batch := self._batches.get(number)) is not None and places:
-                for place in places:
+            for number, place in enumerate(places):
+                if batch is not None:
                     batch.add(state, place)
-                    _make_room(state.samples[place], state.buffer)
-                return
-            if isinstance(group, StepGroup) and (
-                taken := [place for place in places if group.takes(state.samples[place])]
-            ):
-                state.open = len(taken)
-                self._ready.extend((state, place) for place in taken)
-                for place in places[1:]:
-                    _make_room(state.samples[place], state.buffer)
+                else:
+                    self._ready.append((state, place))
+                body = state.samples[place].body
+                is_waiting = batch is not None or number > 0
+                if is_waiting and body is not None and state.buffer.used > state.buffer.half:
+                    body.spill()
+            if places:
                 return
         self._done.append(state)
 
@@ -224,7 +218,9 @@ class PipelineRunner:
             state.made[place] = self._owned(state, state.samples[place], given, samples)
         for state in dict.fromkeys(state for state, _ in of):
             if len(state.made) == state.open:
-                state.samples, state.made = _laid_out(state), {}
+                samples = [made for place, one in enumerate(state.samples) for made in state.made.get(place, [one])]
+                is_alone = len(samples) == 1 and samples[0].part is None
+                state.samples, state.made = samples if is_alone else in_parts(samples), {}
                 self._advance(state)
 
     def _owned(self, state: _RowState, before: Sample, given: Sample, made: list[Sample]) -> list[Sample]:
@@ -243,9 +239,9 @@ class PipelineRunner:
         return owned
 
     def _too_late(self, task: Task) -> Made:
-        step = self._pipeline.groups[task.group]
-        if hasattr(step, "renew"):
-            step.renew()
+        group = self._pipeline.groups[task.group]
+        if isinstance(group, BatchGroup) and hasattr(group.step, "renew"):
+            group.step.renew()
         return [[sample.failed("transform_timeout", f"after {self._timeout:g} s")] for sample in task.samples]
 
     def _finished(self, state: _RowState) -> Samples:
@@ -259,9 +255,7 @@ class PipelineRunner:
         # Readers take `a.PNG` and `a.png` for one, and so do some file systems.
         if self._has_members and any(further.lower() == ext.lower() for further in sample.members):
             release((sample,))
-            message = (
-                f"a step adds a file .{ext}, as the file of the sample is called itself: give it another extension"
-            )
+            message = f"a step adds a file .{ext}, which is the extension of the sample's own file: give it another one"
             return sample.failed("transform_error", message)
         if sample.body is not state.sample.body:
             sample = sample.with_fields(**{STORED_BYTES.name: sample.size, STORED_CRC32.name: _crc32(sample)})
@@ -277,19 +271,24 @@ class PipelineRunner:
     def _work(self, task: Task, worker_thread: WorkerThread) -> Made:
         if task.isolated:
             try:
-                return self._done_apart(task)
+                return self._run_isolated(task)
             except NotIsolated:
                 self._budget.change(task.memory, 0)  # it may have been given some before
                 task.memory, task.isolated = 0, False
         group = self._pipeline.groups[task.group]
         worker_thread.begin()  # whoever says what a file needs may have to read all of it
-        need = memory_for(group, task.samples)
+        need = group.memory_for(task.samples)
         self._pool.pause(worker_thread)
         task.memory = self._budget.take(need)
-        prepare(group, worker_thread)
-        return through(group, task.samples, worker_thread.begin)
+        for step in group.steps:
+            if hasattr(step, "prepare"):  # steps of the user's own may have a model to load
+                worker_thread.step = step.name
+                worker_thread.begin()
+                step.prepare()
+        worker_thread.step = ""
+        return group.run(task.samples, worker_thread.begin)
 
-    def _done_apart(self, task: Task) -> Made:
+    def _run_isolated(self, task: Task) -> Made:
         def take(memory: int) -> None:
             self._budget.change(task.memory, 0)
             task.memory = 0
@@ -306,81 +305,8 @@ def _crc32(sample: Sample) -> int:
     return found
 
 
-def memory_for(group: StepGroup | BatchTransform, samples: Sequence[Sample]) -> int:
-    """Bytes that it is going to take for these, in one thread."""
-    if isinstance(group, StepGroup):
-        return max(map(group.memory, samples))
-    return sum(sample.size for sample in samples)
-
-
-def through(group: StepGroup | BatchTransform, samples: Sequence[Sample], begin: Callable[[], None]) -> Made:
-    """What becomes of each of `samples` in it; `begin` is called before each call of a step that takes several."""
-    if isinstance(group, StepGroup):
-        return [_begun(group, sample, begin) for sample in samples]
-    return batched(group, samples, begin)
-
-
-def _begun(group: StepGroup, sample: Sample, begin: Callable[[], None]) -> list[Sample]:
-    begin()
-    return group(sample)
-
-
-def prepare(group: StepGroup | BatchTransform, worker_thread: WorkerThread | None = None) -> None:
-    """Steps of the user's own may have a model to load; `seat` is told which."""
-    for step in group.steps if isinstance(group, StepGroup) else (group,):
-        if hasattr(step, "prepare"):
-            if worker_thread is not None:
-                worker_thread.step = step.name
-                worker_thread.begin()
-            step.prepare()
-    if worker_thread is not None:
-        worker_thread.step = ""
-
-
-def batched(
-    step: BatchTransform, samples: Sequence[Sample], begin: Callable[[], None], wrong: WrongResult | None = None
-) -> Made:
-    """What `step` makes of each; if it raises, it is asked for halves of them, down to a single one, so that one bad
-    file is one failure. `begin` is called before each call.
-
-    `wrong` is what it has returned for all of them, which says more than what it returns for one alone.
-    """
-    begin()
-    try:
-        found = step(samples)
-    except OF_THE_RUN:
-        raise
-    except BaseException as error:
-        if isinstance(error, WrongResult):
-            wrong = wrong or error
-        if len(samples) == 1:
-            return [[failed(samples[0], wrong if wrong is not None and isinstance(error, WrongResult) else error)]]
-        half = len(samples) // 2
-        return [*batched(step, samples[:half], begin, wrong), *batched(step, samples[half:], begin, wrong)]
-    return [[one] if isinstance(one, Sample) else in_parts(one) for one in found]
-
-
 def _copied(sample: Sample) -> StoredBody:
     """Its file in memory, which stays as it is whatever becomes of the body."""
     body = sample.body
     assert isinstance(body, Body)
     return StoredBody.of(body.joined())
-
-
-def _make_room(sample: Sample, buffer: Buffer) -> None:
-    """It is going to wait, on disk if memory is short."""
-    if sample.body is not None and buffer.used > buffer.half:
-        sample.body.spill()
-
-
-def _laid_out(state: _RowState) -> list[Sample]:
-    """Its samples with those in their places that a step has made of them."""
-    found = [made for place, sample in enumerate(state.samples) for made in state.made.get(place, [sample])]
-    return _numbered(found)
-
-
-def _numbered(samples: list[Sample]) -> list[Sample]:
-    """With parts, if there are several or could have been."""
-    if len(samples) == 1 and samples[0].part is None:
-        return samples
-    return in_parts(samples)

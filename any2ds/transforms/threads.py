@@ -18,17 +18,15 @@ from typing import Any
 
 from any2ds.core.errors import BrokenStep
 from any2ds.core.samples import Sample
+from any2ds.transforms.chain import Made
 from any2ds.transforms.contract import GivenUp
 
 _MOST_LEFT_BEHIND = 100  # threads that hang: a process with more of them is better begun anew
 
-Made = list[list[Sample]]
-"""What has become of each of the samples of a task."""
-
 
 @dataclass(eq=False, slots=True)
 class Task:
-    """Samples that are to go through a stretch of the pipeline together."""
+    """Samples that are to go through a group of steps together."""
 
     group: int
     samples: list[Sample]  # with bodies of their own, that no buffer knows of
@@ -100,14 +98,9 @@ Work = Callable[[Task, WorkerThread], Made]
 
 @dataclass(eq=False, slots=True)
 class _Done:
-    task: Task
+    task: Task | None  # None: a thread cannot work at all
     made: Made | BaseException
     held: int = 0  # bytes of the budget that what was made has
-
-
-@dataclass(eq=False, slots=True)
-class _Broken:
-    error: BaseException
 
 
 class ThreadPool:
@@ -121,7 +114,7 @@ class ThreadPool:
         self.activity = 0  # grows with every sign of life
         self._budget, self._timeout, self._work = budget, timeout, work
         self._inbox: SimpleQueue[Task | None] = SimpleQueue()
-        self._outbox: SimpleQueue[_Done | _Broken] = SimpleQueue()
+        self._outbox: SimpleQueue[_Done] = SimpleQueue()
         self._threads: list[WorkerThread] = []
         self._left: list[threading.Thread] = []
         self._ending = threading.Lock()  # whoever has it says how a task ends
@@ -153,14 +146,14 @@ class ThreadPool:
         for _ in self._threads:
             self._inbox.put(None)
 
-    def _taken(self, done: _Done | _Broken) -> tuple[Task, Made]:
+    def _taken(self, done: _Done) -> tuple[Task, Made]:
         self.activity += 1
-        if isinstance(done, _Broken):
-            raise done.error
-        self._budget.change(done.held, 0)
-        self._forget(done.task)
+        if done.task is not None:
+            self._budget.change(done.held, 0)
+            self._forget(done.task)
         if isinstance(done.made, BaseException):
             raise done.made
+        assert done.task is not None
         return done.task, done.made
 
     def _forget(self, task: Task) -> None:
@@ -177,10 +170,8 @@ class ThreadPool:
             if not self._timeout or task.isolated or now - began <= self._timeout:
                 continue
             with self._ending:
-                if (
-                    worker_thread.task is not task or worker_thread.began != began
-                ):  # it has ended, or gone on, in this very moment
-                    continue
+                if worker_thread.task is not task or worker_thread.began != began:
+                    continue  # it has ended, or gone on, in this very moment
                 if worker_thread.step:
                     raise BrokenStep(
                         f"transform={worker_thread.step} was not ready within {self._timeout:g} s (--transform_timeout)"
@@ -225,7 +216,7 @@ class ThreadPool:
         except GivenUp:
             return
         except BaseException as error:
-            self._outbox.put(_Broken(error))
+            self._outbox.put(_Done(None, error))
 
     def _do(self, task: Task, worker_thread: WorkerThread) -> bool:
         """Whether this thread is to go on."""

@@ -211,7 +211,7 @@ def test_a_further_file_that_is_called_as_that_of_the_sample_is_the_failure_of_i
         ("transform_error", None, None),
         (None, "dat", 7),
     ]
-    assert "adds a file .npy, as the file of the sample is called itself" in rows[0]["error_message"]
+    assert "adds a file .npy, which is the extension of the sample's own file" in rows[0]["error_message"]
     forced = through(doubled, rows=2, output_format=output_format, file_ext="npy", incremental_mode="overwrite")
     assert [row["error_code"] for row in forced] == ["transform_error"] * 2
 
@@ -224,12 +224,12 @@ def test_in_record_formats_a_further_file_has_a_column_of_its_own(through: Throu
 WRONG: list[tuple[Callable[[Sample], Any], str]] = [
     (
         lambda sample: {"score": 1},
-        "returned a dict, not a Sample, a list of samples or None: return sample.with_fields",
+        "returned a dict: expected a Sample, a list of samples or None",
     ),
-    (lambda sample: b"bytes", "return sample.with_data"),
-    (lambda sample: True, "return the sample to keep it, None to filter it"),
-    (lambda sample: (one for one in [sample]), "make a list of it"),
-    (lambda sample: [sample, None], "a list with None in it"),
+    (lambda sample: b"bytes", "returned a bytes: expected a Sample"),
+    (lambda sample: True, "returned a bool (True): expected a Sample"),
+    (lambda sample: (one for one in [sample]), "returned a generator: expected a Sample"),
+    (lambda sample: [sample, None], "a list with None in it: expected samples alone"),
     (lambda sample: [0, sample], "a list with an int (0) in it"),
     (lambda sample: sample.with_fields(phash="x"), "put @any2ds.transform(columns={'phash': str}) before it"),
     (lambda sample: sample.with_fields(n=numpy.zeros(2)), "columns={'n': list[float]}"),
@@ -237,10 +237,10 @@ WRONG: list[tuple[Callable[[Sample], Any], str]] = [
     (lambda sample: sample.with_member("wav", b"x"), "put @any2ds.transform(members=('wav',)) before it"),
     (lambda sample: sample.with_data("text"), "with_data takes bytes, not str"),
     (lambda sample: sample.with_data(b""), "an empty file: None filters it"),
-    (lambda sample: sample.with_data(b"x", ext="../../x"), "'../../x' is no extension"),
-    (lambda sample: sample.with_data(PNG, mime_type=5), "whose mime_type is an int (5): it takes a text"),
+    (lambda sample: sample.with_data(b"x", ext="../../x"), "invalid extension '../../x'"),
+    (lambda sample: sample.with_data(PNG, mime_type=5), "whose mime_type is an int (5): expected a text"),
     (lambda sample: sample.with_data(b"x", "npy", "a\udcff"), r"whose mime_type is a str ('a\udcff')"),
-    (lambda sample: sample.failed("dull"), "'dull' is no failure code"),
+    (lambda sample: sample.failed("dull"), "unknown failure code 'dull'"),
     (lambda sample: sample.data[1000], "IndexError: index out of range"),
     (lambda sample: sys.exit(3), "SystemExit: 3"),
     (lambda sample: os.kill, "returned a builtin_function_or_method"),
@@ -428,7 +428,7 @@ def test_a_batch_that_returns_too_few_is_told_so(through: Through) -> None:
     assert {row["error_code"] for row in rows} == {"transform_error"}
     assert len(rows) == 4
     for row in rows:  # of each what was returned for all of them
-        assert "was given a list of 4, and returned one of 3: None stands for a sample" in row["error_message"]
+        assert "was given a list of 4, and returned one of 3: None stands for a filtered sample" in row["error_message"]
 
 
 def test_batches_and_single_steps_take_turns(through: Through) -> None:
@@ -461,7 +461,7 @@ class Broken:
 
 
 def test_a_class_that_cannot_be_made_is_refused_before_the_run(through: Through, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="Broken cannot be made ready: OSError: no such model"):
+    with pytest.raises(OptionError, match="Broken failed to start: OSError: no such model"):
         through(Broken, rows=4)
     assert not (tmp_path / "out").exists()
 
@@ -474,14 +474,14 @@ def test_a_class_that_cannot_be_made_while_the_run_is_on_ends_it_and_fails_no_ro
         f"        with open({str(tmp_path / 'made')!r}, 'x'): pass\n"
         "    def __call__(self, sample): return sample\n"
     )
-    with pytest.raises(BrokenStep, match="Once cannot be made ready: FileExistsError"):
+    with pytest.raises(BrokenStep, match="Once failed to start: FileExistsError"):
         through(f"{tmp_path}/mine.py:Once", rows=4, distributor="multiprocessing", processes_count=1)
     assert not list((tmp_path / "out").glob("*_stats.json"))
 
 
 @pytest.mark.parametrize(
     ("members", "words"),
-    [(("JSON",), "is that of the metadata"), (("npy", "NPY"), "the same extension but for its case")],
+    [(("JSON",), "the extension 'JSON'"), (("npy", "NPY"), "the same extension but for its case")],
 )
 def test_extensions_of_further_files_differ_in_more_than_case(
     through: Through, members: tuple[str, ...], words: str
@@ -503,7 +503,7 @@ def test_and_no_folder_is_made(server: Server, tmp_path: Path, distributor: str)
     options = [f"--distributor={distributor}", "--processes_count=1", "--transform=my_step.py:Broken"]
     done = command(tmp_path, "--url_list=urls.txt", "--output_folder=out", *options)
     assert done.returncode == 2
-    assert "transform=my_step.py:Broken cannot be made ready: OSError: no such model" in done.stderr
+    assert "transform=my_step.py:Broken failed to start: OSError: no such model" in done.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -566,12 +566,12 @@ def test_what_a_step_only_says_of_disks_or_cannot_say_concerns_one_row(through: 
         ({"columns": {"md5": str}}, "any2ds writes a column 'md5' itself"),
         ({"columns": {"url": str}}, "any2ds writes a column 'url' itself"),
         ({"columns": {"stored_bytes": int}}, "any2ds writes a column 'stored_bytes' itself"),
-        ({"columns": {"a": dict}}, "the column 'a' cannot be <class 'dict'>: it takes str"),
-        ({"columns": {"a": "no type"}}, "the column 'a' cannot be 'no type'"),
-        ({"columns": {"": str}}, "'' is no name"),
-        ({"members": ("json",)}, "the extension 'json', which is that of the metadata"),
+        ({"columns": {"a": dict}}, "invalid type <class 'dict'> of column 'a': expected str"),
+        ({"columns": {"a": "no type"}}, "invalid type 'no type' of column 'a'"),
+        ({"columns": {"": str}}, "invalid column name ''"),
+        ({"members": ("json",)}, "the extension 'json'"),
         ({"members": ("a/b",)}, "the extension 'a/b'"),
-        ({"members": ("data",)}, "any2ds writes a column 'data' itself"),
+        ({"members": ("data",)}, "any2ds writes a column 'data'"),
     ],
 )
 def test_a_declaration_that_cannot_be_is_refused_at_the_start(
@@ -688,19 +688,19 @@ def test_a_step_that_is_not_there_is_refused_with_words_that_help(
     (tmp_path / "ends.py").write_text("import sys; sys.exit('bye')")
     (tmp_path / "urls.txt").write_text("http://127.0.0.1:9/")
     for step, words in {
-        "clean": "it takes module:function, or a file and what is in it, my_step.py:clean",
+        "clean": "expected module:function, or a file and a name in it, my_step.py:clean",
         "absent.py:clean": "there is no file",
         "absent:clean": f"no module 'absent' is installed, nor in {str(tmp_path)!r}",
         "my_step.py:clean": "ModuleNotFoundError: No module named 'nothing_of_the_kind'",
         "plain.py:clean": "there is no 'clean' in 'plain.py'",
-        "plain.py:x": "it is a int, no function and no class",
+        "plain.py:x": "expected a function or class, not int",
         "plain.py:later": "a plain function, not `async def`",
-        "plain.py:Bare": "it has no __call__",
-        "plain.py:Two": "the class is made without arguments",
-        "plain.py:nothing": "transform=plain.py:nothing cannot be: a step is called with one argument",
+        "plain.py:Bare": "the class has no __call__",
+        "plain.py:Two": "the class must be callable without arguments",
+        "plain.py:nothing": "invalid transform=plain.py:nothing: a step must take one argument",
         "plain.py:pair": "missing a required argument: 'other'",
-        "plain.py:by_name": "a step is called with one argument",
-        "plain.py:Alone": "a step is called with one argument",
+        "plain.py:by_name": "a step must take one argument",
+        "plain.py:Alone": "a step must take one argument",
         "plain.py:Pair": "missing a required argument: 'other'",
         "ends:f": "SystemExit: bye",
     }.items():
@@ -790,7 +790,7 @@ def test_what_worker_processes_would_not_find_is_refused(tmp_path: Path, monkeyp
     exec("def f(sample): return sample", vars(elsewhere))
     monkeypatch.setitem(sys.modules, "never_written", elsewhere)
     for step, words in (
-        (lambda sample: sample, "a lambda has no name: put it into a file and name that, transform='my_step.py:clean'"),
+        (lambda sample: sample, "a lambda has no name: name a file, transform='my_step.py:clean'"),
         (local, "it is made inside of a function"),
         (of_main, "it belongs to the program, or notebook, itself"),
         (elsewhere.f, "would not find a module never_written"),

@@ -452,7 +452,7 @@ def test_more_clips_than_anybody_wants_are_not_made() -> None:
 
 
 def test_images_beyond_the_most_there_may_be_are_not_left_out_silently(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("any2ds.transforms.steps.video._MOST_STILLS", 10)
+    monkeypatch.setattr("any2ds.transforms.steps._video_work._MOST_STILLS", 10)
     data = a_film(seconds=2.0, size=(64, 48))
     assert len(all_made(data, frame_interval=0.2)) == 10
     assert len(all_made(that_lasts(1e16), frame_interval=0.21)) == 10  # what it claims does not count

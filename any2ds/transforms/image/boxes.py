@@ -9,6 +9,7 @@ from typing import Any
 
 import cv2
 
+from any2ds.transforms.contract import Rejected
 from any2ds.transforms.image.colour import Pixels
 
 Box = tuple[float, float, float, float]
@@ -20,18 +21,10 @@ _STRENGTH = 0.1  # standard deviation, of the longer side
 _SLACK = 0.5  # so far a box may reach over the edge; beyond that it must be meant in pixels
 
 
-class BadBoxes(Exception):
-    """What the list holds is no list of boxes."""
-
-
-class NotBlurrable(Exception):
-    """There are boxes, and the image is one in which nothing can be blurred."""
-
-
 def boxes_of(value: Any, column: str) -> Sequence[Box]:
     """The boxes in the column of a row: lists, or JSON text; none for null, blank text and an empty list.
 
-    Raises BadBoxes for anything else: better no image than one in the clear.
+    Raises Rejected for anything else: better no image than one in the clear.
     """
     found = value
     if isinstance(value, (str, bytes)):
@@ -59,8 +52,8 @@ def _box(box: Any, column: str) -> Box:
     return left, top, right, bottom
 
 
-def _bad(value: Any, column: str) -> BadBoxes:
-    return BadBoxes(f"{column}: {_EXPECTED}; not {value!r:.100}")
+def _bad(value: Any, column: str) -> Rejected:
+    return Rejected("bad_boxes", f"{column}: {_EXPECTED}; not {value!r:.100}")
 
 
 def blurred(pixels: Pixels, boxes: Sequence[Box]) -> Pixels:

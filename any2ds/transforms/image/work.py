@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import cv2
@@ -11,6 +11,7 @@ import numpy as np
 from any2ds.config.media import MediaOptions
 from any2ds.core.errors import NotDecodable
 from any2ds.core.samples import Sample
+from any2ds.transforms.contract import Rejected
 from any2ds.transforms.image import boxes, colour, decode, exif, head, resize
 from any2ds.transforms.image.boxes import Box
 from any2ds.transforms.image.colour import Pixels
@@ -47,19 +48,8 @@ class ImageWork:
         return pixels * (12 if found.bits == 8 else 24)  # Pillow's, ours, and a third with alpha
 
     def __call__(self, sample: Sample) -> Sample:
-        return self._with_boxes(sample, self._changed)
-
-    def _with_boxes(self, sample: Sample, change: Callable[[Sample, Sequence[Box]], Sample]) -> Sample:
-        """What `change` makes of it and the boxes that are to be blurred in it."""
-        try:
-            return change(sample, self._boxes(sample))
-        except boxes.BadBoxes as error:
-            return sample.failed("bad_boxes", str(error))
-        except boxes.NotBlurrable as error:
-            return sample.failed("not_blurrable", str(error))
-
-    def _changed(self, sample: Sample, to_blur: Sequence[Box]) -> Sample:
-        """Raises NotDecodable, NotBlurrable."""
+        """Raises NotDecodable, Rejected."""
+        to_blur = self._boxes(sample)
         data = sample.data
         found = _head(data)
         if found is None:
@@ -89,8 +79,8 @@ class ImageWork:
         )
 
     def unknown(self, sample: Sample) -> Sample:
-        """An image of a kind that is not decoded. It fails if something is to be blurred in it."""
-        return self._with_boxes(sample, _untouched)
+        """An image of a kind that is not decoded. Raises Rejected if something is to be blurred in it."""
+        return _untouched(sample, self._boxes(sample))
 
     def of_pixels(self, sample: Sample, pixels: Pixels) -> Sample:
         """The sample with an image that was never a file, such as a frame of a video; BGR, 8 bits, upright, in sRGB.
@@ -109,11 +99,12 @@ class ImageWork:
         return sample.with_data(data, format, MIME_TYPES[format], width=width, height=height)
 
     def _made(self, data: bytes, found: Head, to_blur: Sequence[Box]) -> tuple[Pixels, str] | None:
-        """The pixels and their format; None if the file stays as it is. Raises NotDecodable, Unfit, NotBlurrable."""
+        """The pixels and their format; None if the file stays as it is. Raises NotDecodable, Unfit, Rejected."""
         options = self._options
         if found.is_animated and options.animated == "keep":
             if to_blur:
-                raise boxes.NotBlurrable("an animated image cannot be blurred: --animated=first makes it a still one")
+                message = "an animated image cannot be blurred: --animated=first makes it a still one"
+                raise Rejected("not_blurrable", message)
             decode.decoded(data, found)
             return None
         fit = self._fit(found)
@@ -204,9 +195,10 @@ def _head(data: bytes) -> Head | None:
 
 
 def _untouched(sample: Sample, to_blur: Sequence[Box]) -> Sample:
-    """Raises NotBlurrable rather than leave in the clear what was to be blurred."""
+    """Raises Rejected rather than leave in the clear what was to be blurred."""
     if to_blur:
-        raise boxes.NotBlurrable("it cannot be blurred: it has no pixels of 8 or 16 bits, or they cannot be decoded")
+        message = "it cannot be blurred: it has no pixels of 8 or 16 bits, or they cannot be decoded"
+        raise Rejected("not_blurrable", message)
     return sample.left_as_is(f"{sample.mime_type}: no pixels of 8 or 16 bits")
 
 

@@ -14,8 +14,10 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from any2ds.core.errors import NotDecodable
+from any2ds.transforms.contract import Rejected
 from any2ds.transforms.steps._compression import PieceReader, Pieces, decompressed
 
 _PIECE = 1 << 18  # bytes read at a time
@@ -38,10 +40,6 @@ _HEADERS = (
     tarfile.GNUTYPE_LONGLINK,
 )
 _JUNK = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
-
-
-class TooMuch(Exception):
-    """The archive has more in it than the limits allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class Member:
 
 
 class Meter:
-    """Counts what is unpacked. Raises TooMuch, whatever headers say."""
+    """Counts what is unpacked, whatever headers say. Raises Rejected beyond the limits."""
 
     def __init__(self, limits: Limits, size: int) -> None:
         self._limits, self._size = limits, size
@@ -79,13 +77,13 @@ class Meter:
     def count_files(self, count: int) -> None:
         self._files += count
         if self._files > self._limits.most_files:
-            raise TooMuch(f"it has more than {self._limits.most_files} files (--unpack_max_files)")
+            raise _too_much(f"it has more than {self._limits.most_files} files (--unpack_max_files)")
 
     def count_entry(self) -> None:
         """Something in the archive, file or not."""
         self._entries += 1
         if self._entries > self._limits.most_entries:
-            raise TooMuch(f"it has more than {self._limits.most_entries} entries (--unpack_max_files)")
+            raise _too_much(f"it has more than {self._limits.most_entries} entries (--unpack_max_files)")
 
     def count_bytes(self, count: int) -> None:
         limits = self._limits
@@ -93,8 +91,8 @@ class Meter:
         if self._bytes <= limits.allowed(self._size):
             return
         if self._bytes > limits.most_bytes:
-            raise TooMuch(f"it unpacks to more than {limits.most_bytes} bytes (--unpack_max_bytes)")
-        raise TooMuch(f"it unpacks to more than {limits.ratio} times its {self._size} bytes (--unpack_max_ratio)")
+            raise _too_much(f"it unpacks to more than {limits.most_bytes} bytes (--unpack_max_bytes)")
+        raise _too_much(f"it unpacks to more than {limits.ratio} times its {self._size} bytes (--unpack_max_ratio)")
 
     def over(self, pieces: Pieces) -> Pieces:
         """The same pieces, counted."""
@@ -103,11 +101,15 @@ class Meter:
             yield piece
 
 
+def _too_much(message: str) -> Rejected:
+    return Rejected("unpacks_too_large", message)
+
+
 # --- zip ---
 
 
 def zip_directory(data: bytes, limits: Limits) -> list[zipfile.ZipInfo]:
-    """What a zip says is in it. Raises NotDecodable, TooMuch."""
+    """What a zip says is in it. Raises NotDecodable, Rejected."""
     try:
         with zipfile.ZipFile(_ZipFile(data, Meter(limits, len(data)))) as archive:
             return archive.infolist()
@@ -147,15 +149,19 @@ def is_file(entry: zipfile.ZipInfo) -> bool:
 
 def zip_path(entry: zipfile.ZipInfo) -> str:
     """UTF-8 where the bytes are that, whatever the flags say; else code page 437, which gives each byte a character."""
-    raw = entry.orig_filename.encode("cp437")
+    return _text(entry.orig_filename.encode("cp437"), "cp437")
+
+
+def _text(name: bytes, other: str) -> str:
+    """A name in UTF-8, or in the `other` charset."""
     try:
-        return _shown(raw.decode("utf-8"))
+        return _shown(name.decode("utf-8"))
     except UnicodeDecodeError:
-        return _shown(entry.orig_filename)
+        return _shown(name.decode(other))
 
 
 def unzipped(data: bytes, entries: list[zipfile.ZipInfo], meter: Meter) -> Iterator[Member]:
-    """The files of a zip, in the order of its directory. Raises TooMuch, at once where the directory says so."""
+    """The files of a zip, in the order of its directory. Raises Rejected, at once where the directory says so."""
     entries = [entry for entry in entries if is_file(entry)]
     meter.count_files(len(entries))
     view = memoryview(data)
@@ -235,9 +241,9 @@ class _TarInfo(tarfile.TarInfo):
 
 
 def untarred(pieces: Pieces, meter: Meter) -> Iterator[Member]:
-    """The files of a tar, in its order; `pieces` are counted already. Raises NotDecodable, TooMuch."""
+    """The files of a tar, in its order; `pieces` are counted already. Raises NotDecodable, Rejected."""
     try:
-        stream = PieceReader(pieces)
+        stream: Any = PieceReader(pieces)
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_TarInfo, encoding="utf-8") as archive:
             while (info := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # which grows for ever
@@ -275,11 +281,7 @@ def gzip_name(data: bytes) -> str:
     start = 10
     if data[3] & 4:
         start += 2 + int.from_bytes(data[10:12], "little")
-    raw = data[start : start + 4096].partition(b"\0")[0]
-    try:
-        return _shown(raw.decode("utf-8"))
-    except UnicodeDecodeError:
-        return _shown(raw.decode("latin-1"))
+    return _text(data[start : start + 4096].partition(b"\0")[0], "latin-1")
 
 
 def joined(pieces: Pieces) -> bytes:

@@ -8,9 +8,10 @@ FFmpeg's threads, which is how programs hang.
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -18,6 +19,7 @@ import av
 import av.error
 
 from any2ds.core.errors import NotDecodable
+from any2ds.transforms.contract import Rejected
 from any2ds.transforms.steps._container import claimed_size, has_its_length, missing_end, rotation, tells_its_length
 
 # Playlists and lists of files are formats as well to FFmpeg, with URLs and paths in them that it would open: of a
@@ -39,10 +41,6 @@ LATE = 0.1  # seconds that may be missing besides: codecs leave out as much at b
 _MOST_PADDING = 0.25  # seconds that codecs put there, and only some headers count
 _BEFORE_END = 1.0  # seconds, where the end is looked for
 _MOST_BAD = 20  # one packet of so many may be broken, besides one: the first of a stream that was cut out of another
-
-
-class TooManyPixels(NotDecodable):
-    """Its frames are larger than they may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +75,33 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the headers of a file say."""
+    """A sound or video file, and what its headers say."""
 
+    data: bytes = field(repr=False)
+    max_pixels: float  # of a frame that a decoder may begin
     container: str  # FFmpeg's name: "mov,mp4,m4a,3gp,3g2,mj2"
     duration: float | None  # seconds
     sound: Sound | None
     picture: Picture | None  # cover art is none
-    brand: bytes = b""  # of MP4 and its relatives: which of them it is
+
+    @property
+    def brand(self) -> bytes:
+        """Which of MP4 and its relatives it is."""
+        return self.data[8:12] if self.data[4:8] == b"ftyp" else b""
+
+    def opened(self) -> AbstractContextManager[Any]:
+        """The file as a container to read from."""
+        return opened(self.data, self.max_pixels)
 
 
 def facts_of(data: bytes, max_pixels: float, exact: bool = False) -> Facts:
-    """Decodes nothing. Raises NotDecodable, also for what is cut off, and TooManyPixels before a frame of so many can
-    be asked for.
+    """Decodes nothing. Raises NotDecodable, also for a file that is cut off, and Rejected for frames too large.
 
-    What a header says of the duration is taken for true if the file has an end to it, which takes a look or two.
-    `exact`: all packets are read to know.
+    The duration in the header counts if the file has an end to it. `exact`: it is measured by all packets.
     """
     width, height = claimed_size(data)
     if width * height > max_pixels:
-        raise TooManyPixels(f"{width} x {height}")
+        raise Rejected("too_many_pixels", f"{width} x {height}")
     if message := missing_end(data):
         raise NotDecodable(message)
     with opened(data, max_pixels) as container, reading():
@@ -103,27 +109,24 @@ def facts_of(data: bytes, max_pixels: float, exact: bool = False) -> Facts:
         if sound is None and picture is None:
             raise NotDecodable("there is neither sound nor video in it")
         if picture is not None and picture.width * picture.height > max_pixels:
-            raise TooManyPixels(f"{picture.width} x {picture.height}")
+            raise Rejected("too_many_pixels", f"{picture.width} x {picture.height}")
         found = Facts(
+            data,
+            max_pixels,
             container.format.name,
             container.duration / 1_000_000 if container.duration and container.duration > 0 else None,
             sound and _sound(sound),
             picture and _picture(picture, rotation(data)),
-            data[8:12] if data[4:8] == b"ftyp" else b"",
         )
         _refuse_missing_packets(container, len(data))
         if found.duration is None or (found.container in _GUESSED and not tells_its_length(data)):
             streams = [stream for stream in (sound, picture) if stream is not None]
-            return _with_duration(found, _measured(container, streams))
+            return replace(found, duration=_measured(container, streams) or found.duration)
         is_told = found.container.startswith(_TELLING) and (found.container != "mp3" or has_its_length(data))
         if not exact and (is_told or _reaches(container, found.duration)):
             return found
     with opened(data, max_pixels) as container, reading():
         return _judged(found, _measured(container, list(container.streams)))
-
-
-def _with_duration(facts: Facts, duration: float | None) -> Facts:
-    return replace(facts, duration=duration or facts.duration)
 
 
 def _refuse_missing_packets(container: Any, size: int) -> None:
@@ -155,43 +158,34 @@ def _reaches(container: Any, duration: float) -> bool:
 
 def _judged(facts: Facts, seconds: float | None) -> Facts:
     """By how long its packets last. Raises NotDecodable if that is much less than it says."""
-    said = facts.duration or 0.0
+    claimed = facts.duration or 0.0
     if seconds is None:
         raise NotDecodable("there is nothing behind its header")
     # Matroska does not tell how long the last picture stays, and whether its end is missing is known already.
-    if seconds < LEAST_PART * said - LATE and facts.container[:8] != "matroska":
-        raise NotDecodable(f"it says that it lasts {said:.2f} s, and {seconds:.2f} s of it are there")
-    return facts if -LATE <= seconds - said <= _MOST_PADDING else _with_duration(facts, seconds)
+    if seconds < LEAST_PART * claimed - LATE and facts.container[:8] != "matroska":
+        raise NotDecodable(f"its header claims {claimed:.2f} s, and {seconds:.2f} s of it are there")
+    is_right = -LATE <= seconds - claimed <= _MOST_PADDING
+    return facts if is_right else replace(facts, duration=seconds or claimed)
 
 
 def _measured(container: Any, streams: list[Any]) -> float | None:
     """Seconds from the first packet to the end of the last; 0 if packets have neither times nor lengths, None if there
     are none."""
-    first, last, length = (dict.fromkeys((one.index for one in streams), 0) for _ in range(3))
-    timed: set[int] = set()
-    count = 0
+    start, end, length = dict[int, int](), dict[int, int](), Counter[int]()
     for packet in container.demux(streams):  # in whole numbers, since there may be very many
         if not packet.size or packet.is_discard:  # cut away by an edit list
             continue
-        count += 1
-        number, at, long = packet.stream.index, packet.pts, packet.duration or 0
+        number, at, duration = packet.stream.index, packet.pts, packet.duration or 0
         if at is None:
             at = packet.dts
-        length[number] += long
+        length[number] += duration
         if at is not None:
-            if number not in timed:
-                timed.add(number)
-                first[number], last[number] = at, at + long
-            else:
-                first[number], last[number] = min(first[number], at), max(last[number], at + long)
-    spans = [
-        (last[one.index] - first[one.index] if one.index in timed else length[one.index]) * one.time_base
-        for one in streams
-        if one.time_base
-    ]
-    if not count:
+            start[number] = min(start.get(number, at), at)
+            end[number] = max(end.get(number, at), at + duration)
+    if not length:
         return None
-    return float(max(spans, default=0))
+    spans = {number: end[number] - start[number] if number in end else length[number] for number in length}
+    return float(max((spans.get(one.index, 0) * one.time_base for one in streams if one.time_base), default=0))
 
 
 @contextmanager
@@ -314,10 +308,10 @@ def decoded(container: Any, stream: Any) -> Iterator[Any]:
         raise NotDecodable(f"{bad} of {packets} packets cannot be decoded")
 
 
-def decode_all(data: bytes, max_pixels: float) -> None:
+def decode_all(facts: Facts) -> None:
     """Decode its pictures and its sound to the end. Raises NotDecodable if one of them is too broken."""
     for stream_of in (picture_of, sound_of):
-        with opened(data, max_pixels) as container:
+        with facts.opened() as container:
             stream = stream_of(container)
             if stream is not None and not sum(1 for _ in decoded(container, stream)):
                 raise NotDecodable(f"there is no frame of {stream.type} in it that can be decoded")
@@ -334,11 +328,8 @@ def seek(container: Any, at: Fraction) -> None:
 
 def encoder(*names: str) -> str | None:
     """The first of these encoders that this build of PyAV has."""
-    return next((name for name in names if _has(name)), None)
-
-
-def _has(name: str) -> bool:
-    try:
-        return bool(av.codec.Codec(name, "w").name)
-    except ValueError:
-        return False
+    for name in names:
+        with suppress(ValueError):
+            av.codec.Codec(name, "w")
+            return name
+    return None

@@ -6,32 +6,40 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import inf, isfinite
 from typing import Any
+
+from any2ds.transforms.contract import Rejected
 
 _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)
 MOST = 100_000  # clips of one video
-_WORDS = "pairs of seconds, such as [[0, 2.5], [10, 12]]"
-
-
-class TooMany(Exception):
-    """More than `MOST`."""
+_EXPECTED = "pairs of seconds, such as [[0, 2.5], [10, 12]]"
 
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """From `start` to `end`, in seconds."""
+    """A part of a file, in seconds from its start."""
 
     start: float
-    end: float
+    end: float  # infinite: to the end of the file
+
+    @property
+    def length(self) -> Fraction | None:
+        """None: to the end of the file."""
+        return Fraction(self.end) - Fraction(self.start) if isfinite(self.end) else None
+
+
+WHOLE = Clip(0.0, inf)
 
 
 def of_one_length(duration: float, seconds: float, least: float) -> list[Clip]:
     """One after the other; the last is what is left, if that is at least `least` seconds, and not next to nothing.
 
-    Raises TooMany: a header may say that a file of some bytes lasts for centuries.
+    Raises Rejected for more than `MOST` clips: a header may claim that a file of some bytes lasts for centuries.
     """
     if duration / seconds > MOST:
-        raise TooMany(f"{duration:.6g} s are more than {MOST:,} clips (--clip_seconds)")
+        raise Rejected("unpacks_too_large", f"{duration:.6g} s are more than {MOST:,} clips (--clip_seconds)")
     count = max(1, int(duration / seconds + 1e-6))
     clips = [Clip(number * seconds, (number + 1) * seconds) for number in range(count)]
     rest = duration - count * seconds
@@ -41,41 +49,41 @@ def of_one_length(duration: float, seconds: float, least: float) -> list[Clip]:
 
 
 def of_value(value: Any) -> list[Clip]:
-    """What stands in a column: a list of pairs or of structs with start and end, one of these, or such a thing in JSON.
+    """The clips in a column: a list of pairs or of structs with start and end, one of these, or the same in JSON.
 
     A time is a number of seconds, or `1:02:03.5`. None, blank text and an empty list are no clips. Raises ValueError
-    with the words for what it would have taken.
+    with what was expected.
     """
     if isinstance(value, (str, bytes)):
         try:
             value = json.loads(value) if value.strip() else None
         except (ValueError, RecursionError):
-            raise ValueError(f"{_WORDS}, not {value[:100]!r}") from None
+            raise _bad(value) from None
     if value is None:
         return []
-    if isinstance(value, Mapping) or (_is_row(value) and len(value) == 2 and not any(map(_is_pair, value))):
+    if isinstance(value, Mapping) or (_is_list(value) and value and not any(map(_is_pair, value))):
         value = [value]
-    if not _is_row(value):
-        raise ValueError(f"{_WORDS}, not {str(value)[:100]}")
+    if not _is_list(value):
+        raise _bad(value)
     return [_clip(pair) for pair in value]
 
 
-def _is_row(value: Any) -> bool:
+def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
 def _is_pair(value: Any) -> bool:
-    return _is_row(value) or isinstance(value, Mapping)
+    return _is_list(value) or isinstance(value, Mapping)
 
 
 def _clip(pair: Any) -> Clip:
     if isinstance(pair, Mapping):
         pair = [pair.get("start"), pair.get("end")]
-    if not _is_row(pair) or len(pair) != 2:
-        raise ValueError(f"{_WORDS}, not {str(pair)[:100]}")
-    start, end = (_seconds(time) for time in pair)
-    if not 0 <= start < end < float("inf"):
-        raise ValueError(f"{_WORDS}: {start:g} to {end:g} is no time")
+    if not _is_list(pair) or len(pair) != 2:
+        raise _bad(pair)
+    start, end = map(_seconds, pair)
+    if not 0 <= start < end < inf:
+        raise _bad(f"{start:g} to {end:g}")
     return Clip(start, end)
 
 
@@ -87,4 +95,8 @@ def _seconds(time: Any) -> float:
             return int(clock[1] or 0) * 3600 + int(clock[2]) * 60 + float(clock[3])
         return float(time)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{_WORDS}, not {str(time)[:100]}") from None
+        raise _bad(time) from None
+
+
+def _bad(value: Any) -> ValueError:
+    return ValueError(f"expected {_EXPECTED}, not {str(value)[:100]}")

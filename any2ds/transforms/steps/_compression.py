@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ import pyarrow as pa
 from any2ds.core.errors import NotDecodable
 
 _PIECE = 1 << 18  # bytes decompressed at a time
+_SMALL = 10 << 10  # bytes given to tarfile at a time
 _INPUT = 1 << 16  # bytes given to a decompressor at a time
 _XZ_MEMORY = 128 << 20  # bytes that xz may take; its strongest setting takes 65 MiB
 
@@ -114,25 +114,11 @@ def decompressed(data: memoryview, kind: str) -> Pieces:
         raise NotDecodable(f"the compressed data are broken: {error}") from error
 
 
-class PieceReader(io.RawIOBase):
-    """Pieces as a file that `tarfile` reads: `read(n)` gives n bytes, but at the end."""
+class PieceReader:
+    """Pieces as a stream for `tarfile`, which copies what is left of a piece for each header that it reads."""
 
     def __init__(self, pieces: Pieces) -> None:
-        self._pieces = pieces
-        self._piece = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
+        self._parts = (piece[at : at + _SMALL] for piece in pieces for at in range(0, len(piece), _SMALL))
 
     def read(self, size: int = -1) -> bytes:
-        parts: list[memoryview] = []
-        while size:
-            if not self._piece:
-                self._piece = memoryview(next(self._pieces, b""))
-                if not self._piece:
-                    break
-            part = self._piece if size < 0 else self._piece[:size]
-            self._piece = self._piece[len(part) :]
-            size -= len(part) if size > 0 else 0
-            parts.append(part)
-        return b"".join(parts)
+        return next(self._parts, b"")

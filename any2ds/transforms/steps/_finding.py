@@ -1,4 +1,4 @@
-"""Finds the steps of the user's own: by module and name, by file and name, or as the Python functions that they are."""
+"""Finds the user's own steps: by module and name, by file and name, or as Python functions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,8 @@ from typing import Any
 
 from any2ds.core.errors import OptionError
 
-_EXAMPLES = "it takes module:function, or a file and what is in it, my_step.py:clean"
-_WAY_OUT = (
-    "put it into a file and name that, transform='my_step.py:clean', import it from a module, or use"
-    " distributor='inline'"
-)
+_EXAMPLES = "module:function, or a file and a name in it, my_step.py:clean"
+_WAY_OUT = "name a file, transform='my_step.py:clean', import it from a module, or use distributor='inline'"
 _files: dict[tuple[str, bytes], ModuleType] = {}  # by path and content: what has changed is loaded anew
 _loading: set[str] = set()  # names of modules
 
@@ -65,7 +62,7 @@ def find(step: Any) -> Callable[..., Any]:
     place, _, name = name_of(step).rpartition(":")
     shown = f"transform={step}"
     if not place or not name:
-        raise OptionError(f"{shown} cannot be: {_EXAMPLES}")
+        raise OptionError(f"invalid {shown}: expected {_EXAMPLES}")
     try:
         step = carried(step)
         found: Any = _of_file(step) if isinstance(step, StepOfFile) else _of_name(place)
@@ -83,56 +80,43 @@ def find(step: Any) -> Callable[..., Any]:
 
 
 def _called(step: Callable[..., Any], shown: str) -> Callable[..., Any]:
+    """The step itself. Raises OptionError for what cannot be called with one argument, as far as that can be known."""
     if not callable(step):
-        raise OptionError(f"{shown} cannot be: it is a {type(step).__name__}, no function and no class")
+        raise OptionError(f"invalid {shown}: expected a function or class, not {type(step).__name__}")
     if inspect.iscoroutinefunction(step):
-        raise OptionError(f"{shown} cannot be: a step is a plain function, not `async def`")
+        raise OptionError(f"invalid {shown}: expected a plain function, not `async def`")
+    call, count = step, 1
     if isinstance(step, type):
         if "__call__" not in dir(step):
-            raise OptionError(
-                f"{shown} cannot be: instances of a class are called, and it has no __call__(self, sample)"
-            )
-        try:
-            inspect.signature(step).bind()
-        except TypeError as error:
-            raise OptionError(f"{shown} cannot be: the class is made without arguments ({error})") from None
-        except ValueError:  # it does not tell
-            pass
-    if message := _why_not_called(step):
+            raise OptionError(f"invalid {shown}: the class has no __call__(self, sample)")
+        if message := _why_not_called(step, 0):
+            raise OptionError(f"invalid {shown}: the class must be callable without arguments ({message})")
+        call = step.__call__
+        count += isinstance(inspect.getattr_static(step, "__call__"), FunctionType)  # with self
+    if message := _why_not_called(call, count):
         raise OptionError(
-            f"{shown} cannot be: a step is called with one argument, a sample or with batch_size a list ({message})"
+            f"invalid {shown}: a step must take one argument, a sample or with batch_size a list ({message})"
         )
     return step
 
 
-def _why_not_called(step: Callable[..., Any]) -> str:
-    """Why the function, or an instance of the class, cannot be called with one argument; "" if it can, or may."""
-    given: list[Any] = [None]
-    call: Any = step
-    if isinstance(step, type):
-        call = inspect.getattr_static(step, "__call__")
-        if isinstance(call, FunctionType):
-            given = [None, None]  # with self
-        elif isinstance(call, (staticmethod, classmethod)):
-            call = step.__call__
-        else:
-            return ""
+def _why_not_called(function: Callable[..., Any], count: int) -> str:
+    """Why it cannot be called with so many arguments; "" if it can, or nobody knows."""
     try:
-        signature = inspect.signature(call)
-    except (TypeError, ValueError):  # it does not tell
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
         return ""
     try:
-        signature.bind(*given)
+        signature.bind(*[None] * count)
     except TypeError as error:
         return str(error)
     return ""
 
 
 def _of_name(name: str) -> ModuleType:
-    """A module, of the folder at hand before all others, as with `python -m`.
+    """A module, of the current folder before all others, as with `python -m`.
 
-    The folder is put behind the others on the import path, for the modules beside it: a random.py in it is not to stand
-    in the place of Python's own.
+    The folder comes last on the import path: a random.py in it must not replace Python's own.
     """
     folder, top = os.getcwd(), name.partition(".")[0]
     if top not in sys.modules or top in _loading:
@@ -213,9 +197,7 @@ def check_travels(steps: Sequence[Any]) -> None:
     """Raises OptionError for a step that worker processes, which find it by its name, would not find."""
     for step in steps:
         if not isinstance(step, str) and (reason := _stays(step)):
-            raise OptionError(
-                f"transform={name_of(step)}: worker processes cannot have it, because {reason}: {_WAY_OUT}"
-            )
+            raise OptionError(f"transform={name_of(step)}: worker processes cannot import it: {reason}: {_WAY_OUT}")
 
 
 def _stays(step: Any) -> str:

@@ -13,8 +13,10 @@ import av.error
 
 from any2ds.config.media import AudioOptions
 from any2ds.core.errors import NotDecodable, OptionError
+from any2ds.transforms.contract import Rejected
 from any2ds.transforms.steps import _av
-from any2ds.transforms.steps._av import Sound
+from any2ds.transforms.steps._av import Facts, Sound
+from any2ds.transforms.steps._clips import Clip
 
 # libswresample at its best: 120 dB and more between a tone and what it leaves elsewhere, level up to 0.45 of the lower
 # rate, at the cost of its defaults (35 to 110 dB, 0.5 dB down at 0.44). Wheels of PyAV come without soxr.
@@ -24,23 +26,19 @@ LONGEST_GAP = 3600  # seconds: a damaged file may say that nothing happens for a
 _LAYOUTS = {1: "mono", 2: "stereo", 3: "2.1", 4: "4.0", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
 
 
-class TooMuch(Exception):
-    """A small file has become a huge one."""
-
-
 class Bounded(io.BytesIO):
-    """A file in memory that does not become larger than `limit` bytes: TooMuch."""
+    """A file in memory of at most `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
         self._limit = limit
 
     def check(self) -> None:
-        """PyAV swallows what is raised while it writes, so that whoever writes asks."""
+        """Raises Rejected beyond the limit. PyAV swallows what is raised while it writes, so its caller has to ask."""
         with self.getbuffer() as written:
             size = len(written)
         if size > self._limit:
-            raise TooMuch(f"it becomes larger than {self._limit:,} bytes (--unpack_max_bytes)")
+            raise Rejected("unpacks_too_large", f"it becomes larger than {self._limit:,} bytes (--unpack_max_bytes)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +97,11 @@ class Target:
         return self.encoder if self.form.codec == "pcm" else self.form.codec
 
     @property
+    def fields(self) -> dict[str, Any]:
+        """Of the metadata."""
+        return {"codec": self.codec, "sample_rate": self.rate, "channels": self.channels}
+
+    @property
     def layout(self) -> str:
         return _LAYOUTS.get(self.channels, f"{self.channels}C")
 
@@ -122,29 +125,30 @@ def check(options: AudioOptions) -> None:
         raise OptionError(f"audio_rate={options.audio_rate}: {form.name} knows {known}")
 
 
-def target_of(options: AudioOptions, container: str, sound: Sound) -> Target | None:
-    """What becomes of a file of sound alone; None if it is so already (but for its length)."""
-    now = _format_of(container, sound)
+def target_of(options: AudioOptions, facts: Facts, is_cut: bool) -> Target | None:
+    """What becomes of a file of sound alone; None if it keeps its bytes. One that is cut is always encoded."""
+    sound = facts.sound
+    assert sound is not None
+    now = _format_of(facts.container, sound)
     form = now if options.audio_format == "keep" else FORMATS[options.audio_format]
-    if (
-        form == now and options.audio_rate in (None, sound.rate) and options.audio_channels in (None, sound.channels)
-    ) or (options.audio_format == "keep" and not options.audio_rate and not options.audio_channels):
-        return None
+    if not is_cut:
+        if options.audio_format == "keep" and not (options.audio_rate or options.audio_channels):
+            return None
+        if form == now and _has_right_shape(options, sound):
+            return None
     return nearest(form, sound, options.audio_rate, options.audio_channels)
 
 
-def copied_to(options: AudioOptions, container: str, sound: Sound) -> Format | None:
+def copied_to(options: AudioOptions, facts: Facts) -> Format | None:
     """The format that its packets can be put into as they are, if it is that but lies in another container."""
-    form = FORMATS.get(options.audio_format)
-    is_right = options.audio_rate in (None, sound.rate) and options.audio_channels in (None, sound.channels)
-    if form is None or form.codec != sound.codec or container in form.containers or not is_right:
+    sound, form = facts.sound, FORMATS.get(options.audio_format)
+    if form is None or sound is None or form.codec != sound.codec or facts.container in form.containers:
         return None
-    return form if container.startswith(_COPIED_FROM) else None
+    return form if _has_right_shape(options, sound) and facts.container.startswith(_COPIED_FROM) else None
 
 
-def same(container: str, sound: Sound) -> Target:
-    """The nearest to what it is, for what has to be encoded again."""
-    return nearest(_format_of(container, sound), sound)
+def _has_right_shape(options: AudioOptions, sound: Sound) -> bool:
+    return options.audio_rate in (None, sound.rate) and options.audio_channels in (None, sound.channels)
 
 
 def nearest(form: Format | None, sound: Sound, rate: int | None = None, channels: int | None = None) -> Target:
@@ -187,16 +191,21 @@ class Converter:
         self._shape: tuple[Any, ...] = ()
         self._made = 0  # samples
 
-    def __call__(self, frame: Any) -> Iterator[Any]:
+    def all(self, frames: Iterable[Any]) -> Iterator[Any]:
+        for frame in frames:
+            yield from self._converted(frame)
+        yield from self._rest()
+
+    def _converted(self, frame: Any) -> Iterator[Any]:
         shape = (frame.format.name, frame.layout.name, frame.sample_rate)
         if shape != self._shape:  # some streams change in the middle
-            yield from self.rest()
+            yield from self._rest()
             self._graph, self._shape = self._new_graph(frame), shape
         frame.pts = None  # one follows another
         self._graph.push(frame)
         yield from self._ready()
 
-    def rest(self) -> Iterator[Any]:
+    def _rest(self) -> Iterator[Any]:
         """What is left in the resampler."""
         if self._graph is not None:
             self._graph.push(None)
@@ -214,22 +223,25 @@ class Converter:
             yield frame
 
     def _new_graph(self, frame: Any) -> Any:
-        target, graph = self._target, av.filter.Graph()
-        count = frame.layout.nb_channels
-        layout = _LAYOUTS.get(count, frame.layout.name) if " channels" in frame.layout.name else frame.layout.name
-        source = graph.add(
-            "abuffer",
-            f"sample_rate={frame.sample_rate}:sample_fmt={frame.format.name}:channel_layout={layout}"
-            f":time_base=1/{frame.sample_rate}",
-        )
+        target, count, layout = self._target, frame.layout.nb_channels, frame.layout.name
+        if " channels" in layout:
+            layout = _LAYOUTS.get(count, layout)
         wanted = layout if target.channels == count else target.layout
-        resampler = graph.add(
-            "aresample",
-            f"out_sample_rate={target.rate}:out_sample_fmt={target.sample_format}:out_chlayout={wanted}:{_RESAMPLER}",
-        )
-        graph.link_nodes(source, resampler, graph.add("abuffersink"))
-        graph.configure()
-        return graph
+        form = f"out_sample_rate={target.rate}:out_sample_fmt={target.sample_format}:out_chlayout={wanted}"
+        return _graph(frame, layout, "aresample", f"{form}:{_RESAMPLER}")
+
+
+def _graph(frame: Any, layout: str, name: str, arguments: str) -> Any:
+    """A filter for frames like this one."""
+    graph = av.filter.Graph()
+    source = graph.add(
+        "abuffer",
+        f"sample_rate={frame.sample_rate}:sample_fmt={frame.format.name}:channel_layout={layout}"
+        f":time_base=1/{frame.sample_rate}",
+    )
+    graph.link_nodes(source, graph.add(name, arguments), graph.add("abuffersink"))
+    graph.configure()
+    return graph
 
 
 def add_stream(output: Any, target: Target, layout: str) -> Any:
@@ -252,10 +264,10 @@ def layout_of(stream: Any, target: Target) -> str:
     return str(layout.name) if is_named else target.layout
 
 
-def copied(data: bytes, form: Format, max_pixels: float, limit: int) -> bytes:
-    """The sound of a file, as it is, in the container of `form`. Raises NotDecodable, and TooMuch."""
+def copied(facts: Facts, form: Format, limit: int) -> bytes:
+    """The sound of a file, as it is, in the container of `form`. Raises NotDecodable, Rejected."""
     result, count = Bounded(limit), 0
-    with _av.opened(data, max_pixels) as container, av.open(result, "w", format=form.muxer) as output, _av.reading():
+    with facts.opened() as container, av.open(result, "w", format=form.muxer) as output, _av.reading():
         source = _av.sound_of(container)
         stream = output.add_stream_from_template(source, opaque=True)
         for packet in container.demux(source):
@@ -270,8 +282,9 @@ def copied(data: bytes, form: Format, max_pixels: float, limit: int) -> bytes:
     return result.getvalue()
 
 
-def frames_between(container: Any, stream: Any, start: float, end: float | None) -> Iterator[tuple[Fraction, Any]]:
-    """Its frames that lie there at least in part, with their times from `start` on, in seconds."""
+def frames_in(clip: Clip, container: Any, stream: Any) -> Iterator[tuple[Fraction, Any]]:
+    """The frames that lie in `clip` at least in part, with their times from its start on, in seconds."""
+    start = clip.start
     origin = Fraction(container.start_time or 0, 1_000_000)
     after = Fraction(0)
     if start > 1:  # decoders need some sound before they are in tune
@@ -281,7 +294,7 @@ def frames_between(container: Any, stream: Any, start: float, end: float | None)
             continue
         at = frame.pts * frame.time_base - origin if frame.pts is not None else after
         after = at + Fraction(frame.samples, frame.sample_rate)
-        if end is not None and at >= end:
+        if at >= clip.end:
             return
         if after > start:
             yield at - Fraction(start), frame
@@ -324,15 +337,7 @@ def cut(frame: Any, first: int, end: int) -> Any:
     """Those of its samples."""
     if first <= 0 and frame.samples <= end:
         return frame
-    graph = av.filter.Graph()
-    source = graph.add(
-        "abuffer",
-        f"sample_rate={frame.sample_rate}:sample_fmt={frame.format.name}:channel_layout={frame.layout.name}"
-        f":time_base=1/{frame.sample_rate}",
-    )
-    trim = graph.add("atrim", f"start_sample={first}:end_sample={end}")
-    graph.link_nodes(source, trim, graph.add("abuffersink"))
-    graph.configure()
+    graph = _graph(frame, frame.layout.name, "atrim", f"start_sample={first}:end_sample={end}")
     pts, base = frame.pts, frame.time_base
     frame.pts = 0
     graph.push(frame)
@@ -342,45 +347,36 @@ def cut(frame: Any, first: int, end: int) -> Any:
     return found
 
 
-def made(container: Any, target: Target, start: float, end: float | None, by_time: bool) -> Iterator[Any]:
-    """Frames of the sound between the two times, in seconds, as `target` wants them.
+def made(container: Any, target: Target, clip: Clip, by_time: bool) -> Iterator[Any]:
+    """Frames of the sound in `clip`, as `target` wants them.
 
     With `by_time` the times of frames count, as they do beside pictures; else one follows another.
     """
-    stream = _av.sound_of(container)
     convert = Converter(target)
-    most = None if end is None else round((end - start) * target.rate)
-    frames = frames_between(container, stream, start, end)
-
-    def all_of_them() -> Iterator[Any]:
-        for frame in placed(frames) if by_time else (frame for _, frame in frames):
-            yield from convert(frame)
-        yield from convert.rest()
-
-    count = 0
-    for frame in all_of_them():
-        if most is not None and count + frame.samples >= most:
-            if most > count:
-                yield cut(frame, 0, most - count)
+    left = None if clip.length is None else round(clip.length * target.rate)
+    frames = frames_in(clip, container, _av.sound_of(container))
+    for frame in convert.all(placed(frames) if by_time else (frame for _, frame in frames)):
+        if left is not None and frame.samples >= left:
+            if left:
+                yield cut(frame, 0, left)
             return
-        count += frame.samples
+        if left is not None:
+            left -= frame.samples
         yield frame
 
 
-def encoded(
-    data: bytes, target: Target, max_pixels: float, limit: int, start: float = 0, end: float | None = None
-) -> tuple[bytes, float]:
-    """The sound of a file between two times, encoded anew, and how many seconds it lasts.
+def encoded(facts: Facts, target: Target, limit: int, clip: Clip) -> tuple[bytes, float]:
+    """The sound of a file in `clip`, encoded anew, and how many seconds it lasts.
 
-    Raises NotDecodable, and TooMuch if it becomes larger than `limit` bytes.
+    Raises NotDecodable, and Rejected if it becomes larger than `limit` bytes.
     """
     result, count = Bounded(limit), 0
-    with _av.opened(data, max_pixels) as container:
-        has_pictures = _av.picture_of(container) is not None
+    with facts.opened() as container:
+        by_time = facts.picture is not None or clip.start > 0
         layout = layout_of(_av.sound_of(container), target)
         with av.open(result, "w", format=target.form.muxer) as output:
             stream = add_stream(output, target, layout)
-            for frame in made(container, target, start, end, by_time=has_pictures or start > 0):
+            for frame in made(container, target, clip, by_time):
                 count += frame.samples
                 output.mux(stream.encode(frame))
                 result.check()

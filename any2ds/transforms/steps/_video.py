@@ -18,6 +18,7 @@ from any2ds.config.media import VideoOptions
 from any2ds.core.errors import NotDecodable, OptionError
 from any2ds.transforms.steps import _av, _sound
 from any2ds.transforms.steps._av import Facts, Picture
+from any2ds.transforms.steps._clips import Clip
 from any2ds.transforms.steps._sound import Bounded, Target
 
 _BASE = Fraction(1, 90_000)  # what times of frames are counted in, where they keep their own
@@ -220,36 +221,33 @@ class Pictures:
         return graph
 
 
-def shown_frames(
-    container: Any, picture: Picture, start: float, end: float | None, seek: bool = True
-) -> Iterator[tuple[Fraction, Fraction, Any]]:
-    """Its frames between two times: from when, until when, and the frame. The first is on screen at `start`.
+Shown = tuple[Fraction, Fraction, Any]
+"""From when, until when a frame is on screen, in seconds from the start of a clip; and the frame."""
 
-    Times are in seconds from `start` on.
-    """
-    stream = _av.picture_of(container)
-    origin, begin = Fraction(container.start_time or 0, 1_000_000), Fraction(start)
+
+def shown_frames(container: Any, picture: Picture, clip: Clip, seek: bool = True) -> Iterator[Shown]:
+    """Its frames in `clip`. The first is the one that is on screen at its start."""
+    seek = seek and clip.start > 0
+    origin, begin = Fraction(container.start_time or 0, 1_000_000), Fraction(clip.start)
     usual = 1 / _fraction(picture.fps) if picture.fps else Fraction(1, 25)
-    if seek and start > 0:
+    if seek:
         _av.seek(container, begin + origin)
     held: tuple[Fraction, Any] | None = None
-    after: Fraction | None = None
-    for frame in _av.decoded(container, stream):
+    after = Fraction(0)
+    for frame in _av.decoded(container, _av.picture_of(container)):
         pts = frame.pts if frame.pts is not None else frame.dts
-        at = pts * frame.time_base - origin if pts is not None else after if after is not None else Fraction(0)
-        if after is not None and at < after - usual and pts is None:
-            at = after
+        at = after if pts is None else pts * frame.time_base - origin
         after = at + usual
-        if held is None and at > begin and seek and start > 0:
+        if held is None and at > begin and seek:
             raise _Missed  # the container has led us behind the place, as those without an index may
         if held is not None and at <= held[0]:
             continue  # time does not go back
         if held is not None and at > begin:
             yield max(held[0] - begin, Fraction(0)), at - begin, held[1]
         held = (at, frame)
-        if end is not None and at >= end:
+        if at >= clip.end:
             return
-    if held is None and seek and start > 0:
+    if held is None and seek:
         raise _Missed  # or behind the last one
     if held is not None:
         yield max(held[0] - begin, Fraction(0)), max(held[0], begin) + usual - begin, held[1]
@@ -259,22 +257,21 @@ class _Missed(Exception):
     """A place was not found."""
 
 
-def between(
-    data: bytes, picture: Picture, max_pixels: float, start: float, end: float | None
-) -> Iterator[tuple[Fraction, Fraction, Any]]:
-    """The frames of a file between two times; see `shown_frames`."""
+def between(facts: Facts, clip: Clip) -> Iterator[Shown]:
+    """The frames of a file in `clip`; see `shown_frames`."""
+    assert facts.picture is not None
     has_begun = False
     try:
-        with _av.opened(data, max_pixels) as container:
-            for found in shown_frames(container, picture, start, end):
+        with facts.opened() as container:
+            for shown in shown_frames(container, facts.picture, clip):
                 has_begun = True
-                yield found
+                yield shown
         return
     except (_Missed, NotDecodable):  # FFmpeg cannot seek in every container
-        if start <= 0 or has_begun:
+        if clip.start <= 0 or has_begun:
             raise
-    with _av.opened(data, max_pixels) as container:
-        yield from shown_frames(container, picture, start, end, seek=False)
+    with facts.opened() as container:
+        yield from shown_frames(container, facts.picture, clip, seek=False)
 
 
 def _fraction(fps: float) -> Fraction:
@@ -282,8 +279,8 @@ def _fraction(fps: float) -> Fraction:
     return Fraction(fps).limit_denominator(100_000) or Fraction(1, 100_000)
 
 
-def paced(frames: Iterable[tuple[Fraction, Fraction, Any]], fps: float, length: Fraction | None) -> Iterator[Any]:
-    """So many frames a second, each that which is on screen then: repeated, or left out."""
+def paced(frames: Iterable[Shown], fps: float, length: Fraction | None) -> Iterator[Shown]:
+    """So many frames a second, each the one on screen then: repeated, or left out."""
     step, count = 1 / _fraction(fps), 0
     for begin, end, frame in frames:
         if end - begin > _sound.LONGEST_GAP:
@@ -294,37 +291,25 @@ def paced(frames: Iterable[tuple[Fraction, Fraction, Any]], fps: float, length: 
             count += 1
 
 
-def encoded(
-    data: bytes,
-    facts: Facts,
-    plan: Plan,
-    max_pixels: float,
-    limit: int,
-    start: float = 0.0,
-    end: float | None = None,
-) -> bytes:
-    """The video between two times, as `plan` says. Raises NotDecodable, and TooMuch beyond `limit` bytes."""
-    assert facts.picture is not None
+def encoded(facts: Facts, plan: Plan, limit: int, clip: Clip) -> bytes:
+    """The video in `clip`, as `plan` says. Raises NotDecodable, and Rejected beyond `limit` bytes."""
     result = Bounded(limit)
     with (
-        _av.opened(data, max_pixels) as pictures,
-        _av.opened(data, max_pixels) as sounds,
+        facts.opened() as pictures,
+        facts.opened() as sounds,
         av.open(result, "w", format=plan.container.muxer) as output,
     ):
         source, sound = _av.picture_of(pictures), _av.sound_of(sounds) if plan.has_sound else None
         streams: list[Iterator[Any]] = []
         if plan.encoder is None:
-            copy = output.add_stream_from_template(source, opaque=True)
-            streams.append(_copied(pictures, source, copy))
+            streams.append(_copied(pictures, source, output.add_stream_from_template(source, opaque=True)))
         else:
-            video = _add_stream(output, plan, facts.picture, source)
-            frames = between(data, facts.picture, max_pixels, start, end)
-            streams.append(_encoded_pictures(frames, video, plan, facts.picture, start, end))
+            streams.append(_encoded_pictures(facts, plan, clip, _add_stream(output, plan, facts, source)))
         if sound is not None and plan.sound is None:
             streams.append(_copied(sounds, sound, output.add_stream_from_template(sound, opaque=True)))
         elif sound is not None and plan.sound is not None:
             stream = _sound.add_stream(output, plan.sound, _sound.layout_of(sound, plan.sound))
-            streams.append(_encoded_sound(sounds, stream, plan.sound, start, end))
+            streams.append(_encoded_sound(sounds, plan.sound, clip, stream))
         output.start_encoding()
         for packet in heapq.merge(*streams, key=_when):
             output.mux(packet)
@@ -367,9 +352,10 @@ def _in_order(packets: Iterable[Any]) -> Iterator[Any]:
         yield packet
 
 
-def _add_stream(output: Any, plan: Plan, picture: Picture, source: Any) -> Any:
+def _add_stream(output: Any, plan: Plan, facts: Facts, source: Any) -> Any:
     assert plan.encoder is not None
-    rate = _fraction(plan.fps or picture.fps or 25)
+    assert facts.picture is not None
+    rate = _fraction(plan.fps or facts.picture.fps or 25)
     stream = output.add_stream(plan.encoder, rate=rate, options=_SETTINGS.get(plan.encoder, {}))
     context = stream.codec_context
     context.width, context.height, context.pix_fmt = plan.width, plan.height, "yuv420p"
@@ -384,16 +370,10 @@ def _add_stream(output: Any, plan: Plan, picture: Picture, source: Any) -> Any:
     return stream
 
 
-def _encoded_pictures(
-    frames: Iterable[tuple[Fraction, Fraction, Any]],
-    stream: Any,
-    plan: Plan,
-    picture: Picture,
-    start: float,
-    end: float | None,
-) -> Iterator[Any]:
-    length = None if end is None else Fraction(end) - Fraction(start)
-    scaled = Pictures(picture, plan.width, plan.height, "yuv420p")
+def _encoded_pictures(facts: Facts, plan: Plan, clip: Clip, stream: Any) -> Iterator[Any]:
+    assert facts.picture is not None
+    frames, length = between(facts, clip), clip.length
+    scaled = Pictures(facts.picture, plan.width, plan.height, "yuv420p")
     last = -1
     for begin, until, frame in paced(frames, plan.fps, length) if plan.fps else frames:
         if length is not None and begin >= length:
@@ -411,24 +391,18 @@ def _encoded_pictures(
     yield from stream.encode(None)
 
 
-def _encoded_sound(container: Any, stream: Any, target: Target, start: float, end: float | None) -> Iterator[Any]:
-    for frame in _sound.made(container, target, start, end, by_time=True):
+def _encoded_sound(container: Any, target: Target, clip: Clip, stream: Any) -> Iterator[Any]:
+    for frame in _sound.made(container, target, clip, by_time=True):
         yield from stream.encode(frame)
     yield from stream.encode(None)
 
 
 def stills(
-    data: bytes,
-    facts: Facts,
-    max_pixels: float,
-    times: Iterable[float],
-    end: float | None,
-    size: tuple[int, int],
-    once: bool,
+    facts: Facts, times: Iterable[float], end: float, size: tuple[int, int], once: bool
 ) -> Iterator[tuple[float, Any]]:
-    """The times, which ascend, and the frames that are on screen then: arrays, BGR. A file may end before.
+    """The times, which ascend up to `end`, and the frames on screen then: arrays, BGR. A file may end before.
 
-    No time is later than `end`. With `once`, a frame that is on screen at several times is given for the first alone.
+    With `once`, a frame that is on screen at several times is given for the first alone.
     """
     assert facts.picture is not None
     scaled = Pictures(facts.picture, *size, "bgr24")
@@ -437,7 +411,7 @@ def stills(
     while at is not None:
         first = at
         # Far away from the last one it is quicker to look for the place than to decode all that is between.
-        for _, until, frame in between(data, facts.picture, max_pixels, first, None if end is None else end + 1e-6):
+        for _, until, frame in between(facts, Clip(first, end + 1e-6)):
             is_given = False
             while at is not None and first + until > at:
                 if not (once and is_given):

@@ -1,4 +1,4 @@
-"""Archives are taken apart: each file in them becomes a sample, or the row fails because there is too much in it."""
+"""Unpacks archives: each file in one becomes a sample, or the row fails because there is too much in it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import NotDecodable
 from any2ds.core.filetypes import recognize_file, type_of_name
 from any2ds.core.samples import Sample
+from any2ds.transforms.contract import Rejected
 from any2ds.transforms.steps._archives import (
     Limits,
     Member,
     Meter,
-    TooMuch,
     gzip_name,
     is_blank,
     is_file,
@@ -76,7 +76,7 @@ _TAR_ENDS = (".tar", ".tgz", ".tbz2", ".tbz", ".txz", ".tzst", ".tar.gz", ".tar.
 
 
 class ArchiveTransform:
-    """Takes archives apart, each once: an archive in an archive is a file like others."""
+    """Unpacks archives, each once: an archive in an archive is a file like others."""
 
     extra: ClassVar[str] = ""  # what everybody has installed does it
     options: ClassVar[frozenset[str]] = frozenset({"unpack"})
@@ -116,16 +116,11 @@ class ArchiveTransform:
                 return min(most, len(data))
             meter = Meter(self._limits, len(data))
             return sum(len(piece) for piece in meter.over(decompressed(memoryview(data), kind)))
-        except (NotDecodable, TooMuch):  # which it is going to be told of when it is unpacked
+        except (NotDecodable, Rejected):  # which is raised again when it is unpacked
             return most
 
     def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
-        try:
-            return self._unpacked(sample, sample.data)
-        except TooMuch as error:
-            return sample.failed("unpacks_too_large", str(error))
-
-    def _unpacked(self, sample: Sample, data: bytes) -> Sample | Sequence[Sample]:
+        data = sample.data
         meter = Meter(self._limits, len(data))
         if _is_zip(data):
             entries = zip_directory(data, self._limits)

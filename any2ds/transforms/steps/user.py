@@ -1,9 +1,8 @@
-"""The steps of the user's own: called with a sample, or with several at once, and what they return is looked at."""
+"""The user's own steps: called with a sample or a batch of them; what they return is checked."""
 
 from __future__ import annotations
 
 import datetime
-import inspect
 import logging
 import mimetypes
 import re
@@ -41,8 +40,8 @@ _OF_PYTHON: Mapping[Any, pa.DataType] = {
     datetime.date: pa.date32(),
 }
 _EXT = re.compile(r"[A-Za-z0-9_-]{1,32}(\.[A-Za-z0-9_-]{1,32})?")
-_TOLD = frozenset({"ext", "mime_type", "status", "error_code", "error_message"})  # what methods of a sample write
-_OF_NO_KIND = "application/octet-stream"  # as servers say it
+_SET_BY_METHODS = frozenset({"ext", "mime_type", "status", "error_code", "error_message"})  # of a sample
+_UNKNOWN_TYPE = "application/octet-stream"
 _TYPES = mimetypes.MimeTypes(filenames=())  # only those that Python itself knows
 _ABSENT = object()
 _LONGEST_START = 600.0  # seconds until a child process has begun
@@ -78,7 +77,7 @@ class _Step:
                 self._function = _made_before.pop(self._new) if self._new in _made_before else self._new()
             except BaseException as error:  # sys.exit() too: it is not for a step to end this process
                 message = f"{type(error).__name__}: {error_text(error)}"
-                raise BrokenStep(f"transform={self.name} cannot be made ready: {message}") from error
+                raise BrokenStep(f"transform={self.name} failed to start: {message}") from error
 
     def keep(self) -> None:
         """Leave the instance of a class to the next step of that class that is loaded in this process."""
@@ -97,27 +96,16 @@ class _Step:
 
     def _checked(self, made: Any, sample: Sample) -> Sample | list[Sample]:
         """What the step has made of `sample`, of which it was given a copy. Raises WrongResult."""
-        if made is None:
+        if made is None or (isinstance(made, (list, tuple)) and not made):
             return sample.filtered(f"by {self.name}")
         if isinstance(made, Sample):
             return self._one(made, sample)
-        if isinstance(made, (list, tuple)):
-            if not made:
-                return sample.filtered(f"by {self.name}, which made nothing of it")
-            for one in made:
-                if not isinstance(one, Sample):
-                    raise WrongResult(f"{self.name} returned a list with {_a(one)} in it: samples alone may be in it")
-            return [self._one(one, sample) for one in made]
-        hint = ""
-        if isinstance(made, (bytes, bytearray, str)):
-            hint = ": return sample.with_data(...) to store another file"
-        elif isinstance(made, bool):
-            hint = ": return the sample to keep it, None to filter it"
-        elif inspect.isgenerator(made):
-            hint = ": make a list of it"
-        elif isinstance(made, Mapping):
-            hint = ": return sample.with_fields(...) for metadata"
-        raise WrongResult(f"{self.name} returned {_a(made)}, not a Sample, a list of samples or None{hint}")
+        if not isinstance(made, (list, tuple)):
+            raise WrongResult(f"{self.name} returned {_a(made)}: expected a Sample, a list of samples or None")
+        for one in made:
+            if not isinstance(one, Sample):
+                raise WrongResult(f"{self.name} returned a list with {_a(one)} in it: expected samples alone")
+        return [self._one(one, sample) for one in made]
 
     def _one(self, made: Sample, sample: Sample) -> Sample:
         if made.row.key != sample.row.key or made.part != sample.part:
@@ -125,10 +113,8 @@ class _Step:
         fields = {**sample.fields, **self._fields(made, sample)}
         if made.failure is not None:
             if made.failure.code not in FAILURE_CODES:
-                known = "transform_error, not_decodable, too_small"
-                raise WrongResult(
-                    f"{self.name}: {made.failure.code!r} is no failure code: {known} … are, or filtered(why)"
-                )
+                known = "transform_error, not_decodable, too_small …, or filtered(why)"
+                raise WrongResult(f"{self.name}: unknown failure code {made.failure.code!r}: expected {known}")
             return replace(sample, fields=fields).failed(made.failure.code, str(made.failure.detail))
         if made.fields.get("status") == FILTERED:
             return replace(sample, fields=fields).filtered(str(made.fields.get("error_message") or f"by {self.name}"))
@@ -139,48 +125,47 @@ class _Step:
 
     def _with_file(self, made: Sample, sample: Sample) -> Sample:
         """With another file, or another extension of it."""
-        body = made.body
-        if body is not sample.body and (not isinstance(body, StoredBody) or not body.size):
+        body, is_new = made.body, made.body is not sample.body
+        if is_new and (not isinstance(body, StoredBody) or not body.size):
             raise WrongResult(f"{self.name} returned a sample with an empty file: None filters it")
         if not _EXT.fullmatch(made.ext):
-            raise WrongResult(f"{self.name}: {made.ext!r} is no extension: it takes letters and digits, such as npy")
+            raise WrongResult(f"{self.name}: invalid extension {made.ext!r}: expected letters and digits, such as npy")
         assert body is not None
-        ext, before, reported = sample.ext, sample.fields.get("mime_type"), made.fields.get("mime_type")
+        before, reported = sample.fields.get("mime_type"), made.fields.get("mime_type")
         if reported == before:
             reported = None
         elif reported is not None and not (isinstance(reported, str) and encodable(reported) == reported):
-            raise WrongResult(f"{self.name} returned a sample whose mime_type is {_a(reported)}: it takes a text")
-        is_new = body is not sample.body
+            raise WrongResult(f"{self.name} returned a sample whose mime_type is {_a(reported)}: expected a text")
+        ext = made.ext
         media_type, usual_ext = recognize(body.head(), reported) if is_new else (before, ext)
-        if made.ext != sample.ext:
-            ext = made.ext
-            guessed = _TYPES.guess_type(f"file.{made.ext}")[0]
+        if ext != sample.ext:
+            guessed = _TYPES.guess_type(f"file.{ext}")[0]
             media_type = media_type or guessed if is_new else guessed or media_type
-        elif media_type is None and not _is_told_by_bytes(sample):
-            media_type = before  # nor did the bytes tell before: text that was cleaned is text
+        elif media_type is None and not _has_signature(sample):
+            media_type = before  # text that was cleaned is text
         elif media_type != before:
             ext = usual_ext
-        mime_type = reported or media_type or (_OF_NO_KIND if is_new else before)
+        mime_type = reported or media_type or (_UNKNOWN_TYPE if is_new else before)
         return replace(sample, body=body, ext=ext, fields={**sample.fields, "ext": ext, "mime_type": mime_type})
 
     def _fields(self, made: Sample, sample: Sample) -> dict[str, Any]:
         """The metadata that it has filled, as values of Python."""
         found = {}
         for name, value in made.fields.items():
-            before = sample.fields.get(name, _ABSENT)
-            if value is before:
+            if value is sample.fields.get(name, _ABSENT):
                 continue
             if (type := self.columns.get(name)) is not None:
                 found[name] = self._value(name, value, type)
-            elif name in RESERVED_COLUMNS and name not in _TOLD:
+            elif name in RESERVED_COLUMNS and name not in _SET_BY_METHODS:
                 raise WrongResult(f"{self.name} fills the column {name!r}, which any2ds writes itself")
-            elif name not in _TOLD:
-                shown = type_name(value)
-                raise WrongResult(
-                    f"{self.name} fills the column {name!r} and does not declare it: put"
-                    f" @any2ds.transform(columns={{{name!r}: {shown}}}) before it"
-                )
+            elif name not in _SET_BY_METHODS:
+                raise self._undeclared(f"fills the column {name!r}", f"columns={{{name!r}: {type_name(value)}}}")
         return found
+
+    def _undeclared(self, what: str, declaration: str) -> WrongResult:
+        return WrongResult(
+            f"{self.name} {what} and does not declare it: put @any2ds.transform({declaration}) before it"
+        )
 
     def _value(self, name: str, value: Any, type: pa.DataType) -> Any:
         if value is None:
@@ -196,12 +181,9 @@ class _Step:
         found: dict[str, bytes] = {}
         for ext, data in made.members.items():
             if ext not in self.members and ext not in sample.members:
-                raise WrongResult(
-                    f"{self.name} adds a file .{ext} and does not declare it: put"
-                    f" @any2ds.transform(members=({ext!r},)) before it"
-                )
+                raise self._undeclared(f"adds a file .{ext}", f"members=({ext!r},)")
             if not isinstance(data, (bytes, bytearray, memoryview)):
-                raise WrongResult(f"{self.name} adds a file .{ext} of {_a(data)}: it takes bytes")
+                raise WrongResult(f"{self.name} adds a file .{ext} of {_a(data)}: expected bytes")
             found[ext] = bytes(data)
         return found
 
@@ -231,29 +213,26 @@ def check_made(steps: Sequence[Any], patience: float, is_here: bool) -> None:
 
 
 def _check_in_child(steps: Sequence[Any], patience: float) -> None:
-    child: Answering[Any, str] | None = None
     try:
-        child = Answering(_new_maker)
+        child: Answering[Any, str] = Answering(_new_check)
         child.begin(_LONGEST_START)
     except (OSError, ChildEnded) as error:  # the workers are going to say what is wrong
-        log.info("it is not known whether the steps can be made: a process for that cannot be started: %s", error)
+        log.info("cannot check whether the steps start: no process for it: %s", error)
         return
     try:
         for step in steps:
             try:
                 message = child.ask(carried(step), patience)
             except ChildEnded as error:
-                how = (
-                    f"was not ready within {patience:g} s (--transform_timeout)" if error.late else f"crashed: {error}"
-                )
-                raise OptionError(f"transform={name_of(step)} {how}") from error
+                late = f"was not ready within {patience:g} s (--transform_timeout)"
+                raise OptionError(f"transform={name_of(step)} {late if error.late else f'crashed: {error}'}") from error
             if message:
                 raise OptionError(message)
     finally:
         child.end()
 
 
-def _new_maker() -> Callable[[Any], str]:
+def _new_check() -> Callable[[Any], str]:
     return _why_not_made
 
 
@@ -287,7 +266,7 @@ class BatchStep(_Step):
         if len(made) != len(samples):
             raise WrongResult(
                 f"{self.name} was given a list of {len(samples)}, and returned one of {len(made)}: None stands for a"
-                " sample that is not wanted, a list for several"
+                " filtered sample, a list for several"
             )
         return [self._safely(one, sample) for one, sample in zip(made, samples, strict=True)]
 
@@ -299,8 +278,8 @@ class BatchStep(_Step):
             return sample.failed("transform_error", str(error))
 
 
-def _is_told_by_bytes(sample: Sample) -> bool:
-    """Whether the type of its file is that of a signature, which another file of that type would have as well."""
+def _has_signature(sample: Sample) -> bool:
+    """Whether its type is that of its first bytes, which another file of that type would have as well."""
     return sample.body is not None and recognize(sample.body.head(), None)[0] is not None
 
 
@@ -323,17 +302,15 @@ def _typed(columns: Mapping[str, Any], step: str) -> dict[str, pa.DataType]:
     found = {}
     for name, type in columns.items():
         if not isinstance(name, str) or not name:
-            raise OptionError(f"transform={step}: {name!r} is no name for a column")
+            raise OptionError(f"transform={step}: invalid column name {name!r}")
         if name in RESERVED_COLUMNS or name in ("url", "caption"):
             raise OptionError(f"transform={step}: any2ds writes a column {name!r} itself; give yours another name")
         try:
             found[name] = _arrow_type(type)
             pq.write_table(pa.schema([(name, found[name])]).empty_table(), pa.BufferOutputStream())
         except (TypeError, ValueError, pa.ArrowException):
-            raise OptionError(
-                f"transform={step}: the column {name!r} cannot be {type!r}: it takes str, int, float, bool, bytes, a"
-                " list such as list[float], or the name of an Arrow type such as 'int32'"
-            ) from None
+            known = "str, int, float, bool, bytes, a list such as list[float], or an Arrow type such as 'int32'"
+            raise OptionError(f"transform={step}: invalid type {type!r} of column {name!r}: expected {known}") from None
     return found
 
 
@@ -363,16 +340,12 @@ def type_name(value: Any) -> str:
 
 def _members(exts: Sequence[str], step: str) -> dict[str, pa.DataType]:
     for ext in exts:
-        is_metadata = str(ext).lower() == METADATA  # readers do not mind the case, and nor do some file systems
-        if not isinstance(ext, str) or not _EXT.fullmatch(ext) or is_metadata:
-            taken = ", which is that of the metadata" if is_metadata else ""
-            raise OptionError(f"transform={step}: a further file cannot have the extension {ext!r}{taken}")
+        if not isinstance(ext, str) or not _EXT.fullmatch(ext) or ext.lower() == METADATA:
+            raise OptionError(f"transform={step}: an extra file cannot have the extension {ext!r}")
         if (name := member_column(ext)) in RESERVED_COLUMNS:
-            raise OptionError(
-                f"transform={step}: any2ds writes a column {name!r} itself; give the file another extension"
-            )
-        if any(other != ext and str(other).lower() == ext.lower() for other in exts):
-            raise OptionError(f"transform={step}: the further files .{ext} have the same extension but for its case")
+            raise OptionError(f"transform={step}: any2ds writes a column {name!r}; give the file another extension")
+    if len({ext.lower() for ext in exts}) < len(set(exts)):  # readers ignore the case, and so do some file systems
+        raise OptionError(f"transform={step}: two extra files have the same extension but for its case")
     return {ext: member_type(ext) for ext in exts}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from any2ds.config.parsers import boolean, byte_count, integer, limit, message, number, one_of, option, optional, text
+from any2ds.config.parsers import boolean, byte_count, integer, limit, number, one_of, option, optional, steps, text
 
 # Values that say "leave it": an option with one of these asks for no step, even if it is given. So does None.
 _OFF: Mapping[str, Any] = {
@@ -76,7 +76,7 @@ class TransformOptions:
     )
     extract_text: bool = option("store the text of web pages and PDF files as .txt", boolean, False)
     transform: Any = option(
-        "steps of your own, separated by commas: module:function, or my_step.py:clean", optional(message), None
+        "steps of your own, separated by commas: module:function, or my_step.py:clean", optional(steps), None
     )
 
 

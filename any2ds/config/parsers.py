@@ -66,9 +66,9 @@ def optional(parse: Parser) -> Parser:
 
 
 def boolean(value: Any) -> bool:
-    message = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    values = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     try:
-        return message[str(value).lower()]
+        return values[str(value).lower()]
     except KeyError:
         raise ValueError("True or False") from None
 
@@ -114,14 +114,14 @@ def limit(parse: Parser) -> Parser:
 
 def share(value: Any) -> str:
     """`1%`, `0.5%`, or a whole number; in Python also a fraction below 1."""
-    message = "a part such as 1%, or a number of shards such as 20"
+    wanted = "a part such as 1%, or a number of shards such as 20"
     if isinstance(value, float) and 0 < value < 1:
         value = f"{round(value * 100, 10):f}%"
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", str(value).strip(), re.ASCII)
     if found is None or float(found[1]) == 0 or (found[2] and float(found[1]) > 100):
-        raise ValueError(message)
+        raise ValueError(wanted)
     if not found[2] and "." in found[1]:
-        raise ValueError(message)
+        raise ValueError(wanted)
     return found[0]
 
 
@@ -176,7 +176,7 @@ def local_folder(value: Any) -> str:
     return found
 
 
-def message(value: Any) -> tuple[Any, ...]:
+def steps(value: Any) -> tuple[Any, ...]:
     """One, or several separated by commas; from Python also functions, which pass as they are."""
     several = value if isinstance(value, Sequence) and not isinstance(value, str) else None
     if several is None:

@@ -21,8 +21,8 @@ def retry_command(folder: str, options: Mapping[str, Any]) -> str:
     `options` are as `config.public` has them: what is secret has to be given again by whoever knows it.
     """
     subject = f"--output_folder={folder}" if folder.startswith("--") else folder
-    message = ["any2ds", "retry", subject, *(f"--{name}={_text(value)}" for name, value in _chosen(options))]
-    return subprocess.list2cmdline(message) if sys.platform == "win32" else shlex.join(message)
+    arguments = ["any2ds", "retry", subject, *(f"--{name}={_text(value)}" for name, value in _chosen(options))]
+    return subprocess.list2cmdline(arguments) if sys.platform == "win32" else shlex.join(arguments)
 
 
 def retry_call(folder: str, options: Mapping[str, Any]) -> str:

@@ -94,9 +94,9 @@ def recognize(head: bytes, media_type: str | None) -> tuple[str | None, str]:
     kind = filetype.guess(head)
     if kind is not None:
         return kind.mime, kind.extension
-    for start, reported, ext in _FURTHER:
+    for start, known, ext in _FURTHER:
         if start.match(head):
-            return reported, ext
+            return known, ext
     return media_type, _ext_of(media_type)
 
 

@@ -160,14 +160,14 @@ class Sample:
         """The failure of this file, with a code of the closed list, in its stead. Metadata that are known stay."""
         detail = encodable(detail)
         failure = Failure("transform", code, detail, self.fields.get("http_status"), self.fields.get("final_url"))
-        reported = {"status": failure.status, "error_code": code, "error_message": detail or None, "ext": None}
-        known = {**self.fields, **reported}
+        outcome = {"status": failure.status, "error_code": code, "error_message": detail or None, "ext": None}
+        known = {**self.fields, **outcome}
         return replace(self, body=None, ext="", fields=known, failure=failure, members={}, extra_files={})
 
     def filtered(self, reason: str) -> Sample:
         """It is not wanted, which is no failure."""
-        reported = {"status": FILTERED, "error_message": encodable(reason) if reason else None, "ext": None}
-        return replace(self, body=None, ext="", fields={**self.fields, **reported}, members={})
+        outcome = {"status": FILTERED, "error_message": encodable(reason) if reason else None, "ext": None}
+        return replace(self, body=None, ext="", fields={**self.fields, **outcome}, members={})
 
 
 def encodable(text: str) -> str:

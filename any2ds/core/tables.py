@@ -87,11 +87,11 @@ def _parquet(schema: pa.Schema, pieces: Iterable[pa.Table], path: Path) -> None:
 
 def _csv(schema: pa.Schema, pieces: Iterable[pa.Table], path: Path) -> None:
     """With a header; nulls are empty, texts in quotes, and what csv cannot hold (lists, structs, bytes) is JSON."""
-    reported = pa.schema([pa.field(field.name, _of_csv(field.type)) for field in schema])
-    with pyarrow.csv.CSVWriter(path, reported) as file:
+    written = pa.schema([pa.field(field.name, _of_csv(field.type)) for field in schema])
+    with pyarrow.csv.CSVWriter(path, written) as file:
         for table in pieces:
             for index, field in enumerate(table.schema):
-                if field.type != reported.field(index).type:
+                if field.type != written.field(index).type:
                     texts = [None if value is None else _text(value) for value in values(table.column(index))]
                     table = table.set_column(index, field.name, pa.array(texts, pa.string()))
             file.write_table(table)

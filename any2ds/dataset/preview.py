@@ -73,7 +73,7 @@ class View:
 
     kind: Kind
     picture: Picture | None = None
-    message: str = ""  # the beginning of a text
+    text: str = ""  # the beginning of a text
     facts: str = ""  # in words: "640 x 480", "3.2 s"
 
 
@@ -87,10 +87,10 @@ def kind_of(mime_type: str, ext: str) -> Kind:
     return "other"
 
 
-def shown(message: str, most: int | None = None) -> str:
+def shown(text: str, most: int | None = None) -> str:
     """As it may stand in a text for people, of at most so many characters: without controls."""
-    message = _UNSHOWN.sub("", message)
-    return message if most is None or len(message) <= most else f"{message[: most - 1].rstrip()}…"
+    text = _UNSHOWN.sub("", text)
+    return text if most is None or len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
 def shown_url(url: str) -> str:
@@ -98,15 +98,15 @@ def shown_url(url: str) -> str:
     return shown(redacted(metadata.without_credentials(url)), 2000)
 
 
-class Painter:
+class PreviewPool:
     """A context, in which files are looked at one after the other; a child process is started with the first that
     needs one."""
 
     def __init__(self) -> None:
-        self._children: Children[tuple[Kind, bytes, str], View] = Children(_Easel, _LONGEST_START)
+        self._children: Children[tuple[Kind, bytes, str], View] = Children(_PreviewMaker, _LONGEST_START)
         self._failures = 0
 
-    def __enter__(self) -> Painter:
+    def __enter__(self) -> PreviewPool:
         return self
 
     def __exit__(
@@ -118,7 +118,7 @@ class Painter:
         """What there is to see of a file. Whatever is wrong with it, or not installed, there is less."""
         kind = kind_of(mime_type, ext)
         if kind == "text":
-            return View(kind, message=words_in(data, mime_type, ext))
+            return View(kind, text=beginning_of(data, mime_type, ext))
         if kind == "other":
             return View(kind)
         view = View(kind)
@@ -156,14 +156,14 @@ def as_it_is(data: bytes) -> Picture | None:
     return None
 
 
-def words_in(data: bytes, mime_type: str, ext: str) -> str:
+def beginning_of(data: bytes, mime_type: str, ext: str) -> str:
     """How a text begins; of a web page what a reader sees of it."""
     text = data[:_READ_FOR_WORDS].decode(_encoding_of(data), "replace")
     if "html" in mime_type or ext.rsplit(".", 1)[-1] in ("html", "htm", "xhtml"):
         page = _Page()
         with contextlib.suppress(Exception):  # of a page that is none, which is shown as far as it went
             page.feed(text)
-        text = " ".join("".join(page.message).split())
+        text = " ".join("".join(page.text).split())
     elif "json" in mime_type and len(data) <= _READ_FOR_WORDS:
         with contextlib.suppress(ValueError, RecursionError):
             text = json.dumps(json.loads(text), ensure_ascii=False, indent=1)
@@ -183,28 +183,28 @@ class _Page(html.parser.HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.message: list[str] = []
+        self.text: list[str] = []
         self._silent: str | None = None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in self._SILENT and self._silent is None:
             self._silent = tag
-        self.message.append(" ")
+        self.text.append(" ")
 
     def handle_endtag(self, tag: str) -> None:
         if tag == self._silent:
             self._silent = None
-        self.message.append(" ")
+        self.text.append(" ")
 
     def handle_data(self, data: str) -> None:
         if self._silent is None:
-            self.message.append(data)
+            self.text.append(data)
 
 
 # --- in the child ---
 
 
-class _Easel:
+class _PreviewMaker:
     """Answers with what there is to see of a file."""
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ class _Easel:
         if facts.picture is None:
             return _heard(data)
         width, height = facts.picture.shown
-        message = f"{width} x {height}" + (f", {duration(facts.duration)}" if facts.duration else "")
+        seen = f"{width} x {height}" + (f", {duration(facts.duration)}" if facts.duration else "")
         scale = min(1.0, SIDE / max(width, height))
         turned = facts.picture.turn in (90, 270)
         size = [max(2, round(side * scale)) for side in ((height, width) if turned else (width, height))]
@@ -265,13 +265,13 @@ class _Easel:
             _av.seek(container, Fraction(facts.duration or 0) / 10)
             frame = next(_av.decoded(container, stream), None)
             if frame is None:
-                return View("video", facts=message)
+                return View("video", facts=seen)
             pixels = frame.to_ndarray(format="rgb24", width=size[0], height=size[1])
         pixels = _turned(pixels, facts.picture.turn)
         png = _png(pixels.tobytes(), pixels.shape[1], pixels.shape[0], 2)
         with contextlib.suppress(ImportError):  # a tenth of the size, where the image libraries are installed
-            return View("video", _as_picture(self._small(png, "image/png")), facts=message)
-        return View("video", Picture(png, "image/png", pixels.shape[1], pixels.shape[0]), facts=message)
+            return View("video", _as_picture(self._small(png, "image/png")), facts=seen)
+        return View("video", Picture(png, "image/png", pixels.shape[1], pixels.shape[0]), facts=seen)
 
 
 def _as_picture(made: Sample) -> Picture:
@@ -307,9 +307,9 @@ def _heard(data: bytes) -> View:
             if left <= 0:
                 break
     values = np.concatenate(peaks) if peaks else np.zeros(1, np.int32)
-    message = f"{facts.sound.rate:,} Hz, {facts.sound.channels} ch"
+    heard = f"{facts.sound.rate:,} Hz, {facts.sound.channels} ch"
     if facts.duration:
-        message = f"{duration(facts.duration)}, {message}"
+        heard = f"{duration(facts.duration)}, {heard}"
     width, height = _WAVE
     columns = width // 4
     edges = np.linspace(0, len(values), columns + 1).astype(int)
@@ -319,7 +319,7 @@ def _heard(data: bytes) -> View:
     for number, top in enumerate(tops):
         half = max(1, round(top / loudest * (height / 2 - 2)))
         grid[height // 2 - half : height // 2 + half, 4 * number : 4 * number + 3] = 1
-    return View("audio", Picture(_png(grid.tobytes(), width, height, 3), "image/png", width, height), facts=message)
+    return View("audio", Picture(_png(grid.tobytes(), width, height, 3), "image/png", width, height), facts=heard)
 
 
 def _png(pixels: bytes, width: int, height: int, colours: Literal[2, 3]) -> bytes:

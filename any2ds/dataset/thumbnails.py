@@ -27,7 +27,7 @@ from any2ds.core.metadata import STORED_BYTES
 from any2ds.core.samples import CAPTION, StoredSample
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset, ShardFiles
-from any2ds.dataset.preview import Painter, View, kind_of, shown, shown_url
+from any2ds.dataset.preview import PreviewPool, View, kind_of, shown, shown_url
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.writers.formats.parquet import body_columns
 
@@ -61,22 +61,22 @@ class Thumbnail:
     view: View
 
 
-def thumbnails(survey: ShardSample, count: int = 64, seed: int = 0, seconds: float = 30.0) -> list[Thumbnail]:
+def thumbnails(sample: ShardSample, count: int = 64, seed: int = 0, seconds: float = 30.0) -> list[Thumbnail]:
     """Up to `count` samples, the same for the same `seed`, in the order of the dataset; fewer if there are no more, or
     time is up. What cannot be read is left out: whether a dataset is whole is another question."""
-    finished = survey.dataset.finished
+    finished = sample.dataset.finished
     chance = random.Random(seed)
-    if survey.samples:
-        finished = [files for files in finished if survey.samples.get(files.shard_id)]
+    if sample.samples:
+        finished = [files for files in finished if sample.samples.get(files.shard_id)]
     chosen = sorted(chance.sample(range(len(finished)), min(len(finished), _MOST_SHARDS, count)))
     picked = [finished[number] for number in chosen]
-    shares = _shares([survey.samples.get(files.shard_id, 0) for files in picked], count, chance)
+    shares = _shares([sample.samples.get(files.shard_id, 0) for files in picked], count, chance)
     ends = time.monotonic() + seconds
     pool = ThreadPoolExecutor(max(1, min(_THREADS, len(picked))), thread_name_prefix="any2ds-thumbnails")
     found: list[Thumbnail] = []
     try:
-        with Painter() as painter:
-            look = _Look(survey.dataset, painter, ends)
+        with PreviewPool() as previews:
+            look = _Look(sample.dataset, previews, ends)
             todo = [
                 pool.submit(look, files, share, random.Random(f"{seed} {files.shard_id}"))
                 for files, share in zip(picked, shares, strict=True)
@@ -106,8 +106,8 @@ def _shares(samples: Sequence[int], count: int, chance: random.Random) -> list[i
 class _Look:
     """Takes samples out of shards, in several threads; they are looked at one after the other."""
 
-    def __init__(self, dataset: Dataset, painter: Painter, ends: float) -> None:
-        self._dataset, self._painter, self._ends = dataset, painter, ends
+    def __init__(self, dataset: Dataset, previews: PreviewPool, ends: float) -> None:
+        self._dataset, self._previews, self._ends = dataset, previews, ends
         self._lock = threading.Lock()
 
     def __call__(self, files: ShardFiles, count: int, chance: random.Random) -> list[Thumbnail]:
@@ -129,7 +129,7 @@ class _Look:
     def _thumbnail(self, facts: Facts, data: bytes | None, text: str) -> Thumbnail:
         ext, mime_type = str(facts.get("ext") or ""), str(facts.get("mime_type") or "")
         with self._lock:
-            view = View(kind_of(mime_type, ext)) if data is None else self._painter.view(data, mime_type, ext)
+            view = View(kind_of(mime_type, ext)) if data is None else self._previews.view(data, mime_type, ext)
         size = facts.get(STORED_BYTES.name)
         size = facts.get("bytes") if size is None else size
         return Thumbnail(

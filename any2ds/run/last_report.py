@@ -68,9 +68,9 @@ class LastReport:
         try:
             if not self.total.shards and output.exists(name):
                 return
-            survey = ShardSample.of(output.url, Stores(self._run.storage.storage_options), _MOST_SHARDS)
+            sample = ShardSample.of(output.url, Stores(self._run.storage.storage_options), _MOST_SHARDS)
             given = {name: value for name, value in options.items() if value is not None and name != "output_folder"}
-            content = render(survey, gather(survey, _SECONDS, given), _SAMPLES, _SECONDS)
+            content = render(sample, gather(sample, _SECONDS, given), _SAMPLES, _SECONDS)
             if not self._is_given_up.is_set():
                 put(output, content, name)
         except LockLost:

@@ -63,9 +63,9 @@ class ScriptedWorker:
             elif job.shard_id in self.hanging:
                 threading.Event().wait()
             else:
-                reported = {"success": job.count}
+                outcomes = {"success": job.count}
                 yield ShardReport(
-                    shard_id=job.shard_id, count=job.count, status_dict=reported, start_time=float(os.getpid())
+                    shard_id=job.shard_id, count=job.count, status_dict=outcomes, start_time=float(os.getpid())
                 )
 
 
@@ -211,8 +211,8 @@ class ProcessDistributorContract(DistributorContract):
 
     def test_what_a_worker_has_told_that_died_is_taken_back(self) -> None:
         events = self.run(ScriptedWorker(fatal=frozenset({3}), looks_ahead=True), jobs_of(8))
-        reported = sum(event.outcomes.get("success", 0) for event in events if isinstance(event, Progress))
-        assert reported == sum(event.count for event in events if isinstance(event, ShardReport)) == 36 - 4
+        successes = sum(event.outcomes.get("success", 0) for event in events if isinstance(event, Progress))
+        assert successes == sum(event.count for event in events if isinstance(event, ShardReport)) == 36 - 4
 
     def test_workers_run_elsewhere(self) -> None:
         events = self.run(ScriptedWorker(), jobs_of(5))

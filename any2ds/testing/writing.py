@@ -56,12 +56,12 @@ class WriterContract:
     ) -> Found:
         """A shard of rows with these files; gives what should come back."""
         urls = [f"http://127.0.0.1/{n}" for n in range(len(files))]
-        message = {"caption": [f"größe\n{n}" if n % 2 else None for n in range(len(files))]} if captions else {}
-        rows = pa.table({"url": pa.array(urls, pa.string()), **message})
+        columns = {"caption": [f"größe\n{n}" if n % 2 else None for n in range(len(files))]} if captions else {}
+        rows = pa.table({"url": pa.array(urls, pa.string()), **columns})
         metadata = MetadataTable(rows, ("md5",))
         writer = self.writer(path, metadata, self.options)
         for n, file in enumerate(files):
-            row = Row(0, n, key.format(n), urls[n], message["caption"][n] if captions else None)
+            row = Row(0, n, key.format(n), urls[n], columns["caption"][n] if captions else None)
             if file is None:
                 metadata.add(Sample(row, None, "", {"status": "failed_to_download", "error_code": "http_404"}))
                 continue

@@ -70,11 +70,9 @@ class ShardContext:
 
     def figures(self, report: ShardReport) -> dict[str, Any]:
         """What the stats of a shard say; with a preset, the same in its words as well."""
-        reported = report.to_json()
+        stats = report.to_json()
         recipe = presets.find(self.options.preset)
-        return (
-            {**reported, **{theirs: reported[ours] for theirs, ours in recipe.figures.items()}} if recipe else reported
-        )
+        return {**stats, **{theirs: stats[ours] for theirs, ours in recipe.figures.items()}} if recipe else stats
 
 
 def named(samples: Samples, taken: frozenset[str]) -> Samples:

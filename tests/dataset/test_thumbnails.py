@@ -14,7 +14,7 @@ from PIL import Image
 
 from any2ds import download
 from any2ds.dataset import preview
-from any2ds.dataset.preview import Painter, View, as_it_is, words_in
+from any2ds.dataset.preview import PreviewPool, View, as_it_is, beginning_of
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.dataset.thumbnails import Thumbnail, thumbnails
 from any2ds.testing.server import Server, serve
@@ -60,8 +60,8 @@ def test_samples_of_every_format_are_shown(server: Server, tmp_path: Path, outpu
     wave = found["tone.wav"].view.picture
     assert wave is not None
     assert Image.open(io.BytesIO(wave.data)).size == (wave.width, wave.height)
-    assert found["page.html"].view.message == "Moss grows & rests"
-    assert found["note.txt"].view.message == "Moss grows slowly,\nand rests in winter. [31m<b>bold</b>"
+    assert found["page.html"].view.text == "Moss grows & rests"
+    assert found["note.txt"].view.text == "Moss grows slowly,\nand rests in winter. [31m<b>bold</b>"
     drawing = found["icon.svg"].view.picture
     assert drawing is not None
     assert (drawing.mime_type, drawing.data) == ("image/svg+xml", assortment()["icon.svg"])
@@ -74,8 +74,8 @@ def test_samples_of_every_format_are_shown(server: Server, tmp_path: Path, outpu
 
 
 def test_the_same_samples_for_the_same_seed(server: Server, tmp_path: Path) -> None:
-    survey = ShardSample.of(str(made(server, tmp_path / "out", TEXTS, number_sample_per_shard=3)))
-    keys = [[one.key for one in thumbnails(survey, 5, seed)] for seed in (1, 1, 2, 3)]
+    sample = ShardSample.of(str(made(server, tmp_path / "out", TEXTS, number_sample_per_shard=3)))
+    keys = [[one.key for one in thumbnails(sample, 5, seed)] for seed in (1, 1, 2, 3)]
     assert all(len(some) == 5 and some == sorted(some) for some in keys)
     assert keys[0] == keys[1]
     assert keys[1] != keys[2] or keys[1] != keys[3]
@@ -105,28 +105,28 @@ def test_an_end_to_time(server: Server, tmp_path: Path) -> None:
 def test_a_bomb_is_not_decoded() -> None:
     bomb = io.BytesIO()
     Image.new("1", (9_000, 9_000)).save(bomb, "PNG")
-    with Painter() as painter:
-        assert painter.view(bomb.getvalue(), "image/png", "png") == View("image", facts="9000 x 9000")
+    with PreviewPool() as previews:
+        assert previews.view(bomb.getvalue(), "image/png", "png") == View("image", facts="9000 x 9000")
         assert as_it_is(bomb.getvalue()) is None
 
 
 def test_a_child_that_dies_costs_one_thumbnail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preview, "_PATIENCE", 1e-4)
     picture = encoded(photograph(600, 400), "PNG")
-    with Painter() as painter:
-        assert painter.view(picture, "image/png", "png") == View("image")
+    with PreviewPool() as previews:
+        assert previews.view(picture, "image/png", "png") == View("image")
         monkeypatch.undo()
-        assert painter.view(picture, "image/png", "png").picture is not None
+        assert previews.view(picture, "image/png", "png").picture is not None
 
 
 def test_without_the_libraries_small_safe_images_are_shown_as_they_are() -> None:
     program = (
         "import sys, pickle\n"
         "sys.modules.update(dict.fromkeys(('cv2', 'PIL', 'av', 'numpy')))\n"
-        "from any2ds.dataset.preview import Painter\n"
+        "from any2ds.dataset.preview import PreviewPool\n"
         "names, files = pickle.load(sys.stdin.buffer)\n"
-        "with Painter() as painter:\n"
-        "    views = [painter.view(file, *name) for name, file in zip(names, files)]\n"
+        "with PreviewPool() as previews:\n"
+        "    views = [previews.view(file, *name) for name, file in zip(names, files)]\n"
         "sys.stdout.buffer.write(pickle.dumps(views))\n"
     )
     files = [encoded(photograph(60, 40)), encoded(photograph(600, 400)), assortment()["tone.wav"], b"words"]
@@ -139,13 +139,13 @@ def test_without_the_libraries_small_safe_images_are_shown_as_they_are() -> None
     assert (small.picture.width, small.picture.mime_type) == (60, "image/png")
     assert large.picture is None
     assert sound == View("audio")
-    assert text.message == "words"
+    assert text.text == "words"
 
 
 def test_words_of_any_encoding() -> None:
-    assert words_in("\ufeffgr\u00fcn".encode("utf-16"), "text/plain", "txt") == "gr\u00fcn"
-    assert words_in(b"\xff\x00 a", "text/plain", "txt") == "\ufffd a"
-    assert len(words_in(b"word " * 100_000, "text/plain", "txt")) == 400
+    assert beginning_of("\ufeffgr\u00fcn".encode("utf-16"), "text/plain", "txt") == "gr\u00fcn"
+    assert beginning_of(b"\xff\x00 a", "text/plain", "txt") == "\ufffd a"
+    assert len(beginning_of(b"word " * 100_000, "text/plain", "txt")) == 400
 
 
 def test_of_many_shards_some_are_sampled(server: Server, tmp_path: Path) -> None:

@@ -70,9 +70,9 @@ def _resident(process: str) -> int | None:
 
 def _seconds(pid: int) -> float:
     try:
-        reported = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
         # utime, stime and those of its own children that have ended, by proc(5): fields 14 to 17
-        return sum(map(int, reported[11:15])) / os.sysconf("SC_CLK_TCK")
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
         return 0.0
 

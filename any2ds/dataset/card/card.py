@@ -319,7 +319,7 @@ def _command(found: Overview, asked: Collection[str]) -> str:
     files = [name for each in found.lists for name in each["files"]]
     lists = [redacted(name) if "://" in name else _name(name) for name in files]
     more = "…" if len(lists) > 3 else ""
-    message = [f"--url_list={','.join(lists[:3])}{more}" if lists else "--url_list=…"]
+    arguments = [f"--url_list={','.join(lists[:3])}{more}" if lists else "--url_list=…"]
     defaults = {info.name: info.default for info in declared(GROUPS)}
     for option, value in public(found.options).items():
         default = defaults.get(option, MISSING)
@@ -328,5 +328,5 @@ def _command(found: Overview, asked: Collection[str]) -> str:
         if value is None or is_default or option == "url_list":
             continue
         shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        message.append(f"--{option}={redacted(shown)}")
-    return printable("any2ds " + " ".join(shlex.quote(word) for word in message))
+        arguments.append(f"--{option}={redacted(shown)}")
+    return printable("any2ds " + " ".join(shlex.quote(word) for word in arguments))

@@ -54,14 +54,14 @@ def configs(extension: str, holds_failures: bool, state: str) -> list[dict[str, 
     another text for each dataset, and for each state of one: of a local folder `datasets` keeps what it has read under
     the folder's last name and this header, and would give the rows of another folder, or those before a retry.
     """
-    reported = {"description": f"state {state}"}
+    described = {"description": f"state {state}"}
     files = [{"split": SPLIT, "path": f"[0-9]*.{extension}"}]
     if not holds_failures:
-        return [{"config_name": "default", "data_files": files, **reported}]
+        return [{"config_name": "default", "data_files": files, **described}]
     stored = [["status", "==", SUCCESS]]
     return [
-        {"config_name": "default", "data_files": files, "filters": stored, **reported},
-        {"config_name": "all_rows", "data_files": files, **reported},
+        {"config_name": "default", "data_files": files, "filters": stored, **described},
+        {"config_name": "all_rows", "data_files": files, **described},
     ]
 
 

@@ -1,7 +1,7 @@
 """`report()`: what has become of a dataset, as a page to send to colleagues; and the page that every run leaves behind.
 
-survey ─▶ figures ─▶ page, Markdown or JSON
-      └─▶ thumbnails ─┘
+shard sample ─▶ figures ─▶ page, Markdown or JSON
+            └─▶ thumbnails ─┘
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ def report(options: ParsedOptions) -> Figures:
     """Write down what has become of a dataset: a page of HTML that needs nothing else, or its figures."""
     (wanted,) = options.groups
     stores = Stores(wanted.storage_options)
-    survey = ShardSample.of(wanted.output_folder, stores)
-    figures = gather(survey, _SECONDS)
+    sample = ShardSample.of(wanted.output_folder, stores)
+    figures = gather(sample, _SECONDS)
     if wanted.format != "html":
         _write(written(figures, wanted.format), wanted.output)
         return figures
-    content = render(survey, figures, wanted.samples, _SECONDS)
+    content = render(sample, figures, wanted.samples, _SECONDS)
     place = wanted.output
     if place is None:
         put(OutputFolder(wanted.output_folder, stores=stores), content)
     else:
         _write(content, place)
     if wanted.open:
-        _open(content, place, survey.dataset.folder)
+        _open(content, place, sample.dataset.folder)
     return figures
 
 
@@ -66,19 +66,19 @@ def written(figures: Figures, form: str) -> str:
     return markdown(figures)
 
 
-def render(survey: ShardSample, figures: Figures, samples: int, seconds: float) -> str:
+def render(sample: ShardSample, figures: Figures, samples: int, seconds: float) -> str:
     from any2ds.dataset.report.page import html
 
-    return html(figures, thumbnails(survey, samples, seconds=seconds) if samples else (), _loading(survey))
+    return html(figures, thumbnails(sample, samples, seconds=seconds) if samples else (), _loading(sample))
 
 
-def _loading(survey: ShardSample) -> Sequence[Snippet]:
+def _loading(sample: ShardSample) -> Sequence[Snippet]:
     """How to load it; nothing where that cannot be told."""
-    if not survey.shards:
+    if not sample.shards:
         return ()
     try:
-        found = Loadable.of(survey.dataset)
-        return snippets(dataclasses.replace(found, pattern=survey.pattern or found.pattern))
+        found = Loadable.of(sample.dataset)
+        return snippets(dataclasses.replace(found, pattern=sample.pattern or found.pattern))
     except Exception as error:  # of any file system, over a dataset in any state
         log.debug("no words on how to load it: %s", error, exc_info=True)
         return ()

@@ -34,8 +34,8 @@ class S3Object:
                 raise
             self.details, self._first, self.size = {}, b"", 0
             return
-        reported = re.fullmatch(r"bytes 0-\d+/(\d+)", self.details.get("ContentRange") or "")
-        self.size = int(reported[1]) if reported else len(self._first)
+        whole = re.fullmatch(r"bytes 0-\d+/(\d+)", self.details.get("ContentRange") or "")
+        self.size = int(whole[1]) if whole else len(self._first)
         if etag := self.details.get("ETag"):  # what follows is to be of the same making
             self._more["IfMatch"] = etag
 

@@ -223,7 +223,7 @@ class Wandb(Reporter):
         for sample in self._info.samples(self._watch.wandb_samples):
             picture = sample.view.picture
             shown = picture if picture is not None and picture.mime_type in _PICTURES else None
-            text = " ".join(filter(None, (sample.view.message, sample.view.facts)))
+            text = " ".join(filter(None, (sample.view.text, sample.view.facts)))
             rows.append((sample.key, shown, sample.caption, text, sample.url, sample.mime_type, sample.size))
         return {"samples": (_SAMPLE_COLUMNS, rows)} if rows else {}
 

@@ -489,7 +489,7 @@ def wait_for_orphans(output: OutputFolder, intervals: Intervals, is_meant: Calla
 
     `is_meant` is asked for the member that a process works for, "" if it is none. Raises OutputInUse if they do not.
     """
-    began, reported = time.monotonic(), False
+    began, has_logged = time.monotonic(), False
     while alive := _sweep(output, is_meant, fence=True):
         who = ", ".join(sorted(f"{owner.pid} on {owner.host}" for owner in alive))
         waited = time.monotonic() - began
@@ -498,9 +498,9 @@ def wait_for_orphans(output: OutputFolder, intervals: Intervals, is_meant: Calla
                 f"output folder {output.url!r}: the run that was at work in it is dead, but not all of its processes "
                 f"are: end process {who}, then run the same command again"
             )
-        if waited >= _TELL and not reported:
+        if waited >= _TELL and not has_logged:
             log.warning("waiting for processes of a dead run to end: process %s", who)
-            reported = True
+            has_logged = True
         time.sleep(min(0.05, intervals.look))
 
 

@@ -50,8 +50,8 @@ class Merge:
         self._fields = self._previous.values(["key", *own])  # by row of the former table
         self._rows = JobRows(job, layout, self._previous.beneath(rows.table, kept, ["key", *own]))
         rows_of = self._previous.rows_of
-        reported = (self._fields[row] for n in kept for row in rows_of[n])
-        self._stored = frozenset(fields["key"] for fields in reported if fields.get("status") == SUCCESS)
+        kept_rows = (self._fields[row] for n in kept for row in rows_of[n])
+        self._stored = frozenset(fields["key"] for fields in kept_rows if fields.get("status") == SUCCESS)
 
     def files(self, tried: ShardStats) -> dict[str, Path]:
         """The files that are to replace those of the former version, by their names, in the order of publishing.
@@ -73,14 +73,14 @@ class Merge:
         else:
             with closing(self._staged.open(metadata)) as writer, closing(self._with_bodies()) as rows:
                 for position, of_row in enumerate(rows):
-                    reported, sizes = list[Sample](), list[int | None]()
+                    written, sizes = list[Sample](), list[int | None]()
                     for sample in of_row:
                         metadata.add(sample)
-                        reported.append(sample)
+                        written.append(sample)
                         sizes.append(sample.body.size if sample.body is not None else None)
                         if sample.body is not None or sample.stored is not None:
                             writer.write(sample)
-                    stats.add_metadata([sample.fields for sample in reported], partial(self._rows.url, position), sizes)
+                    stats.add_metadata([sample.fields for sample in written], partial(self._rows.url, position), sizes)
             files, data_bytes = self._staged.data(), self._staged.data_bytes
         files.update(self._staged.write_metadata(metadata))
         files.update(self._staged.write_stats(self._stats(stats, tried, data_bytes)))
@@ -91,11 +91,11 @@ class Merge:
         for position in range(self._job.count):
             if (samples := self._outcomes.get(position)) is None:
                 row = self._rows.bare(position)
-                reported = [dict(self._fields[number]) for number in self._previous.rows_of[position]]
-                parts = [part_of(fields.pop("key")) for fields in reported]
+                rows = [dict(self._fields[number]) for number in self._previous.rows_of[position]]
+                parts = [part_of(fields.pop("key")) for fields in rows]
                 samples = [
-                    Sample(row, None, fields.get("ext") or "", fields, part=part, parts=len(reported))
-                    for fields, part in zip(reported, parts, strict=True)
+                    Sample(row, None, fields.get("ext") or "", fields, part=part, parts=len(rows))
+                    for fields, part in zip(rows, parts, strict=True)
                 ]
             yield samples
 

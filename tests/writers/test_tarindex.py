@@ -143,7 +143,7 @@ class TestShards:
         assert found.broken == ()
         report = verify(dataset, repair=True, quiet=True)
         assert report.repaired == ()
-        assert "wrote what was missing or wrong beside 2 shards (0-1)" in report.notes
+        assert "wrote the extra files of 2 shards (0-1)" in report.notes
         assert [(dataset / f"0000{n}.tar.idx").read_bytes() for n in range(2)] == right
         assert verify(dataset, quiet=True).ok
 

@@ -12,9 +12,12 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+
+if TYPE_CHECKING:
+    from any2ds.config.options import ParsedOptions
 
 _EXAMPLES = """\
 examples:
@@ -50,9 +53,7 @@ class Command:
     usage: str
     summary: str
     groups: Sequence[Any]  # of its options
-    run: Callable[
-        [dict[str, Any], tuple[Any, ...]], int
-    ]  # takes the options as given, and parsed by group; the exit code
+    run: Callable[[ParsedOptions], int]  # its exit code
     positional: str = ""  # the option that may be given without its name
     if_stopped: str = ""  # what somebody who interrupts it should know
 
@@ -114,40 +115,40 @@ def _commands() -> dict[str, Command]:
     }
 
 
-def _download(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
+def _download(options: ParsedOptions) -> int:
     from any2ds.config.options import ShareOptions
     from any2ds.run.download import download
     from any2ds.run.ranks import from_environment
 
-    (share,) = (group for group in groups if isinstance(group, ShareOptions))
+    share = options.group(ShareOptions)
     numbers, message = from_environment(share, os.environ)
     if message:
         logging.getLogger("any2ds").warning(message)
-    download(**{**options, **numbers})
+    download.run(options.with_group(replace(share, **numbers)))
     return 0
 
 
-def _finish(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
+def _finish(options: ParsedOptions) -> int:
     from any2ds.run.finish import finish
 
-    completion = finish(**options)
+    completion = finish.run(options)
     _print(str(completion))
     return 0 if completion.is_whole else 1
 
 
-def _retry(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
+def _retry(options: ParsedOptions) -> int:
     from any2ds.run.retry import retry
 
-    retry(**options)
+    retry.run(options)
     return 0
 
 
-def _verify(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
+def _verify(options: ParsedOptions) -> int:
     from any2ds.core.errors import printable
     from any2ds.dataset.verify.verify import lines, verify
 
-    (wanted,) = groups
-    report = verify(**options)
+    (wanted,) = options.groups
+    report = verify.run(options)
     if wanted.json:
         _write_json(report.to_json(), wanted.json)
     if wanted.json != "-":
@@ -155,13 +156,13 @@ def _verify(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
     return 0 if report.ok else 1
 
 
-def _inspect(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
+def _inspect(options: ParsedOptions) -> int:
     from any2ds.dataset.inspect import inspect, show
 
-    (wanted,) = groups
+    (wanted,) = options.groups
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # captions are in any script
-    overview = inspect(**options)
+    overview = inspect.run(options)
     if wanted.json:
         _write_json(overview.to_json(), wanted.json)
     if wanted.json != "-":
@@ -170,23 +171,23 @@ def _inspect(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
     return 0
 
 
-def _card(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
+def _card(options: ParsedOptions) -> int:
     from any2ds.dataset.card.card import card
 
     _print_utf8()
-    made = card(**options)
+    made = card.run(options)
     _print(made.text if made.path is None else f"written to {made.path}")
     return 0
 
 
-def _report(options: dict[str, Any], groups: tuple[Any, ...]) -> int:
+def _report(options: ParsedOptions) -> int:
     from any2ds.core.errors import printable
     from any2ds.core.layout import REPORT_FILE
     from any2ds.dataset.report.report import report
 
-    (wanted,) = groups
+    (wanted,) = options.groups
     _print_utf8()
-    report(**options)
+    report.run(options)
     if wanted.format == "html" and wanted.output != "-":
         _print(printable(wanted.output or f"{wanted.output_folder.rstrip('/')}/{REPORT_FILE}"))
     return 0
@@ -217,7 +218,7 @@ def _write_json(content: Any, path: str) -> None:
 
 def run(given: Sequence[str]) -> int:
     """Run the command line; the exit code."""
-    from any2ds.config.options import WatchOptions, parse_groups
+    from any2ds.config.options import WatchOptions, parse_options
     from any2ds.core.errors import Any2dsError
     from any2ds.core.processes.signals import Terminated
 
@@ -235,11 +236,10 @@ def run(given: Sequence[str]) -> int:
     is_debug = "--log_level=debug" in given
     is_json = any(argument.replace("-", "_") == "__log_format=json" for argument in given)
     try:
-        options = parse(arguments, command)
-        groups = parse_groups(options, command.groups)
-        is_json = any(isinstance(group, WatchOptions) and group.log_format == "json" for group in groups)
+        options = parse_options(parse(arguments, command), command.groups)
+        is_json = WatchOptions in command.groups and options.group(WatchOptions).log_format == "json"
         _log_to_terminal(is_json)
-        return command.run(options, groups)
+        return command.run(options)
     except Any2dsError as error:
         code, message, trace = error.exit_code, str(error), traceback.format_exc()
     except KeyboardInterrupt:

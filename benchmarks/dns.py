@@ -46,9 +46,9 @@ def main() -> int:
         (Path(www) / "a").write_bytes(b"x" * 1000)
         base = web.rstrip("/").rpartition(":")[2]
         for drop in _DROPS:
-            with _server("any2ds.testing.dns", "--drop", str(drop)) as names:
+            with _server("tests.support.dns", "--drop", str(drop)) as names:
                 figures.append({"what": "look-ups", "drop": drop, **_resolve(arguments.hosts, names)})
-            with _server("any2ds.testing.dns", "--drop", str(drop)) as names:
+            with _server("tests.support.dns", "--drop", str(drop)) as names:
                 figures.append({"what": "files", "drop": drop, **_fetch(arguments.hosts, names, base)})
     table = Table("what", "questions lost", "count", "seconds", "per second", "CPU µs each", "lost", "known name, µs")
     for figure in figures:

@@ -79,7 +79,7 @@ def _report(job: ShardJob) -> ShardReport:
     each = lost // len(_CODES)
     statuses = {"success": job.count - each * len(_CODES), **dict.fromkeys(_CODES, each)}
     return ShardReport(
-        job.shard_id,
+        shard_id=job.shard_id,
         count=job.count,
         successes=statuses["success"],
         failed_to_download=job.count - statuses["success"],

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from any2ds.config import presets
 from any2ds.config.media import (
@@ -65,8 +65,10 @@ from any2ds.config.parsers import (
 from any2ds.config.watch import WatchOptions
 from any2ds.core.errors import OptionError, UsageError, redacted
 from any2ds.core.layout import Layout
-from any2ds.core.processes.cores import cores
+from any2ds.core.processes.resources import cores
 from any2ds.core.version import USER_AGENT
+
+G = TypeVar("G")
 
 log = logging.getLogger(__name__)
 
@@ -583,7 +585,11 @@ class Config:
 
         Raises OptionError that names the option and what is expected.
         """
-        parsed = parse_options(options, GROUPS)
+        return cls.of(parse_options(options, GROUPS))
+
+    @classmethod
+    def of(cls, parsed: ParsedOptions) -> Config:
+        """Checks what depends on several groups. Raises OptionError."""
         for ignored in parsed.ignored:
             log.warning("%s", ignored)
         config = dataclasses.replace(cls(*parsed.groups), given=parsed.given)
@@ -651,6 +657,15 @@ class ParsedOptions:
     groups: tuple[Any, ...]  # an object of each group
     given: frozenset[str]  # names of the options that are set, by a preset as well
     ignored: tuple[str, ...]  # what a preset accepts without effect, as messages
+
+    def group(self, kind: type[G]) -> G:
+        """The options of this group."""
+        return next(group for group in self.groups if isinstance(group, kind))
+
+    def with_group(self, changed: Any) -> ParsedOptions:
+        """The same with another object of its group, whose options count as given."""
+        groups = tuple(changed if type(group) is type(changed) else group for group in self.groups)
+        return dataclasses.replace(self, groups=groups)
 
 
 def parse_groups(options: Mapping[str, Any], groups: Sequence[Any]) -> tuple[Any, ...]:

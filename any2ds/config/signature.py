@@ -1,32 +1,74 @@
-"""Gives a function that takes options the signature and the text that they declare, for help() and for editors."""
+"""Functions of the package: from options by name to parsed ones, with the signature and the text that these declare."""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
-from any2ds.config.options import declared
+from any2ds.config.options import ParsedOptions, declared, parse_options
+
+T = TypeVar("T")
+R = TypeVar("R", covariant=True)
 
 
-def document(function: Any, groups: Sequence[Any], returns: Any, *ending: str) -> None:
-    """The named parameters of `function` are options that may be given by position; `ending` says what it returns and
-    raises."""
-    lines, group = [function.__doc__, ""], ""
-    parameters: dict[str, inspect.Parameter] = {}
-    kinds = {name: p.kind for name, p in inspect.signature(function).parameters.items() if p.kind is not p.VAR_KEYWORD}
+class Command(Protocol[R]):
+    """A public function; `run` does the same with options that are parsed."""
+
+    run: Callable[[ParsedOptions], Any]
+
+    def __call__(self, *values: Any, **options: Any) -> R: ...
+
+
+def command(
+    groups: Sequence[Any], *ending: str, positional: Sequence[str] = ("output_folder",)
+) -> Callable[[Callable[[ParsedOptions], T]], Command[T]]:
+    """Makes a function of parsed options public: with the options of `groups` as keywords, of which the `positional`
+    ones may be given by position. `ending` is the end of its docstring: what it returns and raises."""
+
+    def public(run: Callable[[ParsedOptions], T]) -> Command[T]:
+        @functools.wraps(run)
+        def call(*values: Any, **options: Any) -> T:
+            named = dict(zip(positional, values, strict=False))
+            if len(values) > len(positional) or options.keys() & named:
+                raise TypeError(f"{run.__name__}() takes at most {', '.join(positional)} by position, and each once")
+            given = {**named, **options}
+            if given.get(positional[0], MISSING) is None:
+                del given[positional[0]]
+            return run(parse_options(given, groups))
+
+        found = cast(Any, call)
+        found.run = run
+        found.__doc__ = _documentation(run.__doc__, groups, ending)
+        found.__signature__ = _signature(groups, positional, inspect.signature(run).return_annotation)
+        return cast("Command[T]", found)
+
+    return public
+
+
+def _documentation(summary: str | None, groups: Sequence[Any], ending: Sequence[str]) -> str:
+    lines, group = [summary or "", ""], ""
     for info in declared(groups):
         if info.group != group:
             group = info.group
             lines += [f"    {group}:"]
         lines += [f"        {info.name}: {info.help} (default: {info.shown})"]
-        default = inspect.Parameter.empty if info.default is MISSING else info.default
-        kind = kinds.get(info.name, inspect.Parameter.KEYWORD_ONLY)
-        parameters[info.name] = inspect.Parameter(info.name, kind, default=default)
     lines += ["        config: YAML or JSON file with any of these; what is given here wins", ""]
-    lines += [f"    {line}" for line in ending]
-    parameters["config"] = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None)
-    ordered = [*kinds, *(name for name in parameters if name not in kinds)]
-    function.__doc__ = "\n".join(lines)
-    function.__signature__ = inspect.Signature([parameters[name] for name in ordered], return_annotation=returns)
+    return "\n".join([*lines, *(f"    {line}" for line in ending)])
+
+
+def _signature(groups: Sequence[Any], positional: Sequence[str], returns: Any) -> inspect.Signature:
+    kind = inspect.Parameter
+    parameters = {
+        info.name: kind(
+            info.name,
+            kind.POSITIONAL_OR_KEYWORD if info.name in positional else kind.KEYWORD_ONLY,
+            default=kind.empty if info.default is MISSING else info.default,
+        )
+        for info in declared(groups)
+    }
+    parameters["config"] = kind("config", kind.KEYWORD_ONLY, default=None)
+    names = [*positional, *(name for name in parameters if name not in positional)]
+    return inspect.Signature([parameters[name] for name in names], return_annotation=returns)

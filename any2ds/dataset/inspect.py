@@ -13,8 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from any2ds.config.options import InspectOptions, parse_groups
-from any2ds.config.signature import document
+from any2ds.config.options import InspectOptions, ParsedOptions
+from any2ds.config.signature import command
 from any2ds.core import text
 from any2ds.core.errors import printable, redacted
 from any2ds.core.failures import NO_FAILURES, in_order, meaning_of
@@ -71,10 +71,10 @@ class Overview:
         return asdict(self)
 
 
-def inspect(output_folder: Any = None, **options: Any) -> Overview:
+@command([InspectOptions], "Raises UsageError for a folder that holds no dataset.")
+def inspect(options: ParsedOptions) -> Overview:
     """Say what is in a dataset: how many rows, what became of them, how much they take, and some samples."""
-    given = options if output_folder is None else {"output_folder": output_folder, **options}
-    (wanted,) = parse_groups(given, [InspectOptions])
+    (wanted,) = options.groups
     dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
     finished = dataset.finished
     stats, metadata = StatsSums(), MetadataSums(wanted.samples)
@@ -116,9 +116,6 @@ def inspect(output_folder: Any = None, **options: Any) -> Overview:
         ),
         problems=(*stats.problems, *metadata.problems, *dataset.problems),
     )
-
-
-document(inspect, [InspectOptions], Overview, "Raises UsageError for a folder that holds no dataset.")
 
 
 def _kept(value: Any) -> Any:

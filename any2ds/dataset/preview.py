@@ -26,8 +26,8 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import NotDecodable, redacted
 from any2ds.core.failures import SUCCESS
 from any2ds.core.processes.child_process import ChildEnded
-from any2ds.core.processes.memory_use import end_first_when_memory_is_short
 from any2ds.core.processes.pool import Children, NotStarted
+from any2ds.core.processes.resources import end_first_when_memory_is_short
 from any2ds.core.rows import Row
 from any2ds.core.samples import Sample
 from any2ds.core.text import duration

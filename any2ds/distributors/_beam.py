@@ -28,9 +28,9 @@ from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineState, create_runner
 
 from any2ds.core.errors import OptionError, error_text
-from any2ds.core.processes.cores import cores
-from any2ds.distributors._beamtalk import CANCEL, Asked, Pipeline, State, Terms
-from any2ds.distributors._task import Errand
+from any2ds.core.processes.resources import cores
+from any2ds.distributors._beam_protocol import CANCEL, Asked, Pipeline, State, Terms
+from any2ds.distributors._task import StoredTasks
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _SHORT = {
     "switchingdirectrunner": "FnApiRunner",
 }
 _MANY = 64  # tasks at a time where it is the cluster that finds machines for them
-_PATIENCE = 60.0  # seconds without a word, where nobody else notices that a process is gone
+_PATIENCE = 60.0  # seconds of silence, where nobody else notices that a process is gone
 _EMBEDDED = "embed"  # the job endpoint of PortableRunner that is in this process
 _LOCAL = ("BundleBasedDirectRunner", "PrismRunner")  # further runners that nobody but this machine knows of
 _DASK_ADDRESSES = ("dask_client_address", "dask_scheduler_file")
@@ -192,22 +192,22 @@ def _has(flags: Iterable[str], *names: str) -> bool:
     return any(flag.partition("=")[0] in {f"--{name}" for name in names} for flag in flags)
 
 
-def graph(wanted: _Wanted, numbers: Sequence[int], errand: Errand) -> beam.Pipeline:
+def graph(wanted: _Wanted, numbers: Sequence[int], stored_tasks: StoredTasks) -> beam.Pipeline:
     """The pipeline, which holds no more of tasks than their numbers: services limit how large it may be."""
     pipeline = beam.Pipeline(wanted.runner, wanted.options)
     tasks = pipeline | "Tasks" >> beam.Create(list(numbers), reshuffle=False)
     if not wanted.is_dask:  # it has partitions instead
         tasks = tasks | "One by one" >> beam.Reshuffle()
-    _ = tasks | "Perform" >> beam.ParDo(_Perform(errand))
+    _ = tasks | "Perform" >> beam.ParDo(_Perform(stored_tasks))
     return pipeline
 
 
 class _Perform(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, errand: Errand) -> None:
-        self._errand = errand
+    def __init__(self, stored_tasks: StoredTasks) -> None:
+        self._stored_tasks = stored_tasks
 
     def process(self, number: int) -> None:
-        self._errand(number)
+        self._stored_tasks(number)
 
 
 class _Run:
@@ -240,7 +240,7 @@ class _Run:
             wanted = _Wanted(self._pipeline.asked, len(self._pipeline.numbers))
             if wanted.is_multiprocess:  # its processes find modules where this one does
                 os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-            result = graph(wanted, self._pipeline.numbers, self._pipeline.errand).run()
+            result = graph(wanted, self._pipeline.numbers, self._pipeline.stored_tasks).run()
             with self._lock:
                 self._result = result
             if self._is_cancelled:
@@ -273,7 +273,7 @@ def _quietly(call: Callable[[], object]) -> None:
 
 
 def _message(error: BaseException) -> str:
-    """Those of the innermost exception: runners put tracebacks of their workers into the words of their own."""
+    """The message of the innermost exception: runners put tracebacks of their workers into their own."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if ": " in line and line.split(":")[0].replace(".", "").isidentifier()]
     return (named[-1].partition(" [while running")[0] if named else error_text(error)) or type(error).__name__

@@ -20,13 +20,13 @@ from any2ds.core.rows import ShardJob
 from any2ds.distributors import _process
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._process import ALIVE, END, STOP
-from any2ds.distributors._reported import Told
+from any2ds.distributors._reported import ReportedProgress
 
-GONE = "gone"  # what a listener says when its process has ended, after everything that it had said
+GONE = "gone"  # what a listener says when its process has ended, after all of its messages
 Inbox = SimpleQueue[tuple["Child | None", str, Any]]
 """What happens to the parent: of which process, what, and its content."""
 
-FAREWELL = 1.0  # seconds that a process has to end after its last word
+END_TIMEOUT = 1.0  # seconds that a process has to end after its last message
 _LONGEST_START = 120.0  # seconds until a process asks for its first job; imports may come over a network
 _OUT_OF_MEMORY = (
     "most often because memory has run out; a smaller --processes_count, --thread_count or --max_buffered_bytes helps"
@@ -38,7 +38,7 @@ class Link(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in words, such as `worker process 17`."""
+        """What it is called, such as `worker process 17`."""
         ...
 
     @property
@@ -56,12 +56,12 @@ class Link(Protocol):
 
     @property
     def lost(self) -> str:
-        """If it went with the machine that it was on, or whatever carried its messages: what happened, in words."""
+        """If it went with the machine that it was on, or whatever carried its messages: what happened."""
         ...
 
     @property
     def fault(self) -> str:
-        """If there can be no such process, or none that is of use: why, in words."""
+        """If there can be no such process, or none that is of use: why."""
         ...
 
     @property
@@ -69,11 +69,11 @@ class Link(Protocol):
         """What it says; it ends with the process."""
         ...
 
-    def send(self, said: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Waits until it is on its way. Raises OSError if the process is gone."""
         ...
 
-    def hang_up(self) -> None:
+    def close_input(self) -> None:
         """There is nothing more to be sent."""
         ...
 
@@ -97,7 +97,7 @@ class LocalLink:
         own: dict[str, Any] = {"start_new_session": True}
         if sys.platform == "win32":
             own = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-        self._greeting = pickle.dumps(sys.path, pickle.HIGHEST_PROTOCOL)
+        self._first_message = pickle.dumps(sys.path, pickle.HIGHEST_PROTOCOL)
         self._process = start(_process.__name__, **own)
 
     @property
@@ -117,14 +117,14 @@ class LocalLink:
         assert self._process.stdout is not None
         return self._process.stdout
 
-    def send(self, said: bytes) -> None:
+    def send(self, data: bytes) -> None:
         pipe = self._process.stdin
         assert pipe is not None
-        pipe.write(self._greeting + said)
-        self._greeting = b""
+        pipe.write(self._first_message + data)
+        self._first_message = b""
         pipe.flush()
 
-    def hang_up(self) -> None:
+    def close_input(self) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -141,18 +141,18 @@ class Child:
     """A worker process, and the jobs that it has not reported on."""
 
     def __init__(self, worker: Worker, inbox: Inbox, new_link: Callable[[], Link] = LocalLink) -> None:
-        greeting = pickle.dumps(worker, pickle.HIGHEST_PROTOCOL)
+        first_message = pickle.dumps(worker, pickle.HIGHEST_PROTOCOL)
         self._link = new_link()
         self._inbox = inbox
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self.jobs: dict[int, ShardJob] = {}
-        self._reported = Told()
+        self._reported = ReportedProgress()
         self.started = False  # it has asked for a job
-        self.released = False  # it was told that there are no more
-        self.last_words = ""
+        self.released = False  # it knows that there are no more
+        self.reason = ""
         self._messages = 0  # from it; counted as they arrive, whatever else we are doing
         self.watch = Watch(_LONGEST_START, time.monotonic())
-        self._outbox.put(greeting)
+        self._outbox.put(first_message)
         threading.Thread(target=self._listen, name="any2ds-listener", daemon=True).start()
         threading.Thread(target=self._talk, name="any2ds-talker", daemon=True).start()
 
@@ -174,7 +174,7 @@ class Child:
         self.watch.limit = patience
 
     def is_stuck(self, now: float) -> bool:
-        """Whether it has said nothing for too long, although it has something to do."""
+        """Whether it has sent nothing for too long, although it has something to do."""
         is_busy = bool(self.jobs) or self.released or not self.started
         return self.watch.look(now, self._messages, self.is_up and is_busy)
 
@@ -190,7 +190,7 @@ class Child:
         self.released = True
         self._send(STOP)
 
-    def dismiss(self) -> None:
+    def end_before_start(self) -> None:
         """End it before it has begun."""
         self.released = True
         self.end()
@@ -201,21 +201,21 @@ class Child:
         self._reported.note(event)
 
     def withdrawn(self) -> Iterator[Progress]:
-        """Takes back what it has told of shards that it is not going to finish: others begin them anew."""
+        """Takes back what it has reported of shards that it is not going to finish: others begin them anew."""
         return self._reported.withdrawn()
 
     @property
     def was_killed(self) -> bool:
         """Whether it has ended by a signal, or with its machine, and so by no decision of its own."""
         code = self._link.returncode
-        if self.last_words or self._link.fault:
+        if self.reason or self._link.fault:
             return False
         return bool(self._link.lost) or (code is not None and not 0 <= code <= 2)
 
     def how_it_ended(self) -> str:
-        """How it ended, in words."""
-        if self.last_words or self._link.fault:
-            return self.last_words or self._link.fault
+        """How it ended."""
+        if self.reason or self._link.fault:
+            return self.reason or self._link.fault
         if self._link.lost:
             return f"the {self.name} was lost: {self._link.lost}"
         code = self._link.returncode
@@ -227,9 +227,9 @@ class Child:
             return f"the {self.name} was ended by {signal.Signals(-code).name}"
         return f"the {self.name} was ended by signal {-code}"
 
-    def end(self, words: str = "") -> None:
+    def end(self, reason: str = "") -> None:
         """Kill it, without waiting: a process that waits for a dead disk ends only when that answers."""
-        self.last_words = self.last_words or words
+        self.reason = self.reason or reason
         self._link.kill()
         self._outbox.put(None)
 
@@ -242,11 +242,11 @@ class Child:
 
     def _talk(self) -> None:
         """In a thread of its own: a process that is stuck does not read, and a job is more than a pipe holds."""
-        # If the process is gone its listener says so, and with it the fate of the message.
+        # If the process is gone, its listener reports that.
         with contextlib.suppress(OSError):
-            while (said := self._outbox.get()) is not None:
-                self._link.send(said)
-        self._link.hang_up()
+            while (data := self._outbox.get()) is not None:
+                self._link.send(data)
+        self._link.close_input()
 
     def _listen(self) -> None:
         pipe = self._link.answers
@@ -259,9 +259,9 @@ class Child:
                         self._inbox.put((self, kind, content))
         except Exception as error:
             if "truncated" not in str(error):  # half a message: it has ended in the middle of it
-                self.last_words = self.last_words or f"its message is not readable: {error}"
+                self.reason = self.reason or f"its message is not readable: {error}"
         finally:
-            self.wait(time.monotonic() + FAREWELL)
+            self.wait(time.monotonic() + END_TIMEOUT)
             self.end()
-            self.wait(time.monotonic() + FAREWELL)
+            self.wait(time.monotonic() + END_TIMEOUT)
             self._inbox.put((self, GONE, None))

@@ -22,7 +22,7 @@ class Worker(Protocol):
         ...
 
     def stop(self) -> None:
-        """Asked from another thread, or before it has begun: begin no job more, give up without a word what cannot
+        """Asked from another thread, or before it has begun: begin no job more, give up silently what cannot
         be finished soon, and end when the rest is done."""
         ...
 
@@ -58,7 +58,7 @@ class Distributor(Protocol):
         """Every job gives one ShardReport or ShardError, in any order, with Progress in between.
 
         Pulls jobs as workers have room. A job whose worker died is given to another, with a higher `attempt`, as often
-        as `max_shard_retry` allows; what Progress has told of the rows of its open shards is taken back then, by a
+        as `max_shard_retry` allows; what Progress has reported of the rows of its open shards is taken back then, by a
         Progress with fewer than none. Closing the iterator stops all workers within a second. It may be called again
         when the iterator before has ended.
         """
@@ -67,7 +67,7 @@ class Distributor(Protocol):
     def stop(self, grace: float) -> None:
         """Pull and give out no more jobs, `Worker.stop` the workers, and break them off after `grace` seconds.
 
-        Asked from a signal handler or another thread, at any time; it only leaves word. The iterator soon yields a
+        Asked from a signal handler or another thread, at any time; it does not wait. The iterator soon yields a
         Progress, and ends when all workers have; jobs without a report are nobody's business then. A `map` that begins
         afterwards is empty. Asked again, the shorter time counts.
         """

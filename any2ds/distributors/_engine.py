@@ -1,4 +1,4 @@
-"""Runs a worker on somebody's cluster: sub-jobs go to its scheduler as tasks, and what they say comes by post.
+"""Runs a worker on a cluster: sub-jobs go to its scheduler as tasks, and their messages come as files in the folder.
 
 A task that is lost for good gives its shards back, and each of them is a task of its own then: so a shard that takes
 its machine down is the only one that is lost with it.
@@ -28,8 +28,8 @@ from any2ds.core.processes.watchdog import Watch
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Worker
-from any2ds.distributors._mailbox import Inbox, Letter, Office
-from any2ds.distributors._reported import Told
+from any2ds.distributors._mailbox import Delivery, Inbox, Mailbox
+from any2ds.distributors._reported import ReportedProgress
 from any2ds.distributors._task import PackedJob, Task
 from any2ds.storage.folders import OutputFolder
 
@@ -41,7 +41,7 @@ _MOST_BYTES = 64 << 20  # of a sub-job; some are here at a time
 _ERRORS_IN_A_ROW = 3
 _ERRORS_ALONE = 30
 _CLOSE_TIMEOUT = 15.0  # seconds that a cluster may take to end what is cancelled
-_NEAR, _FAR = 0.3, 2.0  # seconds between two letters of a task, on disks and on stores
+_NEAR, _FAR = 0.3, 2.0  # seconds between two deliveries of a task, on disks and on stores
 _LOOKS_PER_TASK = 0.01  # seconds more for each slot: a thousand of them must not be too much for a store
 _LISTENS = 0.2  # seconds between two looks whether to go on waiting
 _UNREACHED = 60.0  # seconds for which the folder may be out of reach before the run ends
@@ -55,7 +55,7 @@ class Batch(Protocol):
         ...
 
     def error(self) -> str:
-        """Why it ended early, in words; empty if all of its tasks have come to their end."""
+        """Why it ended early; empty if all of its tasks have come to their end."""
         ...
 
     def cancel(self) -> None:
@@ -87,7 +87,7 @@ class ThreadBatch(ABC):
 
     @abstractmethod
     def _run(self) -> None:
-        """Returns when it has ended; `_words` say why, where that was early."""
+        """Returns when it has ended; `_message` says why, where that was early."""
 
 
 class Engine(Protocol):
@@ -127,16 +127,16 @@ class EngineDistributor(ABC):
             if sub_jobs.is_empty(self._is_stopping):
                 return
             with self.engine() as engine:
-                course = _Course(worker, sub_jobs, engine, self._options)
+                driver = _Driver(worker, sub_jobs, engine, self._options)
                 try:
-                    while course.unfinished:
+                    while driver.unfinished:
                         if self._is_stopping():
-                            yield from course.stop(self._stop_at)
-                        yield from course.step()
-                        self._news.wait(course.pause)
+                            yield from driver.stop(self._stop_at)
+                        yield from driver.step()
+                        self._news.wait(driver.pause)
                         self._news.clear()
                 finally:
-                    course.close()
+                    driver.close()
 
     def stop(self, grace: float) -> None:
         self._stop_at = min(self._stop_at, time.monotonic() + grace)
@@ -146,46 +146,46 @@ class EngineDistributor(ABC):
         return self._stop_at < math.inf
 
 
-class _Running:
+class _RunningTask:
     """A task that the cluster has, as far as it is known here."""
 
     def __init__(self, jobs: Sequence[PackedJob], patience: float) -> None:
         self.jobs = {packed.job.shard_id: packed for packed in jobs}  # that it has not reported on
-        self.letters = 0
+        self.deliveries = 0
         self.watch = Watch(patience, time.monotonic())
         self.attempt = ""  # the last one that was heard of
         self.previous: set[str] = set()
-        self.reported = Told()
+        self.reported = ReportedProgress()
         self.message = ""  # why its worker cannot go on
 
 
 @dataclass
-class _Given:
+class _RunningBatch:
     """A batch as it was given to the cluster."""
 
     batch: Batch
-    tasks: Mapping[int, _Running]
+    tasks: Mapping[int, _RunningTask]
     watch: Watch  # for tasks that nobody begins, or an end that does not come, when all that was begun is over
-    is_maimed: bool = False  # a task was lost whose machine the cluster knows nothing of
+    has_lost_tasks: bool = False  # a task was lost whose machine the cluster knows nothing of
 
     @property
-    def letters(self) -> int:
-        return sum(task.letters for task in self.tasks.values())
+    def deliveries(self) -> int:
+        return sum(task.deliveries for task in self.tasks.values())
 
 
-class _Course:
+class _Driver:
     """The sub-jobs of one `map`."""
 
     def __init__(self, worker: Worker, sub_jobs: _SubJobs, engine: Engine, options: RunOptions) -> None:
         self._worker, self._sub_jobs, self._engine, self._options = worker, sub_jobs, engine, options
         self._output: OutputFolder = worker.folder
         interval = (_NEAR if self._output.is_local else _FAR) + _LOOKS_PER_TASK * engine.slots
-        self._office = Office(uuid.uuid4().hex, os.urandom(32), interval)
-        self._office.open(self._output)
-        self._inbox = Inbox(self._office, self._output)
+        self._mailbox = Mailbox(uuid.uuid4().hex, os.urandom(32), interval)
+        self._mailbox.open(self._output)
+        self._inbox = Inbox(self._mailbox, self._output)
         self._numbers = count()
-        self._tasks: dict[int, _Running] = {}  # those that are not over
-        self._batches: list[_Given] = []
+        self._tasks: dict[int, _RunningTask] = {}  # those that are not over
+        self._batches: list[_RunningBatch] = []
         self._shares: deque[Sequence[PackedJob]] = deque()  # of a sub-job, each for a task that has no room yet
         self._returned: deque[PackedJob] = deque()  # whose task was lost
         self._errors = self._alone = 0  # batches that failed since a shard was finished
@@ -202,17 +202,17 @@ class _Course:
     @property
     def pause(self) -> float:
         """Seconds until the next step."""
-        return max(0.0, min(self._office.interval, self._stop_at - time.monotonic())) if self.unfinished else 0.0
+        return max(0.0, min(self._mailbox.interval, self._stop_at - time.monotonic())) if self.unfinished else 0.0
 
     def step(self) -> Iterator[Event]:
         self._begin()
         ended = [given for given in self._batches if given.batch.has_ended()]
-        for letter in self._letters():  # after that: what tasks have said last is among them
-            yield from self._take(letter)
-        for given in ended if self._is_seen else ():  # else its last words are still to come
+        for delivery in self._deliveries():  # after that: the last messages of tasks are among them
+            yield from self._take(delivery)
+        for given in ended if self._is_seen else ():  # else its last messages are still to come
             self._batches.remove(given)
-            yield from self._bury(given)
-        yield from self._miss()
+            yield from self._end_batch(given)
+        yield from self._give_up_silent()
         if self._stop_at < math.inf and (time.monotonic() >= self._stop_at or not any(self._at_work())):
             self._cancel()
             self._batches.clear()
@@ -224,7 +224,7 @@ class _Course:
             self._shares.clear()
             self._returned.clear()
             with contextlib.suppress(Exception):  # they are cancelled in the end
-                self._office.ask_to_stop(self._output, max(0.0, stop_at - time.monotonic()))
+                self._mailbox.ask_to_stop(self._output, max(0.0, stop_at - time.monotonic()))
             yield Progress()
         self._stop_at = stop_at
 
@@ -232,7 +232,7 @@ class _Course:
         self._sub_jobs.stop()
         self._cancel()
         with contextlib.suppress(Exception):  # of any file system; the next run removes what is left
-            self._office.close(self._output)
+            self._mailbox.close(self._output)
 
     def _cancel(self) -> None:
         for given in self._batches:
@@ -241,7 +241,7 @@ class _Course:
         while not all(given.batch.has_ended() for given in self._batches) and time.monotonic() < until:
             time.sleep(0.02)
 
-    def _at_work(self) -> Iterator[_Running]:
+    def _at_work(self) -> Iterator[_RunningTask]:
         return (task for task in self._tasks.values() if task.attempt)
 
     # --- giving out ---
@@ -261,41 +261,41 @@ class _Course:
 
     def _give(self, shares: Sequence[Sequence[PackedJob]]) -> None:
         patience = self._engine.patience
-        running = {next(self._numbers): _Running(jobs, patience) for jobs in shares}
+        running = {next(self._numbers): _RunningTask(jobs, patience) for jobs in shares}
         self._tasks.update(running)
         tasks = [
-            Task.of(number, self._worker, jobs, self._office, self._options)
+            Task.of(number, self._worker, jobs, self._mailbox, self._options)
             for number, jobs in zip(running, shares, strict=True)
         ]
-        self._batches.append(_Given(self._engine.begin(tasks), running, Watch(patience, time.monotonic())))
+        self._batches.append(_RunningBatch(self._engine.begin(tasks), running, Watch(patience, time.monotonic())))
 
     # --- hearing ---
 
-    def _letters(self) -> Iterator[Letter]:
+    def _deliveries(self) -> Iterator[Delivery]:
         try:
             self._is_seen = False
-            yield from self._inbox.letters()
+            yield from self._inbox.deliveries()
             self._seen = time.monotonic()
             self._is_seen = True
         except Exception as error:  # every file system has exceptions of its own
             if time.monotonic() - self._seen > _UNREACHED:
                 raise
-            log.info("no word from the cluster: %s", error_text(error))
+            log.info("the tasks of the cluster cannot be reached: %s", error_text(error))
 
-    def _take(self, letter: Letter) -> Iterator[Event]:
+    def _take(self, delivery: Delivery) -> Iterator[Event]:
         self._has_begun = True
-        task = self._tasks.get(letter.task)
-        if task is None or letter.attempt in task.previous:
+        task = self._tasks.get(delivery.task)
+        if task is None or delivery.attempt in task.previous:
             return
-        task.letters += 1
-        if task.attempt != letter.attempt:
+        task.deliveries += 1
+        if task.attempt != delivery.attempt:
             yield from task.reported.withdrawn()
             task.previous.add(task.attempt)
-            task.attempt, task.message = letter.attempt, ""
-        for kind, content in letter.said:
+            task.attempt, task.message = delivery.attempt, ""
+        for kind, content in delivery.messages:
             self._has_begun = True
             if kind == "event":
-                yield from self._happened(task, content)
+                yield from self._take_event(task, content)
             elif kind == "fatal" and self._stop_at == math.inf:
                 raise content
             elif kind == "broken":
@@ -304,9 +304,9 @@ class _Course:
                 if self._broken >= max(_ERRORS_ALONE, 3 * self._engine.slots) and self._stop_at == math.inf:
                     raise RunError(f"workers end at once on the cluster, the last one with: {content}")
             elif kind == "ended":
-                yield from self._over(letter.task, task.message or "its task has ended without it")
+                yield from self._end_task(delivery.task, task.message or "its task has ended without it")
 
-    def _happened(self, task: _Running, event: Event) -> Iterator[Event]:
+    def _take_event(self, task: _RunningTask, event: Event) -> Iterator[Event]:
         if not isinstance(event, Progress):
             if event.shard_id not in task.jobs:  # an attempt before has reported on it
                 return
@@ -316,7 +316,7 @@ class _Course:
         task.reported.note(event)
         yield event
 
-    def _over(self, number: int, message: str, is_tried: bool = True) -> Iterator[Event]:
+    def _end_task(self, number: int, message: str, is_tried: bool = True) -> Iterator[Event]:
         """A task runs no more; what it was to do and has not done is given to others."""
         task = self._tasks.pop(number)
         yield from task.reported.withdrawn()
@@ -331,7 +331,7 @@ class _Course:
             else:
                 self._returned.append(packed.again())
 
-    def _bury(self, given: _Given) -> Iterator[Event]:
+    def _end_batch(self, given: _RunningBatch) -> Iterator[Event]:
         message = given.batch.error()
         if message and self._stop_at == math.inf:
             if all(self._was_lost(number) for number in given.tasks):
@@ -340,39 +340,39 @@ class _Course:
                 self._errors += 1
             if not self._has_begun or self._errors >= _ERRORS_IN_A_ROW or self._alone >= _ERRORS_ALONE:
                 raise RunError(f"the cluster could not do it: {message}")
-        message = message or "the cluster has ended its task without a word"
+        message = message or "the cluster has ended its task without a message"
         for number in [number for number in given.tasks if number in self._tasks]:
-            yield from self._over(number, message)
+            yield from self._end_task(number, message)
 
-    def _miss(self) -> Iterator[Event]:
+    def _give_up_silent(self) -> Iterator[Event]:
         """Give up what is silent, where the cluster would wait for it for ever."""
         if not (self._engine.patience and self._is_seen):
             return
         now = time.monotonic()
         for given in tuple(self._batches):
             for number, task in given.tasks.items():
-                if number not in self._tasks or not task.watch.look(now, task.letters, bool(task.attempt)):
+                if number not in self._tasks or not task.watch.look(now, task.deliveries, bool(task.attempt)):
                     continue
-                given.is_maimed = True
+                given.has_lost_tasks = True
                 yield from self._give_up(
                     number, f"a task was silent for {task.watch.silent:.0f} s: its machine is gone"
                 )
             if any(number in self._tasks and task.attempt for number, task in given.tasks.items()):
-                given.watch.look(now, given.letters, expected=False)
+                given.watch.look(now, given.deliveries, expected=False)
                 continue
-            if given.watch.look(now, given.letters, expected=given.letters > 0) or given.is_maimed:
+            if given.watch.look(now, given.deliveries, expected=given.deliveries > 0) or given.has_lost_tasks:
                 self._batches.remove(given)
                 given.batch.cancel()
                 message = f"nobody has begun a task for {given.watch.silent:.0f} s: its machine is gone"
-                if given.is_maimed:
+                if given.has_lost_tasks:
                     message = "a task that was not begun was ended with those of a machine that is gone"
                 for number in [number for number in given.tasks if number in self._tasks]:
-                    yield from self._give_up(number, message, is_tried=not given.is_maimed)
+                    yield from self._give_up(number, message, is_tried=not given.has_lost_tasks)
 
     def _give_up(self, number: int, message: str, is_tried: bool = True) -> Iterator[Event]:
         """Its shards are for others; whoever may still be at it is kept from publishing first."""
-        self._office.give_up(self._output, number)
-        yield from self._over(number, message, is_tried)
+        self._mailbox.give_up(self._output, number)
+        yield from self._end_task(number, message, is_tried)
 
     def _was_lost(self, number: int) -> bool:
         """Whether it is a task of shards that were lost before; so is one that is over."""

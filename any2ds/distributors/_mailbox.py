@@ -24,8 +24,7 @@ from any2ds.storage.folders import OutputFolder
 log = logging.getLogger(__name__)
 
 Kind = Literal["began", "event", "broken", "fatal", "ended"]
-"""What a task says: it has begun; an event; why its worker cannot go on, in words; an error that ends the run; it is
-over."""
+"""Messages of a task: it has begun; an event; why its worker cannot go on; an error that ends the run; it has ended."""
 
 _NAME = re.compile(r"(\d+)-([0-9a-f]{32})-(\d+)\.post")
 _STOP = "stop"
@@ -33,19 +32,19 @@ _SIGNATURE = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
-    """Where post of one run is left, and the key that it is signed with."""
+class Mailbox:
+    """Where the messages of the tasks of one run lie, and the key that they are signed with."""
 
     run: str
     key: bytes
-    interval: float = 1.0  # seconds between two looks, and between two letters of a task
+    interval: float = 1.0  # seconds between two looks, and between two deliveries of a task
 
     @property
     def folder(self) -> str:
         return f"{layout.WORK_FOLDER}/{self.run}"
 
     @property
-    def letters(self) -> str:
+    def deliveries(self) -> str:
         """A folder of their own: it is looked at all the time, and what else tasks leave stays until the end."""
         return f"{self.folder}/post"
 
@@ -62,16 +61,16 @@ class Office:
         return f"{self.folder}/{task:06d}.over"
 
     def name(self, task: int, attempt: str, number: int) -> str:
-        return f"{self.letters}/{task:06d}-{attempt}-{number:06d}.post"
+        return f"{self.deliveries}/{task:06d}-{attempt}-{number:06d}.post"
 
     def open(self, output: OutputFolder) -> None:
-        output.create_folder(self.letters)
-        output.write(f"{self.folder}/{_OPEN}", self.sealed("open"))
+        output.create_folder(self.deliveries)
+        output.write(f"{self.folder}/{_OPEN}", self.signed("open"))
 
-    def is_seen(self, output: OutputFolder) -> bool:
+    def is_visible(self, output: OutputFolder) -> bool:
         """Whether `output` is the folder of the run: a machine may have another one of the same name."""
         content = output.read(f"{self.folder}/{_OPEN}")
-        return content is not None and self.unsealed(content) == "open"
+        return content is not None and self.verified(content) == "open"
 
     def give_up(self, output: OutputFolder, task: int) -> None:
         """No attempt at it begins any more, and the one that may be at it publishes nothing: it holds no lock file."""
@@ -79,18 +78,18 @@ class Office:
         output.remove_many([name for name in (self.lock_file(task),) if output.exists(name)])
 
     def ask_to_stop(self, output: OutputFolder, grace: float) -> None:
-        output.write(f"{self.folder}/{_STOP}", self.sealed(grace))
+        output.write(f"{self.folder}/{_STOP}", self.signed(grace))
 
     def asked_to_stop(self, output: OutputFolder) -> float | None:
         """The seconds that open shards may take, once the run is to stop."""
         content = output.read(f"{self.folder}/{_STOP}")
-        return None if content is None else self.unsealed(content)
+        return None if content is None else self.verified(content)
 
-    def sealed(self, content: Any) -> bytes:
+    def signed(self, content: Any) -> bytes:
         data = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
         return hmac.digest(self.key, data, "sha256") + data
 
-    def unsealed(self, content: bytes) -> Any:
+    def verified(self, content: bytes) -> Any:
         """None if it was not sealed with this key."""
         signature, data = content[:_SIGNATURE], content[_SIGNATURE:]
         return pickle.loads(data) if hmac.compare_digest(signature, hmac.digest(self.key, data, "sha256")) else None
@@ -102,22 +101,22 @@ class Office:
 
 
 _OPEN = "open"
-_SILENCE = 5.0  # seconds after which an attempt that has nothing to say leaves an empty letter, as a sign of life
+_SILENCE = 5.0  # seconds after which an attempt without messages leaves an empty delivery: it lives
 
 
 class Outbox:
     """What one attempt at a task has to say; sent by a thread, now and then, and at the end."""
 
     def __init__(
-        self, office: Office, output: OutputFolder, task: int, attempt: str, stop: Callable[[float], None]
+        self, mailbox: Mailbox, output: OutputFolder, task: int, attempt: str, stop: Callable[[float], None]
     ) -> None:
         """`stop` is called when the run is to stop, with the seconds that open shards may take."""
-        self._office, self._output, self._task, self._attempt = office, output, task, attempt
+        self._mailbox, self._output, self._task, self._attempt = mailbox, output, task, attempt
         self._stop = stop
         self._is_stopping = False
         self._lock = threading.Lock()
         self._unsent: list[tuple[Kind, Any]] = []
-        self._sealed: bytes | None = None  # a letter that may have arrived or not, and is sent again as it is
+        self._signed: bytes | None = None  # a delivery that may have arrived or not, and is sent again as it is
         self._number = 0
         self._sent = time.monotonic()
         self.lost: LockLost | None = None  # somebody else is at the task
@@ -132,7 +131,7 @@ class Outbox:
     def __exit__(self, *exception: object) -> None:
         self._closing.set()
         self._thread.join()
-        while self.lost is None and (self._sealed or self._unsent):
+        while self.lost is None and (self._signed or self._unsent):
             self._send()
 
     def say(self, kind: Kind, content: Any = None) -> None:
@@ -141,7 +140,7 @@ class Outbox:
 
     def _run(self) -> None:
         warned = False
-        while not self._closing.wait(self._office.interval):
+        while not self._closing.wait(self._mailbox.interval):
             try:
                 self._send()
                 self._look()
@@ -151,61 +150,61 @@ class Outbox:
                 self._stop(0.0)
                 return
             except Exception as error:  # every file system has exceptions of its own; the next attempt says it all
-                log.log(logging.DEBUG if warned else logging.WARNING, "no word to the run: %s", error_text(error))
+                log.log(logging.DEBUG if warned else logging.WARNING, "no way to the run: %s", error_text(error))
                 warned = True
 
     def _look(self) -> None:
-        if not self._is_stopping and (grace := self._office.asked_to_stop(self._output)) is not None:
+        if not self._is_stopping and (grace := self._mailbox.asked_to_stop(self._output)) is not None:
             self._is_stopping = True
             self._stop(grace)
 
     def _send(self) -> None:
-        if self._sealed is None:
+        if self._signed is None:
             with self._lock:
                 unsent, self._unsent = self._unsent, []
             if not unsent and time.monotonic() - self._sent < _SILENCE:
                 return
-            self._sealed = self._office.sealed(unsent)
-        self._output.write(self._office.name(self._task, self._attempt, self._number), self._sealed)
+            self._signed = self._mailbox.signed(unsent)
+        self._output.write(self._mailbox.name(self._task, self._attempt, self._number), self._signed)
         self._number += 1
-        self._sealed, self._sent = None, time.monotonic()
+        self._signed, self._sent = None, time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
-    """What an attempt at a task has said."""
+class Delivery:
+    """Messages of an attempt at a task."""
 
     task: int
     attempt: str
-    said: Sequence[tuple[Kind, Any]]
+    messages: Sequence[tuple[Kind, Any]]
 
 
 class Inbox:
     """What has come in for a run."""
 
-    def __init__(self, office: Office, output: OutputFolder) -> None:
-        self._office, self._output = office, output
-        self._next: dict[tuple[int, str], int] = {}  # number of the letter that is to come
+    def __init__(self, mailbox: Mailbox, output: OutputFolder) -> None:
+        self._mailbox, self._output = mailbox, output
+        self._next: dict[tuple[int, str], int] = {}  # number of the next delivery
 
-    def letters(self) -> Iterator[Letter]:
+    def deliveries(self) -> Iterator[Delivery]:
         """Those that have come since the last call, of each attempt in order; they are gone then.
 
         Raises OutputError if the folder cannot be looked at.
         """
-        matches = (_NAME.fullmatch(name) for name in self._output.names(self._office.letters))
+        matches = (_NAME.fullmatch(name) for name in self._output.names(self._mailbox.deliveries))
         found = [(int(match[1]), match[2], int(match[3])) for match in matches if match]
         names, coming = {}, dict(self._next)
         for task, attempt, number in sorted(found):
             if number == coming.get((task, attempt), 0):
                 coming[task, attempt] = number + 1
-                names[self._office.name(task, attempt, number)] = task, attempt, number
+                names[self._mailbox.name(task, attempt, number)] = task, attempt, number
         for name, content in self._output.read_many(list(names)):
             task, attempt, number = names[name]
             if content is None or number != self._next.get((task, attempt), 0):
                 continue  # it is listed, and will be there the next time, and those behind it then
             self._next[task, attempt] = number + 1
-            said = self._office.unsealed(content)
-            if said is not None:
-                yield Letter(task, attempt, said)
+            messages = self._mailbox.verified(content)
+            if messages is not None:
+                yield Delivery(task, attempt, messages)
         read = [(task, attempt, n) for task, attempt, n in found if n < self._next.get((task, attempt), 0)]
-        self._output.remove_many([self._office.name(*letter) for letter in read])
+        self._output.remove_many([self._mailbox.name(*delivery) for delivery in read])

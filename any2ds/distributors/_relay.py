@@ -35,11 +35,11 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a process has said since it was asked last."""
+    """Messages of a process since it was last asked."""
 
     answers: bytes
     complaints: bytes  # on standard error, whole lines
-    code: int | None  # once it has ended and all is said: its return code
+    code: int | None  # its return code, once it has ended and all messages are read
 
 
 class Relay:
@@ -53,7 +53,7 @@ class Relay:
         """
         logging.getLogger("any2ds").setLevel(log_level)  # it says how quiet the process is
         known = [*sys.path, *(place for place in path if place not in sys.path and os.path.exists(place))]
-        self._greeting = pickle.dumps(known, pickle.HIGHEST_PROTOCOL)
+        self._first_message = pickle.dumps(known, pickle.HIGHEST_PROTOCOL)
         self._folder = folder if os.path.isdir(folder) else None
         self._process: subprocess.Popen[bytes]
         self._failure: OSError | None = None
@@ -73,12 +73,12 @@ class Relay:
         util: Any = ray.util
         return Hello(self._process.pid, util.get_node_ip_address(), __version__)
 
-    def send(self, said: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Raises OSError if it is gone."""
         pipe = self._process.stdin
         assert pipe is not None
-        pipe.write(self._greeting + said)
-        self._greeting = b""
+        pipe.write(self._first_message + data)
+        self._first_message = b""
         pipe.flush()
 
     def hear(self, patience: float) -> Heard:
@@ -112,8 +112,8 @@ class Relay:
         assert complaints is not None
         hearing = threading.Thread(target=self._hear_complaints, args=(complaints,), daemon=True)
         hearing.start()
-        while said := os.read(answers.fileno(), _PIECE):
-            self._keep(self._answers, said)
+        while data := os.read(answers.fileno(), _PIECE):
+            self._keep(self._answers, data)
         code = self._process.wait()
         hearing.join(1.0)  # a program that a step has started may have it, and live on
         with self._changed:
@@ -124,8 +124,8 @@ class Relay:
         while line := stream.readline(_PIECE):
             self._keep(self._complaints, line)
 
-    def _keep(self, where: bytearray, said: bytes) -> None:
+    def _keep(self, where: bytearray, data: bytes) -> None:
         with self._changed:
             self._changed.wait_for(lambda: len(where) < _MOST_KEPT)
-            where += said
+            where += data
             self._changed.notify_all()

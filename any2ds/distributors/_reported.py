@@ -1,4 +1,4 @@
-"""What a worker has told of the rows of shards that it has not reported on, to be taken back if it never does."""
+"""What a worker has reported of rows of shards that are not complete, to be taken back if they never are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from any2ds.core.reports import Event, Progress, ShardReport
 
 
-class Told:
+class ReportedProgress:
     def __init__(self) -> None:
         self._outcomes: Counter[str] = Counter()
         self._bytes = 0
@@ -22,7 +22,7 @@ class Told:
             self._bytes -= event.bytes
 
     def withdrawn(self) -> Iterator[Progress]:
-        """Takes back what it has told of shards that it is not going to finish: others begin them anew."""
+        """Takes back what it has reported of shards that it is not going to finish: others begin them anew."""
         reported = {code: -count for code, count in self._outcomes.items() if count}
         if reported:
             yield Progress(reported, -self._bytes)

@@ -22,7 +22,7 @@ from any2ds.config.options import RunOptions
 from any2ds.core.errors import ENDS_THE_RUN, LockLost, OutputError, OutputInUse, RunError
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Worker
-from any2ds.distributors._mailbox import Office, Outbox
+from any2ds.distributors._mailbox import Mailbox, Outbox
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import Guard, Intervals, RunLock, held
@@ -47,21 +47,21 @@ class Task:
     worker: Worker
     jobs: tuple[ShardJob, ...]  # with their rows compressed
     sizes: tuple[int, ...]  # bytes of the rows of each
-    office: Office
+    mailbox: Mailbox
     options: RunOptions
 
     @classmethod
-    def of(cls, number: int, worker: Worker, jobs: Sequence[PackedJob], office: Office, options: RunOptions) -> Task:
-        return cls(number, worker, tuple(job.job for job in jobs), tuple(job.size for job in jobs), office, options)
+    def of(cls, number: int, worker: Worker, jobs: Sequence[PackedJob], mailbox: Mailbox, options: RunOptions) -> Task:
+        return cls(number, worker, tuple(job.job for job in jobs), tuple(job.size for job in jobs), mailbox, options)
 
     def __call__(self) -> None:
         """Returns when the task is over, whoever did it. Raises what only another machine, or a person, can mend."""
         output = self.worker.folder
-        _check_folder(output, self.office)
-        while self.office.is_seen(output) and not output.exists(self.office.mark(self.number)):
+        _check_folder(output, self.mailbox)
+        while self.mailbox.is_visible(output) and not output.exists(self.mailbox.mark(self.number)):
             try:
-                with held(output, self.office.lock_file(self.number), "task", intervals=_INTERVALS) as lock:
-                    if not output.exists(self.office.mark(self.number)):  # it may have been given up meanwhile
+                with held(output, self.mailbox.lock_file(self.number), "task", intervals=_INTERVALS) as lock:
+                    if not output.exists(self.mailbox.mark(self.number)):  # it may have been given up meanwhile
                         self._work(output, lock)
                 return
             except OutputInUse:
@@ -71,27 +71,27 @@ class Task:
                 return
 
     def light(self) -> Callable[[], None]:
-        """For a scheduler that carries what it is given: an errand if its rows are heavy. Raises as `leave`."""
+        """For a scheduler that carries what it is given: `StoredTasks` if its rows are heavy. Raises as `leave`."""
         if sum(len(job.rows) for job in self.jobs) < _HEAVY:
             return self
         self.leave()
-        return partial(Errand(self.worker, self.office, self.options), self.number)
+        return partial(StoredTasks(self.worker, self.mailbox, self.options), self.number)
 
     def leave(self) -> None:
         """Its rows, in the output folder, for an `Errand`; whoever may read there must not find keys or secrets.
 
         Raises whatever the file system raises.
         """
-        content = self.office.sealed((self.jobs, self.sizes))
-        self.worker.folder.write(self.office.task_file(self.number), content)
+        content = self.mailbox.signed((self.jobs, self.sizes))
+        self.worker.folder.write(self.mailbox.task_file(self.number), content)
 
     def _work(self, output: OutputFolder, lock: RunLock) -> None:
         worker, attempt = self.worker.under(lock.locks), lock.locks[-1].run
-        begun = f"{self.office.mark(self.number)}.begun"
+        begun = f"{self.mailbox.mark(self.number)}.begun"
         is_again = output.exists(begun)
         output.write(begun, b"")
         distributor = MultiprocessingDistributor(replace(self.options, processes_count=1))
-        with Outbox(self.office, output, self.number, attempt, distributor.stop) as outbox:
+        with Outbox(self.mailbox, output, self.number, attempt, distributor.stop) as outbox:
             outbox.say("began")
             events: Any = distributor.map(worker, self._unpacked(is_again))
             try:
@@ -108,7 +108,7 @@ class Task:
             outbox.say("ended")
         if outbox.lost is not None:
             raise outbox.lost
-        output.write(self.office.mark(self.number), b"")
+        output.write(self.mailbox.mark(self.number), b"")
 
     def _unpacked(self, is_again: bool) -> Iterator[ShardJob]:
         codec = pa.Codec(_CODEC)
@@ -125,28 +125,28 @@ def perform(tasks: Iterable[Callable[[], None]]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class StoredTasks:
     """Calls tasks that lie in the output folder; it weighs nothing, where tasks have the rows of many shards."""
 
     worker: Worker
-    office: Office
+    mailbox: Mailbox
     options: RunOptions
 
     def __call__(self, number: int) -> None:
         """As `Task`."""
         output = self.worker.folder
-        _check_folder(output, self.office)
-        content = output.read(self.office.task_file(number))
-        found = None if content is None else self.office.unsealed(content)
+        _check_folder(output, self.mailbox)
+        content = output.read(self.mailbox.task_file(number))
+        found = None if content is None else self.mailbox.verified(content)
         if found is not None:  # else it is over, and another attempt has removed it
             jobs, sizes = found
-            Task(number, self.worker, jobs, sizes, self.office, self.options)()
+            Task(number, self.worker, jobs, sizes, self.mailbox, self.options)()
             with contextlib.suppress(Exception):  # of any file system; it is removed with the others in the end
-                output.remove_many([self.office.task_file(number)])
+                output.remove_many([self.mailbox.task_file(number)])
 
 
-def _check_folder(output: OutputFolder, office: Office) -> None:
-    if not office.is_seen(output):
+def _check_folder(output: OutputFolder, mailbox: Mailbox) -> None:
+    if not mailbox.is_visible(output):
         raise UnseenFolder(
             f"{output.url!r} is not the folder of the run, seen from here: all machines of a cluster need the same"
             " one, on a shared disk or an object store"

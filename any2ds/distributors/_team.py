@@ -19,7 +19,7 @@ from any2ds.core.errors import RunError, shard_count
 from any2ds.core.processes.watchdog import LOOK_SECONDS
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
-from any2ds.distributors._child import FAREWELL, GONE, Child, Inbox, Link
+from any2ds.distributors._child import END_TIMEOUT, GONE, Child, Inbox, Link
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._process import CRASHED, EVENT, FATAL, WANT_JOB
 
@@ -59,7 +59,7 @@ class TeamDistributor:
         self._inbox: Inbox | None = None  # of the present `map`
 
     def _place(self) -> AbstractContextManager[Place]:
-        """For one `map`: when it is left all processes have been told to end."""
+        """For one `map`: when it is left all processes have been asked to end."""
         raise NotImplementedError
 
     def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
@@ -73,7 +73,7 @@ class TeamDistributor:
                 while team.unfinished:
                     yield from team.step()
             finally:
-                team.break_off()
+                team.kill_all()
 
     def stop(self, grace: float) -> None:
         self._stop_at = min(self._stop_at, time.monotonic() + grace)
@@ -97,7 +97,7 @@ class _Team:
         self._stuck: Counter[int] = Counter()  # processes killed over a shard, because they were stuck
         self._died: Counter[int] = Counter()  # processes that died over a shard
         self._children: set[Child] = set()
-        self._hungry: deque[Child] = deque()
+        self._asking: deque[Child] = deque()
         self._errors = self._kills = 0  # processes that ended so since a shard was finished
         self._most_kills = _KILLS_IN_A_ROW
         self._next_look = 0.0
@@ -126,22 +126,22 @@ class _Team:
         now = time.monotonic()
         if self._is_stopping:
             if now >= self._stop_at:
-                self.break_off()
+                self.kill_all()
             return
         if self._worker.patience and now >= self._next_look:
             self._next_look = now + LOOK_SECONDS
             for child in [child for child in self._children if child.is_stuck(now)]:
-                yield from self._cut_off(child)
+                yield from self._kill_stuck(child)
         self._share_out()
 
-    def break_off(self) -> None:
+    def kill_all(self) -> None:
         """End all processes, whatever they are at."""
         self._puller.stop()
         self._more = False
         children, self._children = self._children, set()
         for child in children:
             child.end()
-        until = time.monotonic() + FAREWELL
+        until = time.monotonic() + END_TIMEOUT
         for child in children:
             child.wait(until)
 
@@ -161,7 +161,7 @@ class _Team:
             return  # it was cut off, and others have its jobs
         elif kind == WANT_JOB:
             child.has_started(self._worker.patience)
-            self._hungry.append(child)
+            self._asking.append(child)
         elif kind == EVENT:
             if isinstance(content, ShardReport):
                 self._errors = self._kills = 0
@@ -169,13 +169,13 @@ class _Team:
             child.note(content)
             yield content
         elif kind == CRASHED:
-            child.last_words = content.strip().splitlines()[-1]
+            child.reason = content.strip().splitlines()[-1]
             log.info("%s crashed:\n%s", child.name, content)
         elif kind == GONE:
             self._forget(child)
             yield from child.withdrawn()
             if (child.jobs or not child.released) and not self._is_stopping:
-                yield from self._bury(child)
+                yield from self._reassign(child)
 
     def _begin_to_stop(self, stop_at: float) -> None:
         """From now on only what the processes have is finished, and nobody else gets it if they do not."""
@@ -190,18 +190,18 @@ class _Team:
                     child.end()
         self._stop_at = stop_at
 
-    def _bury(self, child: Child) -> Iterator[ShardError]:
+    def _reassign(self, child: Child) -> Iterator[ShardError]:
         """Have the jobs of a process that died done by others."""
-        words, jobs = child.how_it_ended(), list(child.jobs.values())
+        reason, jobs = child.how_it_ended(), list(child.jobs.values())
         was_suspected = any(self._died[job.shard_id] for job in jobs)
         if child.was_killed:
             self._kills += 1
         elif not was_suspected:
             self._errors += 1
         if self._kills >= max(self._most_kills, 3 * self._place.slots) or self._errors >= _ERRORS_IN_A_ROW:
-            raise RunError(f"worker processes end at once, the last one with: {words}")
+            raise RunError(f"worker processes end at once, the last one with: {reason}")
         if jobs:
-            log.warning("%s; its %s made by others", words, shard_count(len(jobs), "is", "are"))
+            log.warning("%s; its %s made by others", reason, shard_count(len(jobs), "is", "are"))
         for job in jobs:
             self._died[job.shard_id] += 1
             deaths = self._died[job.shard_id]
@@ -209,34 +209,34 @@ class _Team:
                 often = (
                     f" (so ended {deaths} processes that made this shard)" if deaths > 1 and child.was_killed else ""
                 )
-                yield ShardError(job.shard_id, words + often, attempt=job.attempt)
+                yield ShardError(job.shard_id, reason + often, attempt=job.attempt)
             else:
                 line = self._returned if deaths <= _DEATHS_IN_COMPANY else self._suspects
                 line.append(replace(job, attempt=job.attempt + 1))
 
-    def _cut_off(self, child: Child) -> Iterator[Event]:
+    def _kill_stuck(self, child: Child) -> Iterator[Event]:
         """Kill a process that is stuck, and have its jobs done by others."""
-        words = f"the {child.name} had said nothing for {child.watch.silent:.0f} s and was killed"
-        log.warning("%s; others go on with its %s", words, shard_count(len(child.jobs)))
+        reason = f"the {child.name} had sent nothing for {child.watch.silent:.0f} s and was killed"
+        log.warning("%s; others go on with its %s", reason, shard_count(len(child.jobs)))
         self._forget(child)
-        child.end(words)
+        child.end(reason)
         yield from child.withdrawn()
         for job in child.jobs.values():
             self._stuck[job.shard_id] += 1
             kills = self._stuck[job.shard_id]
             if kills > _MOST_KILLS:
-                yield ShardError(job.shard_id, words, attempt=max(job.attempt, self._max_retry))
+                yield ShardError(job.shard_id, reason, attempt=max(job.attempt, self._max_retry))
             else:
                 self._suspects.append(replace(job, attempt=job.attempt + 1, record_as_failed=kills == _MOST_KILLS))
         if not child.started:
             self._errors += 1
             if self._errors >= _ERRORS_IN_A_ROW:
-                raise RunError(f"worker processes end at once, the last one with: {words}")
+                raise RunError(f"worker processes end at once, the last one with: {reason}")
 
     def _forget(self, child: Child) -> None:
         self._children.discard(child)
         with contextlib.suppress(ValueError):
-            self._hungry.remove(child)
+            self._asking.remove(child)
 
     def _is_suspect(self, job: ShardJob) -> bool:
         return bool(self._stuck[job.shard_id]) or self._died[job.shard_id] > _DEATHS_IN_COMPANY
@@ -250,7 +250,7 @@ class _Team:
 
     def _share_out(self) -> None:
         """Give jobs to those who want one, and start processes for jobs that nobody is going to want."""
-        for child in list(self._hungry):
+        for child in list(self._asking):
             if self._suspects and not child.jobs:
                 child.give(self._suspects.popleft())
             elif self._has_suspect(child):
@@ -264,18 +264,18 @@ class _Team:
                 self._puller.allow_another()
             else:
                 continue
-            self._hungry.remove(child)
+            self._asking.remove(child)
         waiting = self._waiting
         starting = sum(not c.started for c in self._children)
         while starting < waiting and len(self._children) < self._place.slots:
             self._children.add(Child(self._worker, self._inbox, self._place.new_link))
             starting += 1
         if not (self._more or waiting):
-            while self._hungry:
-                self._hungry.popleft().release()
+            while self._asking:
+                self._asking.popleft().release()
             for child in self._children:
                 if not (child.is_up or child.released):  # and perhaps never will be: the cluster is full
-                    child.dismiss()
+                    child.end_before_start()
 
 
 class _Puller:

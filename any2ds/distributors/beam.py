@@ -21,9 +21,9 @@ from any2ds.core.processes import quieting
 from any2ds.core.processes.child_process import Answering, ChildEnded
 from any2ds.core.processes.pool import Children, NotStarted
 from any2ds.distributors import _process
-from any2ds.distributors._beamtalk import CANCEL, STATE, Asked, Pipeline, State, Terms
+from any2ds.distributors._beam_protocol import CANCEL, STATE, Asked, Pipeline, State, Terms
 from any2ds.distributors._engine import EngineDistributor, ThreadBatch
-from any2ds.distributors._task import Errand, Task
+from any2ds.distributors._task import StoredTasks, Task
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ if find_spec("apache_beam") is None:  # which only the child process imports
 _LONGEST_START = 300.0  # seconds for a process that imports Beam, which takes it three where nobody else is at work
 _NEAR, _FAR = 0.1, 5.0  # seconds between two looks at a pipeline
 _CLOSE_TIMEOUT = 10.0  # seconds for processes that were killed
-_REMOTE_FAREWELL = 60.0  # seconds that a service may take to hear that a pipeline is cancelled
+_REMOTE_END_TIMEOUT = 60.0  # seconds that a service may take to hear that a pipeline is cancelled
 
 
 class BeamDistributor(EngineDistributor):
@@ -132,11 +132,11 @@ class _Beam:
     def close(self) -> None:
         for pipeline in self._begun:
             pipeline.cancel()
-        until = time.monotonic() + (_CLOSE_TIMEOUT if self._terms.is_local else _REMOTE_FAREWELL)
+        until = time.monotonic() + (_CLOSE_TIMEOUT if self._terms.is_local else _REMOTE_END_TIMEOUT)
         for pipeline in self._begun:
             pipeline.wait(until)
             if not pipeline.has_ended() and not self._terms.is_local:
-                log.warning("Beam has not cancelled a pipeline within %.0f s: see to it there", _REMOTE_FAREWELL)
+                log.warning("Beam has not cancelled a pipeline within %.0f s: see to it there", _REMOTE_END_TIMEOUT)
 
 
 class _Pipeline(ThreadBatch):
@@ -161,10 +161,10 @@ class _Pipeline(ThreadBatch):
             for task in self._tasks:
                 task.leave()
             numbers = tuple(task.number for task in self._tasks)
-            errand = Errand(first.worker, first.office, first.options)
+            stored_tasks = StoredTasks(first.worker, first.mailbox, first.options)
             if self._cancelled.is_set():
                 return
-            self._child, _ = self._children.ask(Pipeline(self._asked, numbers, errand), 0)
+            self._child, _ = self._children.ask(Pipeline(self._asked, numbers, stored_tasks), 0)
         except (ChildEnded, NotStarted) as error:
             self._message = f"the process that runs Beam {str(error).removeprefix('it ')}"
             return
@@ -187,15 +187,15 @@ class _Pipeline(ThreadBatch):
 
     def _watched(self, child: Answering[Any, Any]) -> State:
         """How it has come to its end."""
-        is_told = False
+        has_cancelled = False
         while True:
             state: State = child.ask(STATE)
             if state.has_ended or (self._cancelled.is_set() and self._terms.is_local):
                 return state
-            if self._cancelled.wait(_NEAR if self._terms.is_local else _FAR) and not is_told:
-                is_told = True
+            if self._cancelled.wait(_NEAR if self._terms.is_local else _FAR) and not has_cancelled:
+                has_cancelled = True
                 child.ask(CANCEL)
-            elif is_told:
+            elif has_cancelled:
                 time.sleep(_NEAR)
 
 

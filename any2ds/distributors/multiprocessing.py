@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from any2ds.config.options import RunOptions
-from any2ds.core.processes.cores import cores
+from any2ds.core.processes.resources import cores
 from any2ds.distributors._child import LocalLink
 from any2ds.distributors._team import Place, TeamDistributor
 

@@ -24,14 +24,14 @@ from pyspark.errors import PySparkException
 from any2ds.config.options import RunOptions
 from any2ds.core.errors import UsageError, error_text
 from any2ds.core.processes import quieting
-from any2ds.core.processes.cores import cores
+from any2ds.core.processes.resources import cores
 from any2ds.distributors._engine import EngineDistributor, ThreadBatch
 from any2ds.distributors._task import Task, perform
 
 log = logging.getLogger(__name__)
 
 _FAILURES = 4  # that Spark allows a task on this machine, as it does on clusters
-_UNSET = "local[*]"  # the master where nobody has said which
+_UNSET = "local[*]"  # the master where nothing is configured
 _SETTLED = 3.0  # seconds without a further executor, after which those that are there are all
 _LATE = 60.0  # seconds after which the first is not waited for any more: the cluster may be busy for hours
 _CONNECT = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"}  # variables that say that there is no JVM of ours
@@ -58,8 +58,8 @@ class PysparkDistributor(EngineDistributor):
             raise UsageError(
                 "distributor=pyspark needs a session of its own JVM: Spark Connect cannot run what it runs"
             )
-        with tempfile.TemporaryFile() as said:
-            _start_java(said)
+        with tempfile.TemporaryFile() as output:
+            _start_java(output)
         if SparkContext._active_spark_context is None:
             _check_master(SparkConf().get("spark.master", _UNSET))
 
@@ -98,7 +98,7 @@ class PysparkDistributor(EngineDistributor):
 
 @contextmanager
 def _this_python(context: SparkContext) -> Iterator[None]:
-    """On this machine workers have the Python that is running, where nobody has said which; Spark takes PATH's."""
+    """On this machine workers have the Python that is running, where nothing is configured; Spark takes PATH's."""
     before = context.pythonExec
     if str(context.master).startswith("local") and before == "python3":
         context.pythonExec = sys.executable
@@ -114,8 +114,8 @@ def _new_context(slots: int | None) -> SparkContext:
     It is no SparkSession: that loads all of SQL as well, in seconds of a core.
     """
     handler = signal.getsignal(signal.SIGINT)
-    with tempfile.TemporaryFile() as said:
-        _start_java(said)
+    with tempfile.TemporaryFile() as output:
+        _start_java(output)
         conf = SparkConf()
         if conf.get("spark.master", _UNSET) == _UNSET:
             conf.set("spark.master", f"local[{slots or cores()},{_FAILURES}]")
@@ -136,7 +136,7 @@ def _new_context(slots: int | None) -> SparkContext:
 
 
 @contextmanager
-def _hushed() -> Iterator[None]:
+def _without_py4j_log() -> Iterator[None]:
     """Around the end of a JVM that somebody may be waiting for: py4j logs that as an error of the whole program."""
 
     def is_wanted(record: logging.LogRecord) -> bool:
@@ -152,20 +152,20 @@ def _hushed() -> Iterator[None]:
             logger.removeFilter(is_wanted)
 
 
-def _start_java(said: IO[bytes]) -> None:
-    """Have a JVM. On the command line, where the terminal is ours, all that it logs goes into `said`."""
+def _start_java(output: IO[bytes]) -> None:
+    """Have a JVM. On the command line, where the terminal is ours, all that it logs goes into `output`."""
     quiet = quieting.stderr() is not None
     try:
         if SparkContext._gateway is None:
             launch: Any = java_gateway.launch_gateway
-            to: Any = {"stdout": said, "stderr": said} if quiet else None
+            to: Any = {"stdout": output, "stderr": output} if quiet else None
             SparkContext._ensure_initialized(gateway=launch(popen_kwargs=to))
     except (PySparkException, OSError) as error:
-        said.seek(0)
-        lines = said.read().decode(errors="replace").strip().splitlines()
+        output.seek(0)
+        lines = output.read().decode(errors="replace").strip().splitlines()
         reported = next((line for line in lines if line.startswith(_RAISED)), "")
         if reported and "UnsupportedClassVersionError" not in reported:
-            raise UsageError(f"Spark does not start: {_in_words(reported.removeprefix(_RAISED))}") from error
+            raise UsageError(f"Spark does not start: {_message_of(reported.removeprefix(_RAISED))}") from error
         raise UsageError(f"{_JAVA} ({lines[-1] if lines else error_text(error)})") from error
 
 
@@ -194,7 +194,7 @@ class _Spark:
         self.is_local = self.master.startswith("local")
         conf = context.getConf()
         self.grows = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
-        self._known = 0  # slots that were there when that was last told
+        self._known = 0  # slots when last known
         self._bound = 0  # slots that it may grow to; 0 if that is not known
         if self.grows and (most := conf.get("spark.dynamicAllocation.maxExecutors")):
             each = int(conf.get("spark.executor.cores", "1")) // int(conf.get("spark.task.cpus", "1"))
@@ -213,7 +213,7 @@ class _Spark:
             spark: Any = self._context._jsc.sc()
             self._known = int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
         except Exception as error:  # it is none of Spark's documented interfaces; or the session has been stopped
-            log.debug("slots are not told: %s", error_text(error))
+            log.debug("the number of slots is unknown: %s", error_text(error))
             with contextlib.suppress(Exception):
                 self._known = int(self._context.defaultParallelism)
         return self._known
@@ -225,7 +225,7 @@ class _Spark:
 
     def close(self) -> None:
         """Jobs end with the session."""
-        with _hushed():
+        with _without_py4j_log():
             self._context.stop()
             until = time.monotonic() + _CLOSE_TIMEOUT
             for job in self._begun:
@@ -260,17 +260,17 @@ class _Job(ThreadBatch):
 def _message(error: Exception) -> str:
     """What it was, out of the traces of two languages."""
     cause: Any = getattr(error, "java_exception", None)
-    return _in_words(error_text(error) if cause is None else str(cause.getMessage()))
+    return _message_of(error_text(error) if cause is None else str(cause.getMessage()))
 
 
-def _in_words(said: str) -> str:
-    _, raised, trace = said.rpartition("Traceback (most recent call last):")
+def _message_of(output: str) -> str:
+    _, raised, trace = output.rpartition("Traceback (most recent call last):")
     if raised:
         lines = [line for line in trace.splitlines() if line.strip() and not line[0].isspace()]
-        message = re.sub(r"^any2ds\.[\w.]+: ", "", lines[0]) if lines else said
+        message = re.sub(r"^any2ds\.[\w.]+: ", "", lines[0]) if lines else output
         return f"{message}: {_BARE}" if "No module named 'any2ds'" in message else message
-    where = _LOST.search(said)
-    message = said[where.end() if where else 0 :].strip().partition("\n")[0].partition(" Consider setting")[0]
+    where = _LOST.search(output)
+    message = output[where.end() if where else 0 :].strip().partition("\n")[0].partition(" Consider setting")[0]
     message = re.sub(r"^(?:[\w$]+\.)+[\w$]+: ", "", message)
     return f"{message} (on {where[1]})" if where else message
 

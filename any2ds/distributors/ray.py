@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 from any2ds.config.options import RunOptions
 from any2ds.core.errors import OptionError, RunError, error_text
 from any2ds.core.processes import child_process
-from any2ds.core.processes.cores import cores
+from any2ds.core.processes.resources import cores
 from any2ds.core.version import __version__
+from any2ds.distributors._quiet_ray import environment, ray, signals
 from any2ds.distributors._relay import Heard, Hello, Relay
-from any2ds.distributors._tameray import environment, ray, signals
 from any2ds.distributors._team import Place, TeamDistributor
 
 log = logging.getLogger(__name__)
@@ -31,9 +31,9 @@ _HERE = ("", "local")  # addresses for which a Ray is started on this machine
 _ANSWERS_WITHIN = 10.0  # seconds that the port of a cluster has to take a connection
 _CONNECTS_WITHIN = 60.0  # and Ray to connect to it: something else may listen there
 _CLIENT_PORT = 10001  # of ray://host
-_PATIENCE = 30.0  # seconds that one call may wait on the node for something to be said
+_PATIENCE = 30.0  # seconds that one call may wait on the node for a message
 _CLOSE_TIMEOUT = 1.0  # seconds for calls to come back whose actors have been killed
-_NOTHING_STARTS = 20.0  # seconds after which it is said that the cluster gives us no room
+_NOTHING_STARTS = 20.0  # seconds after which a log says that the cluster gives us no room
 _LONGEST_FOLDER = 36  # characters of the temporary folder, where the path of a socket may have 107 with Ray's 70
 # A Ray that is ours keeps little in its object store: jobs on their way.
 _OBJECT_STORE_BYTES = 128 << 20
@@ -107,30 +107,30 @@ def _missing(where: str) -> str:
 
 def _connect(address: str) -> None:
     """Raises OptionError if there is no cluster at `address`; Ray itself would wait for it for ever."""
-    said: list[str] = []
+    problems: list[str] = []
 
     def connect() -> None:
         try:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
         except (Exception, SystemExit) as error:
-            said.append(error_text(error))
+            problems.append(error_text(error))
 
     with signals(), environment():
-        logging.getLogger("ray").setLevel(logging.ERROR)  # it has a word to say about threads
+        logging.getLogger("ray").setLevel(logging.ERROR)  # it complains about threads
         thread = threading.Thread(target=connect, name="any2ds-ray-connect", daemon=True)
         thread.start()
         thread.join(_CONNECTS_WITHIN)
     if thread.is_alive():
-        said.append(f"what listens there does not answer as Ray does for {_CONNECTS_WITHIN:.0f} s")
-    if said:
-        raise _unreachable(address, said[0])
+        problems.append(f"what listens there does not answer as Ray does for {_CONNECTS_WITHIN:.0f} s")
+    if problems:
+        raise _unreachable(address, problems[0])
 
 
 def _start(wanted: int | None) -> None:
     """Have a Ray on this machine. Raises OptionError if it does not start."""
     how: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     how |= {"num_cpus": wanted or cores(), "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
-    if sys.platform == "linux":  # it takes 127.0.0.1 for another word for an address that others can reach
+    if sys.platform == "linux":  # it takes 127.0.0.1 for another name of an address that others can reach
         how["_node_ip_address"] = "127.0.0.2"
         if "RAY_TMPDIR" not in os.environ and len(tempfile.gettempdir()) > _LONGEST_FOLDER:
             how["_temp_dir"] = "/tmp/ray"
@@ -215,7 +215,7 @@ class _RayLink:
         self._actors = actors
         self._actor = actors.start()
         self._hello: Hello | None = None
-        self._over = threading.Event()  # it is gone, or its actor is
+        self._end_task = threading.Event()  # it is gone, or its actor is
         self._was_asked_to_end = False
         self._node = ""
         self.returncode: int | None = None
@@ -234,24 +234,24 @@ class _RayLink:
     def is_up(self) -> bool:
         return self._hello is not None
 
-    def send(self, said: bytes) -> None:
+    def send(self, data: bytes) -> None:
         try:
-            self._actors.call(self._actor, "send", said)
-        except ray.exceptions.RayError as error:  # whoever listens is told why
+            self._actors.call(self._actor, "send", data)
+        except ray.exceptions.RayError as error:  # whoever listens gets the reason
             raise BrokenPipeError from error
 
-    def hang_up(self) -> None:
+    def close_input(self) -> None:
         """Its standard input ends with the actor."""
 
     def kill(self) -> None:
-        if self.is_up and not (self._was_asked_to_end or self._over.is_set()):
+        if self.is_up and not (self._was_asked_to_end or self._end_task.is_set()):
             self._was_asked_to_end = True
             self._actors.tell(self._actor, "kill")
         else:
             self._actors.end(self._actor)
 
     def wait(self, seconds: float) -> None:
-        if not self._over.wait(seconds) and self._was_asked_to_end:
+        if not self._end_task.wait(seconds) and self._was_asked_to_end:
             self._actors.end(self._actor)
 
     def _hear(self) -> bytes:
@@ -259,20 +259,20 @@ class _RayLink:
         try:
             if self._hello is None:
                 self._meet()
-            while not self._over.is_set():
+            while not self._end_task.is_set():
                 heard: Heard = self._actors.call(self._actor, "hear", _PATIENCE)
                 if heard.complaints:
                     self._pass_on(heard.complaints)
                 if heard.code is not None:
                     self.returncode = heard.code
-                    self._over.set()
+                    self._end_task.set()
                 if heard.answers:
                     return heard.answers
         except BrokenPipeError:
-            self._over.set()
+            self._end_task.set()
         except ray.exceptions.RayError as error:
             self._explain(error)
-            self._over.set()
+            self._end_task.set()
         return b""
 
     def _meet(self) -> None:
@@ -282,7 +282,7 @@ class _RayLink:
         self._actors.is_up()
         if hello.version != __version__:
             self.fault = f"{_missing(hello.node)}; there is {hello.version}"
-            self._over.set()
+            self._end_task.set()
 
     def _explain(self, error: Exception) -> None:
         message = str(error)

@@ -6,12 +6,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from any2ds.config import presets
-from any2ds.config.options import GROUPS, Config
-from any2ds.config.signature import document
+from any2ds.config.options import GROUPS, Config, ParsedOptions
+from any2ds.config.signature import command
 from any2ds.core import plugins
 from any2ds.core.errors import OptionError, shard_count
 from any2ds.core.reports import IncompleteRun, RunReport
@@ -39,7 +38,13 @@ from any2ds.worker.worker import ShardWorker
 log = logging.getLogger(__name__)
 
 
-def download(url_list: Any = None, output_folder: Any = MISSING, **options: Any) -> RunReport:
+@command(
+    GROUPS,
+    "Returns the figures of the run. Raises UsageError if it cannot start (nothing was created), and",
+    "IncompleteRun, with the figures, if shards could not be written or the list broke off.",
+    positional=("url_list", "output_folder"),
+)
+def download(options: ParsedOptions) -> RunReport:
     """Fetch every row of `url_list` and pack the files into shards in `output_folder`.
 
     `url_list` is
@@ -50,8 +55,7 @@ def download(url_list: Any = None, output_folder: Any = MISSING, **options: Any)
         a Series, or an Arrow or NumPy array of texts: URLs, as above
         an Arrow table or stream, a DataFrame, a list of dicts: rows
     """
-    given = options if url_list is None else {"url_list": url_list, **options}
-    config = Config.from_options(given if output_folder is MISSING else {"output_folder": output_folder, **given})
+    config = Config.of(options)
     rank = rank_of(config.share)
     with _opened(config) as (source, output), distributing(config.run) as distributor:
         info = run_info("download", output, config.to_options(), config.storage, config.output)
@@ -174,12 +178,3 @@ def _check_file_ext(config: Config, has_members: bool, pipeline: Pipeline) -> No
         f"file_ext={ext}: with output_format={config.output.output_format} .{ext.lower()} is the extension of the"
         f" {whose}: choose another one"
     )
-
-
-document(
-    download,
-    GROUPS,
-    RunReport,
-    "Returns the figures of the run. Raises UsageError if it cannot start (nothing was created), and",
-    "IncompleteRun, with the figures, if shards could not be written or the list broke off.",
-)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from any2ds.config.options import FinishOptions, StorageOptions, flat, parse_options
-from any2ds.config.signature import document
+from any2ds.config.options import FinishOptions, ParsedOptions, StorageOptions, flat
+from any2ds.config.signature import command
 from any2ds.config.watch import WatchOptions
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, shard_count
@@ -22,10 +21,13 @@ from any2ds.storage.swap import no_swap_left
 _MOST_NAMED = 10
 
 
-def finish(output_folder: Any = None, **options: Any) -> Completion:
+@command(
+    [FinishOptions],
+    "Returns which shards are finished. Raises UsageError if there is no dataset, or others are at work in it.",
+)
+def finish(options: ParsedOptions) -> Completion:
     """Write the files about a dataset as a whole, which the last of several runs writes if all of them end."""
-    given = options if output_folder is None else {"output_folder": output_folder, **options}
-    (asked,) = parse_options(given, [FinishOptions]).groups
+    (asked,) = options.groups
     storage = StorageOptions(storage_options=asked.storage_options)
     output = OutputFolder.at(asked.output_folder, storage)
     made, _ = options_of(output)
@@ -82,11 +84,3 @@ def _incomplete(output: OutputFolder, manifest: Manifest, present: frozenset[int
         for shard_id in present.intersection(segment.short)
     }
     return incomplete(output, names, expected)
-
-
-document(
-    finish,
-    [FinishOptions],
-    Completion,
-    "Returns which shards are finished. Raises UsageError if there is no dataset, or others are at work in it.",
-)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Histogram
 from any2ds.core.metrics import HostLoad, Snapshot, WorkerMetrics
-from any2ds.core.processes import memory_use
+from any2ds.core.processes import resources
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.run.diagnosis import verdict
 
@@ -93,7 +93,7 @@ class Monitor:
         finished_shards: int = 0,
         outlook: Callable[[], Outlook] = Outlook,
         clock: Callable[[], float] = time.monotonic,
-        memory: Callable[[], int] = lambda: memory_use.memory(children=False),
+        memory: Callable[[], int] = lambda: resources.memory(children=False),
     ) -> None:
         self._clock, self._outlook, self._memory = clock, outlook, memory
         self._started = self._turned = clock()
@@ -157,7 +157,7 @@ class Monitor:
         lately, pace = self._history.rates(totals), self._pace.rates(totals)
         rates = lately if live or self._recent else pace
         workers = [metrics for _, metrics in self._workers.values()]
-        is_counted = memory_use.name() in self._workers  # a worker in this process
+        is_counted = resources.name() in self._workers  # a worker in this process
         memory = (0 if is_counted else memory) + sum(each.memory for each in workers)
         latencies = self._latencies[0] + self._latencies[1]
         outlook, hosts = self._outlook(), _worst_hosts(workers)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import replace
-from typing import Any
 
 from any2ds.config.hashes import hash_columns
 from any2ds.config.media import MediaOptions
-from any2ds.config.options import RETRY_GROUPS, flat, parse_options
-from any2ds.config.signature import document
+from any2ds.config.options import RETRY_GROUPS, ParsedOptions, flat
+from any2ds.config.signature import command
 from any2ds.core import plugins
 from any2ds.core.errors import MissingExtra, OptionError
 from any2ds.core.reports import RunReport
@@ -32,11 +31,14 @@ from any2ds.worker.worker import ShardWorker
 log = logging.getLogger(__name__)
 
 
-def retry(output_folder: Any = None, **options: Any) -> RunReport:
+@command(
+    RETRY_GROUPS,
+    "Returns the figures of the rows that were tried again; `skipped_shards` had none. Raises UsageError if it cannot",
+    "start, and IncompleteRun, with the figures, if shards could not be read or written: they are as they were.",
+)
+def retry(options: ParsedOptions) -> RunReport:
     """Fetch failed rows of the dataset in `output_folder` again, and store what arrives in their place."""
-    given = options if output_folder is None else {"output_folder": output_folder, **options}
-    groups = parse_options(given, RETRY_GROUPS).groups
-    asked, storage, fetch, running, watch = groups
+    asked, storage, fetch, running, watch = options.groups
     check_parts(fetch, running, watch)
     output = OutputFolder.at(asked.output_folder, storage)
     check_private(output, running)
@@ -44,7 +46,7 @@ def retry(output_folder: Any = None, **options: Any) -> RunReport:
     writer = plugins.load("writers", made.output_format)
     columns = _pipeline_of(media).metadata(writer.has_members)
     check_user_steps(media, running)
-    info = run_info("retry", output, flat(groups), storage, made)
+    info = run_info("retry", output, flat(options.groups), storage, made)
     with (
         distributing(running) as distributor,
         locked(output, "retry") as lock,
@@ -79,12 +81,3 @@ def _pipeline_of(media: MediaOptions) -> Pipeline:
         raise OptionError(
             f"the dataset was made with steps that are needed again: {error} (the current folder is {os.getcwd()!r})"
         ) from error
-
-
-document(
-    retry,
-    RETRY_GROUPS,
-    RunReport,
-    "Returns the figures of the rows that were tried again; `skipped_shards` had none. Raises UsageError if it cannot",
-    "start, and IncompleteRun, with the figures, if shards could not be read or written: they are as they were.",
-)

@@ -64,7 +64,9 @@ class ScriptedWorker:
                 threading.Event().wait()
             else:
                 reported = {"success": job.count}
-                yield ShardReport(job.shard_id, count=job.count, status_dict=reported, start_time=float(os.getpid()))
+                yield ShardReport(
+                    shard_id=job.shard_id, count=job.count, status_dict=reported, start_time=float(os.getpid())
+                )
 
 
 def _gathered(jobs: Iterable[ShardJob]) -> Iterator[ShardJob]:

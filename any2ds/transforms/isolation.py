@@ -11,8 +11,8 @@ from typing import Any
 from any2ds.config.media import MediaOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.processes.child_process import ChildEnded
-from any2ds.core.processes.memory_use import end_first_when_memory_is_short
 from any2ds.core.processes.pool import Children, NotStarted
+from any2ds.core.processes.resources import end_first_when_memory_is_short
 from any2ds.core.samples import Sample
 from any2ds.transforms.chain import Pipeline, last_line
 from any2ds.transforms.pipeline import NotIsolated, memory_for, prepare, through

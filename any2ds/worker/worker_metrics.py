@@ -18,7 +18,7 @@ from dataclasses import replace
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.histogram import Histogram
 from any2ds.core.metrics import Traffic, Wait, WorkerMetrics
-from any2ds.core.processes import cores, memory_use
+from any2ds.core.processes import resources
 from any2ds.fetch.contract import Fetcher
 
 LONG_WRITE = 0.01  # seconds from which on it counts
@@ -71,7 +71,7 @@ class MetricsCollector:
         self._received_before = 0
         self._at = time.monotonic()
         self._own_cpu = time.thread_time()
-        self._cpu = memory_use.cpu()
+        self._cpu = resources.cpu()
         self.held_back = Span()  # rows are, because finished shards wait to be published
         self.crowded = Span()  # the next shard waits until another one is complete
 
@@ -102,7 +102,7 @@ class MetricsCollector:
     def take(self, open_shards: int) -> WorkerMetrics:
         """What has happened since the last call. To be called in the thread that works."""
         traffic = _together(self._before, self._fetcher.traffic() if self._fetcher is not None else Traffic())
-        now, own_cpu, cpu = time.monotonic(), time.thread_time(), memory_use.cpu()
+        now, own_cpu, cpu = time.monotonic(), time.thread_time(), resources.cpu()
         seconds, own = now - self._at, max(0.0, own_cpu - self._own_cpu)
         waits = self._without_rows(traffic)
         for cause, waited in self._waited.items():
@@ -111,10 +111,10 @@ class MetricsCollector:
         waits["disk"] += max(0.0, min(self._long_writes, idle))
         received = self._buffer.received if self._buffer is not None else 0
         metrics = WorkerMetrics(
-            worker=memory_use.name(),
+            worker=resources.name(),
             seconds=seconds,
             cpu=max(0.0, cpu - self._cpu),
-            cores=cores.share(),
+            cores=resources.share(),
             attempts=traffic.attempts,
             received=max(0, self._received_before + received - self._received),
             latencies=traffic.latencies,
@@ -123,7 +123,7 @@ class MetricsCollector:
             window=traffic.window,
             queued=traffic.queued,
             open_shards=open_shards,
-            memory=memory_use.memory(),
+            memory=resources.memory(),
             hosts=traffic.hosts,
             adapts=traffic.adapts,
             own_cpu=own,

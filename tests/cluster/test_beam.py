@@ -30,9 +30,9 @@ from any2ds.config.options import Config, RunOptions
 from any2ds.core.errors import OptionError
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.distributors._beam import _Perform, _Wanted, graph
-from any2ds.distributors._beamtalk import Asked
-from any2ds.distributors._mailbox import Inbox, Office
-from any2ds.distributors._task import Errand, PackedJob, Task
+from any2ds.distributors._beam_protocol import Asked
+from any2ds.distributors._mailbox import Inbox, Mailbox
+from any2ds.distributors._task import PackedJob, StoredTasks, Task
 from any2ds.distributors.beam import BeamDistributor, processes
 from any2ds.readers.plan import plan
 from any2ds.storage.folders import OutputFolder
@@ -269,26 +269,26 @@ def test_an_attempt_that_was_given_up_publishes_nothing(media: Path, tmp_path: P
         config = Config.from_options({**OPTIONS, "url_list": [server.url("0.bin")], "output_folder": out})
         worker = ShardWorker(config.output, config.fetch)
         folder = worker.folder
-        office = Office("run", b"key", 0.1)
-        office.open(folder)
+        mailbox = Mailbox("run", b"key", 0.1)
+        mailbox.open(folder)
         table = pa.table({"url": [server.url("0.bin")]})
         jobs = [PackedJob.of(job) for job in plan(table.to_batches(), table.schema, 5)]
-        task = Task.of(0, worker, jobs, office, config.run)
+        task = Task.of(0, worker, jobs, mailbox, config.run)
         thread = threading.Thread(target=task)
         thread.start()
         server.wait_for("0.bin")
-        office.give_up(folder, 0)
+        mailbox.give_up(folder, 0)
         server.release()
         thread.join()
     assert not list(out.glob("*.tar"))
-    assert not reports(office, folder)
+    assert not reports(mailbox, folder)
     task()  # no attempt begins any more
     assert server.counts["0.bin"] == 1
 
 
-def reports(office: Office, folder: OutputFolder) -> list[int]:
+def reports(mailbox: Mailbox, folder: OutputFolder) -> list[int]:
     """The shards that tasks have told of as made."""
-    said = [content for letter in Inbox(office, folder).letters() for _, content in letter.said]
+    said = [content for delivery in Inbox(mailbox, folder).deliveries() for _, content in delivery.messages]
     return sorted(event.shard_id for event in said if isinstance(event, ShardReport))
 
 
@@ -331,16 +331,16 @@ def test_flink_gets_its_options_and_those_that_only_its_job_server_knows() -> No
 @pytest.mark.parametrize("flags", [DATAFLOW, FLINK], ids=["dataflow", "flink"])
 def test_the_graph_is_small_however_large_tasks_are(flags: Sequence[str], tmp_path: Path) -> None:
     worker = ScriptedWorker(output=str(tmp_path))
-    office = Office("run", os.urandom(32))
-    office.open(worker.folder)
+    mailbox = Mailbox("run", os.urandom(32))
+    mailbox.open(worker.folder)
     jobs = [PackedJob.of(replace(job, rows=os.urandom(1 << 20))) for job in jobs_of(3)]
-    task = Task.of(7, worker, jobs, office, running())
+    task = Task.of(7, worker, jobs, mailbox, running())
     task.leave()
-    left = (tmp_path / office.task_file(7)).read_bytes()
+    left = (tmp_path / mailbox.task_file(7)).read_bytes()
     assert len(left) > 3 << 20
-    assert office.key not in left  # whoever may read in the folder
-    errand = Errand(worker, office, running())
-    made = graph(wanted(*flags), range(1000), errand).to_runner_api()
+    assert mailbox.key not in left  # whoever may read in the folder
+    stored_tasks = StoredTasks(worker, mailbox, running())
+    made = graph(wanted(*flags), range(1000), stored_tasks).to_runner_api()
     assert made.ByteSize() < 100_000
     assert {"Tasks", "One by one", "Perform"} <= {part.unique_name for part in made.components.transforms.values()}
 
@@ -348,15 +348,15 @@ def test_the_graph_is_small_however_large_tasks_are(flags: Sequence[str], tmp_pa
 @pytest.mark.parametrize("library", ["cloudpickle", "default"])
 def test_what_travels_passes_the_pickler_of_beam(library: str, tmp_path: Path) -> None:
     worker = ScriptedWorker(output=str(tmp_path))
-    office = Office("run", os.urandom(32))
-    office.open(worker.folder)
-    Task.of(0, worker, [PackedJob.of(job) for job in jobs_of(2)], office, running()).leave()
+    mailbox = Mailbox("run", os.urandom(32))
+    mailbox.open(worker.folder)
+    Task.of(0, worker, [PackedJob.of(job) for job in jobs_of(2)], mailbox, running()).leave()
     pickler.set_library(library)
-    packed = pickler.dumps(_Perform(Errand(worker, office, running())))
+    packed = pickler.dumps(_Perform(StoredTasks(worker, mailbox, running())))
     assert len(packed) < 10_000
     pickler.loads(packed).process(0)
-    assert reports(office, worker.folder) == [0, 1]
-    assert not worker.folder.exists(office.task_file(0))
+    assert reports(mailbox, worker.folder) == [0, 1]
+    assert not worker.folder.exists(mailbox.task_file(0))
 
 
 @pytest.mark.parametrize(
@@ -405,12 +405,12 @@ def test_without_beam_the_extra_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_that_workers_cannot_write_is_told_as_such(tmp_path: Path) -> None:
     """What a task raises comes through all of Beam as one line."""
-    office = Office("run", b"key")
+    mailbox = Mailbox("run", b"key")
     (tmp_path / "elsewhere").mkdir()
-    perform = _Perform(Errand(ScriptedWorker(output=str(tmp_path / "elsewhere")), office, running()))
-    from any2ds.distributors._beam import _words
+    perform = _Perform(StoredTasks(ScriptedWorker(output=str(tmp_path / "elsewhere")), mailbox, running()))
+    from any2ds.distributors._beam import _message
 
     with pytest.raises(Exception, match="is not the folder of the run") as caught, beam.Pipeline("FnApiRunner") as made:
         _ = made | beam.Create([0]) | beam.ParDo(perform)
-    assert "all machines of a cluster need the same" in _words(caught.value)
-    assert "\n" not in _words(caught.value)
+    assert "all machines of a cluster need the same" in _message(caught.value)
+    assert "\n" not in _message(caught.value)

@@ -13,7 +13,7 @@ import pytest
 from pyspark import SparkConf, SparkContext
 
 from any2ds.config.options import Config
-from any2ds.distributors.pyspark import PysparkDistributor, _in_words
+from any2ds.distributors.pyspark import PysparkDistributor, _message_of
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import descendants, wait_until
 
@@ -181,4 +181,4 @@ _LOST = (
     ],
 )
 def test_errors_of_spark_are_told_in_one_line(said: str, words: str) -> None:
-    assert _in_words(said) == words
+    assert _message_of(said) == words

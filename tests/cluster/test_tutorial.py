@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from any2ds.testing.processes import wait_until_gone
-from any2ds.testing.servers import free_port
 from tests.support.crash.processes import MARK, marked, send
+from tests.support.servers import free_port
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = ROOT / "examples" / "distributed_any2ds_tutorial.md"

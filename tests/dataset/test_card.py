@@ -15,8 +15,8 @@ from markdown_it import MarkdownIt
 
 import any2ds
 from any2ds import UsageError, card, download, inspect, report, retry, verify
-from any2ds.dataset.card.card import code, plain
 from any2ds.dataset.card.hub import features_of_columns, features_of_members, header, size_category, split
+from any2ds.dataset.rendering import code, plain
 from any2ds.testing.server import Server, serve
 from tests.support.folder import names_in
 

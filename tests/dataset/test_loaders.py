@@ -123,7 +123,7 @@ def test_the_readme_shows_what_is_told() -> None:
                 exts=exts,
                 columns=("key", "url", "caption", "status", "ext", "bytes"),
                 has_tfds=True,
-                extensions_of_kind=exts,
+                is_only_kind=True,
             )
         )
         for form in (*ends, "arrayrecord")

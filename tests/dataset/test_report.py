@@ -19,7 +19,7 @@ import pytest
 
 from any2ds import UsageError, download, inspect, report, retry, verify
 from any2ds.dataset.preview import shown_url
-from any2ds.dataset.report.markdown import text
+from any2ds.dataset.rendering import plain
 from any2ds.dataset.timeline import Work, timeline
 from any2ds.testing.server import Server, serve
 from tests.support.assortment import EVIL, assortment, write
@@ -294,7 +294,7 @@ def test_a_report_for_pull_requests(dataset: Path, capsys: pytest.CaptureFixture
 
 
 def test_text_in_markdown_is_text() -> None:
-    assert text("a|b\n<img> *x* [y](z) @somebody") == r"a\|b \<img\> \*x\* \[y\]\(z\) \@somebody"
+    assert plain("a|b\n<img> *x* [y](z) @somebody") == r"a\|b &lt;img&gt; \*x\* \[y\]\(z\) \@somebody"
     assert shown_url("http://user:password@host/\x00\u202ea") == "http://host/a"
 
 

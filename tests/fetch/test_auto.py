@@ -10,8 +10,8 @@ from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import OptionError
 from any2ds.core.samples import Payload
 from any2ds.fetch.fetcher import UrlFetcher
-from any2ds.testing.fetching import rows_of
 from any2ds.testing.server import Server, serve
+from tests.support.fetching import rows_of
 
 
 def fetch(server: Server, count: int, most: int | None = None, path: str = "a.jpg") -> int:

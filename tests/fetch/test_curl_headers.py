@@ -8,7 +8,7 @@ from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.failures import Failure
 from any2ds.core.samples import Payload
 from any2ds.fetch.fetcher import UrlFetcher
-from any2ds.testing.fetching import _raw_server, rows_of
+from tests.support.fetching import _raw_server, rows_of
 
 
 def fetch(*answers: bytes, **options: Any) -> list[Payload | Failure]:

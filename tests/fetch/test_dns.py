@@ -19,9 +19,9 @@ from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.engines import dns
 from any2ds.fetch.engines.dns import Addresses, Resolver, asks_dns
 from any2ds.fetch.fetcher import UrlFetcher
-from any2ds.testing.dns import DnsServer, serve_dns
-from any2ds.testing.fetching import rows_of
 from any2ds.testing.server import serve
+from tests.support.dns import DnsServer, serve_dns
+from tests.support.fetching import rows_of
 
 HOME = ("127.0.0.1",)
 

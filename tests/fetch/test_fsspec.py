@@ -24,8 +24,8 @@ from any2ds.fetch.engines.fsspec import next_piece
 from any2ds.fetch.engines.s3 import S3Object
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.urls import FILE_SYSTEMS
-from any2ds.testing.fetching import FetcherContract
 from any2ds.testing.server import serve
+from tests.support.fetching import FetcherContract
 from tests.support.s3 import served
 
 BODY = bytes(range(256)) * 40_000

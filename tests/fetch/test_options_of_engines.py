@@ -11,7 +11,7 @@ import pytest
 from any2ds.config.options import FetchOptions
 from any2ds.core.errors import OptionError
 from any2ds.run.download import download
-from any2ds.testing.fetching import WebFetcherContract
+from tests.support.fetching import WebFetcherContract
 
 TESTS = Path(__file__).parent
 

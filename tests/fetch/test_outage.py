@@ -15,8 +15,8 @@ from any2ds.core.errors import NetworkDown
 from any2ds.core.failures import Failure
 from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.fetcher import UrlFetcher
-from any2ds.testing.fetching import rows_of
 from any2ds.testing.server import serve
+from tests.support.fetching import rows_of
 from tests.support.params import sampled
 
 OUTAGE = 7.0  # seconds

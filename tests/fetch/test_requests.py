@@ -3,7 +3,7 @@ from dataclasses import replace
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.fetch.fetcher import UrlFetcher
-from any2ds.testing.fetching import WebFetcherContract
+from tests.support.fetching import WebFetcherContract
 
 
 class TestRequestsFetcher(WebFetcherContract):

@@ -15,8 +15,8 @@ from any2ds.core.failures import Failure
 from any2ds.core.samples import Payload
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.policy.robots import LONGEST
-from any2ds.testing.fetching import FetcherContract
 from any2ds.testing.server import serve
+from tests.support.fetching import FetcherContract
 
 
 class Fetch(FetcherContract):

@@ -11,8 +11,8 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.policy.rules import address_of, opted_out
-from any2ds.testing.dns import serve_dns
 from any2ds.testing.server import serve
+from tests.support.dns import serve_dns
 
 
 def one(url: str, **options: object) -> Payload | Failure:

@@ -230,11 +230,11 @@ def test_stats_that_tell_of_something_else_go_before_their_shard_is_made_again(t
     (job,) = jobs_for([server.url("held")])
     job = ShardJob(job.shard_id, job.rows, job.count, attempt=1)
     stats = tmp_path / "out" / "00000_stats.json"
-    for content in ("", "{}", json.dumps(ShardReport(0, count=5).to_json())):
+    for content in ("", "{}", json.dumps(ShardReport(shard_id=0, count=5).to_json())):
         stats.write_text(content)
         with closing(ShardWorker(config.output, config.fetch)(iter([job]))) as events:  # type: ignore[type-var]
             assert next(iter(event for event in events if not stats.exists()))
-    stats.write_text(json.dumps(ShardReport(0, count=1, bytes=77).to_json()))
+    stats.write_text(json.dumps(ShardReport(shard_id=0, count=1, bytes=77).to_json()))
     events = list(ShardWorker(config.output, config.fetch)(iter([job])))
     assert [event.bytes for event in events if isinstance(event, ShardReport)] == [77]
 

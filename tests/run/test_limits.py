@@ -16,10 +16,10 @@ from any2ds.core.metrics import Snapshot, Verdict
 from any2ds.core.reports import RunReport
 from any2ds.core.samples import Sample
 from any2ds.fetch.policy import breaker
-from any2ds.testing.dns import serve_dns
 from any2ds.testing.server import Server, serve
 from any2ds.transforms import pipeline
 from any2ds.writers.formats.webdataset import WebdatasetWriter
+from tests.support.dns import serve_dns
 from tests.support.s3 import serve_buckets
 
 BODY = b"some text, and more of it\n" * 400

@@ -18,7 +18,7 @@ from any2ds.config.options import Config, InputOptions
 from any2ds.core.errors import BrokenStep
 from any2ds.core.histogram import Histogram
 from any2ds.core.metrics import Snapshot, WorkerMetrics
-from any2ds.core.processes import child_process, cores, memory_use
+from any2ds.core.processes import child_process, resources
 from any2ds.core.reports import Event, Progress, RunReport, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.core.stats import Stats
@@ -294,22 +294,22 @@ def test_of_other_lists_the_share_is_known_that_was_read(tmp_path: Path, name: s
 def test_a_container_has_the_cores_that_it_is_bounded_to(
     reported: str, least: float, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = cores.share()
+    given = resources.share()
     (tmp_path / "cpu.max").write_text(reported)
-    monkeypatch.setattr(cores, "CPU_MAX", tmp_path / "cpu.max")
-    monkeypatch.setattr(cores, "share", cores.share.__wrapped__)
-    assert least <= cores.share() == min(given, most)
-    assert cores.cores() == -(-cores.share() // 1)
+    monkeypatch.setattr(resources, "CPU_MAX", tmp_path / "cpu.max")
+    monkeypatch.setattr(resources, "share", resources.share.__wrapped__)
+    assert least <= resources.share() == min(given, most)
+    assert resources.cores() == -(-resources.share() // 1)
     (tmp_path / "cpu.max").write_text("max 100000")
-    assert cores.share() == given
+    assert resources.share() == given
 
 
 def test_the_footprint_of_a_process_has_that_of_its_children() -> None:
-    memory, cpu = memory_use.memory(), memory_use.cpu()
+    memory, cpu = resources.memory(), resources.cpu()
     assert memory > 1 << 20
-    assert memory_use.name().endswith(f":{os.getpid()}")
+    assert resources.name().endswith(f":{os.getpid()}")
     sum(range(1_000_000))
-    assert memory_use.cpu() > cpu
+    assert resources.cpu() > cpu
     child = child_process.start(_process.__name__)
     assert child.pid in child_process.running()
     child.kill()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from any2ds.core.metrics import HostLoad, WorkerMetrics
-from any2ds.core.processes import memory_use
+from any2ds.core.processes import resources
 from any2ds.core.reports import Progress, ShardError, ShardReport
 from any2ds.run.monitor import Monitor, Outlook
 
@@ -113,7 +113,9 @@ def test_where_nothing_is_told_before_a_shard_is_finished_that_counts() -> None:
     watched = Watched(rows=4000)
     for _ in range(3):
         watched.pass_time(30)
-        report = ShardReport(0, count=1000, status_dict={"success": 900, "dns": 100}, bytes=5000, attempts=1200)
+        report = ShardReport(
+            shard_id=0, count=1000, status_dict={"success": 900, "dns": 100}, bytes=5000, attempts=1200
+        )
         watched.monitor.take(report)
         watched.monitor.take(Progress())
         watched.monitor.snapshot()
@@ -129,7 +131,7 @@ def test_when_all_shards_are_reported_none_is_open() -> None:
     watched = Watched(rows=20, planned=20)
     watched.rows(20, open_shards=2)  # its last word
     for shard_id, open_shards in ((0, 2), (1, 0)):
-        watched.monitor.take(ShardReport(shard_id, count=10, status_dict={"success": 10}))
+        watched.monitor.take(ShardReport(shard_id=shard_id, count=10, status_dict={"success": 10}))
         assert watched.monitor.snapshot().shards_open == open_shards
 
 
@@ -149,7 +151,7 @@ def test_a_worker_that_says_nothing_any_more_does_not_count() -> None:
 
 def test_memory_of_a_worker_in_this_process_is_counted_once() -> None:
     watched = Watched()
-    watched.rows(1, worker=memory_use.name(), memory=5000)
+    watched.rows(1, worker=resources.name(), memory=5000)
     assert watched.monitor.snapshot().memory == 5000
 
 

@@ -80,7 +80,7 @@ def play(*reporters: Any, shards: int = 3, was_stopped: bool = False) -> None:
     tell.on_start(0)
     with tell.watching(Monitor()):
         for number in range(shards):
-            tell.on_shard(ShardReport(number))
+            tell.on_shard(ShardReport(shard_id=number))
     tell.on_finish(RunReport(shards=shards), was_stopped)
 
 

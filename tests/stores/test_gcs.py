@@ -7,8 +7,8 @@ import fsspec
 import gcsfs
 import pytest
 
-from any2ds.testing.storing import StoreContract
 from tests.support.gcs import GcsPlace, GcsServer, serve_gcs
+from tests.support.storing import StoreContract
 
 
 @pytest.fixture(scope="module")

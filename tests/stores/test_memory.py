@@ -12,7 +12,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from any2ds.testing.storing import StoreContract
+from tests.support.storing import StoreContract
 
 
 class Failing(MemoryFileSystem):

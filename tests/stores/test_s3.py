@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from s3fs import S3FileSystem
 
-from any2ds.testing.storing import StoreContract
 from tests.support.s3 import Bucket, serve_buckets
+from tests.support.storing import StoreContract
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from any2ds.storage.lock.owner import Owner
 from any2ds.storage.lock.run_lock import Intervals, locked
 from any2ds.storage.sessions import login_of, path_of
 from any2ds.storage.stores import Stores
-from any2ds.testing.servers import program, running
 from tests.support.gcs import GcsPlace, serve_gcs
+from tests.support.servers import program, running
 from tests.support.sftp import SftpPlace, SftpServer, serve_sftp
 
 QUICK = Intervals(beat=0.2, stale=2.0, look=0.2, settle=0.2)
@@ -171,7 +171,7 @@ def test_urls_of_servers_mean_what_is_written(url: str, login: dict[str, object]
 
 def test_a_list_in_a_folder_that_nginx_shows(tmp_path: Path) -> None:
     """url lists found by a glob over its listing, and the files named in them."""
-    from any2ds.testing.servers import free_port
+    from tests.support.servers import free_port
 
     nginx = program("nginx", "nginx-light")
     site, port = tmp_path / "site", free_port()

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import fsspec
 import pytest
 
-from any2ds.testing.storing import StoreContract
 from tests.support.sftp import SftpPlace, SftpServer, serve_sftp
+from tests.support.storing import StoreContract
 
 
 @pytest.fixture(scope="module")

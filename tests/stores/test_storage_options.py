@@ -17,8 +17,8 @@ from any2ds.core.errors import OptionError
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
 from any2ds.testing.server import Server, serve
-from any2ds.testing.storing import body
 from tests.support.s3 import Bucket, Door, Wsgi, served
+from tests.support.storing import body
 
 SECRET = "hunter2-of-the-store"
 

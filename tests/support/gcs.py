@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
-from any2ds.testing.servers import free_port, running
+from tests.support.servers import free_port, running
 
 FAILURES = ("500", "503", "cut", "done but cut")
 _PASSED_ON = ("content-type", "content-range", "x-upload-content-type", "range")

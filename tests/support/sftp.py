@@ -18,8 +18,8 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from any2ds.testing.servers import free_port, program, running
 from tests.support.relay import Relay, serve_relay
+from tests.support.servers import free_port, program, running
 
 _CONFIG = """
 Port {port}

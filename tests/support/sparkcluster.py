@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from any2ds.testing.processes import LONG, descendants, is_running, wait_until, wait_until_gone
-from any2ds.testing.servers import free_port, running
+from tests.support.servers import free_port, running
 
 _DEPLOY = "org.apache.spark.deploy"
 _HOST = "127.0.0.1"

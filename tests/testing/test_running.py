@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from any2ds.testing.processes import is_running, wait_until_gone
-from any2ds.testing.servers import free_port, running
+from tests.support.servers import free_port, running
 
 SCRIPT = """
 import sys
 from pathlib import Path
-from any2ds.testing.servers import free_port, running
+from tests.support.servers import free_port, running
 port = free_port()
 command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
 with running(command, port, Path(sys.argv[1])) as server:

@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import tarfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -21,17 +21,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from any2ds.config.options import GROUPS, CardOptions, declared, parse_groups, public
-from any2ds.config.signature import document
+from any2ds.config.options import GROUPS, CardOptions, ParsedOptions, declared, public
+from any2ds.config.signature import command
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, error_text, printable, redacted
-from any2ds.core.failures import in_order, meaning_of
-from any2ds.core.text import percent, size
+from any2ds.core.failures import in_order
 from any2ds.core.version import HOMEPAGE, __version__
 from any2ds.dataset.card import hub
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.inspect import Overview, inspect
 from any2ds.dataset.loaders import Loadable, extensions, snippets
+from any2ds.dataset.rendering import environment
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
 
@@ -49,10 +49,7 @@ _GIVEN_FIELDS = ("pretty_name", "license", "license_name", "language")  # which 
 _SHARDS_LOOKED_INTO = 4
 _MEMBERS_LOOKED_AT = 200  # of a tar file: each is a read in a store
 _MOST_EXTS = 40  # of tar files; beyond that `datasets` finds out by itself
-_OUTCOMES_SHOWN = 20
-_FILES_SHOWN = 10
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
-_PUNCTUATION = re.compile(r"([\\`*_{}\[\]()#+.!|~$:@-])")
 
 _COLUMNS = {
     "key": "names the sample: number of the shard, then of the row in it",
@@ -104,10 +101,14 @@ class Card:
     path: str | None  # where it was written; None if nowhere
 
 
-def card(output_folder: Any = None, **options: Any) -> Card:
+@command(
+    [CardOptions],
+    "Returns the card and where it was written. Raises UsageError for a folder that holds no dataset, and for a",
+    "README.md that any2ds did not write.",
+)
+def card(options: ParsedOptions) -> Card:
     """Write a README.md that tells what is in a dataset, with the header that `datasets.load_dataset` goes by."""
-    given = options if output_folder is None else {"output_folder": output_folder, **options}
-    (wanted,) = parse_groups(given, [CardOptions])
+    (wanted,) = options.groups
     dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
     previous = _previous(dataset, wanted)
     found = inspect(wanted.output_folder, samples=0, storage_options=wanted.storage_options)
@@ -129,15 +130,6 @@ def card(output_folder: Any = None, **options: Any) -> Card:
     except OSError as error:
         raise OutputError(f"--output={wanted.output}: {error.strerror}") from error
     return Card(text, str(path))
-
-
-document(
-    card,
-    [CardOptions],
-    Card,
-    "Returns the card and where it was written. Raises UsageError for a folder that holds no dataset, and for a",
-    "README.md that any2ds did not write.",
-)
 
 
 def _previous(dataset: Dataset, wanted: CardOptions) -> str:
@@ -182,7 +174,7 @@ def _text(dataset: Dataset, found: Overview, wanted: CardOptions, previous: str)
     if wanted.license:
         kept.pop("license_name", None)
     head = hub.merged({**kept, **own}, header, _OWN_FIELDS)
-    body = "\n".join(_body(dataset, found, wanted, name, head))
+    body = _body(dataset, found, name, head)
     return f"{hub.header(head)}{before}{hub.BEGIN}\n\n{body}\n{hub.END}\n{after.removeprefix(chr(10))}"
 
 
@@ -276,141 +268,42 @@ def _features_of_parquet(dataset: Dataset, loadable: Loadable) -> list[dict[str,
     return hub.features_of_columns(schema, loadable.data_column, feature)
 
 
-# --- the body; whatever came from a list, a server or a file name is text here, and nothing else ---
+# --- the body ---
 
 
-def plain(text: object) -> str:
-    """As Markdown and HTML show it: on one line, without markup, links, or an end to a cell of a table."""
-    message = " ".join(printable(str(text)[:500]).split())
-    return _PUNCTUATION.sub(r"\\\1", message.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
-
-
-def code(text: object) -> str:
-    """In a span of code, also in a table."""
-    message = printable(str(text)[:500])
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", message)), default=0))
-    pad = " " if message[:1] in ("`", "") or message[-1:] == "`" or message != message.strip() else ""
-    return f"{fence}{pad}{message}{pad}{fence}".replace("|", "\\|")
-
-
-def _fenced(text: str, language: str) -> str:
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
-
-
-def _body(dataset: Dataset, found: Overview, wanted: CardOptions, name: str, head: Mapping[str, Any]) -> Iterator[str]:
-    yield f"# {plain(name)}\n"
-    yield (
-        f"{found.stored:,} samples of {found.rows:,} rows of a list of URLs, fetched from the web with"
-        f" [any2ds]({HOMEPAGE}) and stored as {code(found.output_format or 'unknown')}.\n"
-    )
-    yield from _table(("", ""), _facts(found), head=False)
-    if found.outcomes:
-        yield "## What became of the rows\n"
-        yield from _table(("outcome", "rows", "share", ""), _outcomes(found), right=(1, 2))
-    if found.not_processed:
-        yield "## Not processed\n"
-        yield "Files that are stored as they came, although a step for their media was asked for.\n"
-        reasons = ((plain(reason), f"{files:,}") for reason, files in found.not_processed.items())
-        yield from _table(("reason", "files"), reasons, right=(1,))
-    yield from _files(dataset)
-    if found.columns:
-        yield "## Columns\n"
-        where = (
-            "" if dataset.output_format in ("parquet", "dummy") else ", which the parquet files beside the data hold"
-        )
-        yield f"Of the metadata{where}: one row for each row of the list, failed ones too.\n"
-        yield from _table(("column", "type", "meaning"), _columns(dataset, found))
-    yield "## How to load it\n"
-    yield from _loading(dataset, head)
-    yield "## How it was made\n"
-    yield f"By {plain(found.made_by)}{_when(found)}, with what amounts to\n"
-    yield _fenced(_command(found, dataset.run.asked if dataset.run else ()), "sh") + "\n"
-    yield "## Licence and provenance\n"
-    yield from _provenance(found, head)
-    yield "## Limits\n"
-    yield from _limits(found)
-
-
-def _table(
-    names: tuple[str, ...], rows: Iterator[tuple[str, ...]], right: tuple[int, ...] = (), head: bool = True
-) -> Iterator[str]:
-    yield f"| {' | '.join(names if head else (' ',) * len(names))} |"
-    yield "|" + "|".join("---:" if number in right else "---" for number in range(len(names))) + "|"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
-    yield ""
-
-
-def _facts(found: Overview) -> Iterator[tuple[str, str]]:
-    yield "samples", f"{found.stored:,}"
-    yield "rows of the list", f"{found.rows:,}"
-    if found.rows:
-        yield "rows that are stored", f"{found.successes:,} ({percent(found.successes, found.rows)})"
-    missing = f", {len(found.missing):,} missing" if found.missing else ""
-    yield "shards", f"{found.shards:,}{missing}"
-    if found.bytes_stored is not None:
-        yield "size of the files", size(found.bytes_stored)
-    if found.sizes:
-        middle = f"{size(found.sizes['median'])} (of a few shards)"
-        yield "median size of a file", middle
-    if found.mime_types:
-        total = sum(found.mime_types.values())
-        kinds = list(found.mime_types.items())[:_FILES_SHOWN]
-        yield "types (of a few shards)", ", ".join(f"{code(kind)} {percent(count, total)}" for kind, count in kinds)
-
-
-def _outcomes(found: Overview) -> Iterator[tuple[str, str, str, str]]:
-    total = sum(found.outcomes.values())
-    ordered = in_order(found.outcomes)
-    for outcome, rows in ordered[:_OUTCOMES_SHOWN]:
-        yield code(outcome), f"{rows:,}", percent(rows, total), plain(meaning_of(outcome))
-    if further := ordered[_OUTCOMES_SHOWN:]:
-        yield f"{len(further):,} more", f"{sum(rows for _, rows in further):,}", "", ""
-
-
-def _files(dataset: Dataset) -> Iterator[str]:
-    found = extensions(dataset)
-    if not found:
-        return
-    yield "## Files\n"
-    shown = list(found.items())[:_FILES_SHOWN]
-    rows = [(code(ext), f"{files:,}") for ext, files in shown]
-    if len(found) > len(shown):
-        rows.append((f"{len(found) - len(shown):,} more", f"{sum(found.values()) - sum(n for _, n in shown):,}"))
-    yield from _table(("extension", "files"), iter(rows), right=(1,))
-
-
-def _columns(dataset: Dataset, found: Overview) -> Iterator[tuple[str, str, str]]:
-    own = set(dataset.run.options.get("save_additional_columns") or ()) if dataset.run else set()
-    with_files = Loadable.of(dataset).data_column if dataset.output_format == "parquet" else None
-    for name, kind in found.columns.items():
-        message = "the file itself" if name == with_files else "" if name in own else _COLUMNS.get(name, "")
-        yield code(name), code(kind), message or ("from the list" if name in own else "")
-
-
-def _loading(dataset: Dataset, head: Mapping[str, Any]) -> Iterator[str]:
+def _body(dataset: Dataset, found: Overview, name: str, head: Mapping[str, Any]) -> str:
     loadable = Loadable.of(dataset)
-    if not loadable.is_remote:  # where it lay when the card was written is of no use to others
-        loadable = replace(loadable, folder=_name(loadable.folder))
-    if "configs" in head and not loadable.is_remote:
-        lines = ["import datasets", "", f'samples = datasets.load_dataset({_quoted(loadable.folder)}, split="train")']
-        what = "" if dataset.output_format in ("webdataset", "parquet") else "the metadata, "
-        yield f"With Hugging Face's `datasets`, {what}from this folder or by its name on the Hub:\n"
-        yield _fenced("\n".join(lines), "python") + "\n"
-        if len(head["configs"]) > 1 and head["configs"][1].get("config_name") == "all_rows":
-            yield "These are the samples that are stored; the configuration `all_rows` has the rows that failed, too.\n"
-    for snippet in snippets(loadable):
-        if snippet.loader == "Hugging Face datasets":
-            continue
-        yield f"### {snippet.loader}\n"
-        yield _fenced(snippet.code, "python") + "\n"
-        if snippet.note:
-            yield snippet.note + "\n"
+    license = head.get("license_name") or head.get("license") or ""
+    return (
+        environment()
+        .get_template("card.md")
+        .render(
+            name=name,
+            found=found,
+            outcomes=in_order(found.outcomes),
+            exts=list(extensions(dataset).items()),
+            meanings=_meanings(dataset, found, loadable),
+            configs=head.get("configs"),
+            # Where it lay when the card was written is of no use to others.
+            loadable=(shown := loadable if loadable.is_remote else replace(loadable, folder=_name(loadable.folder))),
+            snippets=snippets(shown),
+            when=_when(found),
+            command=_command(found, dataset.run.asked if dataset.run else ()),
+            license=license if isinstance(license, str) else ", ".join(map(str, license)),
+            homepage=HOMEPAGE,
+            version=__version__,
+        )
+    )
 
 
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def _meanings(dataset: Dataset, found: Overview, loadable: Loadable) -> dict[str, str]:
+    """Column of the metadata -> what it holds."""
+    of_list = (
+        dict.fromkeys(dataset.run.options.get("save_additional_columns") or (), "from the list") if dataset.run else {}
+    )
+    of_files = {loadable.data_column: "the file itself"} if dataset.output_format == "parquet" else {}
+    known = {**_COLUMNS, **of_list, **of_files}
+    return {name: known.get(name, "") for name in found.columns}
 
 
 def _when(found: Overview) -> str:
@@ -437,36 +330,3 @@ def _command(found: Overview, asked: Collection[str]) -> str:
         shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         message.append(f"--{option}={redacted(shown)}")
     return printable("any2ds " + " ".join(shlex.quote(word) for word in message))
-
-
-def _provenance(found: Overview, head: Mapping[str, Any]) -> Iterator[str]:
-    license = head.get("license_name") or head.get("license")
-    if license:
-        shown = license if isinstance(license, str) else ", ".join(map(str, license))
-        yield f"The dataset is given under {code(shown)}. The files in it were made by others, who may have"
-        yield "given them under other terms; `url` in the metadata says where each was published.\n"
-    else:
-        yield "No licence was stated for this dataset. The files in it were made by others, under terms of their own;"
-        yield "`url` in the metadata says where each was published.\n"
-    if found.made_by.startswith("img2dataset"):
-        return
-    yield "Unless it was told otherwise, any2ds asks `robots.txt` of each public host, and does not take files that a"
-    yield "server excludes with `X-Robots-Tag` (noai, noimageai, noindex, noimageindex)."
-    refused = {code: rows for code, rows in found.outcomes.items() if code in ("robots", "opted_out")}
-    if refused:
-        reported = {"robots": "robots.txt excluded them", "opted_out": "their server asked that they are not used"}
-        message = "; ".join(f"{rows:,} because {reported[code]}" for code, rows in refused.items())
-        yield f"Rows that were left out for that: {message}."
-    yield ""
-
-
-def _limits(found: Overview) -> Iterator[str]:
-    failed = found.rows - found.successes
-    yield f"- {failed:,} of {found.rows:,} rows are not stored: files vanish from the web, and not evenly."
-    if found.missing or found.unfinished:
-        yield f"- The dataset is not complete: {len(found.missing):,} shards are missing."
-    if found.unreadable:
-        yield f"- The figures lack {found.unreadable:,} shards whose own figures cannot be read."
-    yield "- Captions and files are as they were found: nobody has looked at them, and any of them may be wrong,"
-    yield "  offensive, private or protected."
-    yield f"- The figures are those of the day when this was written, by any2ds {__version__}.\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,58 @@ class Chart:
 class _Series:
     name: str
     colour: str
-    values: Sequence[tuple[float, str]]  # and what is said of each
+    values: Sequence[tuple[float, str]]  # and the text of each
+
+
+@dataclass(frozen=True, slots=True)
+class _Plot:
+    """What a chart is drawn of, in any size."""
+
+    title: str
+    summary: str
+    kind: Any  # of pygal
+    series: Sequence[_Series]
+    ticks: Sequence[str]
+    x_title: str
+    y_title: str
+
+    def chart(self) -> Chart:
+        pictures = tuple((name, self._draw(width, height)) for name, (width, height) in _SIZES.items())
+        legend = tuple((one.colour, one.name) for one in self.series) if len(self.series) > 1 else ()
+        return Chart(self.title, self.summary, legend, pictures)
+
+    def _draw(self, width: int, height: int) -> Markup:
+        labels = 10 if width > 500 else 5  # that there is room for
+        chart = self.kind(
+            width=width,
+            height=height,
+            style=_STYLE,
+            js=[],
+            show_legend=False,
+            disable_xml_declaration=True,
+            x_title=self.x_title,
+            y_title=self.y_title,
+            value_formatter=text.axis_label,
+            x_labels_major_every=-(-len(self.ticks) // labels),
+            show_minor_x_labels=False,
+            truncate_label=-1,
+            show_dots=True,
+            dots_size=2,
+            margin=4,
+            margin_left=18,  # else its title stands on the numbers of the axis
+            include_x_axis=True,
+            spacing=4,
+            fill=self.kind is pygal.Line,
+        )
+        columns = zip(*([value for value, _ in one.values] for one in self.series), strict=True)
+        chart.x_labels = list(self.ticks)
+        tops: list[float] = [sum(column) if self.kind is pygal.StackedBar else max(column) for column in columns]
+        chart.y_labels = _round_steps(max(tops))
+        for one in self.series:
+            chart.add(one.name, [{"value": value, "label": label} for value, label in one.values])
+        label, colours = f"{self.title}: {self.summary}", [one.colour for one in self.series]
+        chart.add_xml_filter(lambda root: _stripped(root, label, colours))
+        return Markup(chart.render(is_unicode=True))
 
 
 def over_time(figures: Figures) -> list[Chart]:
@@ -68,48 +119,20 @@ def over_time(figures: Figures) -> list[Chart]:
     def rate(of: Callable[[Spell], float]) -> list[float]:
         return [scale * of(spell) / spell.seconds if spell.seconds else 0.0 for spell in spells]
 
+    def series(name: str, colour: str, values: list[float], what: str) -> _Series:
+        labels = [f"{w}: {text.number(value)} {what}" for value, w in zip(values, when, strict=True)]
+        return _Series(name, colour, list(zip(values, labels, strict=True)))
+
     stored, done, sizes = rate(lambda s: s.successes), rate(lambda s: s.rows), rate(lambda s: s.bytes / 1e6)
     kind = pygal.Line if len(spells) > 1 else pygal.Bar  # a line has two ends
     mean = scale * sum(spell.successes for spell in spells) / max(1e-9, figures.timeline.seconds)
-    charts = [
-        _chart(
-            "Rows per second",
-            f"On average {text.number(mean)} rows were stored per second, at most {text.number(max(stored))}.",
-            kind,
-            [
-                _Series(
-                    "all rows",
-                    "rows",
-                    [(v, f"{w}: {text.number(v)} rows/s") for v, w in zip(done, when, strict=True)],
-                ),
-                _Series(
-                    "stored",
-                    SUCCESS,
-                    [(v, f"{w}: {text.number(v)} stored/s") for v, w in zip(stored, when, strict=True)],
-                ),
-            ],
-            ticks,
-            axis,
-            "rows / s",
-            fill=True,
-        ),
-        _chart(
-            "Megabytes per second",
-            f"Of the files stored: at most {text.number(max(sizes))} MB/s.",
-            kind,
-            [
-                _Series(
-                    "stored", "bytes", [(v, f"{w}: {text.number(v)} MB/s") for v, w in zip(sizes, when, strict=True)]
-                )
-            ],
-            ticks,
-            axis,
-            "MB / s",
-            fill=True,
-        ),
-    ]
-    if not any(sizes):
-        charts.pop()
+    summary = f"On average {text.number(mean)} rows were stored per second, at most {text.number(max(stored))}."
+    both = [series("all rows", "rows", done, "rows/s"), series("stored", SUCCESS, stored, "stored/s")]
+    charts = [_Plot("Rows per second", summary, kind, both, ticks, axis, "rows / s").chart()]
+    if any(sizes):
+        summary = f"Of the files stored: at most {text.number(max(sizes))} MB/s."
+        of_bytes = [series("stored", "bytes", sizes, "MB/s")]
+        charts.append(_Plot("Megabytes per second", summary, kind, of_bytes, ticks, axis, "MB / s").chart())
     return [*charts, _outcomes(figures, spells, ticks, when, axis)]
 
 
@@ -117,105 +140,67 @@ def _outcomes(figures: Figures, spells: Sequence[Spell], ticks: Sequence[str], w
     ordered = sorted(figures.outcomes, key=lambda code: (code != SUCCESS, code == "other", -figures.outcomes[code]))
     named = [code for code in ordered if code != "other"][:_MOST_SERIES]
     first = 0 if named[:1] == [SUCCESS] else 1  # the colour of success has no number
+    colours = {code: f"failure-{number + first}" for number, code in enumerate(named)} | {SUCCESS: SUCCESS}
+    counts = {code: [spell.outcomes.get(code, 0.0) for spell in spells] for code in named}
+    rest = [spell.rows - sum(each) for spell, *each in zip(spells, *counts.values(), strict=True)]
     series = []
-    for number, code in enumerate([*named, "others"]):
-        shares = [
-            100
-            * (
-                spell.outcomes.get(code, 0.0)
-                if code != "others"
-                else spell.rows - sum(spell.outcomes.get(c, 0.0) for c in named)
-            )
-            / spell.rows
-            if spell.rows
-            else 0.0
-            for spell in spells
-        ]
-        if code == "others" and max(shares) < 1e-6:
-            continue
-        colour = SUCCESS if code == SUCCESS else "others" if code == "others" else f"failure-{number + first}"
-        reported = [(max(0.0, share), f"{w}: {share:.1f} % {code}") for share, w in zip(shares, when, strict=True)]
-        series.append(_Series(code, colour, reported))
-    shown = ", ".join(f"{text.percent(figures.outcomes[c], sum(figures.outcomes.values()))} {c}" for c in named)
-    return _chart(
-        "Outcomes over time",
-        f"Over the whole time: {shown}.",
-        pygal.StackedBar,
-        series,
-        ticks,
-        axis,
-        "% of rows",
-    )
+    for code, rows in {**counts, "others": rest}.items():
+        shares = [max(0.0, 100 * n / spell.rows) if spell.rows else 0.0 for n, spell in zip(rows, spells, strict=True)]
+        if code != "others" or max(shares) >= 1e-6:
+            labels = [f"{w}: {share:.1f} % {code}" for share, w in zip(shares, when, strict=True)]
+            series.append(_Series(code, colours.get(code, "others"), list(zip(shares, labels, strict=True))))
+    total = sum(figures.outcomes.values())
+    shown = ", ".join(f"{text.percent(figures.outcomes[code], total)} {code}" for code in named)
+    summary = f"Over the whole time: {shown}."
+    return _Plot("Outcomes over time", summary, pygal.StackedBar, series, ticks, axis, "% of rows").chart()
 
 
 def magnitudes(figures: Figures) -> list[Chart]:
-    """Sizes of files and pictures, durations, latencies; those that there are."""
+    """Sizes of files and pictures, durations; those that there are."""
+    sides = {"width": ("rows", figures.widths), "height": (SUCCESS, figures.heights)}
     charts = [
-        _histogram("Size of files", "files", [("files", "bytes", figures.sizes)], text.size, "size"),
-        _histogram(
-            "Width and height",
-            "pictures",
-            [("width", "rows", figures.widths), ("height", SUCCESS, figures.heights)],
-            lambda pixels: text.number(math.ceil(pixels)),
-            "pixels",
-        ),
-        _histogram("Duration", "files", [("files", "bytes", figures.durations)], text.duration, "duration"),
+        _histogram("Size of files, files, size", {"files": ("bytes", figures.sizes)}, text.size),
+        _histogram("Width and height, pictures, pixels", sides, lambda pixels: text.number(math.ceil(pixels))),
+        _histogram("Duration, files, duration", {"files": ("bytes", figures.durations)}, text.duration),
     ]
     return [chart for chart in charts if chart is not None]
 
 
 def latencies(figures: Figures) -> Chart | None:
     """Of transfers."""
-    if not figures.latency_ranges:
-        return None
-    count = sum(count for *_, count in figures.latency_ranges)
-    found = Distribution(count, ranges=figures.latency_ranges)
-    points = "From its start to its last byte: " + ", ".join(
-        f"{name} {text.duration(value)}" for name, value in figures.latencies.items()
-    )
-    return _histogram(
-        "Seconds per transfer", "transfers", [("transfers", "rows", found)], text.duration, "time", points
-    )
+    found = Distribution(sum(count for *_, count in figures.latency_ranges), ranges=figures.latency_ranges)
+    points = ", ".join(f"{name} {text.duration(value)}" for name, value in figures.latencies.items())
+    of_transfers = {"transfers": ("rows", found)}
+    summary = f"From its start to its last byte: {points}"
+    return _histogram("Seconds per transfer, transfers, time", of_transfers, text.duration, summary)
 
 
 def _histogram(
-    title: str,
-    what: str,
-    found: Sequence[tuple[str, str, Distribution]],
-    shown: Callable[[float], str],
-    axis: str,
-    summary: str = "",
+    names: str, found: Mapping[str, tuple[str, Distribution]], shown: Callable[[float], str], summary: str = ""
 ) -> Chart | None:
-    """Of magnitudes whose ranges have the same ratio, and so the same ends where they overlap."""
-    there = [(name, colour, values) for name, colour, values in found if values.count]
+    """Of magnitudes whose ranges have the same ratio, and so the same ends where they overlap.
+
+    `names` are those of the chart, of what is counted and of the axis; `found` has a colour and values by name.
+    """
+    title, what, axis = names.split(", ")
+    there = {name: (colour, values) for name, (colour, values) in found.items() if values.count}
     if not there:
         return None
-    ranges = sorted({(start, stop) for _, _, values in there for start, stop, _ in values.ranges})
-    series = []
-    for name, colour, values in there:
+    ranges = sorted({(start, stop) for _, values in there.values() for start, stop, _ in values.ranges})
+    series, summaries = [], []
+    for name, (colour, values) in there.items():
+        prefix = f"{name}, " if len(there) > 1 else ""
         counts = {start: count for start, _, count in values.ranges}
-        reported = [
-            (counts.get(a, 0), f"{shown(a)} to {shown(b)}: {text.number(counts.get(a, 0))} {what}") for a, b in ranges
-        ]
-        series.append(
-            _Series(name, colour, [(count, f"{name}, {said}" if len(there) > 1 else said) for count, said in reported])
-        )
-    if not summary:
-        summary = "; ".join(
-            (f"{name}: " if len(there) > 1 else "")
-            + f"from {shown(values.smallest)} to {shown(values.largest)}, half of them from "
+        bars = [(counts.get(start, 0), start, stop) for start, stop in ranges]
+        labels = [f"{prefix}{shown(start)} to {shown(stop)}: {text.number(n)} {what}" for n, start, stop in bars]
+        series.append(_Series(name, colour, [(bar[0], label) for bar, label in zip(bars, labels, strict=True)]))
+        summaries.append(
+            f"{prefix.replace(',', ':')}from {shown(values.smallest)} to {shown(values.largest)}, half of them from "
             f"{shown(values.first_quartile)} to {shown(values.third_quartile)}, median {shown(values.median)}"
-            for name, _, values in there
         )
-    return _chart(
-        title,
-        f"{summary[:1].upper()}{summary[1:]}.",
-        pygal.Bar,
-        series,
-        [shown(a) for a, _ in ranges],
-        f"{axis}, from",
-        what,
-    )
+    summary = summary or "; ".join(summaries)
+    ticks = [shown(start) for start, _ in ranges]
+    return _Plot(title, f"{summary[:1].upper()}{summary[1:]}.", pygal.Bar, series, ticks, f"{axis}, from", what).chart()
 
 
 def _unit_of_time(seconds: float) -> tuple[float, str]:
@@ -224,71 +209,6 @@ def _unit_of_time(seconds: float) -> tuple[float, str]:
         (1.0, "seconds"),
     )
     return unit, f"{name} at work"
-
-
-def _chart(
-    title: str,
-    summary: str,
-    kind: Any,
-    series: Sequence[_Series],
-    ticks: Sequence[str],
-    x_title: str,
-    y_title: str,
-    **how: Any,
-) -> Chart:
-    pictures = tuple(
-        (name, _drawn(f"{title}: {summary}", kind, series, ticks, x_title, y_title, width, height, how))
-        for name, (width, height) in _SIZES.items()
-    )
-    legend = tuple((one.colour, one.name) for one in series) if len(series) > 1 else ()
-    return Chart(title, summary, legend, pictures)
-
-
-def _drawn(
-    label: str,
-    kind: Any,
-    series: Sequence[_Series],
-    ticks: Sequence[str],
-    x_title: str,
-    y_title: str,
-    width: int,
-    height: int,
-    how: dict[str, Any],
-) -> Markup:
-    most = 10 if width > 500 else 5  # labels that there is room for
-    chart = kind(
-        width=width,
-        height=height,
-        style=_STYLE,
-        js=[],
-        show_legend=False,
-        disable_xml_declaration=True,
-        x_title=x_title,
-        y_title=y_title,
-        value_formatter=text.axis_label,
-        x_labels_major_every=-(-len(ticks) // most),
-        show_minor_x_labels=False,
-        truncate_label=-1,
-        show_dots=True,
-        dots_size=2,
-        margin=4,
-        margin_left=18,  # else its title stands on the numbers of the axis
-        include_x_axis=True,
-        spacing=4,
-        **how,
-    )
-    chart.x_labels = list(ticks)
-    top = (
-        max(map(sum, zip(*([value for value, _ in one.values] for one in series), strict=True)))
-        if kind is pygal.StackedBar
-        else max(value for one in series for value, _ in one.values)
-    )
-    chart.y_labels = _round_steps(top)
-    for one in series:
-        chart.add(one.name, [{"value": value, "label": said} for value, said in one.values])
-    chart.add_xml_filter(lambda root: _stripped(root, label, [one.colour for one in series]))
-    drawn: str = chart.render(is_unicode=True)
-    return Markup(drawn)
 
 
 def _round_steps(top: float) -> list[float]:

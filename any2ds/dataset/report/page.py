@@ -1,4 +1,4 @@
-"""The report as one page of HTML that needs nothing else: no script, no font, no request."""
+"""The report as one page of HTML that needs nothing else (no script, no font, no request), and as Markdown."""
 
 from __future__ import annotations
 
@@ -6,73 +6,64 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from any2ds.core import text
-from any2ds.core.failures import NO_FAILURES
+from any2ds.core.failures import NO_FAILURES, SUCCESS
 from any2ds.dataset.figures import Figures
 from any2ds.dataset.loaders import Snippet
 from any2ds.dataset.preview import Picture
-from any2ds.dataset.report import charts, labels
+from any2ds.dataset.rendering import environment
+from any2ds.dataset.report import charts
 from any2ds.dataset.thumbnails import Thumbnail
 
-_SHOWN_HOSTS = 20
-_SHOWN_TYPES = 20
+_SHOWN = 20  # lines of a table in HTML
+_SHOWN_IN_MARKDOWN = 15
 
 
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("any2ds.dataset.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        number=text.number,
-        tile=_tile,
-        size=text.size,
-        duration=text.duration,
-        moment=text.moment,
-        meaning=labels.meaning,
-        advice=labels.advice,
-        source=_source,
-        shown=_shown,
-    )
-    environment.tests["link"] = _is_link
-    environment.globals["percent"] = text.percent
-    return environment
+def markdown(figures: Figures) -> str:
+    """For pull requests, and for the summaries of pipelines."""
+    template = environment().get_template("report.md")
+    return template.render(lines=_SHOWN_IN_MARKDOWN, **_tables(figures))
 
 
 def html(figures: Figures, samples: Sequence[Thumbnail] = (), snippets: Sequence[Snippet] = ()) -> str:
     """Whatever strangers wrote is text in it."""
-    environment = _environment().overlay()
-    environment.filters = {**environment.filters, "estimate": lambda count: _estimate(count, figures)}
-    source = environment.loader.get_source(environment, "report.css")[0] if environment.loader else ""
-    digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
-    return environment.get_template("report.html").render(
-        figures=figures,
+    templates = environment()
+    source = templates.loader.get_source(templates, "report.css")[0] if templates.loader else ""
+    return templates.get_template("report.html").render(
         style=Markup(source),
-        style_hash=digest,
+        style_hash=base64.b64encode(hashlib.sha256(source.encode()).digest()).decode(),
         data=_as_data(figures.to_json()),
         over_time=charts.over_time(figures),
         magnitudes=charts.magnitudes(figures),
         latencies=charts.latencies(figures),
         samples=samples,
         snippets=snippets,
-        outcomes=sorted(
-            figures.outcomes.items(), key=lambda item: (item[0] != "success", item[0] == "other", -item[1])
-        ),
         no_failures=NO_FAILURES,
-        outcome_rows=sum(figures.outcomes.values()),
-        failing=[host for host in figures.hosts if host.failed][:_SHOWN_HOSTS],
-        types=sorted(figures.types.items(), key=lambda item: -item[1].files)[:_SHOWN_TYPES],
+        lines=_SHOWN,
+        tile=_tile,
+        estimate=lambda count: _estimate(count, figures),
+        source=_source,
+        is_link=lambda url: url.lower().startswith(("http://", "https://")),
+        shown=lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
+        **_tables(figures),
     )
+
+
+def _tables(figures: Figures) -> dict[str, Any]:
+    """What both forms show, in order."""
+    return {
+        "figures": figures,
+        "outcomes": sorted(
+            figures.outcomes.items(), key=lambda item: (item[0] != SUCCESS, item[0] == "other", -item[1])
+        ),
+        "outcome_rows": sum(figures.outcomes.values()),
+        "failing": [host for host in figures.hosts if host.failed],
+        "types": sorted(figures.types.items(), key=lambda item: -item[1].files),
+    }
 
 
 def _tile(value: float | None) -> str:
@@ -98,12 +89,3 @@ def _as_data(content: Any) -> Markup:
 
 def _source(picture: Picture) -> str:
     return f"data:{picture.mime_type};base64,{base64.b64encode(picture.data).decode()}"
-
-
-def _is_link(url: str) -> bool:
-    return url.lower().startswith(("http://", "https://"))
-
-
-def _shown(value: Any) -> str:
-    """The value of an option."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

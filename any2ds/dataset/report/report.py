@@ -14,10 +14,9 @@ import tempfile
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from any2ds.config.options import ReportOptions, parse_options
-from any2ds.config.signature import document
+from any2ds.config.options import ParsedOptions, ReportOptions
+from any2ds.config.signature import command
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, error_text, redacted
 from any2ds.dataset.figures import Figures, gather
@@ -34,10 +33,13 @@ _SAMPLES = 64
 _SECONDS = 60.0  # for figures, and as many for samples
 
 
-def report(output_folder: Any = None, **options: Any) -> Figures:
+@command(
+    [ReportOptions],
+    "Returns the figures. Raises UsageError for a folder that holds no dataset, or a file that cannot be written.",
+)
+def report(options: ParsedOptions) -> Figures:
     """Write down what has become of a dataset: a page of HTML that needs nothing else, or its figures."""
-    given = options if output_folder is None else {"output_folder": output_folder, **options}
-    (wanted,) = parse_options(given, [ReportOptions]).groups
+    (wanted,) = options.groups
     stores = Stores(wanted.storage_options)
     survey = ShardSample.of(wanted.output_folder, stores)
     figures = gather(survey, _SECONDS)
@@ -55,19 +57,11 @@ def report(output_folder: Any = None, **options: Any) -> Figures:
     return figures
 
 
-document(
-    report,
-    [ReportOptions],
-    Figures,
-    "Returns the figures. Raises UsageError for a folder that holds no dataset, or a file that cannot be written.",
-)
-
-
 def written(figures: Figures, form: str) -> str:
     """As `md` or `json`."""
     if form == "json":
         return json.dumps(figures.to_json(), indent=2, ensure_ascii=True) + "\n"
-    from any2ds.dataset.report.markdown import markdown
+    from any2ds.dataset.report.page import markdown
 
     return markdown(figures)
 

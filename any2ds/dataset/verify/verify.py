@@ -13,11 +13,11 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, cast
 
-from any2ds.config.options import VerifyOptions, parse_options
-from any2ds.config.signature import document
+from any2ds.config.options import ParsedOptions, VerifyOptions
+from any2ds.config.signature import command
 from any2ds.core import layout, plugins
 from any2ds.core.errors import LockLost, UsageError, error_text, redacted, shard_count
-from any2ds.core.processes.cores import cores
+from any2ds.core.processes.resources import cores
 from any2ds.dataset.card import hub
 from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.dataset import Dataset, Entry, ShardFiles
@@ -84,10 +84,14 @@ class VerifyReport:
         }
 
 
-def verify(output_folder: Any = None, **options: Any) -> VerifyReport:
+@command(
+    [VerifyOptions],
+    "Returns what was checked, with `findings`, and `ok` if there are none. Raises UsageError for a folder that",
+    "holds no dataset, and for repairing one that any2ds did not make or that a run is at work in.",
+)
+def verify(options: ParsedOptions) -> VerifyReport:
     """Check a dataset: that every shard is there and complete, and that data, metadata and statistics agree."""
-    given = options if output_folder is None else {"output_folder": output_folder, **options}
-    (wanted,) = parse_options(given, [VerifyOptions]).groups
+    (wanted,) = options.groups
     started = time.monotonic()
     dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
     if dataset.writer is None and dataset.output_format in plugins.names("writers"):
@@ -107,15 +111,6 @@ def verify(output_folder: Any = None, **options: Any) -> VerifyReport:
         if wanted.repair:
             report = _repair(dataset, expected, report)
         return replace(report, seconds=time.monotonic() - started)
-
-
-document(
-    verify,
-    [VerifyOptions],
-    VerifyReport,
-    "Returns what was checked, with `findings`, and `ok` if there are none. Raises UsageError for a folder that",
-    "holds no dataset, and for repairing one that any2ds did not make or that a run is at work in.",
-)
 
 
 def _report(

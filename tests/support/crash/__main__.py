@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from any2ds.core.processes.cores import cores
+from any2ds.core.processes.resources import cores
 from tests.support import crash
 from tests.support.crash.check import FORMATS
 from tests.support.crash.places import may_mount

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from any2ds.core.processes.cores import cores
+from any2ds.core.processes.resources import cores
 from tests.support import fuzz
 from tests.support.fuzz.cases import case
 from tests.support.fuzz.play import Played, play

@@ -15,7 +15,7 @@ from typing import Any
 
 _OURS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Of nodes and actors that are lost: written to standard output whatever is asked for, and told by us.
+    # Of nodes and actors that are lost: written to standard output whatever is asked for, and reported by us.
     "RAY_DEDUP_LOGS_SKIP_REGEX": r"^(A worker died or was killed|The node with node id)",
 }
 

@@ -33,7 +33,7 @@ from any2ds.core.processes.signals import Terminated, raise_for
 from any2ds.storage.lock.run_lock import Intervals, locked
 from any2ds.testing.pixel import jpg
 from any2ds.testing.server import Server, serve
-from any2ds.testing.servers import tied
+from tests.support.servers import tied
 
 FORMATS = plugins.names("writers")
 

@@ -829,7 +829,7 @@ def _read(fetched: Fetched) -> bytes:
 def _name_server(script: Mapping[str, list[str]]) -> Iterator[str]:
     """Its address. Raises MissingExtra without the library `dnslib`."""
     try:
-        from any2ds.testing.dns import serve_dns
+        from tests.support.dns import serve_dns
     except ModuleNotFoundError as error:
         raise MissingExtra("a name server for tests", "testing") from error
     with serve_dns(script) as server:

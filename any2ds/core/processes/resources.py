@@ -1,8 +1,9 @@
-"""What this process takes of the machine, with the children that it has started: memory, processor, and of how much."""
+"""What this process and its children take of the machine, and may take: cores, memory, processor."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import sys
@@ -12,7 +13,25 @@ from pathlib import Path
 
 from any2ds.core.processes import child_process
 
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+"""Of cgroup v2: `quota period`, in microseconds, or `max period`."""
 _PROC = Path("/proc")
+
+
+def cores() -> int:
+    """Whole ones, at least one: how many processes are worth starting."""
+    return max(1, math.ceil(share()))
+
+
+@cache
+def share() -> float:
+    """Those that the system gives it, or what its container is bounded to, which may be less than one."""
+    count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = CPU_MAX.read_text().split()
+        if quota != "max":
+            count = min(count, float(quota) / float(period))
+    return count
 
 
 def name() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from any2ds.distributors._task import Errand
+from any2ds.distributors._task import StoredTasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Pipeline:
 
     asked: Asked
     numbers: tuple[int, ...]
-    errand: Errand
+    stored_tasks: StoredTasks
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,93 @@
+"""Templates of what people read: the report, the dataset card, and the lines of Python that load a dataset.
+
+Whatever comes from a list, a server or the name of a file is text in them, and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from any2ds.core import text
+from any2ds.core.errors import printable
+from any2ds.core.failures import NO_FAILURES, failure_code, meaning_of
+
+_LONGEST = 500  # characters of a text in Markdown
+_PUNCTUATION = re.compile(r"([\\`*_{}\[\]()#+.!|~$:@-])")
+
+
+@cache
+def environment() -> Environment:
+    """The templates in `templates/`; those of HTML escape what they are given."""
+    found = Environment(
+        loader=PackageLoader("any2ds.dataset"),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    found.filters.update(
+        number=text.number,
+        size=text.size,
+        duration=text.duration,
+        moment=text.moment,
+        meaning=meaning,
+        advice=advice,
+        md=plain,
+        code=code,
+        fenced=fenced,
+        literal=literal,
+        literals=lambda values: ", ".join(map(literal, values)),
+    )
+    found.globals["percent"] = text.percent
+    return found
+
+
+def meaning(code: str) -> str:
+    """What an outcome means, in one sentence; empty for codes of other tools."""
+    return "what is rarer than these" if code == "other" else meaning_of(code)
+
+
+def advice(code: str) -> str:
+    """What to do about an outcome, if anything."""
+    try:
+        return "" if code in NO_FAILURES else failure_code(code).advice
+    except KeyError:
+        return ""
+
+
+def plain(value: object) -> str:
+    """As Markdown and HTML show it: on one line, without markup, links, or an end to a cell of a table."""
+    shown = printable(" ".join(str(value)[:_LONGEST].split()))
+    return _PUNCTUATION.sub(r"\\\1", shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+
+
+def code(value: object) -> str:
+    """A span of code in Markdown, also in a table."""
+    shown = printable(str(value)[:_LONGEST])
+    fence = "`" * (1 + _longest_run(shown))
+    pad = " " if shown[:1] in ("`", "") or shown[-1:] == "`" or shown != shown.strip() else ""
+    return f"{fence}{pad}{shown}{pad}{fence}".replace("|", "\\|")
+
+
+def fenced(value: str, language: str) -> str:
+    """A block of code in Markdown."""
+    fence = "`" * max(3, 1 + _longest_run(value))
+    return f"{fence}{language}\n{value.rstrip()}\n{fence}"
+
+
+def _longest_run(value: str) -> int:
+    """Of backquotes."""
+    runs: Iterable[str] = re.findall("`+", value)
+    return max(map(len, runs), default=0)
+
+
+def literal(value: str) -> str:
+    """As Python writes it, in double quotes; what no one can see or type is escaped."""
+    own = {'"': '\\"', "\\": "\\\\"}
+    shown = (own.get(c) or (c if c.isprintable() else c.encode("unicode_escape").decode("ascii")) for c in value)
+    return f'"{"".join(shown)}"'

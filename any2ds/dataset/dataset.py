@@ -54,12 +54,12 @@ class ShardFiles:
     metadata: str | None = None  # with all columns
     data: str | None = None  # the same as `metadata` where one file holds both; a folder for the format files
     extra_files: tuple[str, ...] = ()  # sidecars of the data, and metadata in further formats
-    shown: str | None = None  # the metadata for other tools, if it is another table; maybe in one file with the data
+    visible: str | None = None  # the metadata for other tools, if it is another table; maybe in one file with the data
 
     @property
     def present(self) -> tuple[str, ...]:
         """Each once; the stats, which say that the others are complete, come first."""
-        names = (self.stats, self.metadata, self.shown, self.data, *self.extra_files)
+        names = (self.stats, self.metadata, self.visible, self.data, *self.extra_files)
         return tuple(dict.fromkeys(name for name in names if name))
 
 
@@ -76,7 +76,7 @@ class Dataset:
         self.run = self._run_file()
         files, self._digits = _by_shard(self.entries, self.run.layout if self.run else None)
         # img2dataset writes no run file, and no number into its stats.
-        self.is_foreign = self.run is None and layout.RUN_FILE not in self.entries and not self._has_own_stats(files)
+        self.is_img2dataset = layout.RUN_FILE not in self.entries and not self._has_own_stats(files)
         self.output_format = self._format(files)
         self.writer = self._writer()
         self.shards = self._shards(files)
@@ -86,7 +86,7 @@ class Dataset:
     @property
     def made_by(self) -> str:
         """Which tool, for a person."""
-        if self.is_foreign:
+        if self.is_img2dataset:
             return "img2dataset or any2dataset"
         return f"any2ds {self.run.version}" if self.run else "any2ds"
 
@@ -157,9 +157,9 @@ class Dataset:
             yield file
 
     @contextmanager
-    def file_in_sight(self, files: ShardFiles) -> Iterator[pq.ParquetFile]:
+    def visible_file(self, files: ShardFiles) -> Iterator[pq.ParquetFile]:
         """The table that other tools read; in formats that hold both, it is the file of the data."""
-        with self.metadata_file(replace(files, metadata=files.shown or files.metadata)) as file:
+        with self.metadata_file(replace(files, metadata=files.visible or files.metadata)) as file:
             yield file
 
     def metadata_columns(self, schema: pa.Schema) -> list[str]:
@@ -256,7 +256,7 @@ class Dataset:
                 metadata=own or table,
                 data=None if data_end is None else ends.get(data_end),
                 extra_files=tuple(ends[end] for end in self.extra_ends if end in ends),
-                shown=table if own else None,
+                visible=table if own else None,
             )
             if files.present:
                 found[shard_id] = files

@@ -100,7 +100,7 @@ class Loadable:
         """By what lies in the folder; reads the list of shards (or their stats) and one shard's columns."""
         options: Mapping[str, object] = dataset.run.options if dataset.run else {}
         columns, data_column, is_decoded = _columns(dataset)
-        exts = extensions(dataset) or ({data_column: 1} if dataset.is_foreign and data_column != "data" else {})
+        exts = extensions(dataset) or ({data_column: 1} if dataset.is_img2dataset and data_column != "data" else {})
         kind = kind_of(exts)
         names = dataset.layout
         finished = [files.shard_id for files in dataset.finished]
@@ -252,7 +252,7 @@ _FURTHER = {
 def _columns(dataset: Dataset) -> tuple[tuple[str, ...], str, bool]:
     """Columns of the metadata, that of the files, and whether `datasets` knows what it holds."""
     for files in dataset.finished[:20]:
-        with contextlib.suppress(Exception), dataset.file_in_sight(files) as file:  # it is broken, as others will tell
+        with contextlib.suppress(Exception), dataset.visible_file(files) as file:  # it is broken, as others will tell
             schema = file.schema_arrow
             if dataset.output_format != "parquet":
                 return tuple(schema.names), "data", False

@@ -45,12 +45,16 @@ class ShardEntry:
     def of(cls, report: ShardReport) -> ShardEntry:
         return cls(report.shard_id, report.count, report.samples, report.bytes, report.data_bytes, dict(report.exts))
 
+    @classmethod
+    def of_stats(cls, shard_id: int, stats: Stats, size: int = 0) -> ShardEntry:
+        """`size` is that of the data file, for statistics without it."""
+        data_bytes = size if stats.data_bytes is None else stats.data_bytes
+        return cls(shard_id, stats.count, stats.samples, stats.size or 0, data_bytes, stats.exts)
+
 
 def entry_of(shard_id: int, content: bytes | None, size: int = 0) -> ShardEntry:
-    """From its `_stats.json`; `size` is that of the data file, for stats without it. Raises ValueError."""
-    stats = Stats.parse(content or b"")
-    data_bytes = size if stats.data_bytes is None else stats.data_bytes
-    return ShardEntry(shard_id, stats.count, stats.samples, stats.size or 0, data_bytes, stats.exts)
+    """From its `_stats.json`. Raises ValueError."""
+    return ShardEntry.of_stats(shard_id, Stats.parse(content or b""), size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,8 @@ class StatsSums:
         self.outcomes.update(stats.status_dict)
         if len(self.outcomes) > _MOST_OUTCOMES:
             self.outcomes = Counter(most(self.outcomes, _MOST_OUTCOMES // 10))
-        self.not_processed = most_frequent(Counter(self.not_processed) + Counter(stats.not_processed))
+        if stats.not_processed:
+            self.not_processed = most_frequent(Counter(self.not_processed) + Counter(stats.not_processed))
         if len(self.examples) < _MOST_EXAMPLES:
             self.examples = {**stats.examples, **self.examples}
         self.latencies.update(stats.latencies)

@@ -146,7 +146,7 @@ class _Look:
         """What the metadata say of a sample, its file (None if that is too large), and the text beside it."""
         dataset = self._dataset
         if dataset.writer is not None and dataset.writer.holds_metadata:
-            with dataset.file_in_sight(files) as file:
+            with dataset.visible_file(files) as file:
                 yield from _in_groups(file, count, chance)
             return
         with dataset.metadata_file(files) as file:

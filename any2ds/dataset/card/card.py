@@ -232,7 +232,7 @@ def _state(dataset: Dataset, found: Overview) -> str:
 
 def _schema(dataset: Dataset) -> pa.Schema:
     """Of the last shard: those of other tools, which differ, are the first ones."""
-    with dataset.file_in_sight(dataset.finished[-1]) as file:
+    with dataset.visible_file(dataset.finished[-1]) as file:
         return file.schema_arrow
 
 

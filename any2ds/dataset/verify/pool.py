@@ -49,5 +49,5 @@ def map_in_processes(
             for future in done:
                 yield future.result()
     finally:
-        threads.shutdown(wait=False, cancel_futures=True)
         children.close()
+        threads.shutdown(cancel_futures=True)  # returns when the processes are gone

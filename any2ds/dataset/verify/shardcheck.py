@@ -29,7 +29,7 @@ from any2ds.core.metadata import DUPLICATE_OF, STORED_BYTES, STORED_CRC32
 from any2ds.core.samples import CAPTION, METADATA, StoredSample, first_of, row_key, sample_key
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset, ShardFiles
-from any2ds.dataset.shard_list import ShardEntry, entry_of
+from any2ds.dataset.shard_list import ShardEntry
 from any2ds.dataset.verify.findings import Finding, Findings
 from any2ds.writers.contract import WithSidecars
 from any2ds.writers.formats.parquet import THRIFTY
@@ -87,9 +87,9 @@ class _ShardCheck:
         self.result = ShardResult(task.files.shard_id, contents=task.contents)
 
     @property
-    def is_foreign(self) -> bool:
+    def is_img2dataset(self) -> bool:
         """Whether another tool made this shard, maybe in a dataset that any2ds has completed."""
-        return self._dataset.is_foreign or (self._stats is not None and self._stats.shard_id is None)
+        return self._dataset.is_img2dataset or (self._stats is not None and self._stats.shard_id is None)
 
     def add_error(self, error: BaseException, kind: str, message: str) -> None:
         """Add what cannot be read: `kind` if it is broken, `unreadable` if the system refuses it."""
@@ -102,7 +102,7 @@ class _ShardCheck:
             return
         self._check_stats(files.stats)
         sidecars = self._writer.sidecars if self._writer else ()
-        for end in () if self.is_foreign else self._dataset.extra_ends:
+        for end in () if self.is_img2dataset else self._dataset.extra_ends:
             if not any(name.endswith(end) for name in files.extra_files):
                 hint = ": verify --repair writes it" if end in sidecars else ""
                 self.findings.add("beside", f"its {end} is missing{hint}")
@@ -127,7 +127,7 @@ class _ShardCheck:
             return
         data = self._dataset.entries.get(self._files.data or "")
         self._stats = stats
-        self.result.entry = entry_of(self._files.shard_id, content, data.size if data else 0)
+        self.result.entry = ShardEntry.of_stats(self._files.shard_id, stats, data.size if data else 0)
         self.result.rows, self.result.samples = stats.count, stats.samples
         if stats.shard_id is not None and stats.shard_id != self._files.shard_id:
             self.findings.add("stats", f"{name} is of shard {stats.shard_id}")
@@ -140,7 +140,7 @@ class _ShardCheck:
             message = f"{name}: count is {stats.count}, but the list has {self._task.rows} rows for it"
             self.findings.add("list", message)
         outcomes = sum(stats.status_dict.values())
-        if outcomes != stats.count and not self.is_foreign:  # img2dataset limits it
+        if outcomes != stats.count and not self.is_img2dataset:  # img2dataset limits it
             self.findings.add("stats", f"{name}: status_dict adds up to {outcomes}, and count is {stats.count}")
 
     def _compare(self, name: str, recorded: object, counted: object) -> None:
@@ -153,7 +153,7 @@ class _ShardCheck:
         """Returns the table if the data can be compared with it."""
         name = self._files.metadata
         if name is None:
-            if not (self.is_foreign and self._dataset.output_format == "dummy"):
+            if not (self.is_img2dataset and self._dataset.output_format == "dummy"):
                 self.findings.add("metadata", "there is no metadata")
             return None
         table = None
@@ -173,7 +173,7 @@ class _ShardCheck:
             self._compare("count", self._stats.count, rows)
         if table is None:
             return None
-        needed = ("key", "status") if self.is_foreign else _NEEDED
+        needed = ("key", "status") if self.is_img2dataset else _NEEDED
         if missing := [column for column in needed if column not in table.schema.names]:
             self.findings.add("metadata", f"{name} has no column {', '.join(missing)}")
             return None
@@ -197,9 +197,9 @@ class _ShardCheck:
 
     def _check_visible_table(self, table: pa.Table) -> None:
         """With a preset: the table for other tools must have the same values as the complete one."""
-        name = self._files.shown
+        name = self._files.visible
         if name is None:
-            if self._dataset.hides and not self.is_foreign and self._writer and self._writer.extension is not None:
+            if self._dataset.hides and not self.is_img2dataset and self._writer and self._writer.extension is not None:
                 self.findings.add("metadata", "its .parquet is missing")
             return
         try:
@@ -225,7 +225,7 @@ class _ShardCheck:
 
     def _by_row(self, keys: list[str | None]) -> list[range]:
         """The rows of the table for each row of the list: one for each of its samples, next to each other."""
-        if self.is_foreign:
+        if self.is_img2dataset:
             return [range(number, number + 1) for number in range(len(keys))]
         found: list[range] = []
         start = 0
@@ -237,7 +237,7 @@ class _ShardCheck:
 
     def _check_keys(self, keys: list[str | None], by_row: list[range]) -> None:
         names, shard_id = self._dataset.layout, self._files.shard_id
-        if names is not None and not self.is_foreign:
+        if names is not None and not self.is_img2dataset:
             for position, of_row in enumerate(by_row):
                 self._check_keys_of_row(names.key(shard_id, position), [keys[number] for number in of_row])
         elif names is not None:  # img2dataset stores rows in the order in which they arrived
@@ -271,7 +271,7 @@ class _ShardCheck:
             self._compare("successes", stats.successes, counts[SUCCESS])
             for status in {*stats.failed, *(status for status in counts if (status or "").startswith("failed_to_"))}:
                 self._compare(status, stats.failed.get(status, 0), counts[status])
-        if self.is_foreign:
+        if self.is_img2dataset:
             return
         for status in set(statuses) - _STATUSES:
             self.findings.add("metadata", f"the status {str(status)[:100]!r} does not exist")
@@ -334,7 +334,7 @@ class _ShardCheck:
         name = self._files.data or ""
         run = self._dataset.run
         # Hashes by img2dataset are of the bytes before they were resized.
-        hashes = () if self.is_foreign else recorded_hash_columns(run.options if run else None)
+        hashes = () if self.is_img2dataset else recorded_hash_columns(run.options if run else None)
         check = _DataCheck(self, successes, self._writer.has_members, hashes)
         self.result.hashes = check.hashes
         try:
@@ -376,7 +376,7 @@ class _DataCheck:
 
     def __init__(self, shard: _ShardCheck, successes: pa.Table, has_members: bool, hashes: Sequence[str]) -> None:
         """`has_members`: the format stores members beside the file; `hashes`: columns of hashes to recompute."""
-        self._about, self._result, self._is_foreign = shard.findings.about, shard.result, shard.is_foreign
+        self._about, self._result, self._is_img2dataset = shard.findings.about, shard.result, shard.is_img2dataset
         self._has_members = has_members
         self._names = frozenset(successes.schema.names)
         self._in_json = self._names if shard.visible is None else shard.visible
@@ -385,7 +385,7 @@ class _DataCheck:
             for name in successes.schema.names
             if _is_plain(successes.schema.field(name).type)
         }
-        self._sizes = [] if self._is_foreign else _sizes(successes)
+        self._sizes = [] if self._is_img2dataset else _sizes(successes)
         self._has_steps = STORED_BYTES.name in self._columns  # steps may add members
         self._rows: dict[str | None, int] = {key: row for row, key in enumerate(self._columns["key"])}
         self._seen = bytearray(successes.num_rows)
@@ -402,19 +402,23 @@ class _DataCheck:
             for member in sample.members.values():
                 _skip(member)
             return
-        if row < self._last and not self._is_foreign:
+        if row < self._last and not self._is_img2dataset:
             about("samples", key, "not in the order of the metadata")
         self._last = max(row, self._last)
         self._seen[row] = 1
         self._check_members(sample, row)
-        ext = sample.ext if self._is_foreign else self._columns["ext"][row]
+        ext = sample.ext if self._is_img2dataset else self._columns["ext"][row]
         if (body := sample.members.get(ext)) is not None:
             self._check_body(key, body, row)
         # In formats without members, and without captions, the file itself may have one of these extensions.
         members = {name: body for name, body in sample.members.items() if self._has_members and name != ext}
         if (caption := members.get(CAPTION)) is not None:
             written = caption.read().decode("utf-8", "replace")
-            if not self._is_foreign and "caption" in self._columns and written != (self._columns["caption"][row] or ""):
+            if (
+                not self._is_img2dataset
+                and "caption" in self._columns
+                and written != (self._columns["caption"][row] or "")
+            ):
                 about("samples", key, "its .txt is not the caption in the metadata")
         if (described := members.get(METADATA)) is not None:
             self._check_json(key, row, described.read())
@@ -427,7 +431,7 @@ class _DataCheck:
 
     def _check_members(self, sample: StoredSample, row: int) -> None:
         about, key = self._about, sample.key
-        if self._is_foreign:
+        if self._is_img2dataset:
             if sample.body is None:
                 about("samples", key, "without its file")
             return
@@ -458,7 +462,7 @@ class _DataCheck:
             if crc32 is not None:
                 found = zlib.crc32(piece, found)
         self._result.bytes_read += body.size
-        if not self._is_foreign and body.size != self._sizes[row]:
+        if not self._is_img2dataset and body.size != self._sizes[row]:
             about("samples", key, "its file has not the size that is in the metadata")
             return  # its hash differs, of course
         if crc32 is not None and found != crc32:
@@ -474,7 +478,7 @@ class _DataCheck:
         except ValueError:
             about("samples", key, "its .json cannot be read")
             return
-        if self._is_foreign:
+        if self._is_img2dataset:
             if described.get("key", key) != key:
                 about("samples", key, "its .json has another key")
             return

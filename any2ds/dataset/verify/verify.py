@@ -187,7 +187,7 @@ def _findings_of_lists(dataset: Dataset, expected: ExpectedShards) -> Iterator[F
     """What is wrong with the run file, and with the shards compared with its url lists."""
     if missing := expected.missing:
         yield Finding("missing", f"{_are(missing)} missing: the same download command makes what is missing")
-    if dataset.run is None and not dataset.is_foreign:
+    if dataset.run is None and not dataset.is_img2dataset:
         why = f"cannot be understood ({dataset.run_problem})" if dataset.run_problem else "is not there"
         yield Finding("run_file", f"{layout.RUN_FILE} {why}: shards were checked without it")
     if dataset.run is None:
@@ -202,7 +202,7 @@ def _findings_of_lists(dataset: Dataset, expected: ExpectedShards) -> Iterator[F
 def _notes(dataset: Dataset, expected: ExpectedShards) -> Iterator[str]:
     if dataset.run is None:
         yield "the number of rows of the url list is unknown: shards may be missing at the end"
-    if dataset.is_foreign:
+    if dataset.is_img2dataset:
         yield "not made by any2ds: structure, keys and counts were checked, hashes were not"
     if dataset.writer is None:
         yield f"the data was not read: the format {dataset.output_format or 'of this dataset'} is unknown"
@@ -292,7 +292,7 @@ def _are(numbers: Sequence[int]) -> str:
 def _refuse_repair(dataset: Dataset) -> None:
     """Raises UsageError where nothing may be removed."""
     url = dataset.folder.url
-    if dataset.is_foreign:
+    if dataset.is_img2dataset:
         raise UsageError(f"{url!r} was not made by any2ds: --repair removes nothing in it")
     if dataset.run is None:
         raise UsageError(f"{url!r} has no readable {layout.RUN_FILE}: no run would make again what --repair removes")

@@ -33,13 +33,11 @@ class Transform(Protocol):
         """Those that decide the bytes and the metadata that it makes, by the names of their packages."""
         ...
 
-    @staticmethod
-    def unsupported(sample: Sample) -> str:
+    def unsupported(self, sample: Sample) -> str:
         """For a file that it does not take: why, if it is one of its media, for the report; else ""."""
         ...
 
-    @staticmethod
-    def takes(sample: Sample) -> bool:
+    def takes(self, sample: Sample) -> bool:
         """Whether the file is one of its kind, by `mime_type`, `ext` and the first bytes."""
         ...
 

@@ -195,10 +195,8 @@ def _from_lab(image: Image.Image) -> Image.Image:
     return ImageCms.applyTransform(image, ImageCms.buildTransform(lab, srgb, "LAB", "RGB")) or image
 
 
-@contextmanager
-def _opened(data: bytes, kind: str) -> Iterator[ImageFile]:
-    with _OPENERS[kind](io.BytesIO(data), None) as image:
-        yield image
+def _opened(data: bytes, kind: str) -> ImageFile:
+    return _OPENERS[kind](io.BytesIO(data), None)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What is done with one image. Here the libraries are needed."""
+"""What is done with an image. Needs OpenCV, Pillow and simplejpeg."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import pyarrow as pa
 
 from any2ds.config.media import MediaOptions
 from any2ds.core.errors import NotDecodable
@@ -18,11 +19,12 @@ from any2ds.transforms.image.colour import Pixels
 from any2ds.transforms.image.encode import HOLD_ALPHA, MIME_TYPES, encoded, format_for, is_in, too_long_for
 from any2ds.transforms.image.geometry import Fit, Sizing, reduction
 from any2ds.transforms.image.head import Head
+from any2ds.transforms.steps.image import ImageTransform
 
 _CHECKED_BY = 8  # an image that keeps its bytes is decoded to see whether it can be: as little of it as possible
 
 
-class ImageWork:
+class ImageWork(ImageTransform):
     """For one run; called from several threads at once."""
 
     def __init__(self, media: MediaOptions) -> None:
@@ -33,11 +35,19 @@ class ImageWork:
         self._normalises = size > 0 or options.encode_format != "keep"
         self._up = resize.INTERPOLATIONS[options.upscale_interpolation]
         self._down = resize.INTERPOLATIONS[options.downscale_interpolation]
+        if options.extract_exif:
+            self.columns = {**self.columns, "exif": pa.string()}
         decode.be_single()
 
-    def memory(self, data: bytes) -> int:
+    def takes(self, sample: Sample) -> bool:
+        """An image of another kind too if it may have boxes: it must not be stored in the clear."""
+        return super().takes(sample) or (self._options.bbox_col is not None and sample.mime_type.startswith("image/"))
+
+    def memory(self, sample: Sample) -> int:
         """Bytes that decoding and resizing it take, about. Raises NotDecodable."""
-        found = _head(data)
+        if not super().takes(sample):
+            return 0
+        found = _head(sample.data)
         if found is None or self.refusal(*_upright_size(found)) is not None:
             return 0
         fit = self._fit(found)
@@ -50,6 +60,8 @@ class ImageWork:
     def __call__(self, sample: Sample) -> Sample:
         """Raises NotDecodable, Rejected."""
         to_blur = self._boxes(sample)
+        if not super().takes(sample):
+            return _untouched(sample, to_blur)
         data = sample.data
         found = _head(data)
         if found is None:
@@ -77,10 +89,6 @@ class ImageWork:
             width=width,
             height=height,
         )
-
-    def unknown(self, sample: Sample) -> Sample:
-        """An image of a kind that is not decoded. Raises Rejected if something is to be blurred in it."""
-        return _untouched(sample, self._boxes(sample))
 
     def of_pixels(self, sample: Sample, pixels: Pixels) -> Sample:
         """The sample with an image that was never a file, such as a frame of a video; BGR, 8 bits, upright, in sRGB.

@@ -9,36 +9,24 @@ _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs
 _HEAD = 4096  # bytes in which a page declares its charset; browsers look at 1024
 _DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([A-Za-z0-9_.:-]{2,40})""", re.IGNORECASE)
 _DETECTED_FROM = 32 << 10  # bytes; detection takes 50 to 500 ms for so many
-# Labels of charsets that stand for a larger one (WHATWG, Encoding).
-_LABELS = {
+# Charsets that stand for a larger one (WHATWG, Encoding), by Python's names.
+_LARGER = {
     "ascii": "cp1252",
-    "us-ascii": "cp1252",
-    "iso-8859-1": "cp1252",
     "iso8859-1": "cp1252",
-    "latin1": "cp1252",
-    "latin-1": "cp1252",
-    "iso-8859-9": "cp1254",
-    "iso-8859-11": "cp874",
+    "iso8859-9": "cp1254",
+    "iso8859-11": "cp874",
     "tis-620": "cp874",
     "gb2312": "gb18030",
     "gbk": "gb18030",
-    "x-gbk": "gb18030",
     "big5": "big5hkscs",
     "shift_jis": "cp932",
-    "shift-jis": "cp932",
-    "sjis": "cp932",
-    "x-sjis": "cp932",
-    "euc-kr": "cp949",
-    "ks_c_5601-1987": "cp949",
-    "x-mac-cyrillic": "mac-cyrillic",
+    "euc_kr": "cp949",
     "utf-16": "utf-8",  # since the declaration could be read as ASCII
-    "utf-16le": "utf-8",
-    "utf-16be": "utf-8",
+    "utf-16-le": "utf-8",
+    "utf-16-be": "utf-8",
 }
 # Python has further codecs, such as punycode, which no page is in and which can be made slow.
-_CHARSETS = re.compile(
-    r"utf-?8|windows-\d+|cp\d+|iso-?8859-\d+|iso-2022-[a-z0-9-]+|koi8-[ru]|gb18030|big5hkscs|euc-jp|mac[a-z-]*"
-)
+_CHARSETS = re.compile(r"utf-8|cp\d+|iso8859-\d+|iso2022_[a-z0-9_]+|koi8-[ru]|gb18030|big5hkscs|euc_jp|mac[a-z-]*")
 # Those that pages are in, but for UTF-8, which is tried before. Noise is often taken for others (DOS, Macintosh).
 _ON_THE_WEB = (
     *("cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp874", "koi8_r"),
@@ -61,7 +49,7 @@ def decoded(data: bytes) -> str:
         return data.decode(wide, "replace")
     declared = _declared(data)
     # ISO-2022 is ASCII to the eye, and so UTF-8.
-    for charset in [declared] if declared.startswith("iso-2022") else ["utf-8", declared]:
+    for charset in [declared] if declared.startswith("iso2022") else ["utf-8", declared]:
         if (text := _fitting(data, charset)) is not None:
             return text
     return data.decode(_detected(data), "replace")
@@ -76,8 +64,12 @@ def _utf16(data: bytes) -> str | None:
 
 def _declared(data: bytes) -> str:
     found = _DECLARED.search(data[:_HEAD])
-    name = found[1].decode("ascii").lower() if found else ""
-    name = _LABELS.get(name, name)
+    label = found[1].decode("ascii").lower().removeprefix("x-") if found else ""
+    try:
+        name = codecs.lookup(label).name
+    except LookupError:
+        return ""
+    name = _LARGER.get(name, name)
     return name if _CHARSETS.fullmatch(name) else ""
 
 

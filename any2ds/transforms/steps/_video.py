@@ -39,28 +39,18 @@ class Container:
     possible: frozenset[str]  # and what is left in it where nobody asked for a format
 
 
-_ALL: frozenset[str] = frozenset()
 _H264 = ("libx264", "libopenh264")
+_MP4 = frozenset({"h264", "aac"})
+_MP4_TOO = frozenset({"hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mp3", "ac3", "eac3", "alac", "flac"})
+_WEBM = frozenset({"vp8", "vp9", "av1", "opus", "vorbis"})
+_ALL: frozenset[str] = frozenset()
 CONTAINERS = {
-    "mp4": Container(
-        "mp4",
-        "mp4",
-        "video/mp4",
-        _H264,
-        "m4a",
-        frozenset({"h264", "aac"}),
-        frozenset({"h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "aac", "mp3", "ac3", "eac3", "alac", "flac"}),
-    ),
-    "webm": Container(
-        "webm",
-        "webm",
-        "video/webm",
-        ("libvpx-vp9", "libvpx"),
-        "opus",
-        frozenset({"vp8", "vp9", "av1", "opus", "vorbis"}),
-        frozenset({"vp8", "vp9", "av1", "opus", "vorbis"}),
-    ),
-    "mkv": Container("mkv", "matroska", "video/x-matroska", _H264, "m4a", _ALL, _ALL),
+    container.name: container
+    for container in (
+        Container("mp4", "mp4", "video/mp4", _H264, "m4a", _MP4, _MP4 | _MP4_TOO),
+        Container("webm", "webm", "video/webm", ("libvpx-vp9", "libvpx"), "opus", _WEBM, _WEBM),
+        Container("mkv", "matroska", "video/x-matroska", _H264, "m4a", _ALL, _ALL),
+    )
 }
 _OF_EXT = {"webm": "webm", "mkv": "mkv"}  # what stays its own where it is encoded again; all else becomes mp4
 _COPIED_FROM = ("mov,", "matroska,")  # containers whose packets say all that another one needs
@@ -87,7 +77,6 @@ class Plan:
     encoder: str | None  # of the pictures; None: they are copied
     width: int  # of what is stored
     height: int
-    turn: int  # degrees clockwise by which pixels are turned; the header keeps what is copied
     fps: float | None  # None: each frame keeps its time
     sound: Target | None  # None: it is copied, or there is none
     has_sound: bool
@@ -124,41 +113,45 @@ def _even(size: int) -> int:
 
 def plan_of(options: VideoOptions, facts: Facts, ext: str, is_clip: bool) -> Plan | None:
     """None if the file stays as it is."""
-    picture = facts.picture
+    picture, sound, keeps_format = facts.picture, facts.sound, options.video_format == "keep"
     assert picture is not None
-    form = options.video_format if options.video_format != "keep" else _OF_EXT.get(ext, "mp4")
+    form = _OF_EXT.get(ext, "mp4") if keeps_format else options.video_format
     container = CONTAINERS[form]
-    if form == "mp4":  # QuickTime (mov) and 3GP are near relatives of it
-        is_own = bool(facts.brand) and not facts.brand.startswith((b"qt", b"3g"))
-    else:
-        is_own = facts.container.startswith("matroska,") and ext == form
-    copied = container.possible if options.video_format == "keep" else container.usual
+    codecs = container.possible if keeps_format else container.usual  # that are copied; empty: all
     can_copy = facts.container.startswith(_COPIED_FROM)
+    copies_picture = can_copy and (not codecs or picture.codec in codecs)
+    copies_sound = sound is not None and can_copy and (not codecs or sound.codec in codecs)
 
     size = size_of(picture, options.video_size)
-    fps = options.video_fps
-    if fps and picture.fps and abs(fps - picture.fps) < 0.005 * fps:
-        fps = None
-    is_changed = is_clip or size != picture.shown or fps is not None
-    encodes = is_changed or not can_copy or bool(copied and picture.codec not in copied)
-    has_sound = facts.sound is not None and options.video_audio == "keep"
-    sound = None
-    if has_sound and facts.sound and (is_clip or not can_copy or (copied and facts.sound.codec not in copied)):
-        sound = _sound.nearest(_sound.FORMATS[container.sound], facts.sound)
-    if not is_clip and size == picture.shown and fps is None and has_sound == (facts.sound is not None):
-        # Nothing but the format may be asked for, and it may be that already.
-        is_right = not copied or {picture.codec, *([facts.sound.codec] if facts.sound else [])} <= copied
-        if options.video_format == "keep" or (is_own and is_right):
+    keeps_fps = not options.video_fps or bool(
+        picture.fps and abs(options.video_fps - picture.fps) < 0.005 * options.video_fps
+    )
+    is_same = not is_clip and size == picture.shown and keeps_fps
+    has_sound = sound is not None and options.video_audio == "keep"
+    if is_same and has_sound == (sound is not None):
+        is_right = copies_picture and (sound is None or copies_sound)
+        if keeps_format or (is_right and _is_in(form, facts, ext)):
             return None
-    if not encodes:
-        return Plan(container, None, *picture.shown, 0, None, sound, has_sound)
+
+    target = None
+    if sound is not None and has_sound and (is_clip or not copies_sound):
+        target = _sound.nearest(_sound.FORMATS[container.sound], sound)
+    if is_same and copies_picture:
+        return Plan(container, None, *picture.shown, None, target, has_sound)
     encoder = _av.encoder(*container.encoders)
     if encoder is None:  # a file that came as webm, where webm cannot be written
         container = CONTAINERS["mp4"]
         encoder = _av.encoder(*container.encoders)
-        if sound is not None and facts.sound is not None:
-            sound = _sound.nearest(_sound.FORMATS["m4a"], facts.sound)
-    return Plan(container, encoder, _even(size[0]), _even(size[1]), picture.turn, options.video_fps, sound, has_sound)
+        if sound is not None and target is not None:
+            target = _sound.nearest(_sound.FORMATS[container.sound], sound)
+    return Plan(container, encoder, _even(size[0]), _even(size[1]), options.video_fps, target, has_sound)
+
+
+def _is_in(form: str, facts: Facts, ext: str) -> bool:
+    """Whether the file is in that format already. QuickTime (mov) and 3GP are near relatives of mp4."""
+    if form == "mp4":
+        return bool(facts.brand) and not facts.brand.startswith((b"qt", b"3g"))
+    return facts.container.startswith("matroska,") and ext == form
 
 
 def memory(facts: Facts, plan: Plan | None) -> int:

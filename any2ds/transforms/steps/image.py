@@ -6,72 +6,45 @@ head ─▶ limits ─▶ decode (reduced) ─▶ resize ─▶ upright, sRGB, b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
 from any2ds.config.media import ImageOptions, MediaOptions
 from any2ds.core.errors import OptionError
 from any2ds.core.samples import Sample
+from any2ds.transforms.contract import Transform
 from any2ds.transforms.image.head import KINDS
 
-if TYPE_CHECKING:
-    from any2ds.transforms.image.work import ImageWork
-
 LIBRARIES = ("opencv", "pillow", "simplejpeg")
-_SIZES = {name: pa.int32() for name in ("width", "height", "original_width", "original_height")}
 
 
 class ImageTransform:
-    """The step for images. What to do is in `work`, which needs the libraries."""
+    """What is known of the step without its libraries; `ImageWork` does the work."""
 
     extra: ClassVar[str] = "image"
     options: ClassVar[frozenset[str]] = frozenset({"file_size", "decode_check", *ImageOptions.__dataclass_fields__})
-    columns: Mapping[str, pa.DataType]
-
-    def __init__(self, media: MediaOptions, work: ImageWork) -> None:
-        self._work = work
-        self.columns = {**_SIZES, **({"exif": pa.string()} if media.image.extract_exif else {})}
+    columns: Mapping[str, pa.DataType] = dict.fromkeys(
+        ("width", "height", "original_width", "original_height"), pa.int32()
+    )
 
     @classmethod
-    def of(cls, media: MediaOptions) -> ImageTransform:
+    def of(cls, media: MediaOptions) -> Transform:
         check(media.image)
         from any2ds.transforms.image.work import ImageWork
 
-        return (Blurring if media.image.bbox_col else cls)(media, ImageWork(media))
+        return ImageWork(media)
 
     @classmethod
     def libraries(cls, media: MediaOptions) -> Sequence[str]:
         return LIBRARIES
 
-    @staticmethod
-    def takes(sample: Sample) -> bool:
+    def takes(self, sample: Sample) -> bool:
         return sample.mime_type in KINDS
 
-    @staticmethod
-    def unsupported(sample: Sample) -> str:
+    def unsupported(self, sample: Sample) -> str:
         kind = sample.mime_type
         return f"{kind} is not decoded" if kind.startswith("image/") and kind not in KINDS else ""
-
-    def memory(self, sample: Sample) -> int:
-        return self._work.memory(sample.data)
-
-    def __call__(self, sample: Sample) -> Sample:
-        return self._work(sample)
-
-
-class Blurring(ImageTransform):
-    """Looks at images of every kind: one that it cannot decode is not to be stored in the clear if it has boxes."""
-
-    @staticmethod
-    def takes(sample: Sample) -> bool:
-        return (sample.mime_type or "").startswith("image/")
-
-    def memory(self, sample: Sample) -> int:
-        return super().memory(sample) if ImageTransform.takes(sample) else 0
-
-    def __call__(self, sample: Sample) -> Sample:
-        return super().__call__(sample) if ImageTransform.takes(sample) else self._work.unknown(sample)
 
 
 def check(options: ImageOptions) -> None:

@@ -163,7 +163,7 @@ def _unsupported(step: Any, sample: Sample) -> str:
 
 
 def failed(sample: Sample, error: BaseException) -> Sample:
-    """The failure of a file over which a step has raised `error`. Raises DiskFull if that is what it says."""
+    """The failure of a file for which a step has raised `error`. Raises DiskFull if the disk is full."""
     if isinstance(error, (NotDecodable, Rejected)):
         return sample.failed(getattr(error, "code", "not_decodable"), redacted(said_by(error)))
     if isinstance(error, MemoryError):
@@ -198,7 +198,7 @@ class Pipeline:
     """The steps for one run; false if there are none. It is made anew in each process, from options alone."""
 
     def __init__(self, media: MediaOptions, by_preset: Mapping[str, str] | None = None) -> None:
-        """`by_preset`: options that are set by what somebody has given instead of them.
+        """`by_preset`: options that a preset sets -> the option that was given instead.
 
         A step is there only if an option asks for it. Raises MissingExtra if a library that it needs is not installed,
         OptionError for a bad step."""
@@ -213,7 +213,7 @@ class Pipeline:
         self.columns: dict[str, pa.DataType] = {
             field.name: field.type for field in (STORED_BYTES, STORED_CRC32) if named
         }
-        self._members: dict[str, pa.DataType] = {}  # those in whose place are further files, in formats that have them
+        self._members: dict[str, pa.DataType] = {}  # extra files, in formats without them
         self.further = frozenset(ext for _, step in named for ext in getattr(step, "members", {}))
         for name, step in named:
             for ext, type in getattr(step, "members", {}).items():
@@ -228,7 +228,7 @@ class Pipeline:
                 self._filled_by.setdefault(column, name)
 
     def metadata(self, has_members: bool) -> dict[str, pa.DataType]:
-        """The columns that the steps fill; in a format without further files beside a sample these are columns too."""
+        """The columns that the steps fill; in a format without extra files these are columns too."""
         return dict(self.columns) if has_members else {**self._members, **self.columns}
 
     def refuse_clashes(self, of_list: Collection[str], has_members: bool, of_files: str | None = None) -> None:
@@ -269,8 +269,8 @@ def _refuse_what_is_left_out(media: MediaOptions) -> None:
     of_media = {field.name for group in (ImageOptions, AudioOptions, VideoOptions) for field in fields(group)}
     if left_out := [name for name in media.asked() if name in {"file_size", "decode_check", "extract_text", *of_media}]:
         raise OptionError(
-            f"disable_all_reencoding leaves images, sound, video and documents as they came, without a look into them:"
-            f" {', '.join(left_out)} would have no effect; leave out one or the other"
+            f"disable_all_reencoding stores images, sound, video and documents unchanged and unchecked:"
+            f" {', '.join(left_out)} would have no effect; remove one or the other"
         )
 
 

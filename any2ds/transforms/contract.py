@@ -15,13 +15,13 @@ from any2ds.core.samples import Sample, is_text_member
 class Transform(Protocol):
     """A step that changes files. Called from several threads at once, with samples whose bodies are in memory.
 
-    Its module can be imported without the libraries that it needs. One that puts further files beside a sample
+    Its module can be imported without the libraries that it needs. One that adds extra files to a sample
     (`with_member`) names their extensions in `members`; in record formats each is a column.
     """
 
-    extra: ClassVar[str]  # that brings them
-    options: ClassVar[frozenset[str]]  # those that ask for it: without one of them it is no step of the run
-    columns: Mapping[str, pa.DataType]  # of the metadata that it may fill
+    extra: ClassVar[str]  # the extra that installs them
+    options: ClassVar[frozenset[str]]  # the options that turn it on
+    columns: Mapping[str, pa.DataType]  # of the metadata that it fills
 
     @classmethod
     def of(cls, media: MediaOptions) -> Transform:
@@ -30,25 +30,25 @@ class Transform(Protocol):
 
     @classmethod
     def libraries(cls, media: MediaOptions) -> Sequence[str]:
-        """Those that decide the bytes and the metadata that it makes, by the names of their packages."""
+        """The packages that determine the bytes and the metadata that it makes."""
         ...
 
     def unsupported(self, sample: Sample) -> str:
-        """For a file that it does not take: why, if it is one of its media, for the report; else ""."""
+        """Why it does not take a file of its own media, for the report; else ""."""
         ...
 
     def takes(self, sample: Sample) -> bool:
-        """Whether the file is one of its kind, by `mime_type`, `ext` and the first bytes."""
+        """Whether it processes the file, by `mime_type`, `ext` and the first bytes."""
         ...
 
     def memory(self, sample: Sample) -> int:
-        """Bytes that it is going to take for this file, about, besides the file. Raises NotDecodable."""
+        """Estimated bytes that it needs for this file, besides the file itself. Raises NotDecodable."""
         ...
 
     def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
-        """What becomes of it: the same sample if it stays as it is, `with_data`, `failed`, `filtered`, or several.
+        """Returns the same sample, a changed one (`with_data`, `failed`, `filtered`), or several.
 
-        Raises NotDecodable for a broken file. Whatever else it raises is the row's `transform_error`.
+        Raises NotDecodable for a broken file, and Rejected. Any other exception is the row's `transform_error`.
         """
         ...
 
@@ -60,12 +60,12 @@ class BatchTransform(Protocol):
     batch_size: int
 
     def __call__(self, samples: Sequence[Sample]) -> Sequence[Sample | Sequence[Sample]]:
-        """What becomes of each, in the same order."""
+        """Returns the result for each, in the same order."""
         ...
 
 
 def member_type(ext: str) -> pa.DataType:
-    """What a further file is in formats that have columns for them."""
+    """The type of an extra file in formats that have columns for them."""
     return pa.string() if is_text_member(ext) else pa.binary()
 
 
@@ -78,7 +78,7 @@ class Rejected(Exception):
 
 
 class GivenUp(SystemExit):
-    """Raised in a thread whose step has taken too long, wherever it is; of no concern to anybody else."""
+    """Raised in a thread whose step has taken too long; ends the thread and nothing else."""
 
 
-OF_THE_RUN = (BrokenStep, GivenUp)  # what is not the fault of one file
+OF_THE_RUN = (BrokenStep, GivenUp)  # exceptions that concern the run, not one file

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _LONGEST_START = 600.0  # seconds until a child has made its steps; models may come over a network
 _MOST_FAILURES = 3  # to start a child, after which it is not tried any more
 _MOST_LATE = 2  # samples of a batch that may take too long each by itself before the others are not tried any more
-_GO_ON = None  # said to a child when there is memory for what it has been given
+_GO_ON = None  # sent to a child when there is memory for its samples
 
 _Packed = tuple[Sample, bytes | int | None]
 """A sample without its body, and that: bytes, or whose of the samples it was among those that were given."""
@@ -124,7 +124,7 @@ class _Steps:
             return _pickled(error)
         try:
             return _pickled([[_packed(one, samples) for one in ones] for ones in made])
-        except Exception as error:  # somebody has put something into a sample that cannot leave this process
+        except Exception as error:  # a step has put something into a sample that cannot be pickled
             message = f"its result cannot be pickled: {last_line(error)}"
             return _pickled([[_packed(one.failed("transform_error", message), ())] for one in samples])
 

@@ -42,7 +42,7 @@ class NotIsolated(Exception):
 
 @dataclass(eq=False, slots=True)
 class _RowState:
-    """One row on its way."""
+    """A row in the pipeline."""
 
     sample: Sample  # as it was submitted
     buffer: Buffer
@@ -55,7 +55,7 @@ class _RowState:
 
 @dataclass(eq=False, slots=True)
 class _Batch:
-    """What waits to become one."""
+    """The samples that wait for a step that takes several."""
 
     step: BatchTransform
     waiting: deque[tuple[_RowState, int]] = field(default_factory=deque)  # with the place of a sample in its way
@@ -120,12 +120,12 @@ class PipelineRunner:
 
     @property
     def activity(self) -> int:
-        """Grows with every sign of life."""
+        """Grows with all activity."""
         return self._pool.activity
 
     @property
     def holds_back(self) -> bool:
-        """Whether so much is waiting that no new transfer should begin."""
+        """Whether too much is waiting for new transfers to begin."""
         return self._waiting_bytes > _HELD_BACK_BYTES or self.pending > self._most
 
     def wants(self, sample: Sample) -> bool:
@@ -139,10 +139,10 @@ class PipelineRunner:
         self._waiting_bytes += sample.size
 
     def turn(self, is_ending: bool = False, seconds: float = 0.0) -> Iterator[Samples]:
-        """What has become of rows since the last turn, in any order; to be called often.
+        """The rows that were finished since the last call, in any order; to be called often.
 
-        `is_ending`: nothing more is going to be submitted, as far as one knows, and batches that are not full have
-        nothing to wait for. Waits up to `seconds` for something to happen. Raises what concerns all rows.
+        `is_ending`: nothing more is going to be submitted, and batches that are not full do not wait. Waits up to
+        `seconds` for a result. Raises errors that concern all rows.
         """
         self._give_out(is_ending)
         for task, made in self._pool.take(0.0 if self._done else seconds):
@@ -153,13 +153,13 @@ class PipelineRunner:
             yield self._finished(self._done.popleft())
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Abandon all rows."""
         self._pool.close()
         self._waiting.clear()
         self._ready.clear()
 
     def _give_out(self, is_ending: bool) -> None:
-        """Give the threads what they can take."""
+        """Give samples and full batches to the threads, as many as they can take."""
         pool = self._pool
         while (self._ready or self._waiting) and (
             pool.queued <= pool.most or (pool.queued < _QUEUED * pool.most and pool.queued_bytes < _QUEUED_BYTES)
@@ -186,7 +186,7 @@ class PipelineRunner:
         return is_ending or is_short or time.monotonic() - batch.since > _BATCH_WAIT
 
     def _put(self, group: int, samples: Sequence[Sample], of: list[tuple[_RowState, int]]) -> None:
-        """Have samples done by a thread, which may read what it is given for as long as it likes."""
+        """Give copies of samples to a thread."""
         isolated = any(state.isolated for state, _ in of)
         self._pool.put(Task(group, [replace(sample, body=_copied(sample)) for sample in samples], of, isolated))
 
@@ -250,7 +250,7 @@ class PipelineRunner:
         return [sample if sample.body is None else self._stored(state, sample) for sample in samples]
 
     def _stored(self, state: _RowState, sample: Sample) -> Sample:
-        # As it may be called in the end. A further file .txt or .json is never called as the file of the sample.
+        # As it may be called in the end. An extra file .txt or .json never has the extension of the sample.
         ext = free_extension(sample.ext, taken_extensions(True, True)) if self._ext is None else self._ext
         # Readers take `a.PNG` and `a.png` for one, and so do some file systems.
         if self._has_members and any(further.lower() == ext.lower() for further in sample.members):
@@ -276,7 +276,7 @@ class PipelineRunner:
                 self._budget.change(task.memory, 0)  # it may have been given some before
                 task.memory, task.isolated = 0, False
         group = self._pipeline.groups[task.group]
-        worker_thread.begin()  # whoever says what a file needs may have to read all of it
+        worker_thread.begin()  # to know what a file needs a step may have to read all of it
         need = group.memory_for(task.samples)
         self._pool.pause(worker_thread)
         task.memory = self._budget.take(need)

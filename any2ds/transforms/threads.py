@@ -1,8 +1,8 @@
-"""The threads that run steps: so many at a time, in so much memory, each for so long.
+"""The threads that run steps, with limits on their number, memory and time.
 
     put ─▶ inbox ═ threads ═▶ outbox ─▶ take
 
-A thread that takes too long is left behind, and another one takes its place.
+A thread that takes too long is abandoned and replaced.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from any2ds.core.samples import Sample
 from any2ds.transforms.chain import Made
 from any2ds.transforms.contract import GivenUp
 
-_MOST_LEFT_BEHIND = 100  # threads that hang: a process with more of them is better begun anew
+_MOST_LEFT_BEHIND = 100  # threads that hang; beyond that the process gives up
 
 
 @dataclass(eq=False, slots=True)
@@ -30,7 +30,7 @@ class Task:
 
     group: int
     samples: list[Sample]  # with bodies of their own, that no buffer knows of
-    of: Any = None  # for whoever puts it
+    of: Any = None  # for the caller
     isolated: bool = False  # it is done in a process of its own, which keeps to a limit of time by itself
     memory: int = 0  # bytes of the budget that it has
 
@@ -41,13 +41,15 @@ class Task:
 
 
 class Budget:
-    """Bytes that threads may take together; one that needs more than all of it gets it alone. First come, first served:
-    else a large file would wait for as long as there are small ones."""
+    """Bytes that threads may use together; one that needs more than the limit runs alone.
+
+    First come, first served: otherwise a large file would wait as long as small ones arrive.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit, self._used = limit, 0
         self._changed = threading.Condition()
-        self._line: deque[object] = deque()  # of those who wait
+        self._line: deque[object] = deque()  # of waiting threads
         self._is_closed = False
 
     def take(self, count: int) -> int:
@@ -62,13 +64,13 @@ class Budget:
         return count
 
     def change(self, before: int, after: int) -> None:
-        """Whoever had `before` has `after` from now on, whether there is room for it or not."""
+        """A holder of `before` bytes holds `after` from now on, even beyond the limit."""
         with self._changed:
             self._used += after - before
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Wake up all that wait."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -79,13 +81,13 @@ class Budget:
 
 @dataclass(eq=False, slots=True)
 class WorkerThread:
-    """A thread, and what it is at."""
+    """A thread and its task."""
 
     thread: threading.Thread | None = None
     task: Task | None = None  # since `began`
     began: float = 0.0
     step: str = ""  # that is being made ready
-    is_left: bool = False  # nobody waits for it any more
+    is_left: bool = False  # it was given up
 
     def begin(self) -> None:
         """The clock of its timeout starts now."""
@@ -111,13 +113,13 @@ class ThreadPool:
         self.most = most
         self.queued = 0  # tasks that were put and not taken
         self.queued_bytes = 0
-        self.activity = 0  # grows with every sign of life
+        self.activity = 0  # grows with all activity
         self._budget, self._timeout, self._work = budget, timeout, work
         self._inbox: SimpleQueue[Task | None] = SimpleQueue()
         self._outbox: SimpleQueue[_Done] = SimpleQueue()
         self._threads: list[WorkerThread] = []
         self._left: list[threading.Thread] = []
-        self._ending = threading.Lock()  # whoever has it says how a task ends
+        self._ending = threading.Lock()  # its holder decides how a task ends
         self._is_closed = False
 
     def put(self, task: Task) -> None:
@@ -128,7 +130,7 @@ class ThreadPool:
         self._inbox.put(task)
 
     def take(self, seconds: float = 0.0) -> Iterator[tuple[Task, Made | None]]:
-        """What was done, None for what took too long; waits up to `seconds` if there is nothing.
+        """Finished tasks with their results, None for one that took too long; waits up to `seconds` if there is none.
 
         Raises what concerns all rows: BrokenStep, DiskFull, and whatever keeps a thread from working at all.
         """
@@ -140,7 +142,7 @@ class ThreadPool:
         yield from self._late()
 
     def close(self) -> None:
-        """Give up what is under way, without waiting for it."""
+        """Abandon running tasks without waiting for them."""
         self._is_closed = True
         self._budget.close()
         for _ in self._threads:
@@ -202,7 +204,7 @@ class ThreadPool:
     # --- in the threads ---
 
     def pause(self, worker_thread: WorkerThread) -> None:
-        """Its clock stands still until it begins again. Raises GivenUp if nobody waits for it any more."""
+        """Its clock stands still until it begins again. Raises GivenUp if it was given up."""
         with self._ending:
             if worker_thread.is_left:
                 raise GivenUp
@@ -232,7 +234,7 @@ class ThreadPool:
             if worker_thread.is_left:
                 return False
             worker_thread.task, worker_thread.step = None, ""
-        # What was made is in nobody's account until the other thread takes it.
+        # The result counts against the budget until the other thread takes it.
         held = 0 if isinstance(made, BaseException) else _new_bytes(task, made)
         self._budget.change(task.memory, held)
         self._outbox.put(_Done(task, made, held))
@@ -248,8 +250,10 @@ def _new_bytes(task: Task, made: Made) -> int:
 
 
 def _interrupt(worker_thread: WorkerThread) -> None:
-    """Have the thread of a step that hangs end, if it is in Python code: else it would take turns with all others for
-    as long as the process lives. One that waits in a library is not reached."""
+    """End the thread of a step that hangs in Python code, which would use the CPU for ever.
+
+    One that waits in a library is not reached.
+    """
     thread = worker_thread.thread
     if thread is None or thread.ident is None:
         return

@@ -69,7 +69,7 @@ def test_damage_is_found_behind_what_is_only_odd(spoil: Any, capfd: pytest.Captu
 def test_what_is_wrong_is_told() -> None:
     made = through(without_a_part(jpeg(LARGE)))
     assert made.failure is not None
-    assert made.failure.detail == "it is damaged: Corrupt JPEG data: premature end of data segment"
+    assert made.failure.detail == "damaged: Corrupt JPEG data: premature end of data segment"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Boxes that are to be blurred: what the list says of them, and the blurring."""
+"""Boxes to blur: reads them from a column of the list, and blurs them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def blurred(pixels: Pixels, boxes: Sequence[Box]) -> Pixels:
         if x0 >= x1 or y0 >= y1:
             continue
         sigma = max(1.0, _STRENGTH * longer)
-        around = math.ceil(3 * sigma)  # what it is mixed with from beside it
+        around = math.ceil(3 * sigma)  # pixels around it that it is mixed with
         u0, v0 = max(0, x0 - around), max(0, y0 - around)
         part = found[v0 : y1 + around, u0 : x1 + around]
         soft = cv2.GaussianBlur(part, (0, 0), sigma, borderType=cv2.BORDER_REPLICATE)

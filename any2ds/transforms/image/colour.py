@@ -61,7 +61,7 @@ def in_8_bits(pixels: Pixels) -> Pixels:
 
 
 def without_idle_alpha(pixels: Pixels) -> Pixels:
-    """Without an alpha channel that says nothing."""
+    """Without an alpha channel that is opaque everywhere."""
     if pixels.ndim == 3 and pixels.shape[2] == 4 and pixels[..., 3].min() == np.iinfo(pixels.dtype).max:
         return np.ascontiguousarray(pixels[..., :3])
     return pixels

@@ -73,7 +73,7 @@ def head_by_pillow(data: bytes, kind: str) -> Head:
             image.height,
             _CHANNELS.get(image.mode, 4),
             16 if image.mode in _SIXTEEN else 8,
-            # Pillow turns TIFF itself, and tells sizes that are upright.
+            # Pillow turns TIFF itself; its sizes are upright.
             1 if kind == "tiff" else orientation_of(exif),
             exif or (image.getexif().tobytes() or None if kind == "tiff" else None),
             image.info.get("icc_profile"),
@@ -128,7 +128,7 @@ def _strictly(data: bytes, colours: str, least: dict[str, int]) -> Pixels:
     except ValueError as error:
         simplejpeg.decode_jpeg_header(data)  # an odd one is a ValueError, and no damage
         if _is_damage(str(error), data):
-            raise NotDecodable(f"it is damaged: {error}") from None
+            raise NotDecodable(f"damaged: {error}") from None
     return simplejpeg.decode_jpeg(data, colours, strict=False, **least)
 
 
@@ -159,9 +159,9 @@ def _by_opencv(data: bytes, head: Head, reduction: int) -> Pixels:
 
 def _checked(pixels: Pixels, shape: tuple[int, int]) -> Pixels:
     if pixels is None:
-        raise NotDecodable("it is damaged")
+        raise NotDecodable("damaged")
     if pixels.shape[:2] != shape:
-        raise NotDecodable("it has another size than it says")
+        raise NotDecodable("its size differs from its header")
     return pixels
 
 

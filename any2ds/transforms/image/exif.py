@@ -14,7 +14,7 @@ _PARTS = {  # of the whole, by the tag that points at them
     "GPSInfo": (ExifTags.IFD.GPSInfo, ExifTags.GPSTAGS),
     "ExifOffset": (ExifTags.IFD.Exif, ExifTags.TAGS),
 }
-# What TIFF keeps beside EXIF in the same list: where its pixels are, and blocks in formats of their own.
+# Tags of TIFF in the same list that are not EXIF: where its pixels are, and blocks in other formats.
 _NO_EXIF = (
     *("StripOffsets", "StripByteCounts", "TileOffsets", "TileByteCounts", "FreeOffsets", "FreeByteCounts", "SubIFDs"),
     *("JPEGTables", "InterColorProfile", "ImageResources", "IPTCNAA", "XMLPacket"),
@@ -22,7 +22,7 @@ _NO_EXIF = (
 
 
 def as_json(exif: bytes) -> str | None:
-    """Values by the names that the standard gives the tags, GPS apart; None if there are none, or it is broken.
+    """Values by the standard's names of the tags, GPS in an object of its own; None if there are none, or it is broken.
 
     Texts are texts, rationals numbers, several values a list.
     """

@@ -1,13 +1,13 @@
-"""What the first bytes of an image say, read without decoding any of it: kind, size, profile, EXIF; and whether the
-file goes on to its end.
+"""Reads the header of an image without decoding it: kind, size, profile, EXIF; and whether the file is complete.
 
-Where a format is simple, it is read here, in some microseconds; the others are opened by Pillow (`decode.py`), which
-decodes nothing before it is asked to. Sources: ITU-T T.81 B.1 (JPEG), ICC.1 B.4 (profiles in it), PNG 3rd edition 5,
+Simple formats are read here, in microseconds; Pillow opens the others (`decode.py`).
+Sources: ITU-T T.81 B.1 (JPEG), ICC.1 B.4 (profiles in it), PNG 3rd edition 5,
 GIF89a, RFC 9649 (WebP).
 """
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +34,12 @@ KINDS = {
 }
 """Media types -> kinds of images that can be decoded. All others pass untouched."""
 
-_JP2 = (b"\x00\x00\x00\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
+_SIGNATURE = re.compile(
+    rb"""(?P<jpeg>\xff\xd8\xff) | (?P<png>\x89PNG\r\n\x1a\n) | (?P<gif>GIF8[79]a) | (?P<webp>RIFF....WEBP) | (?P<bmp>BM)
+    | (?P<tiff>II[*+]\0 | MM\0[*+]) | (?P<avif>....ftyp(?:avi[fs]|m[is]f1))
+    | (?P<jp2>\0\0\0\x0cjP[ ][ ]\r\n\x87\n | \xff\x4f\xff\x51)""",
+    re.DOTALL | re.VERBOSE,
+)
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _ALONE = frozenset({0x01, *range(0xD0, 0xD9)})  # JPEG markers without a length
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
@@ -65,23 +70,8 @@ class Head:
 
 def kind_of(data: bytes) -> str | None:
     """By signature alone; None if it is none of `KINDS`."""
-    if data.startswith(b"\xff\xd8\xff"):
-        return "jpeg"
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "png"
-    if data[:6] in (b"GIF87a", b"GIF89a"):
-        return "gif"
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "webp"
-    if data[:2] == b"BM":
-        return "bmp"
-    if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
-        return "tiff"
-    if data[4:8] == b"ftyp" and data[8:12] in (b"avif", b"avis", b"mif1", b"msf1"):
-        return "avif"
-    if data.startswith(_JP2):
-        return "jp2"
-    return None
+    found = _SIGNATURE.match(data)
+    return found.lastgroup if found else None
 
 
 def is_svg(data: bytes) -> bool:
@@ -105,7 +95,7 @@ def read(data: bytes, kind: str) -> Head | None:
         if kind == "webp":
             return _webp(data)
     except (StructError, IndexError):
-        raise NotDecodable("it is cut off") from None
+        raise NotDecodable("truncated") from None
     return None
 
 
@@ -144,12 +134,12 @@ def _jpeg(data: bytes) -> Head:
         elif marker == 0xDA:
             # 0xff stands for itself in compressed data only with a zero behind it, so this is no other than the end.
             if data.rfind(b"\xff\xd9", end) < 0:
-                raise NotDecodable("it is cut off")
+                raise NotDecodable("truncated")
             break
     else:
-        raise NotDecodable("it has no image in it")
+        raise NotDecodable("contains no image")
     if frame is None or not frame[2] or not frame[3]:
-        raise NotDecodable("it does not say its size")
+        raise NotDecodable("its header has no size")
     marker, bits, height, width, channels = frame
     whole = b"".join(profile[number] for number in sorted(profile)) or None
     return Head(
@@ -187,7 +177,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     while True:
         position = data.find(b"\xff", position)
         if position < 0:
-            raise NotDecodable("it is cut off")
+            raise NotDecodable("truncated")
         while (marker := data[position]) == 0xFF:
             position += 1
         position += 1
@@ -197,7 +187,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
             continue
         (length,) = unpack_from(">H", data, position)
         if position + length > len(data) or length < 2:
-            raise NotDecodable("it is cut off")
+            raise NotDecodable("truncated")
         yield marker, position + 2, position + length
         position += length
 
@@ -207,10 +197,10 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 def _png(data: bytes) -> Head:
     if data[12:16] != b"IHDR":
-        raise NotDecodable("it does not say its size")
+        raise NotDecodable("its header has no size")
     width, height, bits, colour = unpack_from(">IIBB", data, 16)
     if colour not in _PNG_CHANNELS or not width or not height:
-        raise NotDecodable("it does not say its size")
+        raise NotDecodable("its header has no size")
     exif = profile = None
     is_animated, has_end = False, False
     for name, start, end in _chunks(data):
@@ -223,7 +213,7 @@ def _png(data: bytes) -> Head:
         elif name == b"IEND":
             has_end = True
     if not has_end:
-        raise NotDecodable("it is cut off")
+        raise NotDecodable("truncated")
     return Head(
         "png",
         width,
@@ -258,7 +248,7 @@ def _inflated(data: bytes) -> bytes | None:
 
 
 def png_core(data: bytes) -> bytes:
-    """The PNG without whatever is beside its pixels, over which libpng would talk to the terminal."""
+    """The PNG with its pixels alone: libpng prints warnings about other chunks."""
     kept = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
     return data[:8] + b"".join(data[start - 8 : end + 4] for name, start, end in _chunks(data) if name in kept)
 
@@ -283,12 +273,12 @@ def _gif(data: bytes) -> Head:
         elif block == 0x21:
             position += 2
         else:
-            raise NotDecodable("it is damaged: there is a block of no known kind")
+            raise NotDecodable("damaged: unknown block")
         while size := data[position]:
             position += size + 1
         position += 1
     if not frames or not width or not height:
-        raise NotDecodable("it has no image in it")
+        raise NotDecodable("contains no image")
     return Head("gif", width, height, 1, is_animated=frames > 1)
 
 
@@ -298,7 +288,7 @@ def _gif(data: bytes) -> Head:
 def _webp(data: bytes) -> Head:
     (length,) = unpack_from("<I", data, 4)
     if length + 8 > len(data):
-        raise NotDecodable("it is cut off")
+        raise NotDecodable("truncated")
     first = data[12:16]
     if first == b"VP8 ":
         width, height = (side & 0x3FFF for side in unpack_from("<HH", data, 26))
@@ -307,7 +297,7 @@ def _webp(data: bytes) -> Head:
         (bits,) = unpack_from("<I", data, 21)
         return Head("webp", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1, 4 if bits >> 28 & 1 else 3)
     if first != b"VP8X":
-        raise NotDecodable("it does not say its size")
+        raise NotDecodable("its header has no size")
     flags = data[20]
     width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
     exif = profile = None

@@ -7,7 +7,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-import pyarrow as pa
 
 from any2ds.config.media import MediaOptions
 from any2ds.core.errors import NotDecodable
@@ -19,12 +18,11 @@ from any2ds.transforms.image.colour import Pixels
 from any2ds.transforms.image.encode import HOLD_ALPHA, MIME_TYPES, encoded, format_for, is_in, too_long_for
 from any2ds.transforms.image.geometry import Fit, Sizing, reduction
 from any2ds.transforms.image.head import Head
-from any2ds.transforms.steps.image import ImageTransform
 
 _CHECKED_BY = 8  # an image that keeps its bytes is decoded to see whether it can be: as little of it as possible
 
 
-class ImageWork(ImageTransform):
+class ImageWork:
     """For one run; called from several threads at once."""
 
     def __init__(self, media: MediaOptions) -> None:
@@ -35,17 +33,11 @@ class ImageWork(ImageTransform):
         self._normalises = size > 0 or options.encode_format != "keep"
         self._up = resize.INTERPOLATIONS[options.upscale_interpolation]
         self._down = resize.INTERPOLATIONS[options.downscale_interpolation]
-        if options.extract_exif:
-            self.columns = {**self.columns, "exif": pa.string()}
         decode.be_single()
-
-    def takes(self, sample: Sample) -> bool:
-        """An image of another kind too if it may have boxes: it must not be stored in the clear."""
-        return super().takes(sample) or (self._options.bbox_col is not None and sample.mime_type.startswith("image/"))
 
     def memory(self, sample: Sample) -> int:
         """Bytes that decoding and resizing it take, about. Raises NotDecodable."""
-        if not super().takes(sample):
+        if sample.mime_type not in head.KINDS:
             return 0
         found = _head(sample.data)
         if found is None or self.refusal(*_upright_size(found)) is not None:
@@ -60,7 +52,7 @@ class ImageWork(ImageTransform):
     def __call__(self, sample: Sample) -> Sample:
         """Raises NotDecodable, Rejected."""
         to_blur = self._boxes(sample)
-        if not super().takes(sample):
+        if sample.mime_type not in head.KINDS:
             return _untouched(sample, to_blur)
         data = sample.data
         found = _head(data)
@@ -142,7 +134,7 @@ class ImageWork(ImageTransform):
         return pixels, format
 
     def refusal(self, width: int, height: int) -> tuple[str, str] | None:
-        """Code and words for an image that is not wanted because of its size, upright."""
+        """Code and message for an image that is rejected because of its size, upright."""
         options = self._options
         shorter, longer = sorted((width, height))
         size = f"{width} x {height}"
@@ -198,7 +190,7 @@ def _head(data: bytes) -> Head | None:
     if kind is None:
         if head.is_svg(data):
             return None
-        raise NotDecodable("it is no image, whatever the server says")
+        raise NotDecodable("not an image")
     return head.read(data, kind) or decode.head_by_pillow(data, kind)
 
 

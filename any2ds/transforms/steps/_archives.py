@@ -1,6 +1,6 @@
-"""The files in an archive, out of memory and into memory: zip, tar and what is compressed, within limits.
+"""Unpacks zip, tar and compressed files in memory, within limits.
 
-Names are text here and nothing else: no file is opened, made or looked for by the name that an archive gives it.
+Names are only text: no file is opened or created by a name in an archive.
 """
 
 from __future__ import annotations
@@ -109,12 +109,12 @@ def _too_much(message: str) -> Rejected:
 
 
 def zip_directory(data: bytes, limits: Limits) -> list[zipfile.ZipInfo]:
-    """What a zip says is in it. Raises NotDecodable, Rejected."""
+    """The entries of a zip. Raises NotDecodable, Rejected."""
     try:
         with zipfile.ZipFile(_ZipFile(data, Meter(limits, len(data)))) as archive:
             return archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError, struct.error, ValueError, OverflowError, OSError) as error:
-        raise NotDecodable(f"not a whole zip: {error}") from error
+        raise NotDecodable(f"invalid zip: {error}") from error
 
 
 class _ZipFile(io.BytesIO):
@@ -175,33 +175,33 @@ def unzipped(data: bytes, entries: list[zipfile.ZipInfo], meter: Meter) -> Itera
 
 def _unzipped(data: memoryview, entry: zipfile.ZipInfo, meter: Meter) -> bytes:
     if entry.flag_bits & _ENCRYPTED:
-        raise NotDecodable("it is encrypted")
+        raise NotDecodable("encrypted")
     start = entry.header_offset
     header = bytes(data[max(start, 0) : start + 30])
     if start < 0 or len(header) < 30 or header[:4] != b"PK\x03\x04":
-        raise NotDecodable("the zip has no such file where its directory says")
+        raise NotDecodable("the zip has no file at the place in its directory")
     start += 30 + sum(struct.unpack_from("<2H", header, 26))
     packed = data[start : start + entry.compress_size]
     if len(packed) < entry.compress_size:
-        raise NotDecodable("the zip ends within it")
+        raise NotDecodable("truncated: the zip ends within it")
     if entry.compress_type == zipfile.ZIP_STORED:
         meter.count_bytes(len(packed))
         unpacked = bytes(packed)
     elif (kind := _METHODS.get(entry.compress_type)) is not None:
         unpacked = joined(meter.over(_no_more(decompressed(packed, kind), entry.file_size)))
     else:
-        raise NotDecodable(f"it is compressed in a way that is not unpacked here (method {entry.compress_type})")
+        raise NotDecodable(f"unsupported compression method {entry.compress_type}")
     if len(unpacked) != entry.file_size or zlib.crc32(unpacked) != entry.CRC:
-        raise NotDecodable("it is broken: size or CRC is another than the zip says")
+        raise NotDecodable("damaged: its size or CRC differs from the zip's directory")
     return unpacked
 
 
 def _no_more(pieces: Pieces, size: int) -> Pieces:
-    """A file that is longer than its zip says is broken, and nobody wants more of it."""
+    """Raises NotDecodable for a file that is longer than in its zip's directory."""
     for piece in pieces:
         size -= len(piece)
         if size < 0:
-            raise NotDecodable("it is broken: longer than the zip says")
+            raise NotDecodable("damaged: longer than in the zip's directory")
         yield piece
 
 
@@ -252,18 +252,18 @@ def untarred(pieces: Pieces, meter: Meter) -> Iterator[Member]:
                 if not info.isreg() or info.size <= 0 or _is_junk(path):
                     continue
                 meter.count_files(1)
-                if info.issparse():  # tarfile would make zeros without end of it, which nobody has counted
+                if info.issparse():  # tarfile would fill it with any number of zeros, uncounted
                     yield Member(path, b"", "a sparse file, which is not unpacked")
                     continue
                 file = archive.extractfile(info)
                 assert file is not None
                 yield Member(path, joined(iter(partial(file.read, _PIECE), b"")))
-        for _ in pieces:  # what is behind a tar is nobody's, but for the checksum of all that came before
+        for _ in pieces:  # data behind the tar are ignored, but for the checksum
             pass
     except NotDecodable:
         raise
     except (tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:  # headers of headers of …
-        raise NotDecodable(f"not a whole tar: {error}") from error
+        raise NotDecodable(f"invalid tar: {error}") from error
 
 
 def _tar_path(name: str) -> str:
@@ -297,6 +297,6 @@ def _shown(path: str) -> str:
 
 
 def _is_junk(path: str) -> bool:
-    """What file managers leave behind."""
+    """Whether it is a leftover of a file manager."""
     *folders, name = path.replace("\\", "/").split("/")
     return "__MACOSX" in folders or name in _JUNK or name.startswith("._")

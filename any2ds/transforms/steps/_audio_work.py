@@ -15,7 +15,6 @@ from any2ds.transforms.steps import _av, _sound
 from any2ds.transforms.steps._av import Facts
 from any2ds.transforms.steps._clips import Clip
 from any2ds.transforms.steps._sound import Target
-from any2ds.transforms.steps.audio import AudioTransform
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +23,7 @@ _DECODER = 8 << 20  # bytes that FFmpeg takes for a decoder, an encoder and the 
 _HEADER = 2 << 20  # and for reading a header
 
 
-class AudioWork(AudioTransform):
+class AudioWork:
     def __init__(self, media: MediaOptions) -> None:
         """Raises OptionError for what this build of PyAV cannot encode."""
         _sound.check(media.audio)

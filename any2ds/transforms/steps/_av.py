@@ -1,5 +1,4 @@
-"""Opens sound and video with PyAV, tells what is in their headers, and decodes them: what is wrong with a file becomes
-NotDecodable here.
+"""Opens sound and video with PyAV, reads their headers, and decodes them; errors of FFmpeg become NotDecodable.
 
 PyAV leaves FFmpeg's messages alone by itself. We never turn its logging on: it takes the interpreter's lock from
 FFmpeg's threads, which is how programs hang.
@@ -36,7 +35,7 @@ _GUESSED = frozenset(
 _MOST_RATE, _MOST_CHANNELS = 768_000, 64  # a resampler's memory grows with both
 # And those that tell it right: a missing end shows in their sizes, or they are asked for their last times.
 _TELLING = ("mov,", "matroska", "wav", "avi", "mp3", "ogg", "mpeg", "mpegts")
-LEAST_PART = 0.9  # of the time that a file says it lasts: with less it is cut off, or damaged
+LEAST_PART = 0.9  # of the duration in a header: with less a file is cut off, or damaged
 LATE = 0.1  # seconds that may be missing besides: codecs leave out as much at both ends
 _MOST_PADDING = 0.25  # seconds that codecs put there, and only some headers count
 _BEFORE_END = 1.0  # seconds, where the end is looked for
@@ -45,7 +44,7 @@ _MOST_BAD = 20  # one packet of so many may be broken, besides one: the first of
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """What a header says of sound."""
+    """Sound, by the header of a file."""
 
     codec: str  # FFmpeg's name of the format, not of one decoder
     rate: int  # samples per second
@@ -55,7 +54,7 @@ class Sound:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What a header says of moving pictures."""
+    """Moving pictures, by the header of a file."""
 
     codec: str
     fps: float | None
@@ -75,7 +74,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A sound or video file, and what its headers say."""
+    """A sound or video file, and the values of its headers."""
 
     data: bytes = field(repr=False)
     max_pixels: float  # of a frame that a decoder may begin
@@ -107,7 +106,7 @@ def facts_of(data: bytes, max_pixels: float, exact: bool = False) -> Facts:
     with opened(data, max_pixels) as container, reading():
         sound, picture = sound_of(container), picture_of(container)
         if sound is None and picture is None:
-            raise NotDecodable("there is neither sound nor video in it")
+            raise NotDecodable("contains neither sound nor video")
         if picture is not None and picture.width * picture.height > max_pixels:
             raise Rejected("too_many_pixels", f"{picture.width} x {picture.height}")
         found = Facts(
@@ -138,7 +137,7 @@ def _refuse_missing_packets(container: Any, size: int) -> None:
 
 
 def _reaches(container: Any, duration: float) -> bool:
-    """Whether there is something near the end that it should have; if not, it may still be that nobody can seek there.
+    """Whether there is a packet near the end of that duration; without one, FFmpeg may only be unable to seek there.
 
     Where the container stands afterwards is not known.
     """
@@ -157,10 +156,10 @@ def _reaches(container: Any, duration: float) -> bool:
 
 
 def _judged(facts: Facts, seconds: float | None) -> Facts:
-    """By how long its packets last. Raises NotDecodable if that is much less than it says."""
+    """With the duration of its packets. Raises NotDecodable if that is much less than its header claims."""
     claimed = facts.duration or 0.0
     if seconds is None:
-        raise NotDecodable("there is nothing behind its header")
+        raise NotDecodable("nothing follows its header")
     # Matroska does not tell how long the last picture stays, and whether its end is missing is known already.
     if seconds < LEAST_PART * claimed - LATE and facts.container[:8] != "matroska":
         raise NotDecodable(f"its header claims {claimed:.2f} s, and {seconds:.2f} s of it are there")
@@ -190,7 +189,7 @@ def _measured(container: Any, streams: list[Any]) -> float | None:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """What FFmpeg says about a file in here is about the file."""
+    """Errors of FFmpeg in here become NotDecodable."""
     try:
         yield
     except NotDecodable:
@@ -198,7 +197,7 @@ def reading() -> Iterator[None]:
     except MemoryError as error:
         if not isinstance(error, av.error.FFmpegError):
             raise
-        raise NotDecodable("it asks for more memory than FFmpeg gives to one thing") from error
+        raise NotDecodable("needs more memory than FFmpeg allocates at once") from error
     except (av.error.FFmpegError, ValueError, OSError, EOFError, LookupError, TypeError, OverflowError) as error:
         message = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise NotDecodable(message) from error
@@ -208,7 +207,7 @@ def reading() -> Iterator[None]:
 def opened(data: bytes, max_pixels: float) -> Iterator[Any]:
     """A container to read from, whose decoders have one thread each. Raises NotDecodable.
 
-    A decoder is not to begin a frame of many more pixels than that, whatever the header has said.
+    No decoder begins a frame of many more pixels, whatever the header claims.
     """
     most = str(int(min(max_pixels * 1.25 + 2**20, 2**31 - 1)))  # they round sizes up to those of their blocks
     options = {"format_whitelist": _FORMATS, "protocol_whitelist": "none", "max_pixels": most}
@@ -253,7 +252,7 @@ def _sound(stream: Any) -> Sound:
     name = stream.codec.canonical_name
     channels = int(context.layout.nb_channels)
     if not context.sample_rate or not channels:
-        raise NotDecodable("its header says neither how many samples a second nor how many channels it has")
+        raise NotDecodable("its header has no sample rate or no channels")
     if context.sample_rate > _MOST_RATE or channels > _MOST_CHANNELS:
         raise NotDecodable(f"no sound has {context.sample_rate:,} samples a second in {channels} channels")
     is_exact = name.startswith("pcm_") or name in ("flac", "alac", "wavpack", "tta", "ape", "tak")
@@ -271,7 +270,7 @@ def _picture(stream: Any, turn: int) -> Picture:
     context = stream.codec_context
     width, height = int(context.width), int(context.height)
     if width < 1 or height < 1:
-        raise NotDecodable("its header does not say how wide and high it is")
+        raise NotDecodable("its header has no width or height")
     rate, aspect = stream.average_rate or stream.guessed_rate, stream.sample_aspect_ratio
     form = context.format
     bits = 12 if form is None else max(12, sum(part.bits for part in form.components))
@@ -314,7 +313,7 @@ def decode_all(facts: Facts) -> None:
         with facts.opened() as container:
             stream = stream_of(container)
             if stream is not None and not sum(1 for _ in decoded(container, stream)):
-                raise NotDecodable(f"there is no frame of {stream.type} in it that can be decoded")
+                raise NotDecodable(f"no frame of its {stream.type} can be decoded")
 
 
 def seek(container: Any, at: Fraction) -> None:

@@ -1,5 +1,4 @@
-"""What can be told of a sound or video file without decoding it, from its bytes alone: whether its end is missing, how
-large its pictures are, and how a phone was held.
+"""Reads containers of sound and video without FFmpeg: is the end missing, how large and how rotated are pictures?
 
 Containers are trees of boxes with sizes (ISO/IEC 14496-12, RIFF, EBML), or rows of pages (Ogg). FFmpeg reads one with a
 missing end as far as it goes, and calls that a file.
@@ -12,7 +11,7 @@ import struct
 from collections.abc import Iterator
 
 _ISO = frozenset({b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide"})
-_UNKNOWN = 0x7FFF0000  # and more: sizes that whoever wrote a RIFF file as a stream has left there
+_UNKNOWN = 0x7FFF0000  # and more: sizes in a RIFF file that was written as a stream
 _EBML, _SEGMENT = b"\x1aE\xdf\xa3", b"\x18S\x80g"
 _OGG = b"OggS"
 # Tracks, TrackEntry and what is in it: https://www.matroska.org/technical/elements.html
@@ -26,7 +25,7 @@ _AVI_HEADER = 1 << 16  # bytes in which the formats of an AVI file stand
 
 
 def missing_end(data: bytes) -> str:
-    """In words, if the file says that it is longer than it is; "" otherwise, and for what is not known here."""
+    """A message if the file is shorter than its header claims; "" otherwise, and for unknown formats."""
     if data[4:8] in _ISO:
         claimed = max((end for _, _, end in _boxes(data, 0, len(data))), default=0)
     elif data[:4] == b"RIFF" and data[8:12] in (b"WAVE", b"AVI "):
@@ -181,7 +180,7 @@ def _rolled(data: bytes) -> int:
 
 
 def _vint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that stands there, -1 if it says unknown, and where it ends."""
+    """The number at `at`, -1 for unknown, and where it ends."""
     if at >= len(data) or not data[at]:
         return -1, at
     length = 9 - data[at].bit_length()
@@ -207,12 +206,12 @@ def _ogg_end(data: bytes) -> int:
 
 
 def tells_its_length(data: bytes) -> bool:
-    """Whether an MP3 has a frame at its beginning that says how many there are."""
+    """Whether an MP3 begins with a frame that holds the number of frames."""
     return bool(_xing(data))
 
 
 def has_its_length(data: bytes) -> bool:
-    """Whether it has as many bytes as that frame says, about: tags may stand behind them."""
+    """Whether its size is about the one in that frame: tags may follow."""
     found = _xing(data)
     if found is None:
         return False

@@ -101,7 +101,7 @@ def _called(step: Callable[..., Any], shown: str) -> Callable[..., Any]:
 
 
 def _why_not_called(function: Callable[..., Any], count: int) -> str:
-    """Why it cannot be called with so many arguments; "" if it can, or nobody knows."""
+    """Why it cannot be called with so many arguments; "" if it can, or that is unknown."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -66,7 +66,7 @@ class _Reading:
         try:
             return self._read(data)
         except MemoryError:
-            return "its pages take too much memory"
+            return "its pages need too much memory"
         except self._pdfium.PdfiumError as error:
             if "password" in str(error).lower():
                 return "the PDF file is encrypted: it cannot be read without its password"

@@ -278,7 +278,7 @@ def copied(facts: Facts, form: Format, limit: int) -> bytes:
                 result.check()
     result.check()
     if not count:
-        raise NotDecodable("there is no sound in it")
+        raise NotDecodable("contains no sound")
     return result.getvalue()
 
 
@@ -312,7 +312,7 @@ def placed(frames: Iterable[tuple[Fraction, Any]]) -> Iterator[Any]:
         if now is None or abs(gap) > _JITTER:
             count = round(gap * frame.sample_rate)
             if gap > LONGEST_GAP:
-                raise NotDecodable(f"there is nothing in it for {float(gap):,.0f} s")
+                raise NotDecodable(f"contains a gap of {float(gap):,.0f} s")
             while count > 0:
                 yield (silence := _silence(frame, min(count, frame.sample_rate)))
                 count -= silence.samples
@@ -383,5 +383,5 @@ def encoded(facts: Facts, target: Target, limit: int, clip: Clip) -> tuple[bytes
             output.mux(stream.encode(None))
     result.check()
     if not count:
-        raise NotDecodable("there is no sound in it")
+        raise NotDecodable("contains no sound")
     return result.getvalue(), count / target.rate

@@ -1,6 +1,6 @@
-"""Encodes video: which format it becomes, its pictures turned, scaled and cut, its sound beside them.
+"""Encodes video: chooses the format, turns, scales and cuts pictures, and encodes the sound.
 
-What needs no change is copied packet by packet.
+Streams that need no change are copied packet by packet.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Container:
     encoders: tuple[str, ...]
     sound: str  # the name of an audio format
     usual: frozenset[str]  # what is in it by its name
-    possible: frozenset[str]  # and what is left in it where nobody asked for a format
+    possible: frozenset[str]  # and what stays in it if no format is asked for
 
 
 _H264 = ("libx264", "libopenh264")
@@ -268,7 +268,7 @@ def between(facts: Facts, clip: Clip) -> Iterator[Shown]:
 
 
 def _fraction(fps: float) -> Fraction:
-    """Frames per second, above 0 however few they are said to be."""
+    """Frames per second, above 0 whatever the header claims."""
     return Fraction(fps).limit_denominator(100_000) or Fraction(1, 100_000)
 
 
@@ -380,7 +380,7 @@ def _encoded_pictures(facts: Facts, plan: Plan, clip: Clip, stream: Any) -> Iter
         made.pict_type = 0  # the encoder's choice, not that of the one before
         yield from stream.encode(made)
     if last < 0:
-        raise NotDecodable("there are no pictures in it")
+        raise NotDecodable("contains no pictures")
     yield from stream.encode(None)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from any2ds.config.media import MediaOptions, VideoOptions
 from any2ds.core.errors import NotDecodable, OptionError
@@ -19,7 +17,6 @@ from any2ds.transforms.steps._av import Facts, Picture
 from any2ds.transforms.steps._clips import WHOLE, Clip
 from any2ds.transforms.steps._video import Plan
 from any2ds.transforms.steps.audio import AudioTransform
-from any2ds.transforms.steps.video import EITHER, VideoTransform
 
 if TYPE_CHECKING:
     from any2ds.transforms.image.work import ImageWork
@@ -29,7 +26,7 @@ _MOST_STILLS = 100_000
 _PER_PIXEL = 12  # bytes of an image that is made smaller: itself, in floats, and what becomes of it
 
 
-class VideoWork(VideoTransform):
+class VideoWork:
     def __init__(self, media: MediaOptions) -> None:
         """Raises ImportError, OptionError."""
         _check(media)
@@ -42,17 +39,14 @@ class VideoWork(VideoTransform):
         # Whether packets are asked how long it lasts: a header may claim centuries, each second of it a clip.
         self._is_judged = media.audio.limits_duration or media.video.clip_seconds > 0
         self._images: ImageWork | None = None
-        if self._is_cut:
-            self.columns = {**self.columns, "clip_start": pa.float64(), "clip_end": pa.float64()}
         if media.video.frames or media.video.frame_interval:
             from any2ds.transforms.image.work import ImageWork
 
             self._images = ImageWork(media)
-            self.columns = {**self.columns, "frame_time": pa.float64()}
         # What sound that is split off is encoded as:
         split_form = _sound.FORMATS["wav" if media.audio.audio_format == "keep" else media.audio.audio_format]
         self._split_form = split_form if media.video.video_audio == "split" else None
-        self.members: Mapping[str, pa.DataType] = {split_form.ext: pa.binary()} if self._split_form else {}
+        self.members = (split_form.ext,) if self._split_form else ()
 
     def memory(self, sample: Sample) -> int:
         if not (_video.changes(self._options) or self._checks):
@@ -74,7 +68,7 @@ class VideoWork(VideoTransform):
         facts = _av.facts_of(sample.data, self._max_pixels, self._is_judged)
         picture = facts.picture
         if picture is None:  # sound alone
-            is_done = self._has_audio_step or sample.mime_type in EITHER
+            is_done = self._has_audio_step or sample.mime_type.startswith("audio/")
             return sample if is_done else self._alone.of_sound(sample, facts)
         if not AudioTransform.takes(sample):
             sample = self._alone.of_video(sample, facts)

@@ -71,14 +71,14 @@ _NOT_UNPACKED = frozenset(
 )
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _PIECE = 1 << 18  # bytes
-_HEAD = 1 << 10  # bytes that tell whether it is a tar
+_HEAD = 1 << 10  # bytes that show whether it is a tar
 _TAR_ENDS = (".tar", ".tgz", ".tbz2", ".tbz", ".txz", ".tzst", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 class ArchiveTransform:
     """Unpacks archives, each once: an archive in an archive is a file like others."""
 
-    extra: ClassVar[str] = ""  # what everybody has installed does it
+    extra: ClassVar[str] = ""  # needs no library
     options: ClassVar[frozenset[str]] = frozenset({"unpack"})
     columns: Mapping[str, pa.DataType] = {"path": pa.string()}
     unpacks: ClassVar[bool] = True
@@ -104,8 +104,8 @@ class ArchiveTransform:
         return sample.mime_type in _TYPES
 
     def memory(self, sample: Sample) -> int:
-        """Bytes that it unpacks to. Headers tell it of a zip, whose members must not be longer than that; what is
-        compressed otherwise is decompressed for it, since nothing in it can be believed."""
+        """Bytes that it unpacks to: by the directory of a zip, whose members must not be longer. Anything else is
+        decompressed to know, since its header cannot be trusted."""
         data = sample.data
         most = self._limits.allowed(len(data))
         try:
@@ -138,7 +138,7 @@ class ArchiveTransform:
         if kind is None:
             if is_blank(data[:_HEAD]):
                 return sample.failed("empty_archive")
-            raise NotDecodable(f"it is called {sample.mime_type}, and is no archive")
+            raise NotDecodable(f"not an archive, although its type is {sample.mime_type}")
         whole = joined(chain((head,), pieces))
         if (is_blank(whole) and _is_called_tar(sample, name)) or not whole:
             return sample.failed("empty_archive")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from any2ds.config.media import AudioOptions, MediaOptions
 from any2ds.core.samples import Sample
-from any2ds.transforms.contract import Transform
+
+if TYPE_CHECKING:
+    from any2ds.transforms.steps._audio_work import AudioWork
 
 _OTHERS = ("midi", "mpegurl", "x-scpls", "x-ms-asx")  # notes and playlists are no sound
 
 
 class AudioTransform:
-    """What is known of the step without its library; `AudioWork` does the work."""
+    """The step for sound. `AudioWork` does the work, and needs the library."""
 
     extra: ClassVar[str] = "audio"
     options: ClassVar[frozenset[str]] = frozenset({"decode_check", *AudioOptions.__dataclass_fields__})
@@ -26,12 +28,15 @@ class AudioTransform:
         "codec": pa.string(),
     }
 
+    def __init__(self, work: AudioWork) -> None:
+        self._work = work
+
     @classmethod
-    def of(cls, media: MediaOptions) -> Transform:
+    def of(cls, media: MediaOptions) -> AudioTransform:
         """Raises ImportError without PyAV, and OptionError for what its build cannot encode."""
         from any2ds.transforms.steps._audio_work import AudioWork
 
-        return AudioWork(media)
+        return cls(AudioWork(media))
 
     @classmethod
     def libraries(cls, media: MediaOptions) -> Sequence[str]:
@@ -46,7 +51,13 @@ class AudioTransform:
     @staticmethod
     def unsupported(sample: Sample) -> str:
         kind, _, name = sample.mime_type.partition("/")
-        return f"{sample.mime_type} is no sound" if kind == "audio" and name.endswith(_OTHERS) else ""
+        return f"{sample.mime_type} is not sound" if kind == "audio" and name.endswith(_OTHERS) else ""
+
+    def memory(self, sample: Sample) -> int:
+        return self._work.memory(sample)
+
+    def __call__(self, sample: Sample) -> Sample:
+        return self._work(sample)
 
 
 PART = AudioTransform

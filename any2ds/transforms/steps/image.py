@@ -6,45 +6,57 @@ head ─▶ limits ─▶ decode (reduced) ─▶ resize ─▶ upright, sRGB, b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from any2ds.config.media import ImageOptions, MediaOptions
 from any2ds.core.errors import OptionError
 from any2ds.core.samples import Sample
-from any2ds.transforms.contract import Transform
 from any2ds.transforms.image.head import KINDS
 
+if TYPE_CHECKING:
+    from any2ds.transforms.image.work import ImageWork
+
 LIBRARIES = ("opencv", "pillow", "simplejpeg")
+_SIZES = dict.fromkeys(("width", "height", "original_width", "original_height"), pa.int32())
 
 
 class ImageTransform:
-    """What is known of the step without its libraries; `ImageWork` does the work."""
+    """The step for images. `ImageWork` does the work, and needs the libraries."""
 
     extra: ClassVar[str] = "image"
     options: ClassVar[frozenset[str]] = frozenset({"file_size", "decode_check", *ImageOptions.__dataclass_fields__})
-    columns: Mapping[str, pa.DataType] = dict.fromkeys(
-        ("width", "height", "original_width", "original_height"), pa.int32()
-    )
+    columns: Mapping[str, pa.DataType]
+
+    def __init__(self, media: MediaOptions, work: ImageWork) -> None:
+        self._work, self._blurs = work, media.image.bbox_col is not None
+        self.columns = {**_SIZES, **({"exif": pa.string()} if media.image.extract_exif else {})}
 
     @classmethod
-    def of(cls, media: MediaOptions) -> Transform:
+    def of(cls, media: MediaOptions) -> ImageTransform:
         check(media.image)
         from any2ds.transforms.image.work import ImageWork
 
-        return ImageWork(media)
+        return cls(media, ImageWork(media))
 
     @classmethod
     def libraries(cls, media: MediaOptions) -> Sequence[str]:
         return LIBRARIES
 
     def takes(self, sample: Sample) -> bool:
-        return sample.mime_type in KINDS
+        """An image of another kind too if it may have boxes: it must not be stored in the clear."""
+        return sample.mime_type in KINDS or (self._blurs and sample.mime_type.startswith("image/"))
 
     def unsupported(self, sample: Sample) -> str:
         kind = sample.mime_type
         return f"{kind} is not decoded" if kind.startswith("image/") and kind not in KINDS else ""
+
+    def memory(self, sample: Sample) -> int:
+        return self._work.memory(sample)
+
+    def __call__(self, sample: Sample) -> Sample:
+        return self._work(sample)
 
 
 def check(options: ImageOptions) -> None:

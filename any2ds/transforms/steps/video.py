@@ -4,21 +4,23 @@ kept, dropped or split off, as options say."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from any2ds.config.media import MediaOptions, VideoOptions
 from any2ds.core.samples import Sample
-from any2ds.transforms.contract import Transform
 from any2ds.transforms.steps import image
 
+if TYPE_CHECKING:
+    from any2ds.transforms.steps._video_work import VideoWork
+
 _OTHERS = ("mpegurl",)  # playlists
-EITHER = frozenset({"audio/ogg", "audio/mp4"})  # what looks like sound by its first bytes, and may be video
+_EITHER = frozenset({"audio/ogg", "audio/mp4"})  # what looks like sound by its first bytes, and may be video
 
 
 class VideoTransform:
-    """What is known of the step without its libraries; `VideoWork` does the work."""
+    """The step for video. `VideoWork` does the work, and needs the libraries."""
 
     extra: ClassVar[str] = "video"
     options: ClassVar[frozenset[str]] = frozenset(
@@ -37,12 +39,22 @@ class VideoTransform:
         "channels": pa.int32(),
     }
 
+    def __init__(self, media: MediaOptions, work: VideoWork) -> None:
+        self._work = work
+        self.members: Mapping[str, pa.DataType] = dict.fromkeys(work.members, pa.binary())
+        wanted, times = media.video, list[str]()
+        if wanted.clip_seconds or wanted.clips_col:
+            times += ["clip_start", "clip_end"]
+        if wanted.frames or wanted.frame_interval:
+            times.append("frame_time")
+        self.columns = {**self.columns, **dict.fromkeys(times, pa.float64())}
+
     @classmethod
-    def of(cls, media: MediaOptions) -> Transform:
+    def of(cls, media: MediaOptions) -> VideoTransform:
         """Raises ImportError without PyAV or OpenCV, and OptionError for what cannot be, or not be encoded here."""
         from any2ds.transforms.steps._video_work import VideoWork
 
-        return VideoWork(media)
+        return cls(media, VideoWork(media))
 
     @classmethod
     def libraries(cls, media: MediaOptions) -> Sequence[str]:
@@ -51,12 +63,18 @@ class VideoTransform:
     @staticmethod
     def takes(sample: Sample) -> bool:
         kind, _, name = sample.mime_type.partition("/")
-        return (kind == "video" and not name.endswith(_OTHERS)) or sample.mime_type in EITHER
+        return (kind == "video" and not name.endswith(_OTHERS)) or sample.mime_type in _EITHER
 
     @staticmethod
     def unsupported(sample: Sample) -> str:
         kind, _, name = sample.mime_type.partition("/")
         return f"{sample.mime_type} is a playlist" if kind == "video" and name.endswith(_OTHERS) else ""
+
+    def memory(self, sample: Sample) -> int:
+        return self._work.memory(sample)
+
+    def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
+        return self._work(sample)
 
 
 PART = VideoTransform

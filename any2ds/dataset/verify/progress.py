@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from any2ds.core.errors import printable, redacted, shard_count
+from any2ds.core.terminal.notebook import Cell, kernel
 from any2ds.core.terminal.stderr import stderr_console
 from any2ds.core.text import percent, size, time_left
 
@@ -16,21 +17,24 @@ if TYPE_CHECKING:
     from any2ds.core.terminal.live import StatusBlock
 
 _LOG_INTERVAL = 10.0  # seconds between two plain lines
+_CELL_INTERVAL = 1.0
 
 
 class Progress:
     """Writes to standard error, and only while it is entered."""
 
     def __init__(self, shards: int, folder: str, quiet: bool) -> None:
-        self._total, self._folder, self._is_quiet = shards, printable(redacted(folder)), quiet
+        self._total, self._folder = shards, printable(redacted(folder))
         self._shards = self._rows = self._bytes = self._wrong = 0
         self._console = stderr_console()
         self._started = self._printed = time.monotonic()
         self._block: StatusBlock | None = None
+        self._cell = Cell() if not quiet and kernel() is not None else None
+        self._is_quiet = quiet
 
     def __enter__(self) -> Progress:
         self._started = self._printed = time.monotonic()
-        if not self._is_quiet and self._console.can_redraw:
+        if not self._is_quiet and self._cell is None and self._console.can_redraw:
             from any2ds.core.terminal.live import StatusBlock
 
             block = StatusBlock(
@@ -48,10 +52,17 @@ class Progress:
         self._rows += rows
         self._bytes += bytes_read
         self._wrong += is_wrong
-        is_due = time.monotonic() - self._printed >= _LOG_INTERVAL
-        if is_due and self._block is None and not self._is_quiet:
+        if self._block is None and not self._is_quiet and self._is_due():
             self._printed = time.monotonic()
-            self._console.print(self._status())
+            if self._cell is not None:
+                self._cell.show(self._status().plain)
+            else:
+                self._console.print(self._status())
+
+    def _is_due(self) -> bool:
+        interval = _LOG_INTERVAL if self._cell is None else _CELL_INTERVAL
+        is_last = self._cell is not None and self._shards == self._total
+        return is_last or time.monotonic() - self._printed >= interval
 
     def _status(self) -> Text:
         seconds = max(1e-3, time.monotonic() - self._started)

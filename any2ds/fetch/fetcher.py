@@ -21,7 +21,7 @@ from any2ds.storage.stores import Stores
 
 
 class UrlFetcher:
-    """The `protocols.Fetcher` for whatever has a URL. The thread that iterates over `fetch` moves libcurl's bytes."""
+    """The `Fetcher` for whatever has a URL. The thread that iterates over `fetch` moves libcurl's bytes."""
 
     def __init__(self, options: FetchOptions, buffer: Buffer, stores: Stores | None = None) -> None:
         self._options = options

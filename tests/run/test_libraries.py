@@ -334,7 +334,7 @@ def test_what_is_not_processed_is_shown_with_its_reason(web: Path, tmp_path: Pat
         expected = {
             "image/svg+xml is not decoded": 2,
             "application/x-7z-compressed is not unpacked": 1,
-            "audio/midi is no sound": 1,
+            "audio/midi is not sound": 1,
         }
         assert made.not_processed == expected
         (web / "late.svg").write_bytes(DRAWING)

@@ -302,7 +302,7 @@ class ThreadTransport:
                 client.close()
 
     def _work(self) -> Iterator[ThreadTransfer]:
-        """Flights for one thread, until it is needed no more."""
+        """Transfers for one thread, until it is needed no more."""
         while (transfer := self._take()) is not None:
             yield transfer
             with self._change:

@@ -6,30 +6,20 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 if TYPE_CHECKING:
+    from any2ds.config.commands import Command
     from any2ds.config.options import ParsedOptions
-
-_EXAMPLES = """\
-examples:
-  any2ds --url_list=urls.txt
-  any2ds --url_list=urls.parquet --output_format=webdataset --caption_col=caption --output_folder=dataset
-  any2ds --url_list='lists/*.csv.gz' --url_col=link --save_additional_columns=id,licence
-  any2ds --url_list=s3://bucket/urls.parquet --output_folder=s3://bucket/dataset --processes_count=16
-  zcat urls.txt.gz | any2ds --url_list=-
-  any2ds --config=run.yaml --timeout=30
-  any2ds --preset=img2dataset --url_list=urls.parquet --input_format=parquet --image_size=384
-  any2ds retry dataset --timeout=60
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -44,75 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             stream.flush()
     # Not sys.exit: threads that hang in the system's resolver would keep the process for seconds.
     os._exit(code)
-
-
-@dataclass(frozen=True)
-class Command:
-    """A subcommand."""
-
-    usage: str
-    summary: str
-    groups: Sequence[Any]  # of its options
-    run: Callable[[ParsedOptions], int]  # its exit code
-    positional: str = ""  # the option that may be given without its name
-    if_stopped: str = ""  # what somebody who interrupts it should know
-
-
-def _commands() -> dict[str, Command]:
-    from any2ds.config import options
-
-    return {
-        "download": Command(
-            "any2ds --url_list=urls.txt [--option=value ...]",
-            "from a list of URLs to a dataset",
-            options.GROUPS,
-            _download,
-            if_stopped="finished shards are kept, run the same command again to go on",
-        ),
-        "verify": Command(
-            "any2ds verify OUTPUT_FOLDER [--sample=1%] [--repair]",
-            "check that a dataset is complete and undamaged",
-            [options.VerifyOptions],
-            _verify,
-            "output_folder",
-        ),
-        "inspect": Command(
-            "any2ds inspect OUTPUT_FOLDER",
-            "show what a dataset contains",
-            [options.InspectOptions],
-            _inspect,
-            "output_folder",
-        ),
-        "card": Command(
-            "any2ds card OUTPUT_FOLDER [--license=cc-by-4.0]",
-            "write a README.md that describes a dataset",
-            [options.CardOptions],
-            _card,
-            "output_folder",
-        ),
-        "report": Command(
-            "any2ds report OUTPUT_FOLDER [--format=html|md|json] [--open]",
-            "write a report on the rows of a dataset",
-            [options.ReportOptions],
-            _report,
-            "output_folder",
-        ),
-        "finish": Command(
-            "any2ds finish OUTPUT_FOLDER",
-            "write the files about a whole dataset, after several runs made it together",
-            [options.FinishOptions],
-            _finish,
-            "output_folder",
-        ),
-        "retry": Command(
-            "any2ds retry OUTPUT_FOLDER [--codes=timeout_total,http_5xx] [--option=value ...]",
-            "fetch again what failed in a dataset",
-            options.RETRY_GROUPS,
-            _retry,
-            "output_folder",
-            if_stopped="finished shards are kept, run the same command again for the others",
-        ),
-    }
 
 
 def _download(options: ParsedOptions) -> int:
@@ -216,30 +137,37 @@ def _write_json(content: Any, path: str) -> None:
         raise OutputError(f"--json={path}: {error.strerror}") from error
 
 
+_RUNS: Mapping[str, Callable[[ParsedOptions], int]] = {
+    "download": _download,
+    "retry": _retry,
+    "verify": _verify,
+    "inspect": _inspect,
+    "report": _report,
+    "card": _card,
+    "finish": _finish,
+}
+"""Command -> what runs it, and returns its exit code."""
+
+
 def run(given: Sequence[str]) -> int:
     """Run the command line; the exit code."""
+    from any2ds.config.commands import COMMANDS
     from any2ds.config.options import WatchOptions, parse_options
     from any2ds.core.errors import Any2dsError
     from any2ds.core.processes.signals import Terminated
 
-    commands = _commands()
-    name, arguments = (given[0], given[1:]) if given and given[0] in commands else ("download", given)
-    command = commands[name]
-    if not given or {"--help", "-h"} & set(given) or list(given) == ["help"]:
-        _print(help_text(name, _preset_in(arguments)))
-        return 0
-    if "--version" in given:
-        from any2ds.core.version import __version__
-
-        _print(f"any2ds {__version__}")
-        return 0
+    name, arguments = (given[0], given[1:]) if given and given[0] in COMMANDS else ("download", given)
+    command = COMMANDS[name]
     is_debug = "--log_level=debug" in given
     is_json = any(argument.replace("-", "_") == "__log_format=json" for argument in given)
     try:
+        if (page := _page(given)) is not None:
+            _print(page)
+            return 0
         options = parse_options(parse(arguments, command), command.groups)
         is_json = WatchOptions in command.groups and options.group(WatchOptions).log_format == "json"
         _log_to_terminal(is_json)
-        return command.run(options)
+        return _RUNS[name](options)
     except Any2dsError as error:
         code, message, trace = error.exit_code, str(error), traceback.format_exc()
     except KeyboardInterrupt:
@@ -262,6 +190,44 @@ def run(given: Sequence[str]) -> int:
     return code
 
 
+def _page(given: Sequence[str]) -> str | None:
+    """What is printed instead of running a command, if that is asked for: help, version or a completion script.
+
+    Raises OptionError for a command or shell that there is not.
+    """
+    from any2ds.config import completion
+    from any2ds.config.commands import COMMANDS
+    from any2ds.config.help import help_text, short_help
+    from any2ds.core.errors import OptionError
+
+    if not given:
+        return short_help()
+    asked = [argument for argument in given if argument in ("-h", "--help", "--help=all")]
+    first, *others = given
+    if first == "help" or asked:
+        words = [word for word in (others if first == "help" else given) if not word.startswith("-")]
+        if first == "help" and words and words[0] not in (*COMMANDS, "all"):
+            raise OptionError(f"no command {words[0]!r}: {_command_hint(words[0]) or ', '.join(COMMANDS)}")
+        name = words[0] if words and words[0] in COMMANDS else "download"
+        return help_text(name, "--help=all" in asked or (first == "help" and "all" in words), _preset_in(given))
+    if {"-V", "--version"} & {*given}:
+        from any2ds.core.version import __version__
+
+        return f"any2ds {__version__}"
+    if first == "completion":
+        if len(others) != 1 or others[0] not in completion.SHELLS:
+            raise OptionError(f"any2ds completion takes one of {', '.join(completion.SHELLS)}")
+        return completion.script(others[0])
+    return None
+
+
+def _command_hint(word: str) -> str:
+    from any2ds.config import suggestions
+    from any2ds.config.commands import COMMANDS
+
+    return suggestions.for_command(word, [*COMMANDS, "help", "completion"])
+
+
 def parse(given: Sequence[str], command: Command) -> dict[str, Any]:
     """The options among the arguments, as text. Raises OptionError for anything else.
 
@@ -271,7 +237,7 @@ def parse(given: Sequence[str], command: Command) -> dict[str, Any]:
     import fire
     from fire.decorators import SetParseFns
 
-    arguments = _joined(given, command)
+    arguments = [f"--{name}={value}" for name, value in _Arguments(command).named(given)]
     names = [argument[2:].partition("=")[0] for argument in arguments]
     parsed: dict[str, Any] = {}
 
@@ -282,41 +248,99 @@ def parse(given: Sequence[str], command: Command) -> dict[str, Any]:
     return parsed
 
 
-def _joined(given: Sequence[str], command: Command) -> list[str]:
-    """Every option as `--name=value`. Raises OptionError for arguments that are no options."""
-    from any2ds.config import presets
-    from any2ds.config.options import check_names, declared, makes_datasets
-    from any2ds.core.errors import OptionError
+class _Arguments:
+    """The arguments that a command takes."""
 
-    flags = {info.name for info in declared(command.groups) if info.is_flag}
-    foreign = presets.foreign_options() if makes_datasets(command.groups) else {}  # a config file may name the preset
-    if foreign:
-        flags |= presets.foreign_flags()
-    found: list[str] = []
-    arguments = list(given)
-    while arguments:
-        argument = arguments.pop(0)
-        if command.positional and not argument.startswith("--") and not found:
-            argument = f"--{command.positional}={argument}"
-        if not argument.startswith("--") or argument == "--":
-            near = [] if found else difflib.get_close_matches(argument, _commands(), n=1)
-            hint = f"did you mean {near[0]}?" if near else "options are given as --name=value (quote a glob)"
-            raise OptionError(f"unexpected {argument!r}: {hint}")
+    def __init__(self, command: Command) -> None:
+        from any2ds.config import presets
+        from any2ds.config.options import declared, makes_datasets
+
+        self._command = command
+        self._flags = {info.name for info in declared(command.groups) if info.is_flag}
+        # A config file may name the preset.
+        self._foreign = presets.foreign_options() if makes_datasets(command.groups) else {}
+        if self._foreign:
+            self._flags |= presets.foreign_flags()
+
+    def named(self, given: Sequence[str]) -> list[tuple[str, str]]:
+        """Each option, by its name, and its value. Raises OptionError for arguments that are no options."""
+        from any2ds.core.errors import OptionError
+
+        found: list[tuple[str, str]] = []
+        by_position: list[str] = []
+        arguments = deque(given)
+        while arguments:
+            argument = arguments.popleft()
+            if argument.startswith("--") and argument != "--":
+                found.append(self._option(argument, arguments))
+            elif re.match(r"-[A-Za-z]", argument):
+                found.append(self._letter(argument, arguments))
+            else:
+                found.append((self._positional(argument, dict(found)), argument))
+                by_position.append(found[-1][0])
+        names = [name for name, _ in found]
+        if (twice := next((name for name in by_position if names.count(name) > 1), None)) is not None:
+            raise OptionError(
+                f"{twice} is given twice: {' and '.join(value for name, value in found if name == twice)}"
+            )
+        return found
+
+    def _option(self, argument: str, rest: deque[str]) -> tuple[str, str]:
+        from any2ds.config.options import check_names
+        from any2ds.core.errors import OptionError
+
         name, equals, value = argument[2:].partition("=")
         name = name.replace("-", "_")
-        if not equals and name.startswith("no") and name[2:] in flags:
-            name, equals, value = name[2:], "=", "False"
-        if name != "config" and name not in foreign:
-            check_names([name], command.groups)
-        next_is_value = bool(arguments) and not arguments[0].startswith("--")
-        if not equals and next_is_value:
-            value = arguments.pop(0)
-        elif not equals and name in flags:
-            value = "True"
-        elif not equals:
+        if not equals and name.startswith("no") and name[2:].lstrip("_") in self._flags:
+            return name[2:].lstrip("_"), "False"
+        if name != "config" and name not in self._foreign:
+            check_names([name], self._command.groups)
+        if equals:
+            return name, value
+        if name in self._flags:  # what follows may be the list
+            return name, rest.popleft() if rest and rest[0].lower() in ("true", "false") else "True"
+        if not rest or (rest[0].startswith("--") and rest[0] != "--"):
             raise OptionError(f"--{name} needs a value: --{name}=...")
-        found.append(f"--{name}={value}")
-    return found
+        return name, rest.popleft()
+
+    def _letter(self, argument: str, rest: deque[str]) -> tuple[str, str]:
+        """`-o value`, `-ovalue` or `-o=value`."""
+        from any2ds.config import suggestions
+        from any2ds.config.commands import SHORT_NAMES
+        from any2ds.config.options import declared
+        from any2ds.core.errors import OptionError
+
+        letter, value = argument[1], argument[2:].removeprefix("=")
+        known = [info.name for info in declared(self._command.groups)]
+        if (name := SHORT_NAMES.get(letter)) not in known:
+            hint = suggestions.for_option(letter, known) or "options are given as --name=value"
+            raise OptionError(f"unknown option '-{letter}': {hint}")
+        if not value and not rest:
+            raise OptionError(f"-{letter} needs a value: -{letter} ...")
+        return str(name), value or rest.popleft()
+
+    def _positional(self, argument: str, given: Mapping[str, str]) -> str:
+        """The option that is given without its name. Raises OptionError if there is none, or this is a mistake."""
+        from any2ds.config.parsers import split_format
+        from any2ds.core.errors import OptionError
+        from any2ds.core.plugins import names
+
+        free = [name for name in self._command.positional if name not in given]
+        place = next(iter(free), None)
+        hint = "options are given as --name=value"
+        if place == "url_list":
+            is_word = re.fullmatch(r"[a-z]+", argument) and not os.path.exists(argument)
+            if not (is_word and (hint := _command_hint(argument))):
+                return place
+        elif place == "output_folder" and "url_list" in self._command.positional:
+            suffix = os.path.basename(argument).partition(".")[2]
+            if not os.path.isfile(argument) and split_format(suffix)[0] not in names("readers"):
+                return place
+            first = given["url_list"]
+            hint = f"the second argument is the output folder; for several lists quote a glob, or give '[{first},...]'"
+        elif place is not None:
+            return place
+        raise OptionError(f"unexpected {argument!r}: {hint}")
 
 
 def _preset_in(given: Sequence[str]) -> str | None:
@@ -329,39 +353,6 @@ def _preset_in(given: Sequence[str]) -> str | None:
         if argument.partition("=")[0] == "--preset"
     ]
     return next((preset for preset in found if preset in names("presets")), None)
-
-
-def help_text(name: str = "download", preset: str | None = None) -> str:
-    """The help for a command, with the defaults of a `preset` and the options that it adds."""
-    from any2ds.config import presets
-    from any2ds.config.options import declared
-
-    commands = _commands()
-    chosen = presets.find(preset)
-    defaults = chosen.defaults if chosen else {}
-    lines = [f"any2ds: {commands[name].summary}", "", f"usage: {commands[name].usage}"]
-    if name == "download":
-        others = [command for other, command in commands.items() if other != name]
-        width = max((len(command.usage) for command in others), default=0)
-        lines += [f"       {command.usage:<{width}}  {command.summary}" for command in others]
-    group = ""
-    for info in declared(commands[name].groups):
-        if info.group != group:
-            group = info.group
-            lines += ["", f"{group}:"]
-        lines.append(f"  --{info.name:<25} {info.help} [{defaults.get(info.name, info.shown)}]")
-    if chosen:
-        lines += ["", f"With --preset={preset}, whose defaults are shown above, also:"]
-        lines += [f"  --{name:<25} {option.help} [{option.shown}]" for name, option in chosen.options.items()]
-    lines += [
-        "",
-        "Also:",
-        "  --config=FILE               YAML or JSON file with any of these; the command line wins",
-        "  --version, --help",
-        "",
-        *([_EXAMPLES] if name == "download" else []),
-    ]
-    return "\n".join(lines)
 
 
 def _print(text: str, stream: TextIO | None = None) -> None:

@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from any2ds.config.parsers import boolean, byte_count, integer, limit, number, one_of, option, optional, steps, text
+from any2ds.config.parsers import (
+    boolean,
+    byte_count,
+    integer,
+    number,
+    one_of,
+    option,
+    optional,
+    optional_limit,
+    steps,
+    text,
+)
 
 # Values that say "leave it": an option with one of these asks for no step, even if it is given. So does None.
 _OFF: Mapping[str, Any] = {
@@ -156,7 +167,7 @@ class AudioOptions:
     )
     min_duration: float = option("seconds; shorter sound or video fails as too_short", number(0), 0.0)
     max_duration: float | None = option(
-        "seconds; longer sound or video fails as too_long; 0 for no limit", limit(number(0)), None, "no limit"
+        "seconds; longer sound or video fails as too_long; 0 for no limit", optional_limit(number(0)), None, "no limit"
     )
     audio_trim: float = option(
         "seconds to keep of a sound file (not of video), from its start; 0 for all", number(0), 0.0

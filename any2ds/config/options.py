@@ -7,7 +7,6 @@ The flags of the command line, the keywords of `download()`, the keys of a `--co
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from any2ds.config import presets
+from any2ds.config import presets, suggestions
 from any2ds.config.media import (
     MEDIA_GROUPS,
     AudioOptions,
@@ -32,6 +31,7 @@ from any2ds.config.parsers import (
     byte_count,
     byte_count_or_0,
     byte_count_up_to,
+    choices_of,
     column_name,
     column_types,
     cookie_file,
@@ -53,6 +53,7 @@ from any2ds.config.parsers import (
     one_of,
     option,
     optional,
+    optional_limit,
     part,
     path,
     proxy,
@@ -104,8 +105,7 @@ def host_overrides(value: Any) -> dict[str, dict[str, Any]]:
             raise OptionError(f"{where}: must hold options, such as {{max_per_host: 2}}")
         for name in options:
             if name not in OVERRIDABLE:
-                near = difflib.get_close_matches(str(name), OVERRIDABLE, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]}?" if near else f"it may be one of {', '.join(OVERRIDABLE)}"
+                hint = suggestions.for_option(str(name), OVERRIDABLE) or f"it may be one of {', '.join(OVERRIDABLE)}"
                 what = "is for all hosts alike" if name in _all_names() else "is no option"
                 raise OptionError(f"{where}: {name!r} {what}: {hint}")
         try:
@@ -144,6 +144,12 @@ class InputOptions:
     caption_col: str | None = option("column that holds the captions", optional(text), None)
     save_additional_columns: tuple[str, ...] | None = option(
         "columns to carry into the metadata, separated by commas", optional(names), None
+    )
+    limit: int | None = option(
+        "rows, the first of the list, to look at before the whole run; the same command without it goes on",
+        optional_limit(integer(0)),
+        None,
+        "all",
     )
     shuffle: int | None = option(
         "seed for a random order of the rows: of a whole parquet list, else within 100,000 rows",
@@ -779,6 +785,7 @@ class OptionInfo:
     shown: str  # the default in words
     is_flag: bool  # True or False, so that `--name` and `--noname` work
     needs: str  # without which it has no effect: see `needs.py`
+    choices: tuple[str, ...]  # the values that it takes, if they can be listed
 
 
 def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
@@ -788,7 +795,8 @@ def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
             shown = "required" if f.default is MISSING else f.metadata["shown"] or str(f.default)
             needs = f.metadata["needs"]
             help = f"{f.metadata['help']} ({needs_text(needs)})" if needs else f.metadata["help"]
-            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, f.metadata["parse"] is boolean, needs)
+            parse = f.metadata["parse"]
+            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, parse is boolean, needs, choices_of(parse))
 
 
 _DECIDED = (InputOptions, OutputOptions, *MEDIA_GROUPS)  # what is in a dataset, for the commands that find one there
@@ -805,8 +813,7 @@ def check_names(given: Mapping[str, Any] | Sequence[str], groups: Sequence[Any] 
         if name not in known:
             if name in _names_of(_DECIDED):
                 raise OptionError(f"{name!r} cannot be given here: it was decided when the dataset was made")
-            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else "any2ds --help lists the options"
+            hint = suggestions.for_option(str(name), known) or "any2ds --help=all lists the options"
             raise OptionError(f"unknown option {name!r}: {hint}")
 
 

@@ -6,7 +6,6 @@ raises ValueError with the words for what it would have taken.
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import json
 import math
@@ -16,6 +15,7 @@ from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from any2ds.config import suggestions
 from any2ds.core import failures, plugins
 from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import OptionError
@@ -62,7 +62,7 @@ def optional(parse: Parser) -> Parser:
                 return None
         return None if value is None else parse(value)
 
-    return parse_or_none
+    return _with_choices(parse_or_none, lambda: choices_of(parse))
 
 
 def boolean(value: Any) -> bool:
@@ -107,7 +107,7 @@ def seconds(value: Any) -> float:
     return number
 
 
-def limit(parse: Parser) -> Parser:
+def optional_limit(parse: Parser) -> Parser:
     """An optional limit; 0 means no limit, and is None like a limit that is not given."""
     return lambda value: optional(parse)(value) or None
 
@@ -356,17 +356,33 @@ def column_types(value: Any) -> dict[str, str]:
 def parts(kind: str) -> Parser:
     """Names of parts that the registry knows, each once: a list, or words with commas between them."""
     known = part(kind)
-    return lambda value: tuple(dict.fromkeys(known(name) for name in names(value)))
+
+    def parse(value: Any) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(known(name) for name in names(value)))
+
+    return _with_choices(parse, lambda: plugins.names(kind))
 
 
 def _among(allowed: Callable[[], tuple[str, ...]]) -> Parser:
     def parse(value: Any) -> str:
         if value not in allowed():
-            near = difflib.get_close_matches(str(value), allowed(), n=1)
-            raise ValueError(f"one of {', '.join(allowed())}" + (f" (did you mean {near[0]}?)" if near else ""))
+            hint = suggestions.for_value(str(value), allowed())
+            raise ValueError(f"one of {', '.join(allowed())}" + (f" ({hint})" if hint else ""))
         return str(value)
 
+    return _with_choices(parse, allowed)
+
+
+def _with_choices(parse: Parser, choices: Callable[[], tuple[str, ...]]) -> Parser:
+    """The parser, which tells `choices_of` the values that it takes."""
+    parse.choices = choices  # type: ignore[attr-defined]
     return parse
+
+
+def choices_of(parse: Parser) -> tuple[str, ...]:
+    """The values that a parser takes, if they can be listed; several may be separated by commas."""
+    found: Callable[[], tuple[str, ...]] = getattr(parse, "choices", tuple)
+    return found()
 
 
 def _wanting(wanted: str, parse: Parser) -> Parser:
@@ -419,6 +435,9 @@ def metadata_formats(value: Any) -> tuple[str, ...]:
     if not set(found) <= set(METADATA_FORMATS):
         raise ValueError(f"{' or '.join(METADATA_FORMATS)}, or several of them separated by commas")
     return tuple(name for name in METADATA_FORMATS if name == "parquet" or name in found)
+
+
+_with_choices(metadata_formats, lambda: METADATA_FORMATS)
 
 
 def cookie_file(value: Any) -> str:

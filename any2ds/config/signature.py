@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING
 from typing import Any, Protocol, TypeVar, cast
 
 from any2ds.config.options import ParsedOptions, declared, parse_options
+from any2ds.core.errors import UsageError
 
 T = TypeVar("T")
 R = TypeVar("R", covariant=True)
@@ -37,7 +39,11 @@ def command(
             given = {**named, **options}
             if given.get(positional[0], MISSING) is None:
                 del given[positional[0]]
-            return run(parse_options(given, groups))
+            try:
+                return run(parse_options(given, groups))
+            except UsageError as error:
+                error.rephrased = _with_keywords(str(error), run.__name__, groups)
+                raise
 
         found = cast(Any, call)
         found.run = run
@@ -46,6 +52,23 @@ def command(
         return cast("Command[T]", found)
 
     return public
+
+
+def _with_keywords(message: str, function: str, groups: Sequence[Any]) -> str:
+    """A message with the options as a call gives them: `output="FILE"` for `--output=FILE`."""
+    kinds = {info.name: info for info in declared(groups)}
+
+    def keyword(flag: re.Match[str]) -> str:
+        name, value = flag[1], flag[2]
+        if name not in kinds:
+            return flag[0]
+        if value is None:
+            return f"{name}=True" if kinds[name].is_flag else name
+        is_literal = value == "..." or re.fullmatch(r"-?[\d.]+|True|False|None", value)
+        return f"{name}={value}" if is_literal else f'{name}="{value}"'
+
+    message = re.sub(r"any2ds --help(=all)?", f"help(any2ds.{function})", message)
+    return re.sub(r"(?<![\w-])--([a-z]\w*)(?:=([^\s,;:)\"']+))?", keyword, message)
 
 
 def _documentation(summary: str | None, groups: Sequence[Any], ending: Sequence[str]) -> str:

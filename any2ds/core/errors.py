@@ -116,6 +116,13 @@ class Any2dsError(Exception):
 
 class UsageError(Any2dsError):
     exit_code = 2
+    rephrased: str | None = None  # the message as a caller in Python reads it, with keywords instead of flags
+
+    def __str__(self) -> str:
+        return redacted(self._message()) if self.rephrased is None else self.rephrased
+
+    def _message(self) -> str:
+        return Exception.__str__(self)
 
 
 class OptionError(UsageError):
@@ -133,11 +140,11 @@ class MissingColumns(InputError):
         super().__init__(missing, existing, source)
         self.missing, self.existing, self.source = tuple(missing), tuple(existing), source
 
-    def __str__(self) -> str:
+    def _message(self) -> str:
         absent = ", ".join(map(repr, self.missing))
         shown = ", ".join(printable(name[:100]) for name in self.existing[:_NAMES_SHOWN]) or "none"
         more = len(self.existing) - _NAMES_SHOWN
-        return f"{redacted(self.source)}: no column {absent}; columns that exist: {shown}" + (
+        return f"{self.source}: no column {absent}; columns that exist: {shown}" + (
             f" … and {more:,} more" * (more > 0)
         )
 
@@ -149,9 +156,9 @@ class WrongFormat(InputError):
         super().__init__(reason, format, source)
         self.reason, self.format, self.source = reason, format, source
 
-    def __str__(self) -> str:
+    def _message(self) -> str:
         hint = f": --input_format={self.format} reads it" if self.format else ""
-        return redacted(f"{self.source}: {self.reason}{hint}")
+        return f"{self.source}: {self.reason}{hint}"
 
 
 class OutputError(UsageError):

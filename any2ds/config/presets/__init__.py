@@ -50,7 +50,9 @@ def applied(given: Mapping[str, Any]) -> dict[str, Any]:
         return chosen.own(given)
     if (name := next((name for name in given if name in foreign_options()), None)) is not None:
         preset = foreign_options()[name]
-        raise OptionError(f"{name!r} is an option of {preset}: --preset={preset} takes it")
+        ours = plugins.load("presets", preset).renamed.get(name)
+        hint = f"did you mean {ours}? " if ours else ""
+        raise OptionError(f"{name!r} is an option of {preset}: {hint}--preset={preset} takes it")
     return dict(given)
 
 

@@ -1,0 +1,89 @@
+"""The subcommands: what each is for, its options, and those of them that most people need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from any2ds.config import options
+
+SHORT_NAMES: Mapping[str, str] = {"o": "output_folder"}
+"""Letter -> the option that `-o VALUE` gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand."""
+
+    usage: str
+    summary: str
+    groups: Sequence[Any]  # of its options
+    positional: tuple[str, ...] = ("output_folder",)  # the options that may be given without their names, in order
+    common: Mapping[str, Sequence[str]] = field(default_factory=dict)  # task -> its options; empty: all are common
+    examples: tuple[str, ...] = ()
+    if_stopped: str = ""  # what somebody who interrupts it should know
+
+
+COMMANDS: Mapping[str, Command] = {
+    "download": Command(
+        "any2ds URL_LIST [OUTPUT_FOLDER] [--option=value ...]",
+        "download a list of URLs into a dataset",
+        options.GROUPS,
+        ("url_list", "output_folder"),
+        {
+            "The list": ("url_list", "url_col", "caption_col", "save_additional_columns", "limit"),
+            "The dataset": ("output_folder", "output_format", "number_sample_per_shard", "incremental_mode"),
+            "Images, sound and video": ("file_size", "resize_mode", "encode_format", "decode_check", "transform"),
+            "Downloading": ("processes_count", "thread_count", "timeout", "retries", "max_per_host", "user_agent"),
+            "Checks": ("compute_hash", "verify_hash"),
+            "Running": ("distributor", "reporters", "enable_wandb", "quiet"),
+            "Coming from img2dataset": ("preset",),
+        },
+        (
+            "any2ds urls.txt",
+            "any2ds urls.parquet s3://bucket/dataset --caption_col=caption",
+            "any2ds 'lists/*.csv.gz' dataset --url_col=link",
+            "any2ds urls.txt photos --output_format=webdataset --file_size=256",
+            "any2ds urls.parquet sample --limit=1000",
+            "zcat urls.txt.gz | any2ds - dataset",
+            "any2ds --config=run.yaml --timeout=30",
+            "any2ds --preset=img2dataset --url_list=urls.txt --image_size=384",
+            "any2ds retry dataset --timeout=60",
+        ),
+        "finished shards are kept, run the same command again to go on",
+    ),
+    "retry": Command(
+        "any2ds retry OUTPUT_FOLDER [--codes=timeout_total,http_5xx] [--option=value ...]",
+        "download again what failed in a dataset",
+        options.RETRY_GROUPS,
+        common={
+            "What is retried": ("output_folder", "codes"),
+            "Downloading": ("timeout", "retries", "processes_count", "thread_count", "max_per_host", "user_agent"),
+            "Running": ("distributor", "reporters", "enable_wandb", "quiet"),
+        },
+        examples=("any2ds retry dataset", "any2ds retry dataset --codes=http_403 --user_agent='my-crawler/1.0'"),
+        if_stopped="finished shards are kept, run the same command again for the others",
+    ),
+    "verify": Command(
+        "any2ds verify OUTPUT_FOLDER [--sample=1%] [--repair]",
+        "check that a dataset is complete and undamaged",
+        [options.VerifyOptions],
+    ),
+    "inspect": Command("any2ds inspect OUTPUT_FOLDER", "show what a dataset contains", [options.InspectOptions]),
+    "report": Command(
+        "any2ds report OUTPUT_FOLDER [--format=html|md|json] [--open]",
+        "write a report on the rows of a dataset",
+        [options.ReportOptions],
+    ),
+    "card": Command(
+        "any2ds card OUTPUT_FOLDER [--license=cc-by-4.0]",
+        "write a README.md that describes a dataset",
+        [options.CardOptions],
+    ),
+    "finish": Command(
+        "any2ds finish OUTPUT_FOLDER",
+        "write the files about a whole dataset, after several runs made it together",
+        [options.FinishOptions],
+    ),
+}

@@ -1,0 +1,158 @@
+"""The help of the command line, wrapped to the width of the terminal."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from any2ds.config import presets
+from any2ds.config.commands import COMMANDS, SHORT_NAMES, Command
+from any2ds.config.options import OptionInfo, declared
+from any2ds.core.version import DOCUMENTATION, __version__
+
+_FIRST = (
+    "output_folder",
+    "output_format",
+    "url_col",
+    "caption_col",
+    "file_size",
+    "number_sample_per_shard",
+    "processes_count",
+    "thread_count",
+    "timeout",
+    "retries",
+    "limit",
+)
+"""The options that `any2ds` alone shows."""
+
+_COLUMN = 29  # where the text of an option begins
+_NARROW = 72  # columns below which that text stands on lines of its own
+_WIDEST = 110  # beyond it, lines are hard to read
+
+
+def short_help(width: int | None = None) -> str:
+    """What `any2ds` alone prints."""
+    page = _Page(width)
+    infos = {info.name: info for info in declared()}
+    page.text(f"any2ds {__version__}: download a list of URLs into a dataset for training")
+    page.usage("any2ds URL_LIST [OUTPUT_FOLDER] [--option=value ...]", "any2ds COMMAND ...")
+    page.title("Example")
+    page.lines.append("  any2ds urls.txt dataset --output_format=webdataset")
+    page.title("Common options")
+    for name in _FIRST:
+        page.option(infos[name], re.split(r"[;:(]", infos[name].help)[0].strip())
+    page.commands()
+    page.title("More")
+    page.entry("any2ds --help", "the common options by task; --help=all: all of them")
+    page.entry("any2ds help COMMAND", "the help of a command")
+    page.entry(DOCUMENTATION, "the documentation")
+    return page.whole()
+
+
+def help_text(
+    name: str = "download", everything: bool = False, preset: str | None = None, width: int | None = None
+) -> str:
+    """The help for a command: its common options by task, or all of them by group; with the defaults of a `preset`, and
+    the options that it adds."""
+    command, chosen = COMMANDS[name], presets.find(preset)
+    defaults = chosen.defaults if chosen else {}
+    page = _Page(width)
+    page.text(f"any2ds {name}: {command.summary}")
+    page.usage(command.usage)
+    for title, infos in _sections(command, everything):
+        page.title(title)
+        for info in infos:
+            page.option(info, info.help, defaults.get(info.name))
+    if chosen:
+        page.title(f"With --preset={preset}, whose defaults are shown above, also")
+        for other, option in chosen.options.items():
+            page.entry(f"--{other}", f"{option.help} [{option.shown}]")
+    page.title("Also")
+    page.entry("--config=FILE", "YAML or JSON file with any of these; the command line wins")
+    if command.common and not everything:
+        page.entry("--help=all", "all options")
+    if name == "download":
+        page.entry("-h, --help, -V, --version", "this help; the version")
+        page.commands()
+    if command.examples:
+        page.title("Examples")
+        page.lines += [part for example in command.examples for part in page.shell(example)]
+    return page.whole()
+
+
+def _sections(command: Command, everything: bool) -> Iterator[tuple[str, list[OptionInfo]]]:
+    infos = list(declared(command.groups))
+    if command.common and not everything:
+        by_name = {info.name: info for info in infos}
+        for title, names in command.common.items():
+            yield title, [by_name[name] for name in names]
+        return
+    for group in dict.fromkeys(info.group for info in infos):
+        yield group, [info for info in infos if info.group == group]
+
+
+class _Page:
+    """Lines of help."""
+
+    def __init__(self, width: int | None) -> None:
+        self.lines: list[str] = []
+        # A pipe has no width: 80 columns, as less and editors show them.
+        self._width = min(width or shutil.get_terminal_size((80, 24)).columns, _WIDEST)
+
+    def text(self, text: str) -> None:
+        self.lines += self._wrapped(text, 0)
+
+    def title(self, text: str) -> None:
+        self.lines += ["", *self._wrapped(f"{text}:", 0)]
+
+    def usage(self, *usages: str) -> None:
+        self.lines.append("")
+        for number, usage in enumerate(usages):
+            start = "usage: " if not number else " " * 7
+            self.lines += [line if part else start + line.lstrip() for part, line in enumerate(self._wrapped(usage, 7))]
+
+    def option(self, info: OptionInfo, text: str, default: Any = None) -> None:
+        """An option, what it does, and its default unless that is nothing."""
+        letters = "".join(f"-{letter}, " for letter, name in SHORT_NAMES.items() if name == info.name)
+        shown = info.shown if default is None else default
+        self.entry(f"{letters}--{info.name}", text if shown in ("None", "False") else f"{text} [{shown}]")
+
+    def commands(self) -> None:
+        self.title("Commands")
+        for name, command in COMMANDS.items():
+            self.entry(name, command.summary + (" (the default)" if name == "download" else ""))
+        self.entry("completion SHELL", "print the completion script for bash, zsh or fish")
+
+    def entry(self, name: str, text: str) -> None:
+        """A name, and what it means beside it, or below it where there is no room."""
+        start = f"  {name}"
+        if self._width < _NARROW:
+            self.lines += [start, *self._wrapped(text, 6)]
+            return
+        lines = self._wrapped(text, _COLUMN)
+        if len(start) + 2 <= _COLUMN:
+            lines[0] = f"{start:<{_COLUMN}}{lines[0].lstrip()}"
+        else:
+            lines.insert(0, start)
+        self.lines += lines
+
+    def shell(self, command: str) -> list[str]:
+        """A command, broken between its words, as a shell takes it."""
+        wrapped = textwrap.wrap(
+            command, self._width - 2, initial_indent="  ", subsequent_indent=" " * 6,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        return [f"{line} \\" for line in wrapped[:-1]] + wrapped[-1:]
+
+    def whole(self) -> str:
+        return "\n".join([*self.lines, ""])
+
+    def _wrapped(self, text: str, indent: int) -> list[str]:
+        indentation = " " * indent
+        return textwrap.wrap(
+            text, self._width, initial_indent=indentation, subsequent_indent=indentation,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip

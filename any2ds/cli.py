@@ -222,10 +222,10 @@ def _page(given: Sequence[str]) -> str | None:
 
 
 def _command_hint(word: str) -> str:
-    from any2ds.config import suggestions
     from any2ds.config.commands import COMMANDS
+    from any2ds.core import suggestions
 
-    return suggestions.for_command(word, [*COMMANDS, "help", "completion"])
+    return suggestions.for_name(word, [*COMMANDS, "help", "completion"])
 
 
 def parse(given: Sequence[str], command: Command) -> dict[str, Any]:
@@ -305,9 +305,9 @@ class _Arguments:
 
     def _letter(self, argument: str, rest: deque[str]) -> tuple[str, str]:
         """`-o value`, `-ovalue` or `-o=value`."""
-        from any2ds.config import suggestions
         from any2ds.config.commands import SHORT_NAMES
         from any2ds.config.options import declared
+        from any2ds.core import suggestions
         from any2ds.core.errors import OptionError
 
         letter, value = argument[1], argument[2:].removeprefix("=")

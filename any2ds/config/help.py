@@ -40,7 +40,7 @@ def short_help(width: int | None = None) -> str:
     page.text(f"any2ds {__version__}: download a list of URLs into a dataset for training")
     page.usage("any2ds URL_LIST [OUTPUT_FOLDER] [--option=value ...]", "any2ds COMMAND ...")
     page.title("Example")
-    page.lines.append("  any2ds urls.txt dataset --output_format=webdataset")
+    page.lines += page.shell("any2ds urls.txt dataset --output_format=webdataset")
     page.title("Common options")
     for name in _FIRST:
         page.option(infos[name], re.split(r"[;:(]", infos[name].help)[0].strip())

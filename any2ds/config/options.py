@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from any2ds.config import presets, suggestions
+from any2ds.config import presets
 from any2ds.config.media import (
     MEDIA_GROUPS,
     AudioOptions,
@@ -64,6 +64,7 @@ from any2ds.config.parsers import (
     url_list,
 )
 from any2ds.config.watch import WatchOptions
+from any2ds.core import suggestions
 from any2ds.core.errors import OptionError, UsageError, redacted
 from any2ds.core.layout import Layout
 from any2ds.core.processes.resources import cores

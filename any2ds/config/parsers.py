@@ -15,8 +15,7 @@ from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from any2ds.config import suggestions
-from any2ds.core import failures, plugins
+from any2ds.core import failures, plugins, suggestions
 from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import OptionError
 

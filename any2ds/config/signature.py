@@ -42,7 +42,7 @@ def command(
             try:
                 return run(parse_options(given, groups))
             except UsageError as error:
-                error.rephrased = _with_keywords(str(error), run.__name__, groups)
+                error.rephrased = with_keywords(str(error), run.__name__, groups)
                 raise
 
         found = cast(Any, call)
@@ -54,7 +54,7 @@ def command(
     return public
 
 
-def _with_keywords(message: str, function: str, groups: Sequence[Any]) -> str:
+def with_keywords(message: str, function: str, groups: Sequence[Any]) -> str:
     """A message with the options as a call gives them: `output="FILE"` for `--output=FILE`."""
     kinds = {info.name: info for info in declared(groups)}
 

@@ -351,7 +351,8 @@ def check_codes(codes: Iterable[str]) -> tuple[str, ...]:
     for code in found:
         if code not in known and not re.fullmatch(r"http_[1-9]\d\d", code):
             is_status = re.fullmatch(r"[1-9]\d\d|[45]xx", code, re.ASCII | re.IGNORECASE)
-            near = [f"http_{code.lower()}"] if is_status else difflib.get_close_matches(code, known, n=1)
+            nearest = difflib.get_close_matches(code, [*known, "http_404", "http_503"], n=1)
+            near = [f"http_{code.lower()}"] if is_status else nearest
             hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
             raise ValueError(f"failure codes, http_<status>, or {', '.join(CLASSES)}; {code!r} is none: {hint}")
     if not found:

@@ -61,11 +61,18 @@ class Segment:
     # Finished shards that once were the last one, with fewer rows than there is room for: the list may have grown, or
     # it broke off in them.
     short: tuple[int, ...] = ()
+    limit: int | None = None  # the rows that runs were to read, if the list may have more
 
     @property
     def end(self) -> int | None:
         """The number after that of its last shard."""
         return None if self.shards is None else self.first_shard + self.shards
+
+    def reopened(self, limit: int | None) -> Segment:
+        """The same where a run reads it to `limit`, which may be further than runs before."""
+        if self.limit is None or (limit is not None and self.rows is not None and limit <= self.rows):
+            return self
+        return replace(self, rows=None, shards=None, limit=None)
 
     def is_made_of(self, files: Sequence[ListFile]) -> bool:
         """Whether `files` are surely those that it was made of, or begin with them."""
@@ -184,6 +191,7 @@ def _segment(found: Any) -> Segment:
         beginning=Beginning(**found["beginning"]),
         cut=found["cut"],
         short=tuple(int(shard) for shard in found["short"]),
+        limit=found.get("limit"),
         **number,
     )
 

@@ -166,7 +166,8 @@ def _parts(found: Overview) -> Iterator[Any]:
 def _facts(found: Overview) -> Iterator[tuple[str, str]]:
     yield "made by", f"{found.made_by}, format {found.output_format or 'unknown'}"
     for each in found.lists:
-        rows = "not read to its end yet" if each["rows"] is None else f"{each['rows']:,} rows"
+        first = "the first " if each["limit"] else ""
+        rows = "not read to its end yet" if each["rows"] is None else f"{first}{each['rows']:,} rows"
         yield "list", f"{_first(each['files'], 3) or 'given from Python'}: {rows}"
     missing = f", {len(found.missing):,} MISSING ({ranges_text(found.missing)})" if found.missing else ""
     unfinished = f", {found.unfinished:,} unfinished" if found.unfinished else ""

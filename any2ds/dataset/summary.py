@@ -193,9 +193,14 @@ class MetadataSums:
 
 
 def lists_of(dataset: Dataset) -> tuple[dict[str, Any], ...]:
-    """The url lists of a dataset: files, rows (None: not read to the end), first_shard."""
+    """The url lists of a dataset: files, rows (None: not read to the end), first_shard, limit (None: all rows)."""
     return tuple(
-        {"files": [shown_url(file.name) for file in each.files], "rows": each.rows, "first_shard": each.first_shard}
+        {
+            "files": [shown_url(file.name) for file in each.files],
+            "rows": each.rows,
+            "first_shard": each.first_shard,
+            "limit": each.limit,
+        }
         for each in (dataset.run.lists if dataset.run else ())
     )
 

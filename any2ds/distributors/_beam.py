@@ -27,6 +27,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineState, create_runner
 
+from any2ds.core import suggestions
 from any2ds.core.errors import OptionError, error_text
 from any2ds.core.processes.resources import cores
 from any2ds.distributors._beam_protocol import CANCEL, Asked, Pipeline, State, Terms
@@ -180,12 +181,11 @@ def _check(flags: Sequence[str]) -> None:
 
 
 def _hint(flag: str, parser: Any) -> str:
-    import difflib
     import re
 
     known = re.findall(r"--\w+", parser.format_usage())
-    near = difflib.get_close_matches(flag.partition("=")[0], known, n=1)
-    return f"did you mean {near[0]}?" if near else "its options are in apache_beam/options/pipeline_options.py"
+    near = suggestions.for_name(flag.partition("=")[0], known)
+    return near or "its options are in apache_beam/options/pipeline_options.py"
 
 
 def _has(flags: Iterable[str], *names: str) -> bool:

@@ -83,7 +83,7 @@ class Source:
         self._stops_at_bad_row = options.on_bad_row == "stop"
         self._schema: pa.Schema | None = None
         self._list_files = self._stamped()  # before reading, so that a file that changes meanwhile counts as changed
-        self._seed = options.shuffle
+        self._seed, self._limit = options.shuffle, options.limit
         self._given, self._is_read = 0, False  # rows; all of them
         self._has_warned = False  # of replaced bytes
         self._rows = self._read()
@@ -133,14 +133,18 @@ class Source:
 
     @property
     def rows(self) -> int | None:
-        """The number of rows, or None if it is not known yet. Thread-safe."""
-        if self._is_read:
-            return self._given
+        """The number of rows, or None if it is not known yet; with a limit no more than that, and that if it is not
+        known. Thread-safe."""
         counts = [part.extent.rows for part in self._inputs]
-        return None if None in counts else sum(count or 0 for count in counts)
+        rows = self._given if self._is_read else None if None in counts else sum(count or 0 for count in counts)
+        if self._limit is None:
+            return rows
+        return self._limit if rows is None else min(rows, self._limit)
 
     def share_of(self, rows: int) -> float | None:
         """The share, 0 to 1, of the list that its first `rows` are, by bytes of files; None if unknown. Thread-safe."""
+        if self._limit is not None:
+            return min(1.0, rows / self._limit) or None
         sizes = [file.size or 0 for file in self._list_files]
         if len(sizes) != len(self._inputs) or not all(sizes) or not self._given:
             return None
@@ -162,14 +166,14 @@ class Source:
         return not any(part.is_used_up for part in self._inputs)
 
     def batches(self, ends: bool = False) -> Iterator[pa.RecordBatch]:
-        """All rows, in batches of `schema`; with `ends`, an empty batch after each file.
+        """The rows up to the limit, in batches of `schema`; with `ends`, an empty batch after each file.
 
         A batch with bad rows also has `bad_rows.COLUMN`, unless the list stops at such rows. With a seed the rows are
         shuffled, with `ends` within each file. Raises ReadError where the list breaks off, after yielding the rows
         before; of a shuffled list some of these are missing.
         """
         with closing(self._in_order(ends) if self._seed is None else self._shuffled(self._seed, ends)) as rows:
-            yield from rows
+            yield from rows if self._limit is None else _first_rows(rows, self._limit)
         self._is_read = True
 
     def _in_order(self, ends: bool) -> Batches:
@@ -307,6 +311,15 @@ class Source:
                     half = part.num_rows // 2
                     parts += [part.slice(half), part.slice(0, half)]
         return (done[0] if len(done) == 1 else pa.concat_batches(done)), misfits
+
+
+def _first_rows(batches: Batches, limit: int) -> Batches:
+    missing = limit
+    for batch in batches:
+        yield batch.slice(0, missing)
+        missing -= batch.num_rows
+        if missing <= 0:
+            return
 
 
 def _without_columns(part: Input, columns: Sequence[str]) -> InputError:

@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
+from any2ds import UsageError, download
+from any2ds.cli import parse
+from any2ds.config.commands import COMMANDS
+from any2ds.config.help import help_text, short_help
 from any2ds.config.options import declared
-from any2ds.core.version import __version__
+from any2ds.core.version import DOCUMENTATION, __version__
 from any2ds.testing.processes import LONG, children, is_running
 from any2ds.testing.server import serve
 from tests.support.folder import names_in
@@ -130,7 +134,28 @@ REFUSED = [
     (["--url_list=urls.txt", "--user_agent=é"], "ASCII"),
     (["--url_list=urls.txt", "--compute_hash=crc"], "one of md5, sha256, sha512"),
     (["--url_list=urls.txt", "--distributor=cloud"], "inline, multiprocessing"),
-    (["--url_list=urls.txt", "more.txt"], "unexpected 'more.txt'"),
+    (["urls.txt", "more.txt"], "quote a glob, or give '[urls.txt,...]'"),
+    (["urls.txt", "out", "more"], "unexpected 'more'"),
+    (["urls.txt", "--url_list=table.csv"], "url_list is given twice: urls.txt and table.csv"),
+    (["verify", "out", "more"], "unexpected 'more'"),
+    (["help", "verifi"], "did you mean verify?"),
+    (["completion", "tcsh"], "takes one of bash, fish, zsh"),
+    (["urls.txt", "-o"], "-o needs a value"),
+    (["urls.txt", "-j", "8"], "did you mean processes_count or thread_count?"),
+    (["urls.txt", "-x", "8"], "did you mean max_per_host?"),
+    (["urls.txt", "--verbose"], "did you mean log_level=debug?"),
+    (["urls.txt", "--threads=8"], "did you mean thread_count?"),
+    (["urls.txt", "--workers=8"], "did you mean processes_count?"),
+    (["urls.txt", "--shard-size=8"], "did you mean number_sample_per_shard?"),
+    (["urls.txt", "--overwrite"], "did you mean incremental_mode=overwrite?"),
+    (["urls.txt", "--output=out"], "did you mean output_folder?"),
+    (["urls.txt", "--size=8"], "did you mean file_size?"),
+    (["urls.txt", "--max_retries=8"], "did you mean retries?"),
+    (["urls.txt", "--something"], "unknown option 'something': any2ds --help=all lists the options"),
+    (["urls.txt", "--output_format=tar"], "did you mean webdataset?"),
+    (["urls.txt", "--distributor=spark"], "did you mean pyspark?"),
+    (["retry", "out", "--codes=404"], "did you mean http_404?"),
+    (["retry", "out", "--codes=5xx"], "did you mean http_5xx?"),
     (["verifi", "out"], "did you mean verify?"),
     (["--output_format=webdataset"], "url_list is missing"),
     (["--url_list=absent.txt"], "absent.txt"),
@@ -258,20 +283,68 @@ def test_a_file_in_the_folder_at_hand_is_not_run(media: Path, tmp_path: Path) ->
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_without_arguments_help_is_shown(tmp_path: Path) -> None:
-    alone, asked = any2ds(cwd=tmp_path), any2ds("--help", cwd=tmp_path)
+def test_the_list_and_the_folder_need_no_names(media: Path, tmp_path: Path) -> None:
+    with serve(media) as server:
+        (tmp_path / "urls.txt").write_text(server.url("0"))
+        ran = any2ds("urls.txt", "out", "--quiet", cwd=tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (tmp_path / "out" / "00000_stats.json").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "urls.txt out --quiet",
+        "--quiet urls.txt -o out",
+        "-oout --url_list=urls.txt --quiet",
+        "--url_list urls.txt out --quiet",
+    ],
+)
+def test_they_may_stand_anywhere(line: str) -> None:
+    found = parse(line.split(), COMMANDS["download"])
+    assert found == {"url_list": "urls.txt", "output_folder": "out", "quiet": "True"}
+    assert parse(["-", "out"], COMMANDS["download"]) == {"url_list": "-", "output_folder": "out"}
+    assert parse(["a.txt", "s3://b/x", "--noreport"], COMMANDS["download"])["report"] == "False"
+
+
+def test_without_arguments_a_short_help_is_shown(tmp_path: Path) -> None:
+    alone = any2ds(cwd=tmp_path)
     assert (alone.returncode, alone.stderr) == (0, "")
-    assert alone.stdout == asked.stdout
-    assert "--url_list" in alone.stdout
+    assert len(alone.stdout.splitlines()) < 60
+    for words in ("any2ds urls.txt", "--output_format", "--help=all", DOCUMENTATION, *COMMANDS):
+        assert words in alone.stdout
 
 
-def test_help_and_version(tmp_path: Path) -> None:
-    shown = any2ds("--help", cwd=tmp_path)
-    assert shown.returncode == 0
+def test_help_shows_the_common_options_and_if_asked_all_of_them(tmp_path: Path) -> None:
+    common, every = any2ds("--help", cwd=tmp_path), any2ds("--help=all", cwd=tmp_path)
+    assert (common.returncode, every.returncode) == (0, 0)
     for info in declared():
-        assert f"--{info.name} " in shown.stdout
-        assert f"[{info.shown}]" in shown.stdout
-    assert any2ds("--version", cwd=tmp_path).stdout == f"any2ds {__version__}\n"
+        assert f"--{info.name}" in every.stdout.split()
+        assert info.shown in ("None", "False") or " ".join(info.shown.split()) in " ".join(every.stdout.split())
+    assert len(common.stdout.splitlines()) < len(every.stdout.splitlines()) / 2
+    assert any2ds("-V", cwd=tmp_path).stdout == any2ds("--version", cwd=tmp_path).stdout == f"any2ds {__version__}\n"
+
+
+def test_each_command_has_its_help_however_it_is_asked_for(tmp_path: Path) -> None:
+    asked = [["help", "retry"], ["retry", "--help"], ["retry", "-h"], ["--help", "retry"]]
+    shown = {any2ds(*arguments, cwd=tmp_path).stdout for arguments in asked}
+    assert len(shown) == 1
+    assert "any2ds retry OUTPUT_FOLDER" in shown.pop()
+    assert any2ds("help", cwd=tmp_path).stdout == any2ds("-h", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_help_is_wrapped_at_words_to_the_width_of_the_terminal(width: int) -> None:
+    pages = [
+        short_help(width),
+        *(help_text(name, everything, None, width) for name in COMMANDS for everything in (0, 1)),
+    ]
+    for line in "\n".join(pages).splitlines():
+        assert line == line.rstrip()
+        assert len(line) <= width or " " not in line.strip()
+    words = " ".join(" ".join(pages).replace("\\\n", " ").split())
+    for info in declared():
+        assert info.help in words
 
 
 @pytest.mark.parametrize(
@@ -303,3 +376,18 @@ def test_stopping_without_grace_ends_at_once_and_leaves_nothing_behind(
         again = any2ds("--url_list=urls.txt", "--number_sample_per_shard=2", "--quiet", cwd=tmp_path)
     assert again.returncode == 0
     assert sorted(path.name for path in out.glob("[!.]*") if path.is_dir()) == ["00000", "00001", "00002"]
+
+
+def test_from_python_a_message_has_keywords_and_no_flags() -> None:
+    rows = ["http://127.0.0.1:9/a"]
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({}, 'url_list is missing: url_list="urls.txt" (help(any2ds.download) lists the options)'),
+        ({"url_list": rows, "image_size": 3}, 'preset="img2dataset" takes it'),
+        ({"url_list": rows, "output_folder": "memory://x"}, 'it needs distributor="inline"'),
+        ({"url_list": rows, "threads": 3}, "did you mean thread_count?"),
+    ]
+    for options, words in refused:
+        with pytest.raises(UsageError) as caught:
+            download(**options)
+        assert words in str(caught.value)
+        assert "--" not in str(caught.value)

@@ -21,7 +21,8 @@ import yaml
 from PIL import Image
 
 from any2ds import download
-from any2ds.cli import _commands, parse
+from any2ds.cli import parse
+from any2ds.config.commands import COMMANDS
 from any2ds.config.options import Config
 from any2ds.testing.server import Server, serve
 from tests.support.fuzz.seeds import pdf
@@ -70,7 +71,7 @@ def test_every_command_is_parsed_as_it_stands(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_configs(page, tmp_path)
-    config = Config.from_options(parse(commands(page)[number], _commands()["download"]))
+    config = Config.from_options(parse(commands(page)[number], COMMANDS["download"]))
     assert config.input.url_list
     assert config.output.output_format == "webdataset"
 
@@ -223,7 +224,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> Ran:
         monkeypatch.chdir(tmp_path)
         write_configs(page, tmp_path)
         LISTS[page](tmp_path, server)
-        given = parse(commands(page)[number], _commands()["download"])
+        given = parse(commands(page)[number], COMMANDS["download"])
         report = download(**{**given, "distributor": "inline", "quiet": True})
         assert report.successes == report.count > 0, report.status_dict
         members: dict[str, dict[str, bytes]] = {}

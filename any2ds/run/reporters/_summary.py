@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from any2ds.config.options import GROUPS, RETRY_GROUPS
 from any2ds.config.retry_command import retry_call, retry_command
+from any2ds.config.signature import with_keywords
 from any2ds.core import plugins
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, SUCCESS, FailureCode, failure_code, in_order
 from any2ds.core.layout import report_file
+from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport
 from any2ds.core.text import duration, number, percent, size
 from any2ds.dataset import shard_list
@@ -25,6 +29,7 @@ from any2ds.run.reporters._status import shortened
 
 _MOST_FAILURES = 12  # with a line of their own
 _LONGEST_URL = 300
+_NARROWEST = 30  # columns for what an outcome means; if there are fewer, it stands below
 _LONGEST_PATTERN = 200
 _UNKNOWN = FailureCode(False, "a failure that this version does not know", "See error_message in the metadata.")
 
@@ -52,6 +57,9 @@ class Summary:
     received: int = 0  # bytes, if known
     page: str | None = None  # where the report is going to be
     left_to_others: int | None = None  # shards, if others make the dataset as well
+    shard_size: int = 0  # rows; 0 if unknown
+    limit: int | None = None  # rows of the list that the run read, if it may have more
+    phrase: Callable[[str], str] = str  # a message as the user gives options: as flags, or as keywords
 
     @property
     def retryable(self) -> int:
@@ -64,8 +72,8 @@ class Summary:
         return total.count - total.successes - total.dropped - total.filtered - total.duplicates
 
 
-def summary_of(total: RunReport, run: RunInfo, done: Iterable[int] = (), received: int = 0) -> Summary:
-    """`done` are the shards that this run has finished, in order."""
+def summary_of(total: RunReport, run: RunInfo, done: Iterable[int] = (), now: Snapshot | None = None) -> Summary:
+    """`done` are the shards that this run has finished, in order; `now` its metrics in the end."""
     folder = printable(redacted(run.output.url))
     outcomes = tuple(_outcome(code, rows, total) for code, rows in in_order(total.status_dict))
     retry = None
@@ -76,8 +84,21 @@ def summary_of(total: RunReport, run: RunInfo, done: Iterable[int] = (), receive
     has_page = run.options.get("report") and total.shards and not total.left_shards and not (run.member and left != 0)
     name = report_file(run.made is not None and run.made.preset is not None)
     page = f"{folder.rstrip('/')}/{name}" if has_page else None
-    pattern = None if run.member else _pattern(run, done)  # shards of other members are unknown here
-    return Summary(total, outcomes, folder, pattern, retry, received, page, left)
+    limit = run.options.get("limit")
+    groups = RETRY_GROUPS if run.command == "retry" else GROUPS
+    return Summary(
+        total,
+        outcomes,
+        folder,
+        pattern=None if run.member else _pattern(run, done),  # shards of other members are unknown here
+        retry=retry,
+        received=now.received if now is not None else 0,
+        page=page,
+        left_to_others=left,
+        shard_size=run.made.number_sample_per_shard if run.made is not None else 0,
+        limit=limit if limit is not None and now is not None and now.total_rows == limit else None,
+        phrase=str if run.from_shell else partial(with_keywords, function=run.command, groups=groups),
+    )
 
 
 def _outcome(code: str, rows: int, total: RunReport) -> Outcome:
@@ -110,26 +131,29 @@ def print_summary(console: Console, summary: Summary, run: RunInfo) -> None:
         if run.command == "retry" and not total.count:
             codes = ", ".join(run.options.get("codes") or ())
             failed = "has failed" if codes == "all" else f"has failed with {codes}"
-            _print(console, [f"nothing to retry: no row in {summary.folder} {failed}"])
+            _print(console, summary, [f"nothing to retry: no row in {summary.folder} {failed}"])
             return
         if total.skipped_shards:
             were = shard_count(total.skipped_shards, f"in {summary.folder} was", f"in {summary.folder} were")
             lines = [f"nothing to do: {'' if total.skipped_shards == 1 else 'all '}{were} finished before"]
-            _print(console, [*lines, *_of_others(summary)])
+            _print(console, summary, [*lines, *_of_others(summary)])
             return
     if summary.outcomes:
-        console.print(_table(summary), "")
-    _print(console, [*_lines(summary), *_of_others(summary)])
+        for line in _outcomes(summary, console.width):
+            console.print(line, soft_wrap=True)
+        console.print()
+    _print(console, summary, [*_lines(summary), *_of_others(summary)])
     if run.command == "retry" and total.count:
-        _print(console, [f"{total.successes:,} of the {_rows(total.count)} tried again are stored now"])
-    if summary.retry and not total.left_shards:  # otherwise the same command comes first
+        _print(console, summary, [f"tried again: {_rows(total.count)}, of which {total.successes:,} are stored now"])
+    gained_nothing = run.command == "retry" and not total.successes
+    if summary.retry and not total.left_shards and not gained_nothing:  # with shards left, that command comes first
         line = Text(f"to retry what may work now ({_rows(summary.retryable)}): ").append(summary.retry, style="bold")
         console.print(line, soft_wrap=True)
 
 
-def _print(console: Console, lines: Iterable[str]) -> None:
+def _print(console: Console, summary: Summary, lines: Iterable[str]) -> None:
     for line in lines:
-        console.print(Text(line), soft_wrap=True)
+        console.print(Text(summary.phrase(line)), soft_wrap=True)
 
 
 def _of_others(summary: Summary) -> list[str]:
@@ -146,31 +170,41 @@ def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count:,} rows"
 
 
-def _table(summary: Summary) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("outcome", no_wrap=True)
-    table.add_column("rows", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("what it means, and what to do", overflow="fold")
+def _outcomes(summary: Summary, width: int) -> Iterator[Text]:
+    """A line for each outcome: its code, rows and share, then what it means and what to do, wrapped at words. The
+    example stands below on a line that is not wrapped, so that it can be copied."""
     count = summary.total.count
     failures = [outcome for outcome in summary.outcomes if outcome.code not in NO_FAILURES]
     rest = failures[_MOST_FAILURES:] if len(failures) > _MOST_FAILURES + 1 else []
-    for outcome in summary.outcomes:
-        if outcome in rest:
-            continue
-        style = "green" if outcome.code == SUCCESS else "" if outcome.code in NO_FAILURES else "yellow"
-        share = percent(outcome.rows, count)
-        table.add_row(Text(outcome.code, style=style), f"{outcome.rows:,}", share, _explained(outcome))
+    shown = [outcome for outcome in summary.outcomes if outcome not in rest]
+    cells = [(outcome.code, f"{outcome.rows:,}", percent(outcome.rows, count)) for outcome in shown]
     if rest:
         rows = sum(outcome.rows for outcome in rest)
-        text = Text(f"... and {len(rest)} more: any2ds inspect, or status_dict in the *_stats.json, show them all")
-        table.add_row("", f"{rows:,}", percent(rows, count), text)
-    return table
+        cells.append((f"{len(rest)} more", f"{rows:,}", percent(rows, count)))
+    titles = ("outcome", "rows", "share")
+    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
 
+    def row(code: str, rows: str, share: str) -> str:
+        return f"{code:<{widths[0]}}  {rows:>{widths[1]}}  {share:>{widths[2]}}"
 
-def _explained(outcome: Outcome) -> Text:
-    text = Text(f"{outcome.meaning}. {outcome.advice}" if outcome.advice else outcome.meaning)
-    return text.append(f"\n{outcome.example}", style="dim") if outcome.example else text
+    indent = sum(widths) + 6
+    is_narrow = width - indent < _NARROWEST
+    indent = 4 if is_narrow else indent
+    yield Text(row(*titles), style="bold")
+    for outcome, cell in itertools.zip_longest(shown, cells):
+        style = "yellow"
+        explained = "any2ds inspect, or status_dict in the *_stats.json, show them all"
+        if outcome is not None:
+            style = "green" if outcome.code == SUCCESS else "" if outcome.code in NO_FAILURES else style
+            explained = f"{outcome.meaning}. {outcome.advice}" if outcome.advice else outcome.meaning
+        explained = summary.phrase(explained)
+        wrapped = textwrap.wrap(explained, width - indent, break_long_words=False, break_on_hyphens=False)
+        line = Text(row(*cell))
+        line.stylize(style, 0, len(cell[0]))
+        yield line if is_narrow else line.append(f"  {wrapped[0]}")
+        yield from (Text(" " * indent + part) for part in (wrapped if is_narrow else wrapped[1:]))
+        if outcome is not None and outcome.example:
+            yield Text(f"{' ' * indent}e.g. {outcome.example}", style="dim")
 
 
 def _lines(summary: Summary) -> Iterator[str]:
@@ -195,6 +229,11 @@ def _lines(summary: Summary) -> Iterator[str]:
     if total.left_shards:
         line += f", {total.left_shards:,} open given up: their rows are fetched again"
     yield line
+    if total.left_shards and summary.shard_size > 1:
+        less = max(1, summary.shard_size // 10)
+        yield f"with smaller shards, such as --number_sample_per_shard={less}, a run that is stopped loses fewer rows"
+    if summary.limit is not None:
+        yield f"these are the first {summary.limit:,} rows of the list: the same without --limit goes on"
 
     if summary.pattern is not None and len(summary.pattern) <= _LONGEST_PATTERN:
         yield f"to load: {folder.rstrip('/')}/{summary.pattern}"

@@ -64,7 +64,7 @@ class _Console(Reporter):
         return True
 
     def _summary(self, total: RunReport) -> Summary:
-        return summary_of(total, self._run, sorted(self._done), self._now.received if self._now is not None else 0)
+        return summary_of(total, self._run, sorted(self._done), self._now)
 
     def _status(self, columns: int, glyphs: _status.Glyphs = _status.UNICODE) -> list[Text]:
         if self._now is None:

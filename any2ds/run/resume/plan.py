@@ -46,6 +46,7 @@ class ShardPlan:
         self.finished = finished.of_all  # of all lists
         self.skipped = 0  # shards that came by and were finished
         self._config, self._source = config, source
+        self._limit = config.input.limit
         self._rank = rank_of(config.share)
         self._layout = config.output.layout
         self._manifest, self._segment = finished.manifest, finished.segment
@@ -132,7 +133,10 @@ class ShardPlan:
                 self._comparison(cut)
         except Difference as difference:
             raise self._changed(difference) from difference
-        if cut.is_broken_off and self._makes(cut.shard_id) and cut.shard_id not in self._segment.short:
+        is_cut_off = (
+            self._rows == self._limit and cut.rows < self._layout.rows_per_shard and cut.shard_id not in self.shards
+        )
+        if (cut.is_broken_off or is_cut_off) and self._makes(cut.shard_id) and cut.shard_id not in self._segment.short:
             # Recorded before the shard is made: it need not be the last one, and of an unchanged list only the last
             # and the short ones are looked at.
             self._segment = replace(self._segment, short=tuple(sorted({*self._segment.short, cut.shard_id})))
@@ -153,7 +157,7 @@ class ShardPlan:
                 while held and (size > _MOST_HELD or self._is_compared(held[0].shard_id)):
                     size -= len(held[0].rows)
                     yield held.popleft()
-            if self._comparison is not None:
+            if self._comparison is not None and self._rows != self._limit:
                 self._comparison.ended(self._next, self._rows)
         except Difference as difference:
             raise self._changed(difference) from difference
@@ -164,7 +168,11 @@ class ShardPlan:
             raise
         yield from held
         shards, short = self._next - self._segment.first_shard, tuple(self._short)
-        whole = replace(self._segment, rows=self._rows, shards=shards, short=short)
+        whole = replace(self._segment, rows=self._rows, shards=shards, short=short, limit=None)
+        if self._rows == self._limit:
+            # Runs without the limit, or with a greater one, may have made shards behind it.
+            has_more = self._segment.rows is not None or max(self.shards, default=-1) >= self._next
+            whole = self._segment if has_more else replace(whole, limit=self._limit)
         has_changed, self._segment, self._is_read = whole != self._segment, whole, True
         if has_changed and self._rank is None:
             self._try_to_write()

@@ -189,6 +189,8 @@ class _Finder:
         self, config: Config, source: Source, output: OutputFolder, names: Sequence[str], now: Manifest
     ) -> None:
         """`now` is what `.any2ds/run` would say of a new dataset."""
+        self._limit = config.input.limit  # of the run; lists are compared beyond it
+        config = replace(config, input=replace(config.input, limit=None))
         self._config, self._source, self._output, self._names, self._now = config, source, output, names, now
         self._this = now.lists[0]
         self._layout = config.output.layout
@@ -269,6 +271,13 @@ class _Finder:
     # --- going on with a list ---
 
     def _resumed(self, segment: Segment, behind: int | None) -> _Place:
+        whole = segment.reopened(self._limit)
+        if whole != segment and behind is not None:
+            raise OutputError(
+                f"{self._output.url!r} holds the first {segment.rows:,} rows of this list and another list behind: "
+                f"further rows have no place; go on with --limit={segment.limit}, or use another output_folder"
+            )
+        segment = whole
         own = _shards_of(segment, behind, self._finished)
         files = self._this.files
         # Where shuffled files have further ones behind them, the rows of all are in another order.

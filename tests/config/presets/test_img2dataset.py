@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from any2ds import download
-from any2ds.cli import _commands, help_text, parse
+from any2ds.cli import parse
 from any2ds.config import presets
+from any2ds.config.commands import COMMANDS
+from any2ds.config.help import help_text
 from any2ds.config.options import RETRY_GROUPS, Config, declared, parse_groups
 from any2ds.core.errors import OptionError
 from any2ds.core.version import USER_AGENT
@@ -59,7 +61,7 @@ LINES = {
 def config_of(line: str) -> Config:
     """What the command line turns a line into."""
     given = ["--preset=img2dataset", *shlex.split(line)]
-    return Config.from_options(parse(given, _commands()["download"]))
+    return Config.from_options(parse(given, COMMANDS["download"]))
 
 
 def options_of(line: str) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def options_of(line: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
 def test_its_command_lines_are_understood(line: str) -> None:
-    given = parse(shlex.split(line), _commands()["download"])
+    given = parse(shlex.split(line), COMMANDS["download"])
     found = options_of(line)
     for name in ("url_list", "url_col", "caption_col", "output_folder", "output_format"):
         if name in given:
@@ -159,7 +161,7 @@ def test_it_reports_to_wandb_under_its_own_project_name() -> None:
         ("--resize_mode=stretch", "resize_mode='stretch'"),
         ("--image_sice=3", "unknown option 'image_sice'"),
         ("--save_additional_columns=jpg", "'jpg' is the column of the files"),
-        ("--output_format=tfrecord --data_column=image", "the file is in 'data' of its records: --data_column=data"),
+        ("--output_format=tfrecord --data_column=image", "the file is in 'data' of its records: data_column=\"data\""),
         ("--save_additional_columns=url,width --disable_all_reencoding", "width: columns of these names"),
         ("--bbox_col=faces --disable_all_reencoding", "bbox_col would have no effect"),
         ("--save_additional_columns=status", "'status'"),
@@ -170,12 +172,15 @@ def test_what_cannot_be_honoured_is_refused_with_words(line: str, words: str, tm
     (tmp_path / "l.csv").write_text("url,status,jpg,faces\nhttp://127.0.0.1:9/a,1,2,[]\n")
     here = [f"--url_list={tmp_path / 'l.csv'}", f"--output_folder={tmp_path / 'out'}"]
     with pytest.raises(OptionError, match=re.escape(words)):
-        download(**parse(["--preset=img2dataset", *here, *shlex.split(line)], _commands()["download"]))
+        download(**parse(["--preset=img2dataset", *here, *shlex.split(line)], COMMANDS["download"]))
     assert not (tmp_path / "out").exists()
 
 
 def test_its_names_without_the_preset_say_what_they_belong_to() -> None:
-    with pytest.raises(OptionError, match="'image_size' is an option of img2dataset: --preset=img2dataset takes it"):
+    with pytest.raises(
+        OptionError,
+        match=r"did you mean file_size\? --preset=img2dataset takes it",
+    ):
         Config.from_options({"url_list": "u.txt", "image_size": 256})
     with pytest.raises(OptionError, match="invalid preset='img3dataset': expected one of img2dataset"):
         Config.from_options({"url_list": "u.txt", "preset": "img3dataset"})
@@ -184,7 +189,7 @@ def test_its_names_without_the_preset_say_what_they_belong_to() -> None:
 def test_the_preset_works_in_a_config_file(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("preset: img2dataset\nimage_size: 384\nuser_agent_token: me\ntimeout: 33\nenable_wandb: false\n")
-    given = parse([f"--config={file}", "--url_list=u.txt", "--resize_mode=no"], _commands()["download"])
+    given = parse([f"--config={file}", "--url_list=u.txt", "--resize_mode=no"], COMMANDS["download"])
     found = Config.from_options(given).to_options()
     assert (found["file_size"], found["resize_mode"], found["output_folder"]) == (384, "no", "images")
     plain = tmp_path / "plain.json"
@@ -196,10 +201,10 @@ def test_the_preset_works_in_a_config_file(tmp_path: Path) -> None:
 
 
 def test_help_shows_its_names_and_defaults() -> None:
-    shown, plain = help_text("download", "img2dataset"), help_text()
+    shown, plain = (help_text(everything=True, preset=preset) for preset in ("img2dataset", None))
     for name in presets.find("img2dataset").options:  # type: ignore[union-attr]
         assert f"--{name} " in shown
-        assert f"--{name} " not in plain
+        assert f"--{name} " not in plain.partition("Examples:")[0]
     assert "[border]" in shown
     assert "[border]" not in plain
 

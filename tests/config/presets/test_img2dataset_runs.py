@@ -19,7 +19,8 @@ import pytest
 from PIL import Image
 
 from any2ds import download, retry, verify
-from any2ds.cli import _commands, parse
+from any2ds.cli import parse
+from any2ds.config.commands import COMMANDS
 from any2ds.dataset.samples import ShardReader, Wanted, finished_shards
 from any2ds.testing.server import Server, serve
 from tests.support.folder import names_in
@@ -111,7 +112,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> Run:
         line = ["--url_list", "list.csv", "--input_format", "csv", "--caption_col", "text", "--output_folder", "out"]
         columns = ["--save_additional_columns", '["n"]', "--number_sample_per_shard", "1000"]
         given = ["--preset=img2dataset", *line, *columns, "--output_format", output_format, *more]
-        options = parse(given, _commands()["download"])
+        options = parse(given, COMMANDS["download"])
         return download(**{**options, "distributor": "inline", "quiet": True})
 
     return download_it

@@ -111,9 +111,9 @@ def for_value(given: str, allowed: Collection[str]) -> str:
     return _question(meant or _nearest(name, allowed))
 
 
-def for_command(given: str, commands: Collection[str]) -> str:
-    """The same for the name of a subcommand."""
-    return _question(_nearest(given.lower(), commands))
+def for_name(given: str, known: Collection[str]) -> str:
+    """The same for any other name, such as that of a subcommand."""
+    return _question(_nearest(given.lower(), known))
 
 
 def _normalized(name: str) -> str:

@@ -1,0 +1,115 @@
+"""`limit`: the first rows of a list as a dataset of their own, with which later runs go on."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from any2ds import download, inspect, verify
+from any2ds.core.errors import OutputError
+from any2ds.core.reports import RunReport
+from any2ds.testing.server import serve
+
+ROWS = 11  # of the list
+PER_SHARD = 4
+
+
+@pytest.fixture(scope="module")
+def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("media")
+    for n in range(ROWS):
+        (folder / f"{n:02d}.txt").write_bytes(b"file %d" % n)
+    return folder
+
+
+def run(path: Any, out: Path, limit: int | None = None, **options: Any) -> RunReport:
+    options = {"distributor": "inline", "quiet": True, "report": False, "output_format": "webdataset", **options}
+    return download(path, str(out), limit=limit, number_sample_per_shard=PER_SHARD, **options)
+
+
+def written(path: Path, urls: list[str]) -> Path:
+    path.write_text("".join(f"{url}\n" for url in urls))
+    return path
+
+
+def tars(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(out.glob("*.tar"))}
+
+
+@pytest.mark.parametrize("shuffle", [None, 3])
+def test_it_is_a_dataset_and_without_it_the_same_command_goes_on(
+    media: Path, tmp_path: Path, shuffle: int | None
+) -> None:
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    with serve(media) as server:
+        urls = written(tmp_path / "urls.txt", [server.url(f"{n:02d}.txt") for n in range(ROWS)])
+        first = run(urls, out, 6, shuffle=shuffle)
+        assert (first.count, first.shards) == (6, 2)
+        assert verify(str(out)).ok
+        found = inspect(str(out))
+        assert (found.rows, found.lists[0]["rows"], found.lists[0]["limit"]) == (6, 6, 6)
+        assert run(urls, out, 6, shuffle=shuffle).shards == 0
+        assert run(urls, out, 2, shuffle=shuffle).shards == 0  # there are more already
+        assert inspect(str(out)).lists[0]["rows"] == 6
+        more = run(urls, out, 9, shuffle=shuffle)
+        assert (more.shards, more.skipped_shards) == (2, 1)
+        rest = run(urls, out, shuffle=shuffle)
+        assert (rest.shards, rest.skipped_shards) == (1, 2)
+        requests = len(server.requests)
+        assert requests == ROWS  # what there was is not fetched again
+        run(urls, whole, shuffle=shuffle)
+    assert verify(str(out)).ok
+    assert inspect(str(out)).lists[0]["limit"] is None
+    assert tars(out) == tars(whole)
+
+
+def test_a_limit_that_the_list_does_not_reach_changes_nothing(media: Path, tmp_path: Path) -> None:
+    with serve(media) as server:
+        urls = written(tmp_path / "urls.txt", [server.url(f"{n:02d}.txt") for n in range(3)])
+        assert run(urls, tmp_path / "out", 100).count == 3
+    assert inspect(str(tmp_path / "out")).lists[0]["limit"] is None
+
+
+def test_a_short_shard_between_finished_ones_is_completed(media: Path, tmp_path: Path) -> None:
+    """The whole list was begun, a limited run came in between, and then the whole list goes on."""
+    out = tmp_path / "out"
+    with serve(media) as server:
+        urls = written(tmp_path / "urls.txt", [server.url(f"{n:02d}.txt") for n in range(ROWS)])
+        run(urls, out)
+        for path in out.glob("00001*"):
+            path.unlink()
+        manifest = json.loads((out / ".any2ds" / "run").read_text())
+        manifest["lists"][0].update(rows=None, shards=None)  # as a run that was killed leaves it
+        (out / ".any2ds" / "run").write_text(json.dumps(manifest))
+        assert run(urls, out, PER_SHARD + 1).count == 1
+        assert run(urls, out).count == PER_SHARD - 1
+    assert verify(str(out)).ok
+    assert inspect(str(out)).rows == ROWS
+
+
+def test_of_rows_from_a_pipe_it_reads_no_further(media: Path, tmp_path: Path) -> None:
+    with serve(media) as server:
+        read, write = os.pipe()
+        os.write(write, "".join(f"{server.url(f'{n:02d}.txt')}\n" for n in range(ROWS)).encode())  # and it stays open
+        try:
+            with open(read, encoding="utf-8"):
+                report = run(f"/dev/fd/{read}", tmp_path / "out", 3, input_format="txt")
+        finally:
+            os.close(write)
+    assert report.count == 3
+
+
+def test_behind_another_list_there_is_no_place_for_the_rest(media: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with serve(media) as server:
+        urls = written(tmp_path / "urls.txt", [server.url(f"{n:02d}.txt") for n in range(ROWS)])
+        others = written(tmp_path / "others.txt", [server.url(f"{n:02d}.txt?2") for n in range(3)])
+        run(urls, out, 6)
+        run(others, out, incremental_mode="extend")
+        with pytest.raises(OutputError, match="go on with limit=6"):
+            run(urls, out)
+        assert run(urls, out, 6).shards == 0

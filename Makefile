@@ -22,7 +22,7 @@ CHOSEN := $(if $(filter .venv-reading,$(NEEDED)),$(sort $(wildcard tests/reading
 # Spark, Ray and Beam, of which the tests in tests/cluster start real ones on this machine.
 CLUSTER := .venv-cluster
 
-.PHONY: help install demo test test-full test-slow test-reading test-cluster lint type format black bench bench-quick crash fuzz clean
+.PHONY: help install demo test test-full test-slow test-reading test-cluster lint type stubs format black bench bench-quick crash fuzz clean
 
 help:
 	@echo "make demo      a first run: a small dataset from a server on this machine, into demo_output/"
@@ -33,6 +33,7 @@ help:
 	@echo "make test-cluster   Spark, Ray and Beam on this machine: 1 GB to install, Java 17"
 	@echo "make install   .venv with any2ds and what the tests need"
 	@echo "make lint      style; make type: types; make format (or black): put the style right"
+	@echo "make stubs     any2ds/__init__.pyi, from the declared options"
 	@echo "make bench     benchmarks; make bench-quick only tries whether they run"
 	@echo "make crash     runs that are killed, into full disks and failing stores too; half an hour"
 	@echo "make fuzz      20 000 damaged files of every kind through the steps; a quarter of an hour"
@@ -75,6 +76,10 @@ type: $(TEST)
 format black: $(TEST)
 	$(RUN) -m ruff check --fix-only .
 	$(RUN) -m ruff format .
+
+# The types of the public functions, for editors and type checkers.
+stubs: $(TEST)
+	$(RUN) tools/stubs.py
 
 bench: $(TEST)
 	$(RUN) benchmarks/run.py

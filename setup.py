@@ -65,7 +65,7 @@ setup(
     license="MIT",
     license_files=["LICENSE"],
     packages=find_packages(include=["any2ds", "any2ds.*"]),
-    package_data={"any2ds": ["py.typed", "dataset/templates/*"]},
+    package_data={"any2ds": ["py.typed", "__init__.pyi", "dataset/templates/*"]},
     python_requires=">=3.10",
     install_requires=requirements("requirements.txt"),
     extras_require={

@@ -57,6 +57,11 @@ _COMMANDS = {
 }
 
 
+def __dir__() -> list[str]:
+    """The public names: what completion offers."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """The commands bring pyarrow with them, which a worker or `any2ds --help` should not have to wait for."""
     if name in _COMMANDS:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from any2ds.core import failures, plugins, suggestions
 from any2ds.core.cookies import CookieJar
@@ -23,6 +23,8 @@ Parser = Callable[[Any], Any]
 """Turns what a person gave (text from the command line, any value from Python or YAML) into the option's type.
 
 Raises ValueError with the words for what it would have taken."""
+
+P = TypeVar("P", bound=Parser)
 
 
 def option(
@@ -43,6 +45,33 @@ def option(
     return field(default=default, repr=not is_secret, metadata=metadata)
 
 
+def _accepting(types: str) -> Callable[[P], P]:
+    """Declares the types that a parser takes besides the one that it returns, as the stub of the package shows them."""
+
+    def declare(parse: P) -> P:
+        parse.accepts = types  # type: ignore[attr-defined]
+        return parse
+
+    return declare
+
+
+def _as_with(parse: Parser, outer: Parser) -> Parser:
+    """`outer`, which takes what `parse` takes."""
+    outer.choices, outer.accepts = (lambda: choices_of(parse)), accepted_by(parse)  # type: ignore[attr-defined]
+    return outer
+
+
+def choices_of(parse: Parser) -> tuple[str, ...]:
+    """The values that a parser takes, if they can be listed; several may be separated by commas."""
+    found: Callable[[], tuple[str, ...]] = getattr(parse, "choices", tuple)
+    return found()
+
+
+def accepted_by(parse: Parser) -> str:
+    """The types that a parser takes besides the one that it returns, as Python writes them; empty if there are none."""
+    return str(getattr(parse, "accepts", ""))
+
+
 def text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError("a text that is not empty")
@@ -61,7 +90,7 @@ def optional(parse: Parser) -> Parser:
                 return None
         return None if value is None else parse(value)
 
-    return _with_choices(parse_or_none, lambda: choices_of(parse))
+    return _as_with(parse, parse_or_none)
 
 
 def boolean(value: Any) -> bool:
@@ -108,9 +137,10 @@ def seconds(value: Any) -> float:
 
 def optional_limit(parse: Parser) -> Parser:
     """An optional limit; 0 means no limit, and is None like a limit that is not given."""
-    return lambda value: optional(parse)(value) or None
+    return _as_with(parse, lambda value: optional(parse)(value) or None)
 
 
+@_accepting("float")
 def share(value: Any) -> str:
     """`1%`, `0.5%`, or a whole number; in Python also a fraction below 1."""
     wanted = "a part such as 1%, or a number of shards such as 20"
@@ -144,6 +174,7 @@ def grace(value: Any) -> float:
         raise ValueError("a number of seconds, 0 to stop at once") from None
 
 
+@_accepting("str")
 def byte_count(value: Any) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?i?)b?", str(value).strip().lower())
     if match is None or match[2] not in _UNITS or (size := int(float(match[1]) * _UNITS[match[2]])) < 1:
@@ -157,9 +188,10 @@ def byte_count_up_to(most: int, shown: str) -> Parser:
             raise ValueError(f"a size of at most {shown}")
         return size
 
-    return parse
+    return _as_with(byte_count, parse)
 
 
+@_accepting("str")
 def byte_count_or_0(value: Any) -> int:
     """A size, which may be 0 here."""
     try:
@@ -168,6 +200,7 @@ def byte_count_or_0(value: Any) -> int:
         return byte_count(value)
 
 
+@_accepting("Path")
 def local_folder(value: Any) -> str:
     found = path(value)
     if "://" in found:
@@ -175,6 +208,7 @@ def local_folder(value: Any) -> str:
     return found
 
 
+@_accepting("str | Callable[..., Any] | Sequence[str | Callable[..., Any]]")
 def steps(value: Any) -> tuple[Any, ...]:
     """One, or several separated by commas; from Python also functions, which pass as they are."""
     several = value if isinstance(value, Sequence) and not isinstance(value, str) else None
@@ -230,6 +264,7 @@ class HashCheck:
         return f"{self.column}:{self.kind}"
 
 
+@_accepting("str | Sequence[str]")
 def hash_check(value: Any) -> HashCheck:
     """`column:kind`, `[column, kind]`, `["column", "kind"]` or a list of both."""
     wanted = "a column and what it holds, md5, sha256 or sha512: column:sha256"
@@ -284,6 +319,7 @@ def column_name(value: Any) -> str:
     return str(value)
 
 
+@_accepting("Path")
 def path(value: Any) -> str:
     return text(str(value) if isinstance(value, Path) else value)
 
@@ -326,6 +362,7 @@ def arrow_type(name: str) -> Any:
     return pa.type_for_alias(_TYPES.get(name, name))
 
 
+@_accepting("str")
 def column_types(value: Any) -> dict[str, str]:
     """Column -> name of its Arrow type: `id:string,score:float`, JSON, or a mapping."""
     wanted = (
@@ -378,12 +415,6 @@ def _with_choices(parse: Parser, choices: Callable[[], tuple[str, ...]]) -> Pars
     return parse
 
 
-def choices_of(parse: Parser) -> tuple[str, ...]:
-    """The values that a parser takes, if they can be listed; several may be separated by commas."""
-    found: Callable[[], tuple[str, ...]] = getattr(parse, "choices", tuple)
-    return found()
-
-
 def _wanting(wanted: str, parse: Parser) -> Parser:
     def parse_or_say(value: Any) -> Any:
         try:
@@ -413,6 +444,7 @@ def extension(value: Any) -> str:
     return value
 
 
+@_accepting("Mapping[str, str]")
 def headers(value: Any) -> tuple[str, ...]:
     """`Name: value, Name: value`, a mapping, or a list of `Name: value`."""
     if isinstance(value, Mapping):
@@ -439,6 +471,7 @@ def metadata_formats(value: Any) -> tuple[str, ...]:
 _with_choices(metadata_formats, lambda: METADATA_FORMATS)
 
 
+@_accepting("Path")
 def cookie_file(value: Any) -> str:
     """The path of a file that has been read as cookies, so that a bad one is known before the start."""
     wanted = "a cookie file in Netscape's format"
@@ -476,6 +509,7 @@ def proxy(value: Any) -> str:
     return f"{url.protocol}//{user}{url.hostname}:{int(port[1])}"
 
 
+@_accepting("str")
 def storage_options(value: Any) -> dict[str, dict[str, Any]]:
     """Protocol -> options of its file system, as a mapping or in JSON."""
     import fsspec

@@ -747,6 +747,17 @@ def public(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _public(value) for name, value in options.items() if name not in hidden}
 
 
+def changed(options: Mapping[str, Any], asked: Collection[str] = ()) -> dict[str, Any]:
+    """Those of recorded options of `download` that differ from their defaults, or are `asked` for; as `public` has
+    them."""
+    defaults = {info.name: info.default for info in declared()}
+    return {
+        name: value
+        for name, value in public(options).items()
+        if value is not None and (name in asked or value != _public(defaults.get(name, MISSING)))
+    }
+
+
 def _public(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float)):
         return value

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from any2ds.core.errors import RunError
+from any2ds.core.errors import RunError, printable, shard_count
+from any2ds.core.failures import NO_FAILURES, SUCCESS, in_order
 from any2ds.core.metrics import WorkerMetrics
+from any2ds.core.text import duration, percent
 from any2ds.core.version import __version__
 
 OTHER_REASONS = "other kinds of files"
@@ -129,7 +131,7 @@ class Progress:
 Event = Progress | ShardReport | ShardError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunReport(RowCounts):
     """The sum of a run: rows by outcome, over the shards made in it."""
 
@@ -149,6 +151,28 @@ class RunReport(RowCounts):
             not_processed=most_frequent(Counter(self.not_processed) + Counter(shard.not_processed)),
             examples={**shard.examples, **self.examples},
         )
+
+    def __repr__(self) -> str:
+        failed = self.failed_to_download + self.failed_to_subsample
+        shards = shard_count(self.shards) + (f", {len(self.failed_shards):,} FAILED" if self.failed_shards else "")
+        rows = f"{self.count:,} rows: {self.successes:,} stored, {failed:,} failed"
+        return f"<RunReport {rows}; {shards} in {duration(self.seconds)}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the outcomes with their rows and shares."""
+        from rich.table import Table
+        from rich.text import Text
+
+        from any2ds.core.terminal.notebook import html
+
+        table = Table(box=None, pad_edge=False)
+        table.add_column("outcome")
+        table.add_column("rows", justify="right")
+        table.add_column("share", justify="right")
+        for code, rows in in_order(self.status_dict):
+            style = "green" if code == SUCCESS else "" if code in NO_FAILURES else "yellow"
+            table.add_row(Text(printable(code), style=style), f"{rows:,}", percent(rows, self.count))
+        return html([Text(repr(self)[1:-1]), table] if self.status_dict else [Text(repr(self)[1:-1])])
 
 
 class IncompleteRun(RunError):

@@ -16,9 +16,10 @@ from any2ds.core.errors import redacted
 from any2ds.core.failures import NO_FAILURES
 from any2ds.core.histogram import Distribution, Histogram
 from any2ds.core.version import __version__
+from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.preview import shown, shown_url
 from any2ds.dataset.shard_sample import ShardSample, Totals
-from any2ds.dataset.summary import MetadataSums, StatsSums, lists_of, most
+from any2ds.dataset.summary import MetadataSums, StatsSums, command_line, lists_of, most
 from any2ds.dataset.timeline import Timeline, timeline
 
 _SHARDS_OF_METADATA = 64
@@ -95,6 +96,7 @@ class Figures:
     options: Mapping[str, Any]  # that decide which row is in which shard; without secrets
     run_options: Mapping[str, Any]  # of the last run, if it writes the report
     lists: tuple[Mapping[str, Any], ...]  # files, rows (None: not read to the end), first_shard
+    command: str  # that makes such a dataset; empty if it is not any2ds's
     problems: tuple[str, ...]
 
     @property
@@ -157,8 +159,17 @@ def gather(sample: ShardSample, seconds: float = 60.0, run_options: Mapping[str,
         options=_plain(run.options) if run else {},
         run_options=_plain(run_options or {}),
         lists=lists_of(dataset),
+        command=_command(dataset, run_options or {}),
         problems=tuple(shown(message, 500) for message in problems[:_MOST_PROBLEMS]),
     )
+
+
+def _command(dataset: Dataset, run_options: Mapping[str, Any]) -> str:
+    if dataset.run is None:
+        return ""
+    is_whole = "url_list" in run_options  # those of a retry are of its own command
+    options = {**dataset.run.options, **(run_options if is_whole else {})}
+    return command_line(lists_of(dataset), options, dataset.run.asked)
 
 
 def _types(metadata: MetadataSums) -> dict[str, TypeFigures]:

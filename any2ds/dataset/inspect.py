@@ -13,12 +13,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from any2ds.config.options import InspectOptions, ParsedOptions
+from any2ds.config.options import InspectOptions, ParsedOptions, changed
 from any2ds.config.signature import command
 from any2ds.core import text
-from any2ds.core.errors import printable, redacted
+from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, in_order, meaning_of
 from any2ds.core.metadata import STORED_BYTES, without_credentials
+from any2ds.core.terminal.notebook import html
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.shard_list import pattern, ranges_text
@@ -33,7 +34,7 @@ _PIPE_WIDTH = 120  # columns where there is no terminal
 _SIZES = ("smallest", "first_quartile", "median", "third_quartile", "largest")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Overview:
     """What is in a dataset. Counts are sums over the finished shards."""
 
@@ -69,6 +70,13 @@ class Overview:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def __repr__(self) -> str:
+        rows = f"{self.rows:,} rows: {self.successes:,} stored, {self.failed:,} failed"
+        return f"<Overview {self.output_folder}: {self.output_format}, {shard_count(self.shards)}, {rows}>"
+
+    def _repr_html_(self) -> str:
+        return html(_parts(self))
 
 
 @command([InspectOptions], "Raises UsageError for a folder that holds no dataset.")
@@ -199,8 +207,8 @@ def _facts(found: Overview) -> Iterator[tuple[str, str]]:
         span = text.duration(found.ended - found.started)
         yield "made", f"{_moment(found.started)} to {_moment(found.ended)} ({span})"
     if found.options:
-        shown = [f"{name}={value}" for name, value in found.options.items() if value not in (None, False, [], "")]
-        yield "options", " ".join(str(option)[:200] for option in shown)
+        shown = [f"{name}={value}" for name, value in changed(found.options).items()]
+        yield "options", " ".join(str(option)[:200] for option in shown) or "the default ones"
 
 
 def _first(items: Sequence[str], number: int, separator: str = ", ") -> str:

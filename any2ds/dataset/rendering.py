@@ -6,10 +6,13 @@ Whatever comes from a list, a server or the name of a file is text in them, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
+from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment, PackageLoader, StrictUndefined, pass_eval_context, select_autoescape
+from jinja2.nodes import EvalContext
+from markupsafe import Markup, escape
 
 from any2ds.core import text
 from any2ds.core.errors import printable
@@ -32,8 +35,9 @@ def environment() -> Environment:
     )
     found.filters.update(
         number=text.number,
-        size=text.size,
-        duration=text.duration,
+        size=_measure(text.size),
+        duration=_measure(text.duration),
+        tidy=tidy,
         moment=text.moment,
         meaning=meaning,
         advice=advice,
@@ -45,6 +49,23 @@ def environment() -> Environment:
     )
     found.globals["percent"] = text.percent
     return found
+
+
+def _measure(shown: Callable[[Any], str]) -> Callable[[EvalContext, Any], str]:
+    """A filter that writes a number and its unit; a page does not break the line between them."""
+
+    @pass_eval_context
+    def measure(context: EvalContext, value: Any) -> str:
+        return shown(value).replace(" ", "\u00a0") if context.autoescape else shown(value)
+
+    return measure
+
+
+def tidy(value: object) -> Markup:
+    """A text in a page, where no line breaks inside an option or between a number and its unit."""
+    escaped = str(escape(value))
+    measured = re.sub(r"(?<=\d) (?=(?:%|[kMGT]?B|bytes|ms|s|min|d|rows|MB/s)\b|%)", "\u00a0", escaped)
+    return Markup(re.sub(r"(?<![\w-])--[a-z]\w*(?:=[^\s,;:.)]+)?", r'<code class="option">\g<0></code>', measured))
 
 
 def meaning(code: str) -> str:

@@ -6,15 +6,18 @@ import bisect
 import itertools
 import math
 import random
+import re
+import shlex
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from any2ds.core.errors import error_text
+from any2ds.config.options import changed
+from any2ds.core.errors import error_text, printable, redacted
 from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Distribution, Histogram
 from any2ds.core.metadata import STORED_BYTES
@@ -203,6 +206,20 @@ def lists_of(dataset: Dataset) -> tuple[dict[str, Any], ...]:
         }
         for each in (dataset.run.lists if dataset.run else ())
     )
+
+
+def command_line(lists: Sequence[Mapping[str, Any]], options: Mapping[str, Any], asked: Collection[str] = ()) -> str:
+    """The command that makes such a dataset: with the names of its lists and the options that are changed, or `asked`
+    for with their default values; without secrets, and without folders of the machine where the lists were."""
+    files = [name for each in lists for name in each["files"]]
+    names = [redacted(name) if "://" in name else re.split(r"[/\\\\]", name.rstrip("/"))[-1] for name in files]
+    more = "…" if len(names) > 3 else ""
+    arguments = [f"--url_list={','.join(names[:3])}{more}" if names else "--url_list=…"]
+    for option, value in changed(options, asked).items():
+        if option != "url_list":
+            shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            arguments.append(f"--{option}={redacted(shown)}")
+    return printable("any2ds " + " ".join(shlex.quote(word) for word in arguments))
 
 
 def most(counts: Mapping[str, int], number: int) -> dict[str, int]:

@@ -6,6 +6,7 @@ Pauses in which no shard was open, between a run and the next that continues it,
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from bisect import bisect_right
 from collections import Counter
@@ -14,7 +15,9 @@ from dataclasses import dataclass, field
 
 _MOST_SPANS = 48
 _LEAST_PAUSE = 5.0  # seconds
-_LEAST_SECONDS = 0.1  # of a span
+# Of a span: round numbers in the unit that charts show it in, which grows with the time.
+_SECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 6, 12, 30, 60, 120, 300, 360, 720, 1800, 3600, 7200, 8640, 17_280, 43_200, 86_400)
+_LONG = 7 * 86_400.0  # spans beyond the longest are some of these
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class Spell:
 class Timeline:
     seconds: float = 0.0  # at work
     pauses: int = 0
-    spells: tuple[Spell, ...] = ()  # of equal length
+    spells: tuple[Spell, ...] = ()  # of equal length, but for the last one
 
 
 def timeline(works: Iterable[Work], success: str = "success") -> Timeline:
@@ -61,8 +64,8 @@ def timeline(works: Iterable[Work], success: str = "success") -> Timeline:
         number = bisect_right(starts, moment) - 1
         return before[number] + moment - starts[number]
 
-    spans = max(1, min(_MOST_SPANS, int(seconds / _LEAST_SECONDS), 4 * len(known)))
-    width = seconds / spans or 1.0
+    width = _width(seconds, min(_MOST_SPANS, 4 * len(known)))
+    spans = max(1, math.ceil(seconds / width - 1e-9))
     sizes = [0.0] * spans
     outcomes: list[Counter[str]] = [Counter() for _ in range(spans)]
     for work in known:
@@ -75,10 +78,23 @@ def timeline(works: Iterable[Work], success: str = "success") -> Timeline:
                 outcomes[number][code] += count * share  # type: ignore[assignment]
             sizes[number] += work.bytes * share
     spells = tuple(
-        Spell(number * width, width, sum(found.values()), found[success], sizes[number], dict(found))
+        Spell(
+            number * width,
+            min(width, seconds - number * width) or width,
+            sum(found.values()),
+            found[success],
+            sizes[number],
+            dict(found),
+        )
         for number, found in enumerate(outcomes)
     )
     return Timeline(seconds, len(groups) - 1, spells)
+
+
+def _width(seconds: float, most: int) -> float:
+    """The length of the spans of so much time, of which there are to be no more than `most`."""
+    longest = next((width for width in _SECONDS if seconds <= width * most), None)
+    return longest or _LONG * math.ceil(seconds / most / _LONG)
 
 
 def _groups(works: Sequence[Work]) -> list[tuple[float, float]]:

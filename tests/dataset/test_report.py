@@ -1,7 +1,10 @@
 """The report of a dataset: its figures are those of the metadata, and the page is one that a browser has no complaint
 about."""
 
+import html
 import json
+import re
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -18,6 +21,9 @@ import pypdfium2
 import pytest
 
 from any2ds import UsageError, download, inspect, report, retry, verify
+from any2ds.cli import parse
+from any2ds.config.commands import COMMANDS
+from any2ds.config.options import Config
 from any2ds.dataset.preview import shown_url
 from any2ds.dataset.rendering import plain
 from any2ds.dataset.timeline import Work, timeline
@@ -154,6 +160,44 @@ def test_the_figures_on_the_page_are_those_of_the_metadata(chromium: Browser, da
     assert figures["host_count"] == 4
     in_time = sum(spell["rows"] for spell in figures["timeline"]["spells"])
     assert in_time == pytest.approx(60)
+
+
+def test_it_says_what_the_dataset_is_and_which_command_makes_it(chromium: Browser, dataset: Path) -> None:
+    chromium.show(dataset / "report.html")
+    assert chromium.value("document.querySelector('h1').textContent") == "out"
+    stored = selected("select count(*) from METADATA where status = 'success'", dataset)[0][0]
+    assert chromium.value("document.title").startswith(f"out: {stored} ")
+    command = chromium.value("document.querySelector('.configuration pre').textContent")
+    options = Config.from_options(parse(shlex.split(command)[1:], COMMANDS["download"])).to_options()
+    assert (options["output_format"], options["number_sample_per_shard"], options["decode_check"]) == (
+        "webdataset",
+        13,
+        True,
+    )
+    assert "--timeout" not in command  # it has its default value
+
+
+def test_no_line_breaks_inside_an_option_or_between_a_number_and_its_unit(chromium: Browser, dataset: Path) -> None:
+    for width in (1200, 390, 320):
+        chromium.show(dataset / "report.html", width)
+        lines = "[...document.querySelectorAll('.option')].filter(each => each.getClientRects().length > 1).length"
+        assert chromium.value("document.querySelectorAll('.option').length") > 0
+        assert chromium.value(lines) == 0
+    page = html.unescape((dataset / "report.html").read_text(encoding="utf-8").partition("<script")[0])
+    visible = re.sub(r"<style.*?</style>|<pre>.*?</pre>|<svg.*?</svg>|<[^>]*>", "", page, flags=re.DOTALL)
+    assert not re.findall(r"\d (?:[kM]?B|bytes|ms|%)(?!\w)", visible)
+
+
+def test_ticks_of_time_are_round_numbers() -> None:
+    for seconds in (0.3, 1, 7, 60, 100, 3000, 50_000, 10**6, 10**7):
+        works = [Work(1e9 + n * seconds / 50, 1e9 + (n + 1) * seconds / 50, {"success": 1}) for n in range(50)]
+        found = timeline(works)
+        unit = next((unit for unit in (86400, 3600, 60) if found.seconds > 2 * unit), 1)
+        starts = [spell.start / unit for spell in found.spells]
+        assert 1 < len(starts) <= 50
+        assert all(abs(start * 10 - round(start * 10)) < 1e-6 for start in starts), starts
+        assert sum(spell.rows for spell in found.spells) == pytest.approx(50)
+        assert sum(spell.seconds for spell in found.spells) == pytest.approx(found.seconds, rel=1e-6)
 
 
 def test_what_strangers_wrote_is_text(chromium: Browser, dataset: Path) -> None:
@@ -324,16 +368,16 @@ def test_datasets_in_any_state(chromium: Browser, tmp_path: Path, state: str) ->
         assert chromium.value("document.getElementById('problems').children.length") == 2
 
 
-def test_a_dataset_of_a_moment_has_no_lines_of_one_point(chromium: Browser, tmp_path: Path) -> None:
+def test_a_dataset_of_a_moment_has_sentences_instead_of_charts(chromium: Browser, tmp_path: Path) -> None:
     out = tmp_path / "out"
     download([{"url": "javascript:"}, {"url": "x"}], output_folder=out, distributor="inline", quiet=True)
     report(out)
     chromium.show(out / "report.html", width=390)
-    colours = "new Set([...document.querySelectorAll('.legend rect')].slice(2).map(r => getComputedStyle(r).fill)).size"
-    assert chromium.value(colours) == 2  # of the two failures
     titles = chromium.value("[...document.querySelectorAll('.chart h3')].map(title => title.textContent)")
     assert titles == ["Rows per second", "Outcomes over time"]  # there are no megabytes
-    assert chromium.value("document.querySelectorAll('.chart .line-graph').length") == 0
+    assert chromium.value("document.querySelectorAll('.chart svg').length") == 0
+    summaries = chromium.value("[...document.querySelectorAll('.chart p')].map(each => each.textContent)")
+    assert all("from" not in summary.lower() for summary in summaries)
     of_rows = "getComputedStyle(document.querySelector('[data-host] .n + .n'), '::before').content"
     assert chromium.value(of_rows) == '"of "'
 

@@ -1,10 +1,30 @@
-"""One output of a notebook cell that is updated, without widgets."""
+"""What a notebook shows: one output of a cell that is updated, without widgets, and results as HTML."""
 
 from __future__ import annotations
 
 import importlib
+import io
 import sys
+from collections.abc import Iterable
 from typing import Any
+
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+WIDTH = 100  # columns
+# Of the middle, so that they can be read on white and on black; the other text has the colour of the notebook.
+_COLORS = [
+    (128, 128, 128),
+    (207, 62, 54),
+    (46, 139, 64),
+    (178, 120, 14),
+    (56, 118, 204),
+    (160, 85, 180),
+    (22, 140, 150),
+]
+_THEME = TerminalTheme((255, 255, 255), (0, 0, 0), [*_COLORS, (128, 128, 128)])
+_PAGE = '<pre style="font-family: monospace; line-height: 1.3; overflow-x: auto; white-space: pre">{code}</pre>'
 
 
 def kernel() -> Any:
@@ -14,16 +34,35 @@ def kernel() -> Any:
     return shell if getattr(shell, "kernel", None) is not None else None
 
 
+def html(parts: Iterable[Any], width: int = WIDTH) -> str:
+    """What rich makes of `parts`, a line each or several, as HTML; texts are escaped, and not wrapped."""
+    console = Console(
+        file=io.StringIO(),
+        record=True,
+        width=width,
+        force_terminal=True,
+        force_jupyter=False,
+        color_system="standard",
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, (str, Text)))
+    return console.export_html(theme=_THEME, code_format=_PAGE, inline_styles=True)
+
+
 class Cell:
-    """Plain text in the output of the running cell."""
+    """Lines in the output of the running cell."""
 
     def __init__(self) -> None:
         self._handle: Any = None
 
-    def show(self, text: str) -> None:
+    def show(self, lines: Iterable[Text]) -> None:
         """Replace what was shown before."""
         display: Any = importlib.import_module("IPython.display")  # installed if a kernel runs
-        content = {"text/plain": text}
+        texts = list(lines)
+        content = {"text/plain": "\n".join(text.plain.rstrip() for text in texts), "text/html": html(texts)}
         if self._handle is None:
             self._handle = display.DisplayHandle()
             self._handle.display(content, raw=True)

@@ -11,20 +11,19 @@ import hashlib
 import itertools
 import os
 import re
-import shlex
 import tarfile
-from collections.abc import Collection, Mapping
-from dataclasses import MISSING, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from any2ds.config.options import GROUPS, CardOptions, ParsedOptions, declared, public
+from any2ds.config.options import CardOptions, ParsedOptions
 from any2ds.config.signature import command
 from any2ds.core import layout
-from any2ds.core.errors import OutputError, error_text, printable, redacted
+from any2ds.core.errors import OutputError, error_text, printable
 from any2ds.core.failures import in_order
 from any2ds.core.version import HOMEPAGE, __version__
 from any2ds.dataset.card import hub
@@ -32,6 +31,7 @@ from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.inspect import Overview, inspect
 from any2ds.dataset.loaders import Loadable, extensions, snippets
 from any2ds.dataset.rendering import environment
+from any2ds.dataset.summary import command_line
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
 
@@ -288,7 +288,7 @@ def _body(dataset: Dataset, found: Overview, name: str, head: Mapping[str, Any])
             loadable=(shown := loadable if loadable.is_remote else replace(loadable, folder=_name(loadable.folder))),
             snippets=snippets(shown),
             when=_when(found),
-            command=_command(found, dataset.run.asked if dataset.run else ()),
+            command=command_line(found.lists, found.options, dataset.run.asked if dataset.run else ()),
             license=license if isinstance(license, str) else ", ".join(map(str, license)),
             homepage=HOMEPAGE,
             version=__version__,
@@ -311,22 +311,3 @@ def _when(found: Overview) -> str:
         return ""
     first, last = (f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d}" for at in (found.started, found.ended))
     return f" on {first}" if first == last else f" from {first} to {last}"
-
-
-def _command(found: Overview, asked: Collection[str]) -> str:
-    """The options that decide what is in the dataset, those with default values only if they are `asked`; without
-    secrets, and without folders of the machine where it was made."""
-    files = [name for each in found.lists for name in each["files"]]
-    lists = [redacted(name) if "://" in name else _name(name) for name in files]
-    more = "…" if len(lists) > 3 else ""
-    arguments = [f"--url_list={','.join(lists[:3])}{more}" if lists else "--url_list=…"]
-    defaults = {info.name: info.default for info in declared(GROUPS)}
-    for option, value in public(found.options).items():
-        default = defaults.get(option, MISSING)
-        plain_default = list(default) if isinstance(default, tuple) else default
-        is_default = value == plain_default and option not in asked
-        if value is None or is_default or option == "url_list":
-            continue
-        shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        arguments.append(f"--{option}={redacted(shown)}")
-    return printable("any2ds " + " ".join(shlex.quote(word) for word in arguments))

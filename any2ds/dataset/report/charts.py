@@ -64,8 +64,10 @@ class _Plot:
     y_title: str
 
     def chart(self) -> Chart:
-        pictures = tuple((name, self._draw(width, height)) for name, (width, height) in _SIZES.items())
-        legend = tuple((one.colour, one.name) for one in self.series) if len(self.series) > 1 else ()
+        """Without pictures if there is a single column, which says no more than the summary."""
+        sizes = _SIZES.items() if len(self.ticks) > 1 else ()
+        pictures = tuple((name, self._draw(width, height)) for name, (width, height) in sizes)
+        legend = tuple((one.colour, one.name) for one in self.series) if pictures and len(self.series) > 1 else ()
         return Chart(self.title, self.summary, legend, pictures)
 
     def _draw(self, width: int, height: int) -> Markup:
@@ -80,7 +82,7 @@ class _Plot:
             x_title=self.x_title,
             y_title=self.y_title,
             value_formatter=text.axis_label,
-            x_labels_major_every=-(-len(self.ticks) // labels),
+            x_labels_major_every=next(n for n in (1, 2, 5, 10, 20, 50) if len(self.ticks) <= n * labels),
             show_minor_x_labels=False,
             truncate_label=-1,
             show_dots=True,
@@ -109,10 +111,7 @@ def over_time(figures: Figures) -> list[Chart]:
         return []
     unit, axis = _unit_of_time(figures.timeline.seconds)
     ticks = [text.number(round(spell.start / unit, 2)) for spell in spells]
-    when = [
-        f"{text.duration(spell.start) if spell.start else '0 s'} to {text.duration(spell.start + spell.seconds)}"
-        for spell in spells
-    ]
+    when = [_span(text.duration, spell.start, spell.start + spell.seconds) for spell in spells]
     looked, rows = figures.looked.rows_of_stats, figures.rows
     scale = rows / looked if rows and looked else 1.0  # of the shards that were not looked at
 
@@ -192,15 +191,27 @@ def _histogram(
         prefix = f"{name}, " if len(there) > 1 else ""
         counts = {start: count for start, _, count in values.ranges}
         bars = [(counts.get(start, 0), start, stop) for start, stop in ranges]
-        labels = [f"{prefix}{shown(start)} to {shown(stop)}: {text.number(n)} {what}" for n, start, stop in bars]
+        labels = [f"{prefix}{_span(shown, start, stop)}: {text.number(n)} {what}" for n, start, stop in bars]
         series.append(_Series(name, colour, [(bar[0], label) for bar, label in zip(bars, labels, strict=True)]))
-        summaries.append(
-            f"{prefix.replace(',', ':')}from {shown(values.smallest)} to {shown(values.largest)}, half of them from "
-            f"{shown(values.first_quartile)} to {shown(values.third_quartile)}, median {shown(values.median)}"
-        )
+        summaries.append(f"{prefix.replace(',', ':')}{_described(values, shown)}")
     summary = summary or "; ".join(summaries)
     ticks = [shown(start) for start, _ in ranges]
+    ticks = [tick if tick not in ticks[:number] else "" for number, tick in enumerate(ticks)]  # each once
     return _Plot(title, f"{summary[:1].upper()}{summary[1:]}.", pygal.Bar, series, ticks, f"{axis}, from", what).chart()
+
+
+def _span(shown: Callable[[float], str], start: float, stop: float) -> str:
+    """`1.5 s to 2 s`; only one of them where both are shown alike."""
+    first, last = "0 s" if shown is text.duration and not start else shown(start), shown(stop)
+    return first if first == last else f"{first} to {last}"
+
+
+def _described(values: Distribution, shown: Callable[[float], str]) -> str:
+    smallest, largest, median = shown(values.smallest), shown(values.largest), shown(values.median)
+    if smallest == largest:
+        return f"all are {smallest}" if values.count > 1 else smallest
+    half = _span(shown, values.first_quartile, values.third_quartile)
+    return f"from {smallest} to {largest}, half of them {'from ' if ' to ' in half else ''}{half}, median {median}"
 
 
 def _unit_of_time(seconds: float) -> tuple[float, str]:

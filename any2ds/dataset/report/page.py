@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
+from any2ds.config.options import changed
 from any2ds.core import text
 from any2ds.core.failures import NO_FAILURES, SUCCESS
 from any2ds.dataset.figures import Figures
@@ -45,6 +47,7 @@ def html(figures: Figures, samples: Sequence[Thumbnail] = (), snippets: Sequence
         no_failures=NO_FAILURES,
         lines=_SHOWN,
         tile=_tile,
+        changed=changed,
         estimate=lambda count: _estimate(count, figures),
         source=_source,
         is_link=lambda url: url.lower().startswith(("http://", "https://")),
@@ -57,6 +60,9 @@ def _tables(figures: Figures) -> dict[str, Any]:
     """What both forms show, in order."""
     return {
         "figures": figures,
+        "name": re.split(r"[/\\\\]", figures.output_folder.rstrip("/\\"))[-1] or figures.output_folder,
+        "contents": _contents(figures),
+        "sources": _sources(figures),
         "outcomes": sorted(
             figures.outcomes.items(), key=lambda item: (item[0] != SUCCESS, item[0] == "other", -item[1])
         ),
@@ -64,6 +70,25 @@ def _tables(figures: Figures) -> dict[str, Any]:
         "failing": [host for host in figures.hosts if host.failed],
         "types": sorted(figures.types.items(), key=lambda item: -item[1].files),
     }
+
+
+def _contents(figures: Figures) -> str:
+    """What the dataset holds, such as `1,200 images`; by the most frequent types."""
+    count = figures.samples if figures.samples is not None else figures.successes
+    kinds = {"image": "image", "audio": "sound file", "video": "video", "text": "text"}
+    files = sum(found.files for found in figures.types.values())
+    shares = {
+        kind: sum(found.files for name, found in figures.types.items() if name.startswith(f"{start}/"))
+        for start, kind in kinds.items()
+    }
+    kind = next((kind for kind, count in shares.items() if files and count > 0.9 * files), "file")
+    return f"{_tile(count)} {kind}{'' if count == 1 else 's'}"
+
+
+def _sources(figures: Figures) -> str:
+    """The names of the lists."""
+    names = [re.split(r"[/\\\\]", file.rstrip("/"))[-1] for each in figures.lists for file in each["files"]]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _tile(value: float | None) -> str:

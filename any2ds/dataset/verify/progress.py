@@ -55,7 +55,7 @@ class Progress:
         if self._block is None and not self._is_quiet and self._is_due():
             self._printed = time.monotonic()
             if self._cell is not None:
-                self._cell.show(self._status().plain)
+                self._cell.show([self._status()])
             else:
                 self._console.print(self._status())
 

@@ -14,10 +14,11 @@ from functools import partial
 from typing import Any, cast
 
 from any2ds.config.options import ParsedOptions, VerifyOptions
-from any2ds.config.signature import command
+from any2ds.config.signature import command, with_keywords
 from any2ds.core import layout, plugins
-from any2ds.core.errors import LockLost, UsageError, error_text, redacted, shard_count
+from any2ds.core.errors import LockLost, UsageError, error_text, printable, redacted, shard_count
 from any2ds.core.processes.resources import cores
+from any2ds.core.terminal.notebook import html
 from any2ds.dataset.card import hub
 from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.dataset import Dataset, Entry, ShardFiles
@@ -46,7 +47,7 @@ _FOLDER_BYTES = 1 << 20  # assumed size of a folder
 _REPORTED = ("shards", "shards_read", "rows", "samples", "bytes_read", "hashes", "seconds", "sample", "seed", "notes")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class VerifyReport:
     """What was checked, and what is wrong."""
 
@@ -72,6 +73,17 @@ class VerifyReport:
     def broken(self) -> tuple[int, ...]:
         """Shards that have to be made again."""
         return tuple(sorted({f.shard_id for f in self.findings if f.is_broken and f.shard_id is not None}))
+
+    def __repr__(self) -> str:
+        found = "all is right" if self.ok else f"{len(self.findings):,} findings"
+        return f"<VerifyReport {redacted(self.output_folder)}: {shard_count(self.shards)}, {self.rows:,} rows, {found}>"
+
+    def _repr_html_(self) -> str:
+        from rich.text import Text
+
+        texts = [Text(with_keywords(printable(line), "verify", [VerifyOptions])) for line in lines(self)]
+        texts[-1].stylize("green" if self.ok else "red")
+        return html(texts)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -125,35 +125,35 @@ def _pattern(run: RunInfo, done: Iterable[int]) -> str | None:
 
 
 def print_summary(console: Console, summary: Summary, run: RunInfo) -> None:
-    """The table, and the lines below it, which are not wrapped: some are to be copied."""
+    """Lines are not wrapped by the console: some are to be copied."""
+    for line in summary_lines(summary, run, console.width):
+        console.print(line, soft_wrap=True)
+
+
+def summary_lines(summary: Summary, run: RunInfo, width: int) -> Iterator[Text]:
+    """What became of the rows, then where the dataset is and what to do next."""
     total = summary.total
     if not (total.shards or total.failed_shards or total.left_shards):
         if run.command == "retry" and not total.count:
             codes = ", ".join(run.options.get("codes") or ())
             failed = "has failed" if codes == "all" else f"has failed with {codes}"
-            _print(console, summary, [f"nothing to retry: no row in {summary.folder} {failed}"])
+            yield Text(f"nothing to retry: no row in {summary.folder} {failed}")
             return
         if total.skipped_shards:
             were = shard_count(total.skipped_shards, f"in {summary.folder} was", f"in {summary.folder} were")
-            lines = [f"nothing to do: {'' if total.skipped_shards == 1 else 'all '}{were} finished before"]
-            _print(console, summary, [*lines, *_of_others(summary)])
+            yield Text(f"nothing to do: {'' if total.skipped_shards == 1 else 'all '}{were} finished before")
+            yield from map(Text, _of_others(summary))
             return
     if summary.outcomes:
-        for line in _outcomes(summary, console.width):
-            console.print(line, soft_wrap=True)
-        console.print()
-    _print(console, summary, [*_lines(summary), *_of_others(summary)])
+        yield from _outcomes(summary, width)
+        yield Text()
+    yield from (Text(summary.phrase(line)) for line in (*_lines(summary), *_of_others(summary)))
     if run.command == "retry" and total.count:
-        _print(console, summary, [f"tried again: {_rows(total.count)}, of which {total.successes:,} are stored now"])
+        yield Text(f"tried again: {_rows(total.count)}, of which {total.successes:,} are stored now")
     gained_nothing = run.command == "retry" and not total.successes
     if summary.retry and not total.left_shards and not gained_nothing:  # with shards left, that command comes first
-        line = Text(f"to retry what may work now ({_rows(summary.retryable)}): ").append(summary.retry, style="bold")
-        console.print(line, soft_wrap=True)
-
-
-def _print(console: Console, summary: Summary, lines: Iterable[str]) -> None:
-    for line in lines:
-        console.print(Text(summary.phrase(line)), soft_wrap=True)
+        line = Text(f"to retry what may work now ({_rows(summary.retryable)}): ")
+        yield line.append(summary.retry, style="bold")
 
 
 def _of_others(summary: Summary) -> list[str]:

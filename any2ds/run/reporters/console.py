@@ -14,17 +14,16 @@ from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.core.terminal.children import ChildOutput
-from any2ds.core.terminal.notebook import Cell, kernel
-from any2ds.core.terminal.stderr import StderrConsole, stderr_console
+from any2ds.core.terminal.notebook import WIDTH, Cell, kernel
+from any2ds.core.terminal.stderr import stderr_console
 from any2ds.core.version import __version__
 from any2ds.run.reporters import _jsonlines, _status
 from any2ds.run.reporters._contract import Reporter, RunInfo
-from any2ds.run.reporters._summary import Summary, print_summary, summary_of, to_json
+from any2ds.run.reporters._summary import Summary, print_summary, summary_lines, summary_of, to_json
 
 if TYPE_CHECKING:
     from any2ds.core.terminal.live import StatusBlock
 
-_NOTEBOOK_WIDTH = 100  # columns
 _CELL_INTERVAL = 1.0  # seconds between two updates of a notebook
 
 
@@ -118,11 +117,11 @@ class _Notebook(_Console):
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         super().__init__(watch, run)
         self._cell = Cell()
-        self._lines: list[str] = []  # that stay
+        self._lines: list[Text] = []  # that stay
         self._lock = threading.Lock()
 
     def on_start(self, finished_shards: int) -> None:
-        self._add(_started(self._run, finished_shards))
+        self._add(Text(_started(self._run, finished_shards)))
 
     def on_progress(self, now: Snapshot) -> None:
         super().on_progress(now)
@@ -130,27 +129,22 @@ class _Notebook(_Console):
             self._show()
 
     def _shard_failed(self, error: ShardError) -> None:
-        self._add(_failed(error))
+        self._add(Text(_failed(error), style="yellow" if error.again else "red"))
 
     def on_stopping(self, open_shards: int, grace: float) -> None:
-        self._add(_stopping(open_shards, grace))
+        self._add(Text(_stopping(open_shards, grace), style="yellow"))
 
     def on_finish(self, total: RunReport) -> None:
-        console = StderrConsole(width=_NOTEBOOK_WIDTH)
-        console.no_color = True
-        with console.capture() as captured:
-            print_summary(console, self._summary(total), self._run)
         self._now = None
-        self._add("\n".join(line.rstrip() for line in Text.from_ansi(captured.get()).plain.splitlines()))
+        self._add(*summary_lines(self._summary(total), self._run, WIDTH))
 
-    def _add(self, line: str) -> None:
-        self._lines.append(line)
+    def _add(self, *lines: Text) -> None:
+        self._lines += lines
         self._show()
 
     def _show(self) -> None:
         with self._lock:
-            status = self._status(_NOTEBOOK_WIDTH) if self._now is not None else []
-            self._cell.show("\n".join([*self._lines, *(line.plain for line in status)]))
+            self._cell.show([*self._lines, *(self._status(WIDTH) if self._now is not None else [])])
 
 
 class _Json(_Console):

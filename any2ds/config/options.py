@@ -754,7 +754,7 @@ def changed(options: Mapping[str, Any], asked: Collection[str] = ()) -> dict[str
     return {
         name: value
         for name, value in public(options).items()
-        if value is not None and (name in asked or value != _public(defaults.get(name, MISSING)))
+        if value not in (None, []) and (name in asked or value != _public(defaults.get(name, MISSING)))
     }
 
 

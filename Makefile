@@ -7,7 +7,7 @@ INSTALL := -m pip --disable-pip-version-check install --quiet
 PIP := $(RUN) $(INSTALL)
 CORE := $(VENV)/.installed-core
 TEST := $(VENV)/.installed-test
-PACKAGE := requirements.txt setup.py any2ds/core/version.py
+PACKAGE := requirements.txt setup.py pyproject.toml any2ds/core/version.py
 
 # Where datasets are read with other people's libraries: .venv-reading for tests/reading, and for what clashes with others
 # or is as big as all of them .venv-X for tests/reading/with_X, each with requirements of that name.
@@ -22,7 +22,7 @@ CHOSEN := $(if $(filter .venv-reading,$(NEEDED)),$(sort $(wildcard tests/reading
 # Spark, Ray and Beam, of which the tests in tests/cluster start real ones on this machine.
 CLUSTER := .venv-cluster
 
-.PHONY: help install demo test test-full test-slow test-reading test-cluster lint type stubs format black bench bench-quick crash fuzz clean
+.PHONY: help install demo test test-full test-slow test-reading test-cluster lint type stubs smoke format black bench bench-quick crash fuzz clean
 
 help:
 	@echo "make demo      a first run: a small dataset from a server on this machine, into demo_output/"
@@ -34,6 +34,7 @@ help:
 	@echo "make install   .venv with any2ds and what the tests need"
 	@echo "make lint      style; make type: types; make format (or black): put the style right"
 	@echo "make stubs     any2ds/__init__.pyi, from the declared options"
+	@echo "make smoke     wheel and sdist, installed into clean environments and tried"
 	@echo "make bench     benchmarks; make bench-quick only tries whether they run"
 	@echo "make crash     runs that are killed, into full disks and failing stores too; half an hour"
 	@echo "make fuzz      20 000 damaged files of every kind through the steps; a quarter of an hour"
@@ -81,6 +82,10 @@ format black: $(TEST)
 stubs: $(TEST)
 	$(RUN) tools/stubs.py
 
+# A release as a user gets it.
+smoke: | $(RUN)
+	$(RUN) tools/smoke.py
+
 bench: $(TEST)
 	$(RUN) benchmarks/run.py
 
@@ -107,7 +112,7 @@ $(RUN) $(READING:=/bin/python) $(CLUSTER)/bin/python: %/bin/python:
 
 $(CORE): $(PACKAGE) | $(RUN)
 	@echo "installing any2ds into $(VENV)"
-	$(PIP) -r requirements.txt -e .
+	$(PIP) -e ".[https]"  # https: aiohttp, which the test server is made of
 	@touch $@
 
 $(TEST): requirements-test.txt $(CORE)

@@ -64,7 +64,7 @@ from any2ds.config.parsers import (
     url_list,
 )
 from any2ds.config.watch import WatchOptions
-from any2ds.core import suggestions
+from any2ds.core import plugins, suggestions
 from any2ds.core.errors import OptionError, UsageError, redacted
 from any2ds.core.layout import Layout
 from any2ds.core.processes.resources import cores
@@ -830,19 +830,18 @@ def check_names(given: Mapping[str, Any] | Sequence[str], groups: Sequence[Any] 
 
 
 def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any]:
-    """The flat options in a YAML or JSON file. Raises OptionError if it cannot be read as such.
+    """The flat options in a YAML or JSON file.
 
+    Raises OptionError if it cannot be read as such, MissingExtra for YAML without its library.
     Of a file for `download` other commands take what is theirs as well.
     """
-    import yaml
-
     try:
         written = Path(path).expanduser().read_text(encoding="utf-8-sig")
         try:
             content = json.loads(written)  # YAML takes most of JSON, but no tabs
         except ValueError:
-            content = yaml.safe_load(written)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            content = _from_yaml(path, written)
+    except (OSError, ValueError) as error:
         raise OptionError(f"config file {path!r} cannot be read: {' '.join(str(error).split())}") from error
     if content is None:
         return {}
@@ -858,6 +857,18 @@ def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any
         raise OptionError(f"config file {path!r}: {error}") from None
     own = _names_of(groups)
     return {name: value for name, value in content.items() if name in own}
+
+
+def _from_yaml(path: str, written: str) -> Any:
+    """Raises ValueError if it is no YAML, MissingExtra without the library."""
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise plugins.missing_extra(f"config file {path!r} in YAML", error) from error
+    try:
+        return yaml.safe_load(written)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def _parse(f: dataclasses.Field[Any], value: Any) -> Any:

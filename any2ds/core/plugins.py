@@ -17,6 +17,9 @@ from any2ds.core.errors import MissingExtra, OptionError
 
 # Library that an import failed on -> the extra that brings it.
 _EXTRAS = {
+    "aiohttp": "https",  # before requests: fsspec names both
+    "ijson": "json",
+    "yaml": "yaml",
     "s3fs": "s3",
     "gcsfs": "gcs",
     "adlfs": "azure",

@@ -1,4 +1,4 @@
-"""The one place where the version stands; `setup.py` reads it too."""
+"""The one place where the version stands; `pyproject.toml` reads it too."""
 
 __version__ = "0.1.0"
 

@@ -26,8 +26,8 @@ from tests.support.pictures import encoded, jpeg, photograph
 from tests.support.recordings import film, tone
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = ["PIL", "av", "charset_normalizer", "cv2", "lxml", "numpy", "pandas"]
-EXTRAS += ["pypdfium2", "requests", "simplejpeg", "trafilatura", "zstandard"]
+EXTRAS = ["PIL", "aiohttp", "av", "charset_normalizer", "cv2", "lxml", "numpy", "pandas"]
+EXTRAS += ["ijson", "pypdfium2", "requests", "simplejpeg", "trafilatura", "yaml", "zstandard"]
 DRAWING = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
 
 # Python imports a module of this name when it starts.
@@ -189,6 +189,44 @@ def test_an_option_that_is_given_is_refused_without_its_library(bare: str, tmp_p
         assert words in str(refusal), options
     assert found[len(asked) :] == [None] * len(off)
     assert not list(tmp_path.glob("refused*"))
+
+
+def test_a_list_that_needs_a_library_is_refused_without_it(web: Path, bare: str, tmp_path: Path) -> None:
+    (tmp_path / "urls.json").write_text(json.dumps([{"url": (web / "a.jpg").as_uri()}]))
+    (tmp_path / "urls.txt").write_text((web / "a.jpg").as_uri())
+    with serve(tmp_path) as server:
+        lists = ["urls.json", server.url("urls.txt"), "urls.txt"]
+        calls = [{**QUIET, "url_list": each, "output_folder": f"out{n}"} for n, each in enumerate(lists)]
+        json_one, https, plain = refusals(calls, bare, tmp_path)
+        assert server.counts["urls.txt"] == 0
+    assert "needs a library that is not installed: pip install 'any2ds[json]'" in str(json_one)
+    assert "needs a library that is not installed: pip install 'any2ds[https]'" in str(https)
+    assert plain is None
+    assert not list(tmp_path.glob("out[01]"))
+
+
+def test_a_config_file_in_yaml_and_a_card_need_a_library_and_json_does_not(
+    web: Path, bare: str, tmp_path: Path
+) -> None:
+    (tmp_path / "c.yaml").write_text("output_folder: of_yaml\n")
+    (tmp_path / "c.json").write_text(json.dumps({"output_folder": "of_json", "report": True}))
+    (tmp_path / "urls.txt").write_text((web / "a.jpg").as_uri())
+
+    def any2ds(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "any2ds", *arguments]
+        environment = {**os.environ, "PYTHONPATH": bare}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+
+    refused = any2ds("urls.txt", "--config=c.yaml")
+    assert refused.returncode != 0
+    assert "pip install 'any2ds[yaml]'" in refused.stderr
+    assert not (tmp_path / "of_yaml").exists()
+    assert any2ds("urls.txt", "--config=c.json", "--processes_count=1").returncode == 0
+    assert "<svg" in (tmp_path / "of_json" / "report.html").read_text()
+    refused = any2ds("card", "of_json")
+    assert refused.returncode != 0
+    assert "pip install 'any2ds[yaml]'" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 def test_going_on_without_a_library_that_made_the_finished_shards_is_refused(

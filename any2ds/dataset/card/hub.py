@@ -7,11 +7,12 @@ and a first shard without samples would be an error. The form is that of dataset
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
-import yaml
 
+from any2ds.core import plugins
 from any2ds.core.failures import SUCCESS
 from any2ds.dataset.loaders import DRAWN, kind_of_ext
 
@@ -137,25 +138,37 @@ def _feature(type: pa.DataType, is_json: bool) -> dict[str, Any] | None:
     return None if known is None else {"dtype": known}
 
 
-class _Dumper(yaml.SafeDumper):
-    """One line for each value, whatever is in it, and no references."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-    # In double quotes nothing is a line of its own, such as one that would end the header.
-    style = None if value.isprintable() and not value.startswith(("-", "[")) else '"'
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+def _yaml() -> Any:
+    """PyYAML. Raises MissingExtra without it; `verify` needs the names in this module, and no YAML."""
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise plugins.missing_extra("a dataset card", error) from error
+    return yaml
 
 
-_Dumper.add_representer(str, _text)
+@cache
+def _dumper() -> Any:
+    base = _yaml().SafeDumper
+
+    class Dumper(base):  # type: ignore[misc]  # the library is loaded here
+        """One line for each value, whatever is in it, and no references."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: Any, value: str) -> Any:
+        # In double quotes nothing is a line of its own, such as one that would end the header.
+        style = None if value.isprintable() and not value.startswith(("-", "[")) else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    return Dumper
 
 
 def header(content: Mapping[str, Any]) -> str:
     """The YAML between the first two lines of `---`, with them."""
-    written = yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf"))
+    written = _yaml().dump(dict(content), Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=float("inf"))
     return f"---\n{written}---\n"
 
 
@@ -165,6 +178,7 @@ def split(card: str) -> tuple[Mapping[str, Any] | None, str]:
     marks = [number for number, line in enumerate(lines) if line.rstrip() == "---"]
     if len(marks) < 2 or marks[0] != 0:
         return None, card
+    yaml = _yaml()
     try:
         found = yaml.safe_load("".join(lines[1 : marks[1]]))
     except (yaml.YAMLError, RecursionError) as error:

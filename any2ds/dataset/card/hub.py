@@ -149,7 +149,7 @@ def _yaml() -> Any:
 
 @cache
 def _dumper() -> Any:
-    base = _yaml().SafeDumper
+    base: Any = _yaml().SafeDumper
 
     class Dumper(base):  # type: ignore[misc]  # the library is loaded here
         """One line for each value, whatever is in it, and no references."""

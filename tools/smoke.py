@@ -119,7 +119,7 @@ def try_out(python: Path, work: Path) -> None:
         urls = [f"{base}/{number}.txt" for number in range(FILES)] + [f"{base}/missing.txt"]
         (work / "urls.txt").write_text("\n".join(urls) + "\n", encoding="utf-8")
         print("   ", run([any2ds, "--version"]).strip(), flush=True)
-        run([any2ds, "urls.txt", "dataset", "--number_sample_per_shard=10", "--processes_count=2"], work)
+        run([any2ds, "urls.txt", "dataset", "--output_format=webdataset", "--number_sample_per_shard=10"], work)
         server.shutdown()
     run([any2ds, "verify", "dataset"], work)
     if str(FILES) not in run([any2ds, "inspect", "dataset"], work):

@@ -118,9 +118,9 @@ def _failures() -> Iterable[str]:
     yield "```bash\nany2ds retry dataset --codes=timeout_total,http_5xx\n```"
     yield ""
     yield (
-        "Each row of a list ends with one code: `success`, or why it is not in the dataset. The codes are in the column "
-        "`error_code` of the metadata, in `status_dict` of the statistics, and in `--codes` of `any2ds retry`, which by "
-        "default takes those that may have passed (transient)."
+        "Each row of a list ends with one code: `success`, or why it is not in the dataset. The codes are in the "
+        "column `error_code` of the metadata, in `status_dict` of the statistics, and in `--codes` of `any2ds retry`, "
+        "which by default takes those that may have passed (transient)."
     )
     yield ""
     yield "| code | transient | what it means | what to do |\n|---|---|---|---|"
@@ -138,7 +138,7 @@ def _api() -> Iterable[str]:
     yield ""
     yield '```python\nfrom any2ds import download, inspect, retry, verify\n\ndownload("urls.txt", "dataset")\n```'
     yield ""
-    yield "The functions take the options of the [command line](options.md) as keywords; editors and type checkers know them."
+    yield "The functions take the [options of the command line](options.md) as keywords; editors know them."
     for name in sorted(any2ds.__all__):
         value = getattr(any2ds, name)
         if isinstance(value, str):

@@ -1,5 +1,7 @@
-"""What stands in the README and the documentation: commands that the options take, Python that compiles, links that lead
-somewhere. The snippets that load datasets are run by tests/reading, those of a step by tests/transforms/test_user.py."""
+"""The README and the documentation: commands that the options take, Python that compiles, links that lead somewhere.
+
+The snippets that load datasets are run by tests/reading, those of a step by tests/transforms/test_user.py.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,8 @@ def blocks(page: Path, *languages: str) -> list[str]:
 def commands(page: Path) -> list[list[str]]:
     """The command lines of any2ds on a page, as words."""
     lines = "\n".join(blocks(page, "bash", "")).replace("\\\n", " ").splitlines()
-    found = []
-    for line in lines:
-        if match := re.search(r"(?:^|\| )(any2ds .*)", line):
-            found.append(shlex.split(match[1], comments=True)[1:])
-    return found
+    found = [match[1] for line in lines if (match := re.search(r"(?:^|\| )(any2ds .*)", line))]
+    return [shlex.split(command, comments=True)[1:] for command in found]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -1,4 +1,4 @@
-"""What the tests have in common that read datasets with other people's libraries: datasets, and the words of docs/loading.md.
+"""What the tests have in common that read datasets with other people's libraries: datasets, and the page on loading.
 
 A dataset lies in `dataset/` of the working directory, made by `download()` from a server on loopback. How it is read is
 taken from docs/loading.md, section "Read it with …", so that what stands there is what was tried.

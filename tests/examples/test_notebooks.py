@@ -1,4 +1,4 @@
-"""The notebooks of examples/; those that need PyTorch or Spark are run by tests/reading/with_torch and tests/cluster."""
+"""The notebooks of examples/. Those with PyTorch and Spark are run by tests/reading/with_torch and tests/cluster."""
 
 from __future__ import annotations
 

@@ -515,7 +515,7 @@ def test_a_class_that_crashes_or_hangs_while_it_is_made_is_refused(server: Serve
     )
     for name, words in {
         "Crashes": "Crashes crashed: ended with exit code 7",
-        "Hangs": r"Hangs was not ready within 0.5 s \(--transform_timeout\)",
+        "Hangs": r"Hangs was not ready within 0.5 s \(transform_timeout\)",
     }.items():
         with pytest.raises(OptionError, match=words):
             any2ds.download(

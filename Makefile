@@ -22,7 +22,7 @@ CHOSEN := $(if $(filter .venv-reading,$(NEEDED)),$(sort $(wildcard tests/reading
 # Spark, Ray and Beam, of which the tests in tests/cluster start real ones on this machine.
 CLUSTER := .venv-cluster
 
-.PHONY: help install demo test test-full test-slow test-reading test-cluster lint type stubs smoke format black bench bench-quick crash fuzz clean
+.PHONY: help install demo test test-full test-slow test-reading test-cluster lint type stubs docs smoke format black bench bench-quick crash fuzz clean
 
 help:
 	@echo "make demo      a first run: a small dataset from a server on this machine, into demo_output/"
@@ -33,6 +33,7 @@ help:
 	@echo "make test-cluster   Spark, Ray and Beam on this machine: 1 GB to install, Java 17"
 	@echo "make install   .venv with any2ds and what the tests need"
 	@echo "make lint      style; make type: types; make format (or black): put the style right"
+	@echo "make docs      the documentation site, into docs/build"
 	@echo "make stubs     any2ds/__init__.pyi, from the declared options"
 	@echo "make smoke     wheel and sdist, installed into clean environments and tried"
 	@echo "make bench     benchmarks; make bench-quick only tries whether they run"
@@ -86,6 +87,11 @@ stubs: $(TEST)
 smoke: | $(RUN)
 	$(RUN) tools/smoke.py
 
+# The site, into docs/build: a warning, such as one of a link that leads nowhere, is an error.
+docs: .venv-docs/.installed
+	.venv-docs/bin/python -m sphinx -W --keep-going -q -b html docs docs/build
+	@echo "docs/build/index.html"
+
 bench: $(TEST)
 	$(RUN) benchmarks/run.py
 
@@ -101,10 +107,10 @@ fuzz: $(TEST)
 	$(RUN) -m tests.support.fuzz --cases=20000
 
 clean:
-	rm -rf $(VENV) $(READING) $(CLUSTER) demo_output simple_output cifar_output benchmarks/results.json build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(READING) $(CLUSTER) .venv-docs docs/build docs/made demo_output simple_output cifar_output benchmarks/results.json build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find any2ds tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-$(RUN) $(READING:=/bin/python) $(CLUSTER)/bin/python: %/bin/python:
+$(RUN) $(READING:=/bin/python) $(CLUSTER)/bin/python .venv-docs/bin/python: %/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	    echo "any2ds needs Python 3.10 or later; $(PYTHON) is: $$($(PYTHON) --version 2>&1)" >&2; \
 	    echo "name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
@@ -120,7 +126,7 @@ $(TEST): requirements-test.txt $(CORE)
 	$(PIP) -r requirements-test.txt
 	@touch $@
 
-$(READING:=/.installed) $(CLUSTER)/.installed: .venv-%/.installed: requirements-%.txt $(PACKAGE) | .venv-%/bin/python
+$(READING:=/.installed) $(CLUSTER)/.installed .venv-docs/.installed: .venv-%/.installed: requirements-%.txt $(PACKAGE) | .venv-%/bin/python
 	@echo "installing libraries for tests into .venv-$*; this takes some minutes"
 	.venv-$*/bin/python $(INSTALL) -r $< -e .
 	@touch $@

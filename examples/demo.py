@@ -38,7 +38,8 @@ def main() -> int:
         show_files()
         show_samples(OUTPUT / "00000.tar")
         show_failures()
-        say("\nRead it with webdataset, pyarrow, pandas or DuckDB: README.md shows how.")
+        say("\ndocs/loading.md shows how to read it with webdataset, PyTorch, pandas, DuckDB and others.")
+        say(f"\nIts report, with charts and samples: {(OUTPUT / 'report.html').resolve()}")
     return exit_code
 
 

@@ -16,6 +16,11 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.3g}"
 
 
+def rows(count: int) -> str:
+    """`1 row`, `1,200 rows`."""
+    return f"{count:,} row" if count == 1 else f"{count:,} rows"
+
+
 def estimate(value: float) -> str:
     """With the three digits that can be right: `91.2 million`."""
     for factor, name in ((1e9, " billion"), (1e6, " million")):

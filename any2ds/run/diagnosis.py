@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from any2ds.core.metrics import HostLoad, Verdict, Wait, WorkerMetrics
-from any2ds.core.text import size
+from any2ds.core.text import rows, size
 
 _LEAST = 2.0  # seconds, of all workers together; less says nothing yet
 _BUSY = 0.7  # of the time, from which on nothing else can be the limit
@@ -144,7 +144,7 @@ def _hosts(now: _Total) -> str:
     text = f"Hosts: rows wait {now.time('hosts')} for hosts at their limit, or to be asked again later"
     if now.hosts:
         worst = now.hosts[0]
-        text += f", most for {worst.name} ({worst.waiting} rows: {worst.why})"
+        text += f", most for {worst.name} ({rows(worst.waiting)}: {worst.why})"
     return f"{text}; a shuffled list (--shuffle) spreads them"
 
 

@@ -13,7 +13,6 @@ from any2ds.config.needs import needs_text, option_names
 from any2ds.config.options import GROUPS, RETRY_GROUPS, Config, ReportOptions, VerifyOptions, declared
 from any2ds.core.errors import MissingExtra, OptionError, OutputError
 
-README = Path(__file__).parents[2] / "README.md"
 WANDB = "enable_wandb or reporters=wandb"
 PARQUET = {"output_format": "parquet"}
 
@@ -112,13 +111,10 @@ def test_every_need_is_tested_and_names_options() -> None:
 
 
 @pytest.mark.parametrize("groups", [GROUPS, [VerifyOptions], [ReportOptions]])
-def test_the_needs_are_shown_in_the_help_and_in_the_readme(groups: Any) -> None:
-    rows = re.findall(r"^\| (`.+?) \|.*\| (.*) \|$", README.read_text(encoding="utf-8"), re.MULTILINE)
+def test_the_needs_are_shown_in_the_help(groups: Any) -> None:
     for info in declared(groups):
         if info.needs:
             assert info.help.endswith(f" ({needs_text(info.needs)})")
-            texts = [text.replace("`", "") for names, text in rows if f"`{info.name}`" in names]
-            assert any(needs_text(info.needs).replace("|", " or ") in text for text in texts), info.name
 
 
 def test_a_config_file_counts_as_given(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""What the tests have in common that read datasets with other people's libraries: datasets, and the README's words.
+"""What the tests have in common that read datasets with other people's libraries: datasets, and the page on loading.
 
 A dataset lies in `dataset/` of the working directory, made by `download()` from a server on loopback. How it is read is
-taken from the README, section "Read it with …", so that what stands there is what was tried.
+taken from docs/loading.md, section "Read it with …", so that what stands there is what was tried.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from any2ds import download, retry
 from any2ds.dataset.loaders import snippets
 from any2ds.testing.server import Server, serve
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "loading.md"
 SECTION = "Read it with …"
 
 IMAGES = 24  # in a list of images, besides the dead one
@@ -168,23 +168,23 @@ def readme() -> Callable[..., dict[str, Any]]:
     def run(title: str, block: int = 0, replace: Mapping[str, str] | None = None) -> dict[str, Any]:
         code = blocks(title)[block]
         for there, here in (replace or {}).items():
-            assert there in code, f"README, {title}: {there!r} is not in\n{code}"
+            assert there in code, f"{PAGE.name}, {title}: {there!r} is not in\n{code}"
             code = code.replace(there, here)
         variables: dict[str, Any] = {"__name__": "readme"}
         with contextlib.redirect_stdout(io.StringIO()) as shown:
-            exec(compile(code, f"README.md, {title}", "exec"), variables)
+            exec(compile(code, f"{PAGE.name}, {title}", "exec"), variables)
         return {**variables, "stdout": shown.getvalue()}
 
     return run
 
 
 def blocks(title: str) -> list[str]:
-    """The Python in a subsection of the README, as it stands there."""
-    text = README.read_text(encoding="utf-8")
+    """The Python in a subsection of that page, as it stands there."""
+    text = PAGE.read_text(encoding="utf-8")
     section = re.search(rf"^## {re.escape(SECTION)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
-    assert section, f"README has no section {SECTION!r}"
+    assert section, f"{PAGE.name} has no section {SECTION!r}"
     found = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^### |\Z)", section[1], re.DOTALL | re.MULTILINE)
-    assert found, f"README, {SECTION!r}: there is no {title!r}"
+    assert found, f"{PAGE.name}, {SECTION!r}: there is no {title!r}"
     return re.findall(r"^```python\n(.*?)^```$", found[1], re.DOTALL | re.MULTILINE)
 
 

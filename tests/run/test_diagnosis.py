@@ -59,7 +59,7 @@ def test_the_longest_wait_counts_over_all_workers() -> None:
 
 def test_the_host_that_most_rows_wait_for_is_named() -> None:
     worst = HostLoad("slow.example", 1200, 2, 2, "2 at once, by --max_per_host")
-    assert "slow.example (1200 rows: 2 at once, by --max_per_host)" in judged(waiting("hosts"), hosts=[worst]).message
+    assert "slow.example (1,200 rows: 2 at once, by --max_per_host)" in judged(waiting("hosts"), hosts=[worst]).message
 
 
 def test_an_outage_counts_before_everything_else() -> None:

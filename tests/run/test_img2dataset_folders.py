@@ -216,11 +216,11 @@ def test_stats_that_they_have_not_written_to_the_end(go: Go, out: Path) -> None:
 @pytest.mark.parametrize(
     ("theirs", "options", "words"),
     [
-        ({"rows_per_shard": 1000}, {}, "its shards have 1,000 rows: --number_sample_per_shard=1000"),
-        ({"digits": 6}, {}, "its shard numbers have 6 digits: --oom_shard_count=6"),
-        ({"format": "parquet"}, {}, "its shards are parquet: --output_format=parquet"),
-        ({"format": "files"}, {}, "its shards are files: --output_format=files"),
-        ({}, {"output_format": "parquet"}, "its shards are webdataset: --output_format=webdataset"),
+        ({"rows_per_shard": 1000}, {}, "its shards have 1,000 rows: number_sample_per_shard=1000"),
+        ({"digits": 6}, {}, "its shard numbers have 6 digits: oom_shard_count=6"),
+        ({"format": "parquet"}, {}, 'its shards are parquet: output_format="parquet"'),
+        ({"format": "files"}, {}, 'its shards are files: output_format="files"'),
+        ({}, {"output_format": "parquet"}, 'its shards are webdataset: output_format="webdataset"'),
         ({"format": "tfrecord"}, {}, "holds tfrecord shards of img2dataset, whose records are others"),
         ({"format": "dummy"}, {}, "holds shards of img2dataset without metadata"),
         (
@@ -231,15 +231,15 @@ def test_stats_that_they_have_not_written_to_the_end(go: Go, out: Path) -> None:
         (
             {"tool": "any2dataset"},
             {"preset": "img2dataset", "oom_shard_count": 5},
-            "(--preset=img2dataset)",
+            '(preset="img2dataset")',
         ),
-        ({}, {"dedupe": "run"}, "its duplicates were fetched: --dedupe=shard"),
+        ({}, {"dedupe": "run"}, 'its duplicates were fetched: dedupe="shard"'),
         (
             {},
             {"number_sample_per_shard": 100},
             "keys of another form: 000002 where it would be 0000000",
         ),
-        ({}, {"number_sample_per_shard": 100}, "rows: it may want --number_sample_per_shard=3"),
+        ({}, {"number_sample_per_shard": 100}, "rows: it may want number_sample_per_shard=3"),
         ({}, {"number_sample_per_shard": 9}, "shard 00000 has 3 rows, and would have 9; it was made by img2dataset"),
         ({}, {"incremental_mode": "extend"}, "was begun by img2dataset: complete it first"),
         ({}, {"incremental_mode": "overwrite"}, "no .any2ds/run that says they are any2ds's own"),

@@ -515,7 +515,7 @@ def test_a_class_that_crashes_or_hangs_while_it_is_made_is_refused(server: Serve
     )
     for name, words in {
         "Crashes": "Crashes crashed: ended with exit code 7",
-        "Hangs": r"Hangs was not ready within 0.5 s \(--transform_timeout\)",
+        "Hangs": r"Hangs was not ready within 0.5 s \(transform_timeout\)",
     }.items():
         with pytest.raises(OptionError, match=words):
             any2ds.download(
@@ -731,12 +731,11 @@ def test_a_step_neither_reads_the_jobs_nor_writes_between_the_events(server: Ser
     assert [row["error_message"] for row in rows] == ["b''''"] * 2
 
 
-def test_the_steps_of_the_readme_do_what_it_says(
+def test_the_steps_of_the_documentation_do_what_it_says(
     fetched: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    readme = (Path(__file__).parent.parent.parent / "README.md").read_text(encoding="utf-8")
-    section = readme.partition("## Your own steps")[2].partition("\n## ")[0]
-    blocks = [block.partition("```")[0] for block in section.split("```python\n")[1:]]
+    page = (Path(__file__).parents[2] / "docs" / "steps.md").read_text(encoding="utf-8")
+    blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
     assert len(blocks) == 2
     (tmp_path / "my_step.py").write_text("\n".join(blocks))
     files = {"a": "one  \ntwo", "b": "lorem ipsum", "c": "x" * 2000}

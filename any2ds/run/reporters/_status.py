@@ -105,7 +105,7 @@ def _speed(now: Snapshot) -> list[str]:
         f"{number(now.attempts_per_second)} attempts/s" if now.attempts else "",
         f"{size(now.bytes_per_second)}/s",
         f"{now.in_flight:,} of {now.window:,} in flight" if now.window else "",
-        f"{now.queued:,} rows wait" if now.queued else "",
+        "1 row waits" if now.queued == 1 else f"{now.queued:,} rows wait" if now.queued else "",
         f"{duration(now.latency_p50)} a file" if now.latency_p50 is not None else "",
         f"95% within {duration(now.latency_p95)}" if now.latency_p95 is not None else "",
     ]

@@ -23,6 +23,7 @@ from any2ds.core.layout import report_file
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport
 from any2ds.core.text import duration, number, percent, size
+from any2ds.core.text import rows as row_count
 from any2ds.dataset import shard_list
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters._status import shortened
@@ -149,10 +150,10 @@ def summary_lines(summary: Summary, run: RunInfo, width: int) -> Iterator[Text]:
         yield Text()
     yield from (Text(summary.phrase(line)) for line in (*_lines(summary), *_of_others(summary)))
     if run.command == "retry" and total.count:
-        yield Text(f"tried again: {_rows(total.count)}, of which {total.successes:,} are stored now")
+        yield Text(f"tried again: {row_count(total.count)}, of which {total.successes:,} are stored now")
     gained_nothing = run.command == "retry" and not total.successes
     if summary.retry and not total.left_shards and not gained_nothing:  # with shards left, that command comes first
-        line = Text(f"to retry what may work now ({_rows(summary.retryable)}): ")
+        line = Text(f"to retry what may work now ({row_count(summary.retryable)}): ")
         yield line.append(summary.retry, style="bold")
 
 
@@ -164,10 +165,6 @@ def _of_others(summary: Summary) -> list[str]:
         return ["all shards of the list are there: the dataset is complete"]
     count = shard_count(summary.left_to_others, "is", "are")
     return [f"{count} left to others; the last of them writes the files about the whole dataset (or any2ds finish)"]
-
-
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count:,} rows"
 
 
 def _outcomes(summary: Summary, width: int) -> Iterator[Text]:
@@ -213,7 +210,7 @@ def _lines(summary: Summary) -> Iterator[str]:
     counted = {"dropped": total.dropped, "filtered": total.filtered, "duplicates": total.duplicates}
     samples = f" as {total.samples:,} samples" if total.samples != total.successes else ""
     others = "".join(f", {count:,} {name}" for name, count in counted.items() if count)
-    yield f"{_rows(total.count)}, {total.successes:,} stored{samples}, {summary.failed:,} failed{others}"
+    yield f"{row_count(total.count)}, {total.successes:,} stored{samples}, {summary.failed:,} failed{others}"
 
     received = f" ({size(summary.received)} received)" if summary.received > total.bytes else ""
     attempts = f", {number(total.attempts / seconds)} attempts/s" if total.attempts else ""
@@ -245,7 +242,7 @@ def _lines(summary: Summary) -> Iterator[str]:
         excluded = sum(total.status_dict.get(code, 0) for code in ("robots", "robots_unreachable"))
         each = f"{total.robots.seconds / total.robots.files:.2f} s each"
         files = f"{total.robots.files:,} robots.txt asked for ({size(total.robots.bytes)}, {each})"
-        yield f"{files}, {_rows(excluded)} excluded by them"
+        yield f"{files}, {row_count(excluded)} excluded by them"
     for reason, count in total.not_processed.items():
         yield f"not processed: {count:,} {'file' if count == 1 else 'files'} ({printable(reason)})"
 

@@ -1,0 +1,168 @@
+"""The documentation site: Sphinx with MyST. `make docs` builds it.
+
+Pages on options, failure codes and the Python API are made here from the code; the architecture, the recipes and other
+documents of the repository are taken from where they are.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import any2ds
+from any2ds.config.commands import COMMANDS
+from any2ds.config.options import declared
+from any2ds.core.failures import FAILURE_CODES, NO_FAILURES
+from any2ds.core.version import HOMEPAGE, __version__
+
+project, author, release = "any2ds", "the any2ds authors", __version__
+copyright = author
+extensions = ["myst_parser"]
+html_theme = "furo"
+html_title = f"any2ds {__version__}"
+exclude_patterns = ["build"]
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+nitpicky = True
+suppress_warnings = ["misc.highlighting_failure"]
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+MADE = DOCS / "made"  # what is written here is not in the repository
+_SOURCE = f"{HOMEPAGE}/blob/main/"
+_PAGES = {  # documents of the repository -> pages of the site
+    "ARCHITECTURE.md": "made/architecture.md",
+    "CONTRIBUTING.md": "made/contributing.md",
+    "CHANGELOG.md": "made/changelog.md",
+    "benchmarks/README.md": "made/performance.md",
+    **{
+        f"dataset_examples/{path.name}": f"made/recipes/{path.name}"
+        for path in (ROOT / "dataset_examples").glob("*.md")
+    },
+}
+
+
+def main() -> None:
+    for name, page in _PAGES.items():
+        if (ROOT / name).exists():
+            _write(page, _relinked((ROOT / name).read_text(encoding="utf-8"), Path(name).parent, Path(page).parent))
+    _write("made/options.md", "\n".join(_options()))
+    _write("made/failures.md", "\n".join(_failures()))
+    _write("made/api.md", "\n".join(_api()))
+
+
+def _write(page: str, text: str) -> None:
+    path = DOCS / page
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:  # Sphinx reads again what has changed
+        path.write_text(text, encoding="utf-8")
+
+
+def _relinked(text: str, folder: Path, page: Path) -> str:
+    """Links to other documents lead to their pages, links to other files to the repository."""
+
+    def link(match: re.Match[str]) -> str:
+        target, anchor = match[1].partition("#")[::2]
+        if "://" in target or not target:
+            return match[0]
+        there = _normal(folder / target)
+        up = "../" * len(page.parts)
+        if there in _PAGES:
+            return f"]({up}{_PAGES[there]}{'#' * bool(anchor)}{anchor})"
+        if there.startswith("docs/"):
+            return f"]({up}{there.removeprefix('docs/')}{'#' * bool(anchor)}{anchor})"
+        return f"]({_SOURCE}{there})"
+
+    return re.sub(r"\]\(([^)\s]+)\)", link, text)
+
+
+def _normal(path: Path) -> str:
+    parts: list[str] = []
+    for part in path.parts:
+        parts = parts[:-1] if part == ".." else [*parts, part]
+    return "/".join(parts)
+
+
+def _options() -> Iterable[str]:
+    yield "# All options"
+    yield ""
+    yield "```bash\nany2ds --help=all\nany2ds --config=run.yaml --timeout=30    # the command line wins\n```"
+    yield ""
+    yield (DOCS / "options.txt").read_text(encoding="utf-8")
+    for name, command in COMMANDS.items():
+        yield f"## any2ds {name}\n"
+        yield f"`{command.usage}`: {command.summary}.\n"
+        if name == "retry":
+            names = {info.name for info in declared(COMMANDS["download"].groups)}
+            infos = [
+                info for info in declared(command.groups) if info.name not in names or info.name == "output_folder"
+            ]
+            yield "Besides the options of `any2ds download` on storing, downloading, running and watching:\n"
+        else:
+            infos = list(declared(command.groups))
+        group = ""
+        for info in infos:
+            if info.group != group:
+                group = info.group
+                yield f"\n### {group}{'' if name == 'download' else f' ({name})'}\n"
+                yield "| option | default | meaning |\n|---|---|---|"
+            yield f"| `{info.name}` | {_cell(info.shown)} | {_cell(info.help)} |"
+        yield ""
+
+
+def _failures() -> Iterable[str]:
+    yield "# Failure codes"
+    yield ""
+    yield "```bash\nany2ds retry dataset --codes=timeout_total,http_5xx\n```"
+    yield ""
+    yield (
+        "Each row of a list ends with one code: `success`, or why it is not in the dataset. The codes are in the "
+        "column `error_code` of the metadata, in `status_dict` of the statistics, and in `--codes` of `any2ds retry`, "
+        "which by default takes those that may have passed (transient)."
+    )
+    yield ""
+    yield "| code | transient | what it means | what to do |\n|---|---|---|---|"
+    for code, known in FAILURE_CODES.items():
+        yield f"| `{code}` | {'yes' if known.transient else ''} | {_cell(known.meaning)} | {_cell(known.advice)} |"
+    yield "| `http_<status>` | 408, 425, 429, 5xx | the server answered with that status | by status: see the report |"
+    yield ""
+    yield "Outcomes that are no failures:\n\n| code | what it means |\n|---|---|"
+    for code, meaning in NO_FAILURES.items():
+        yield f"| `{code}` | {_cell(meaning)} |"
+
+
+def _api() -> Iterable[str]:
+    yield "# Python API"
+    yield ""
+    yield '```python\nfrom any2ds import download, inspect, retry, verify\n\ndownload("urls.txt", "dataset")\n```'
+    yield ""
+    yield "The functions take the [options of the command line](options.md) as keywords; editors know them."
+    for name in sorted(any2ds.__all__):
+        value = getattr(any2ds, name)
+        if isinstance(value, str):
+            continue
+        yield f"\n## {name}\n"
+        doc = inspect.getdoc(value) or ""
+        if name in COMMANDS:  # its options are on a page of their own
+            first = ", ".join(COMMANDS[name].positional)
+            summary = doc.partition("\n\n")[0]
+            ending = doc.rpartition("what is given here wins")[2].strip()
+            yield f"```python\nany2ds.{name}({first}, **options)\n```\n"
+            yield f"{summary}\n\n{_text(doc, summary)}{ending}\n"
+        else:
+            yield f"```text\n{doc}\n```"
+
+
+def _text(doc: str, summary: str) -> str:
+    """What a docstring says between its summary and the options."""
+    between = doc.removeprefix(summary).partition(":\n        ")[0].rpartition("\n\n")[0].strip("\n")
+    return f"```text\n{between}\n```\n\n" if between.strip() else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+main()

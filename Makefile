@@ -6,6 +6,7 @@ RUN := $(VENV)/bin/python
 INSTALL := -m pip --disable-pip-version-check install --quiet
 PIP := $(RUN) $(INSTALL)
 CORE := $(VENV)/.installed-core
+DEMO := $(VENV)/.installed-demo
 TEST := $(VENV)/.installed-test
 PACKAGE := requirements.txt setup.py pyproject.toml any2ds/core/version.py
 
@@ -47,7 +48,7 @@ test-cluster: $(CLUSTER)/.installed
 
 install: $(TEST)
 
-demo: $(CORE)
+demo: $(DEMO)
 	$(RUN) examples/demo.py
 
 test: $(TEST)
@@ -119,6 +120,11 @@ $(RUN) $(READING:=/bin/python) $(CLUSTER)/bin/python .venv-docs/bin/python: %/bi
 $(CORE): $(PACKAGE) | $(RUN)
 	@echo "installing any2ds into $(VENV)"
 	$(PIP) -e ".[https]"  # https: aiohttp, which the test server is made of
+	@touch $@
+
+$(DEMO): $(CORE)
+	@echo "installing what the demo needs for images, sound and video into $(VENV)"
+	$(PIP) -e ".[https,media]"
 	@touch $@
 
 $(TEST): requirements-test.txt $(CORE)

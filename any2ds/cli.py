@@ -228,24 +228,9 @@ def _command_hint(word: str) -> str:
     return suggestions.for_name(word, [*COMMANDS, "help", "completion"])
 
 
-def parse(given: Sequence[str], command: Command) -> dict[str, Any]:
-    """The options among the arguments, as text. Raises OptionError for anything else.
-
-    fire alone would call the function before it rejects unknown flags, guess types (`1,2` a tuple, `None` nothing) and
-    take `-` for a separator. So names are checked and values joined to them first, and stay text for their parsers.
-    """
-    import fire
-    from fire.decorators import SetParseFns
-
-    arguments = [f"--{name}={value}" for name, value in _Arguments(command).named(given)]
-    names = [argument[2:].partition("=")[0] for argument in arguments]
-    parsed: dict[str, Any] = {}
-
-    def any2ds(**options: str) -> None:
-        parsed.update(options)
-
-    fire.Fire(SetParseFns(**dict.fromkeys(names, str))(any2ds), command=arguments, name="any2ds")
-    return parsed
+def parse(given: Sequence[str], command: Command) -> dict[str, str]:
+    """The options among the arguments, as text for their parsers. Raises OptionError for anything else."""
+    return dict(_Arguments(command).named(given))
 
 
 class _Arguments:

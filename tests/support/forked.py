@@ -26,7 +26,6 @@ _IMPORTED = (
     "any2ds.worker.worker",
     "any2ds.fetch.engines.curl",
     "any2ds.distributors.inline",
-    "fire",
 )
 _PARTS = (
     "any2ds.readers.text",

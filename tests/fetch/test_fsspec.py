@@ -173,6 +173,14 @@ def test_files_in_memory_and_on_this_machine(fetch: Any, tmp_path: Path) -> None
     assert [outcome.body.read() for outcome in outcomes] == [BODY] * 3
 
 
+@pytest.mark.parametrize("name", ["a b.txt", "c:d.txt", "e%20f.txt", "100%.txt", "ü.txt"])
+def test_a_file_url_may_be_encoded_or_not(fetch: Any, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(name.encode())
+    outcomes = fetch([path.as_uri(), f"file://{path}"])
+    assert [outcome.body.read() for outcome in outcomes] == [name.encode()] * 2
+
+
 def test_what_is_no_file_fails(code: Any, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "secret").touch(0)

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import format_datetime
 from typing import Any
+from urllib.parse import unquote
 
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
@@ -150,6 +151,8 @@ class FsspecClient:
             self._check(scheme, url)
             if scheme == "data":
                 return _inline(url, transfer)
+            if scheme == "file":
+                url = f"file://{_local_path(url)}"
             with self._systems.lend(scheme, url) as system:
                 return self._read(system, url, transfer)
         except Refused:
@@ -171,7 +174,7 @@ class FsspecClient:
             for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
                 if reason := refuses([str(address[0])], False, options.allow_link_local):
                     raise Refused("blocked_address", f"{address[0]} {reason}")
-        if scheme == "file" and not stat.S_ISREG(os.stat(url.removeprefix("file://")).st_mode):
+        if scheme == "file" and not stat.S_ISREG(os.stat(_local_path(url)).st_mode):
             raise Refused("not_found", "not a regular file")  # a pipe or a device might never end
 
     def _read(self, system: Any, url: str, transfer: ThreadTransfer) -> Answer | Failure:
@@ -195,6 +198,13 @@ class FsspecClient:
         if not transfer.body.size:
             return Failure("fetch", "empty_body")
         return Answer(etag=_etag(details), last_modified=_last_modified(details))
+
+
+def _local_path(url: str) -> str:
+    """Of a file URL, decoded (RFC 8089); as it is written if there is no such file, since many lists do not encode."""
+    written = url.removeprefix("file://")
+    decoded = unquote(written)
+    return decoded if decoded == written or os.path.exists(decoded) else written
 
 
 def _opened(system: Any, path: str, piece: int) -> Any:

@@ -1,6 +1,6 @@
 """How a dataset is loaded: a few lines of Python for each library that reads its format, as they stand ready to run.
 
-The README, the report and the dataset card show them; tests run each of them with the library that it is for. The code
+The documentation, the report and the dataset card show them; tests run each of them with the library that it is for. The code
 is in `templates/loaders.jinja`.
 """
 

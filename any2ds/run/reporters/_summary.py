@@ -248,7 +248,7 @@ def _lines(summary: Summary) -> Iterator[str]:
 
 
 def to_json(summary: Summary) -> Mapping[str, Any]:
-    """For machines: see README, "Watching a run"."""
+    """For machines: see docs/watching.md."""
     total = summary.total
     seconds = max(total.seconds, 1e-3)
     return {

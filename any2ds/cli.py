@@ -186,7 +186,7 @@ def run(given: Sequence[str]) -> int:
     if is_debug and trace:
         _print(trace, sys.stderr)
     # A list or a server may have put control characters into the message.
-    _print("any2ds: " + "".join(c if c.isprintable() else " " for c in message), sys.stderr)
+    _print(_fitting("any2ds: " + "".join(c if c.isprintable() else " " for c in message), sys.stderr), sys.stderr)
     return code
 
 
@@ -346,6 +346,15 @@ def _print(text: str, stream: TextIO | None = None) -> None:
 
     with contextlib.suppress(AttributeError, OSError, ValueError):
         print(redacted(text.rstrip("\n")), file=stream or sys.stdout)
+
+
+def _fitting(text: str, stream: TextIO) -> str:
+    """The text on one line, on a terminal wrapped at its words."""
+    import shutil
+
+    from any2ds.core.terminal.stderr import is_terminal, wrapped
+
+    return wrapped(text, shutil.get_terminal_size().columns) if is_terminal(stream) else text
 
 
 def _log_to_terminal(is_json: bool) -> None:

@@ -1,7 +1,7 @@
 """How a dataset is loaded: a few lines of Python for each library that reads its format, as they stand ready to run.
 
-The documentation, the report and the dataset card show them; tests run each of them with the library that it is for. The code
-is in `templates/loaders.jinja`.
+The documentation, the report and the dataset card show them; tests run each of them with the library that it is for.
+The code is in `templates/loaders.jinja`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import textwrap
 from typing import Any
 
 from rich.console import Console, ConsoleDimensions
@@ -35,6 +36,11 @@ class StderrConsole(Console):
         """Plain lines are not wrapped: some are to be copied."""
         options.setdefault("soft_wrap", all(isinstance(each, (str, Text)) for each in objects))
         super().print(*objects, **options)
+
+    def print_message(self, message: str, style: str = "") -> None:
+        """On a terminal the message is wrapped at its words."""
+        shown = wrapped(message, self.width) if self.is_terminal else message
+        self.print(Text(shown, style=style))
 
     def show_cursor(self, show: bool = True) -> bool:
         """A cursor that is hidden stays so if the process is killed."""
@@ -70,6 +76,11 @@ class StderrConsole(Console):
 def stderr_console() -> StderrConsole:
     """The one of this process: what is printed with it appears above a status block."""
     return StderrConsole()
+
+
+def wrapped(text: str, width: int) -> str:
+    """In lines of no more than `width` columns; a word that is longer stays whole, so that it can be copied."""
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def is_terminal(stream: Any) -> bool:

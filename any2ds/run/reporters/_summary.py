@@ -22,6 +22,7 @@ from any2ds.core.failures import NO_FAILURES, SUCCESS, FailureCode, failure_code
 from any2ds.core.layout import report_file
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport
+from any2ds.core.terminal.stderr import wrapped
 from any2ds.core.text import duration, number, percent, size
 from any2ds.core.text import rows as row_count
 from any2ds.dataset import shard_list
@@ -126,9 +127,20 @@ def _pattern(run: RunInfo, done: Iterable[int]) -> str | None:
 
 
 def print_summary(console: Console, summary: Summary, run: RunInfo) -> None:
-    """Lines are not wrapped by the console: some are to be copied."""
+    """The console does not wrap lines, since some are to be copied; on a terminal others are wrapped here, at words."""
     for line in summary_lines(summary, run, console.width):
-        console.print(line, soft_wrap=True)
+        for part in _fitting(line, console.width) if console.is_terminal else [line]:
+            console.print(part, soft_wrap=True)
+
+
+def _fitting(line: Text, width: int) -> list[Text]:
+    """The line in as many as it takes; what is to be copied stands on a line of its own."""
+    if line.cell_len <= width or line.plain.startswith(" "):  # an example of a failure
+        return [line]
+    label, colon, value = line.plain.partition(": ")
+    if colon and label.startswith("to "):
+        return [Text(f"{label}:"), Text(f"  {value}", style="bold")]
+    return [Text(wrapped(line.plain, width))]
 
 
 def summary_lines(summary: Summary, run: RunInfo, width: int) -> Iterator[Text]:

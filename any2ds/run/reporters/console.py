@@ -81,7 +81,7 @@ class _Terminal(_Console):
         self._block: StatusBlock | None = None
 
     def on_start(self, finished_shards: int) -> None:
-        self._console.print(_started(self._run, finished_shards))
+        self._console.print_message(_started(self._run, finished_shards))
         self._printed = time.monotonic()
         if self._console.can_redraw:
             from any2ds.core.terminal.live import StatusBlock
@@ -97,10 +97,10 @@ class _Terminal(_Console):
             self._console.print(self._line())
 
     def _shard_failed(self, error: ShardError) -> None:
-        self._console.print(Text(_failed(error), style="yellow" if error.again else "red"))
+        self._console.print_message(_failed(error), "yellow" if error.again else "red")
 
     def on_stopping(self, open_shards: int, grace: float) -> None:
-        self._console.print(Text(_stopping(open_shards, grace), style="yellow"))
+        self._console.print_message(_stopping(open_shards, grace), "yellow")
 
     def on_finish(self, total: RunReport) -> None:
         if self._block is not None:

@@ -79,6 +79,22 @@ def test_a_run_is_shown_in_a_few_lines_which_leave_nothing_behind(terminal: Call
     assert "http://a.example/x.jpg" in end.replace("\n", "").replace(" ", "")
 
 
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_no_line_breaks_in_the_middle_of_a_word(terminal: Callable[..., Any], columns: int) -> None:
+    seen = terminal(STORY + "reporter.on_stopping(3, 10)" + END, columns)
+    shown = seen.end()
+    words = " ".join(" ".join(shown).split())
+    for sentence in (
+        "stopping: waiting up to 10 s for the last rows of 3 open shards; press Ctrl-C again to stop at once",
+        "the server answered 404. The file is gone: leave the row out, or get a newer list.",
+        "e.g. http://a.example/x.jpg",
+        "10,000 rows, 9,000 stored, 1,000 failed",
+        "10 shards written to /tmp/does-not-matter",
+        "any2ds.retry('/tmp/does-not-matter')",
+    ):
+        assert sentence in words
+
+
 def test_what_is_not_known_is_left_out(terminal: Callable[..., Any]) -> None:
     known = "seconds=3, outcomes={'success': 2}, successes_per_second=0.7, share=0.5"
     seen = terminal(STORY + f"reporter.on_progress(Snapshot({known}))\nwait()")

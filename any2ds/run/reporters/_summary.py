@@ -150,7 +150,9 @@ def summary_lines(summary: Summary, run: RunInfo, width: int) -> Iterator[Text]:
         if run.command == "retry" and not total.count:
             codes = ", ".join(run.options.get("codes") or ())
             failed = "has failed" if codes == "all" else f"has failed with {codes}"
-            yield Text(f"nothing to retry: no row in {summary.folder} {failed}")
+            if codes == "transient":
+                failed = "has a failure that may have passed; --codes=all tries the others again"
+            yield Text(summary.phrase(f"nothing to retry: no row in {summary.folder} {failed}"))
             return
         if total.skipped_shards:
             were = shard_count(total.skipped_shards, f"in {summary.folder} was", f"in {summary.folder} were")

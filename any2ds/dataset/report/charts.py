@@ -125,7 +125,8 @@ def over_time(figures: Figures) -> list[Chart]:
     stored, done, sizes = rate(lambda s: s.successes), rate(lambda s: s.rows), rate(lambda s: s.bytes / 1e6)
     kind = pygal.Line if len(spells) > 1 else pygal.Bar  # a line has two ends
     mean = scale * sum(spell.successes for spell in spells) / max(1e-9, figures.timeline.seconds)
-    summary = f"On average {text.number(mean)} rows were stored per second, at most {text.number(max(stored))}."
+    most = text.number(max(stored))
+    summary = f"While shards were open, {text.number(mean)} rows a second were stored, at most {most}."
     both = [series("all rows", "rows", done, "rows/s"), series("stored", SUCCESS, stored, "stored/s")]
     charts = [_Plot("Rows per second", summary, kind, both, ticks, axis, "rows / s").chart()]
     if any(sizes):

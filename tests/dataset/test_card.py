@@ -139,7 +139,7 @@ def test_what_people_add_stays(make: Callable[..., Any], tmp_path: Path) -> None
         assert [config["config_name"] for config in found["configs"]] == ["default", "mine"]
         assert (found["license"], found["pretty_name"]) == ("mit", "Birds")
     assert again == card(tmp_path).text
-    own.write_text(again.replace("pretty_name: Birds", "pretty_name: [Birds"), encoding="utf-8")
+    own.write_text(again.replace('pretty_name: "Birds"', "pretty_name: [Birds"), encoding="utf-8")
     with pytest.raises(UsageError, match="header that cannot be understood"):
         card(tmp_path)
 
@@ -213,6 +213,7 @@ def test_a_dataset_without_a_finished_shard(make: Callable[..., Any], tmp_path: 
 
 def test_the_header_is_one_line_for_each_value() -> None:
     reported = {"a": EVIL, "b": ["---", "- x", "yes", "null", "1", "[z"], "größe": "…", "c\n---\nd": {"e": "\u2028"}}
+    reported |= {"f": "\x00\x7f\x85\ufeff\U0001f600\U000e0001", "g": [], "h": {}, "i": 1, "j": None, "k": True, "l": ""}
     text = header(reported)
     assert [line for line in text.splitlines() if line.strip() == "---"] == ["---", "---"]
     assert split(text + "words\n---\n") == (reported, "words\n---\n")

@@ -205,9 +205,7 @@ def test_a_list_that_needs_a_library_is_refused_without_it(web: Path, bare: str,
     assert not list(tmp_path.glob("out[01]"))
 
 
-def test_a_config_file_in_yaml_and_a_card_need_a_library_and_json_does_not(
-    web: Path, bare: str, tmp_path: Path
-) -> None:
+def test_only_yaml_that_people_wrote_needs_a_library(web: Path, bare: str, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("output_folder: of_yaml\n")
     (tmp_path / "c.json").write_text(json.dumps({"output_folder": "of_json", "report": True}))
     (tmp_path / "urls.txt").write_text((web / "a.jpg").as_uri())
@@ -223,6 +221,12 @@ def test_a_config_file_in_yaml_and_a_card_need_a_library_and_json_does_not(
     assert not (tmp_path / "of_yaml").exists()
     assert any2ds("urls.txt", "--config=c.json", "--processes_count=1").returncode == 0
     assert "<svg" in (tmp_path / "of_json" / "report.html").read_text()
+    readme = tmp_path / "of_json" / "README.md"
+    assert any2ds("card", "of_json", "--license=mit").returncode == 0
+    made = readme.read_bytes()
+    assert any2ds("card", "of_json").returncode == 0
+    assert readme.read_bytes() == made
+    readme.write_bytes(made.replace(b'license: "mit"', b"license: mit"))
     refused = any2ds("card", "of_json")
     assert refused.returncode != 0
     assert "pip install 'any2ds[yaml]'" in refused.stderr

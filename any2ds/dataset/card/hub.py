@@ -6,8 +6,9 @@ and a first shard without samples would be an error. The form is that of dataset
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,8 @@ CARD_FILE = "README.md"
 BEGIN = "<!-- any2ds card: what stands from here to the end mark is written anew by `any2ds card` -->"
 END = "<!-- any2ds card: end -->"
 SPLIT = "train"
+_PLAIN_KEY = re.compile(r"[a-z][a-z_]*")
+_LINE = re.compile(r"""([a-z][a-z_]*|"(?:[^"\\]|\\.)*"):(?: (.+))?""")
 _SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
 _LARGER = ("1B<n<10B", "10B<n<100B", "100B<n<1T", "n>1T")
 # What `datasets` makes of a member of a tar file by the last part of its name, before anybody asks.
@@ -138,54 +141,74 @@ def _feature(type: pa.DataType, is_json: bool) -> dict[str, Any] | None:
     return None if known is None else {"dtype": known}
 
 
-def _yaml() -> Any:
-    """PyYAML. Raises MissingExtra without it; `verify` needs the names in this module, and no YAML."""
-    try:
-        import yaml
-    except ModuleNotFoundError as error:
-        raise plugins.missing_extra("a dataset card", error) from error
-    return yaml
-
-
-@cache
-def _dumper() -> Any:
-    base: Any = _yaml().SafeDumper
-
-    class Dumper(base):  # type: ignore[misc]  # the library is loaded here
-        """One line for each value, whatever is in it, and no references."""
-
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-    def text(dumper: Any, value: str) -> Any:
-        # In double quotes nothing is a line of its own, such as one that would end the header.
-        style = None if value.isprintable() and not value.startswith(("-", "[")) else '"'
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
-
-    Dumper.add_representer(str, text)
-    return Dumper
-
-
 def header(content: Mapping[str, Any]) -> str:
-    """The YAML between the first two lines of `---`, with them."""
-    written = _yaml().dump(dict(content), Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=float("inf"))
-    return f"---\n{written}---\n"
+    """The YAML between the first two lines of `---`, with them.
+
+    Every value is JSON, which YAML 1.2 contains, so that nothing in a text is read as something else; a list has a
+    line for each item. That needs no library, neither to write nor, in `split`, to read.
+    """
+    lines: list[str] = []
+    for name, value in content.items():
+        if isinstance(value, list) and value:
+            lines += [f"{_key(name)}:", *(f"- {_json(item)}" for item in value)]
+        else:
+            lines.append(f"{_key(name)}: {_json(value)}")
+    return "\n".join(["---", *lines, "---", ""])
 
 
 def split(card: str) -> tuple[Mapping[str, Any] | None, str]:
-    """The YAML of a card, None where it has none, and what follows. Raises ValueError for a header that is no YAML."""
+    """The header of a card, None where it has none, and what follows.
+
+    Raises ValueError for a header that is no YAML, MissingExtra for one in YAML that `header` would not write if PyYAML
+    is not installed.
+    """
     lines = card.removeprefix("\ufeff").splitlines(keepends=True)
     marks = [number for number, line in enumerate(lines) if line.rstrip() == "---"]
     if len(marks) < 2 or marks[0] != 0:
         return None, card
-    yaml = _yaml()
+    own = lines[1 : marks[1]]
+    return _of_json(own) or _of_yaml("".join(own)), "".join(lines[marks[1] + 1 :])
+
+
+def _key(name: str) -> str:
+    return name if _PLAIN_KEY.fullmatch(name) else _json(name)
+
+
+def _json(value: Any) -> str:
+    written = json.dumps(value, ensure_ascii=False)
+    # What YAML does not allow in a text, or takes for the end of a line, such as one that would end the header.
+    return "".join(char if char.isprintable() or char > "\uffff" else json.dumps(char)[1:-1] for char in written)
+
+
+def _of_json(lines: Iterable[str]) -> dict[str, Any] | None:
+    """A header that `header` wrote; None for any other."""
+    found: dict[str, Any] = {}
+    items: list[Any] | None = None
     try:
-        found = yaml.safe_load("".join(lines[1 : marks[1]]))
+        for line in lines:
+            if line.startswith("- ") and items is not None:
+                items.append(json.loads(line[2:]))
+                continue
+            name, value = _LINE.fullmatch(line.rstrip()).groups()  # type: ignore[union-attr]  # caught below
+            items = None if value else []
+            found[json.loads(name) if name.startswith('"') else name] = json.loads(value) if value else items
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return found
+
+
+def _of_yaml(written: str) -> dict[str, Any]:
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise plugins.missing_extra("a card with a header of somebody else", error) from error
+    try:
+        found = yaml.safe_load(written)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from error
     if not isinstance(found, dict):
         raise ValueError("it has no names with values")
-    return found, "".join(lines[marks[1] + 1 :])
+    return found
 
 
 def merged(own: Mapping[str, Any], previous: Mapping[str, Any], ours: Sequence[str]) -> dict[str, Any]:

@@ -338,5 +338,6 @@ def test_a_process_that_is_not_waited_for_is_not_left_behind() -> None:
         give_up(late)
         os.kill(begun.pid, signal.SIGCONT)
         late.join(60)
+        assert not late.is_alive()
         assert children.answer(b"two", 60) == b"TWO"
         wait_until(lambda: len(children._all) == 1)

@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import IO, Any, Generic, TypeVar
 
 from any2ds.core.processes import quieting
@@ -142,8 +142,12 @@ class Answering(Generic[Question, Answer]):
         self._process = start(__name__)
         self._lock = threading.Lock()
         self._asked = 0  # questions, and answers to them: odd while one is open
+        self._waiting: SimpleQueue[tuple[int, float] | None] = SimpleQueue()  # see `_watch`
         self._is_late = self._has_ended = False
         self._is_ready = False  # it has answered whatever it was asked, and the answer was read
+        # Begun here and not with each question: an exception that is thrown into a thread while it begins another one
+        # reaches the other one, and the first waits for it for ever (seen with CPython 3.11).
+        threading.Thread(target=self._watch, name="any2ds-patience", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -170,10 +174,8 @@ class Answering(Generic[Question, Answer]):
         self._is_ready = False
         with self._lock:
             self._asked += 1
-        timer = threading.Timer(patience, self._give_up, (self._asked,))
-        timer.daemon = True
         if patience:
-            timer.start()
+            self._waiting.put((self._asked, patience))
         to, of = self._process.stdin, self._process.stdout
         assert to is not None
         assert of is not None
@@ -191,9 +193,20 @@ class Answering(Generic[Question, Answer]):
         finally:
             with self._lock:
                 self._asked += 1
-            timer.cancel()
+            self._waiting.put(None)
         self._is_ready = True
         return answer
+
+    def _watch(self) -> None:
+        """Take how long each question may take, and then whether that is over."""
+        while not self._has_ended:
+            waiting = self._waiting.get()
+            if waiting is not None:
+                asked, patience = waiting
+                try:
+                    self._waiting.get(timeout=patience)
+                except Empty:
+                    self._give_up(asked)
 
     def _give_up(self, asked: int) -> None:
         with self._lock:
@@ -212,6 +225,7 @@ class Answering(Generic[Question, Answer]):
     def end(self) -> str:
         """See to its end, and say how it ended. A child that is well ends when nobody is left to ask it anything."""
         self._has_ended = True
+        self._waiting.put(None)
         for stream in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
                 if stream is not None:

@@ -138,7 +138,7 @@ class Bench:
         return (self.scratch / "command.err").read_text(encoding="utf-8", errors="replace").strip()[-2000:]
 
     def _run(self, command: Sequence[str], rows: int) -> Run:
-        with _warm_memory(self.scratch / "warm", min(self._warm_bytes, rows * 110_000)):
+        with warm_memory(self.scratch / "warm", min(self._warm_bytes, rows * 110_000)):
             server_before = self._server_cpu()
             started = time.monotonic()
             with self.process(command) as process:
@@ -153,7 +153,7 @@ class Bench:
 
 
 @contextmanager
-def _warm_memory(ballast: Path, size: int) -> Iterator[None]:
+def warm_memory(ballast: Path, size: int) -> Iterator[None]:
     """Has free memory at hand that was in use a moment ago, as the machine needs more, up to `size` bytes.
 
     A virtual machine may give memory back to its host two seconds after it was freed; to write a page of the RAM disk

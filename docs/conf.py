@@ -36,7 +36,7 @@ _PAGES = {  # documents of the repository -> pages of the site
     "ARCHITECTURE.md": "made/architecture.md",
     "CONTRIBUTING.md": "made/contributing.md",
     "CHANGELOG.md": "made/changelog.md",
-    "benchmarks/README.md": "made/performance.md",
+    "benchmarks/README.md": "made/benchmarks.md",
     **{
         f"dataset_examples/{path.name}": f"made/recipes/{path.name}"
         for path in (ROOT / "dataset_examples").glob("*.md")

@@ -225,7 +225,7 @@ def test_charts_can_be_read_without_seeing_them(chromium: Browser, dataset: Path
     labels = chromium.value("[...document.querySelectorAll('.chart svg[role=img]')].map(one => one.ariaLabel)")
     assert any(label.startswith("Size of files: From 10 bytes to") for label in labels)
     assert chromium.value("[...document.querySelectorAll('.chart .bar')].every(one => one.querySelector('title'))")
-    assert chromium.value("[...document.querySelectorAll('.chart .titles text')].length") >= 20
+    assert chromium.value("[...document.querySelectorAll('.chart .title')].length") >= 20
     assert chromium.value("[...document.images].every(one => one.alt)")
 
 

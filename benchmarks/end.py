@@ -1,6 +1,6 @@
-"""What the end of a run takes: from the last answer of the server to the exit of the process, and what the report adds.
+"""What the end of a run takes: from the last answer of the server to its exit, and what the report adds.
 
-    python benchmarks/end.py                              # default options: files in folders, one shard, with the report
+    python benchmarks/end.py                          # default options: files in folders, one shard, with the report
     python benchmarks/end.py --kind=html --options="--output_format=webdataset --number_sample_per_shard=1000"
 
 Runs with the report and without it take turns. The moment of the last answer is in the log of the server, so nginx has

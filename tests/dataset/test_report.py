@@ -24,8 +24,8 @@ from any2ds import UsageError, download, inspect, report, retry, verify
 from any2ds.cli import parse
 from any2ds.config.commands import COMMANDS
 from any2ds.config.options import Config
-from any2ds.dataset.preview import shown_url
 from any2ds.dataset.rendering import plain
+from any2ds.dataset.shown import shown_url
 from any2ds.dataset.timeline import Work, timeline
 from any2ds.testing.server import Server, serve
 from tests.support.assortment import EVIL, assortment, write

@@ -9,8 +9,9 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-import filetype
 import orjson
+
+from any2ds.core.signatures import type_by_signature
 
 if TYPE_CHECKING:
     from any2ds.core.bodies.buffer import Body
@@ -57,24 +58,6 @@ _PREFERRED = {
     "audio/ac3": "ac3",
     "audio/eac3": "eac3",
 }
-# Of a transport stream: ISO/IEC 13818-1, 2.4.3.2.
-_PACKET = rb"G[\x00-\x7f].[\x10-\x3f\x50-\x7f\x90-\xbf\xd0-\xff].{184}"
-# What `filetype` does not know: how it begins, and its media type and extension.
-_FURTHER = tuple(
-    (re.compile(start, re.DOTALL), media_type, ext)
-    for start, media_type, ext in (
-        (rb"(?:%b){5}" % _PACKET, "video/mp2t", "ts"),
-        (rb"(?:.{4}%b){5}" % _PACKET, "video/mp2t", "m2ts"),  # Blu-ray's: a time before each packet
-        (rb"RF64.{4}WAVE", "audio/x-wav", "wav"),  # with room for more than 4 GB
-        (rb"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1", "audio/x-w64", "w64"),
-        (rb"caff\x00\x01", "audio/x-caf", "caf"),
-        (rb"\.snd\x00", "audio/basic", "au"),
-        (rb"wvpk", "audio/x-wavpack", "wv"),
-        (rb"TTA1", "audio/x-tta", "tta"),
-        (rb"\x00\x00\x00\x0cJXL \r\n\x87\n", "image/jxl", "jxl"),
-        (rb"\x93NUMPY[\x01-\x03]\x00", "application/x-npy", "npy"),
-    )
-)
 _TYPES_BY_EXT = {ext: kind for kind, ext in reversed(_PREFERRED.items()) if ext != UNKNOWN_EXT}
 _BOM = codecs.BOM_UTF8
 # The root element of a document, behind declarations and comments.
@@ -89,15 +72,7 @@ def recognize(head: bytes, media_type: str | None) -> tuple[str | None, str]:
 
     The extension is `flat` where neither tells.
     """
-    if head[257:262] == b"ustar":  # before the name of its first file is taken for a signature: BM is a bitmap's
-        return "application/x-tar", "tar"
-    kind = filetype.guess(head)
-    if kind is not None:
-        return kind.mime, kind.extension
-    for start, known, ext in _FURTHER:
-        if start.match(head):
-            return known, ext
-    return media_type, _ext_of(media_type)
+    return type_by_signature(head) or (media_type, _ext_of(media_type))
 
 
 def recognize_file(body: Body | StoredBody, media_type: str | None) -> tuple[str | None, str]:

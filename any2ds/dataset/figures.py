@@ -17,8 +17,8 @@ from any2ds.core.failures import NO_FAILURES
 from any2ds.core.histogram import Distribution, Histogram
 from any2ds.core.version import __version__
 from any2ds.dataset.dataset import Dataset
-from any2ds.dataset.preview import shown, shown_url
 from any2ds.dataset.shard_sample import ShardSample, Totals
+from any2ds.dataset.shown import shown, shown_url
 from any2ds.dataset.summary import MetadataSums, StatsSums, command_line, lists_of, most
 from any2ds.dataset.timeline import Timeline, timeline
 

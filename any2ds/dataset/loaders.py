@@ -96,11 +96,16 @@ class Loadable:
     is_only_kind: bool = False  # all files are of `kind`
 
     @classmethod
-    def of(cls, dataset: Dataset) -> Loadable:
-        """By what lies in the folder; reads the list of shards (or their stats) and one shard's columns."""
+    def of(cls, dataset: Dataset, exts: Mapping[str, int] | None = None) -> Loadable:
+        """By what lies in the folder. It reads one shard's columns, and the list of shards (or their stats) for the
+        extensions of the files, unless `exts` tells how many files have which."""
         options: Mapping[str, object] = dataset.run.options if dataset.run else {}
         columns, data_column, is_decoded = _columns(dataset)
-        exts = extensions(dataset) or ({data_column: 1} if dataset.is_img2dataset and data_column != "data" else {})
+        if exts is None:
+            exts = extensions(dataset)
+        if not exts and dataset.is_img2dataset and data_column != "data":
+            exts = {data_column: 1}
+        exts = {ext: files for ext, files in exts.items() if ext}
         kind = kind_of(exts)
         names = dataset.layout
         finished = [files.shard_id for files in dataset.finished]

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, TimeoutError  # its own class before Python 3.11
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,14 +27,17 @@ from any2ds.core.metadata import STORED_BYTES
 from any2ds.core.samples import CAPTION, StoredSample
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset, ShardFiles
-from any2ds.dataset.preview import PreviewPool, View, kind_of, shown, shown_url
+from any2ds.dataset.pictures import View
+from any2ds.dataset.preview import PreviewPool, kind_of
 from any2ds.dataset.shard_sample import ShardSample
+from any2ds.dataset.shown import shown, shown_url
 from any2ds.writers.formats.parquet import body_columns
 
 log = logging.getLogger(__name__)
 
 _MOST_SHARDS = 16  # that samples are taken from
 _THREADS = 8
+_GRACE = 0.1  # seconds for what is being looked at when time is up
 _MOST_BYTES = 16 << 20  # of a file; larger ones are not read
 _MOST_GROUP = 64 << 20  # bytes of files in a row group
 _MOST_COPIED = 128 << 20  # bytes of a remote shard in which no sample can be had alone
@@ -63,7 +66,8 @@ class Thumbnail:
 
 def thumbnails(sample: ShardSample, count: int = 64, seed: int = 0, seconds: float = 30.0) -> list[Thumbnail]:
     """Up to `count` samples, the same for the same `seed`, in the order of the dataset; fewer if there are no more, or
-    time is up. What cannot be read is left out: whether a dataset is whole is another question."""
+    time is up, in which the start of the process that decodes does not count. What cannot be read is left out: whether
+    a dataset is whole is another question."""
     finished = sample.dataset.finished
     chance = random.Random(seed)
     if sample.samples:
@@ -71,22 +75,21 @@ def thumbnails(sample: ShardSample, count: int = 64, seed: int = 0, seconds: flo
     chosen = sorted(chance.sample(range(len(finished)), min(len(finished), _MOST_SHARDS, count)))
     picked = [finished[number] for number in chosen]
     shares = _shares([sample.samples.get(files.shard_id, 0) for files in picked], count, chance)
-    ends = time.monotonic() + seconds
     pool = ThreadPoolExecutor(max(1, min(_THREADS, len(picked))), thread_name_prefix="any2ds-thumbnails")
-    found: list[Thumbnail] = []
+    found: list[list[Thumbnail]] = [[] for _ in picked]
     try:
         with PreviewPool() as previews:
-            look = _Look(sample.dataset, previews, ends)
+            if picked and sample.totals:
+                previews.start(sample.totals.exts)
+            look = _Look(sample.dataset, previews, time.monotonic() + seconds)
             todo = [
-                pool.submit(look, files, share, random.Random(f"{seed} {files.shard_id}"))
-                for files, share in zip(picked, shares, strict=True)
+                pool.submit(look, files, share, random.Random(f"{seed} {files.shard_id}"), own)
+                for files, share, own in zip(picked, shares, found, strict=True)
             ]
-            for future in todo:
-                with contextlib.suppress(TimeoutError):
-                    found += future.result(max(0.1, ends - time.monotonic()))
+            wait(todo, seconds + _GRACE)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-    return found[:count]
+    return list(itertools.chain.from_iterable(found))[:count]
 
 
 def _shares(samples: Sequence[int], count: int, chance: random.Random) -> list[int]:
@@ -110,10 +113,10 @@ class _Look:
         self._dataset, self._previews, self._ends = dataset, previews, ends
         self._lock = threading.Lock()
 
-    def __call__(self, files: ShardFiles, count: int, chance: random.Random) -> list[Thumbnail]:
-        found: list[Thumbnail] = []
+    def __call__(self, files: ShardFiles, count: int, chance: random.Random, found: list[Thumbnail]) -> None:
+        """Append to `found`."""
         if not count or files.metadata is None or self._is_over():
-            return found
+            return
         try:
             for facts, data, text in self._drawn(files, count, chance):
                 found.append(self._thumbnail(facts, data, text))
@@ -121,7 +124,6 @@ class _Look:
                     break
         except Exception as error:  # of Arrow, tarfile, any format's library and any file system
             log.debug("shard %d has no samples to show: %s", files.shard_id, error, exc_info=True)
-        return found
 
     def _is_over(self) -> bool:
         return time.monotonic() >= self._ends
@@ -129,7 +131,8 @@ class _Look:
     def _thumbnail(self, facts: Facts, data: bytes | None, text: str) -> Thumbnail:
         ext, mime_type = str(facts.get("ext") or ""), str(facts.get("mime_type") or "")
         with self._lock:
-            view = View(kind_of(mime_type, ext)) if data is None else self._previews.view(data, mime_type, ext)
+            left = max(0.01, self._ends - time.monotonic())
+            view = View(kind_of(mime_type, ext)) if data is None else self._previews.view(data, mime_type, ext, left)
         size = facts.get(STORED_BYTES.name)
         size = facts.get("bytes") if size is None else size
         return Thumbnail(

@@ -11,16 +11,13 @@ from any2ds.core import layout
 from any2ds.core.errors import LockLost, error_text
 from any2ds.core.reports import IncompleteRun, RunReport
 from any2ds.dataset.catalogue import rebuild
-from any2ds.dataset.figures import gather
-from any2ds.dataset.report.report import put, render
-from any2ds.dataset.shard_sample import ShardSample
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.storage.stores import Stores
 
 log = logging.getLogger(__name__)
 
 _SAMPLES = 64
-_SECONDS = 8.0  # for reading the figures, and for the samples
+_SECONDS, _SECONDS_FOR_SAMPLES = 8.0, 1.0  # at most; most datasets take less than half a second for both
 _LONGEST_WAIT = 60.0  # seconds for the report, in all
 _MOST_SHARDS = 2000  # looked at
 
@@ -62,6 +59,9 @@ class LastReport:
             )
 
     def _make(self) -> None:
+        # Not before: templates take longer to import than a run needs for its first files.
+        from any2ds.dataset.report.report import page, put
+        from any2ds.dataset.shard_sample import ShardSample
 
         output, options = self._run.output, self._run.options
         name = layout.report_file(self._run.made is not None and self._run.made.preset is not None)
@@ -70,7 +70,7 @@ class LastReport:
                 return
             sample = ShardSample.of(output.url, Stores(self._run.storage.storage_options), _MOST_SHARDS)
             given = {name: value for name, value in options.items() if value is not None and name != "output_folder"}
-            content = render(sample, gather(sample, _SECONDS, given), _SAMPLES, _SECONDS)
+            content, _ = page(sample, _SAMPLES, _SECONDS, _SECONDS_FOR_SAMPLES, given)
             if not self._is_given_up.is_set():
                 put(output, content, name)
         except LockLost:

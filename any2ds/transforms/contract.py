@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from any2ds.config.media import MediaOptions
 from any2ds.core.errors import BrokenStep
 from any2ds.core.samples import Sample, is_text_member
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Transform(Protocol):

@@ -24,8 +24,8 @@ from any2ds import UsageError, download, inspect, report, retry, verify
 from any2ds.cli import parse
 from any2ds.config.commands import COMMANDS
 from any2ds.config.options import Config
-from any2ds.dataset.preview import shown_url
 from any2ds.dataset.rendering import plain
+from any2ds.dataset.shown import shown_url
 from any2ds.dataset.timeline import Work, timeline
 from any2ds.testing.server import Server, serve
 from tests.support.assortment import EVIL, assortment, write
@@ -225,7 +225,7 @@ def test_charts_can_be_read_without_seeing_them(chromium: Browser, dataset: Path
     labels = chromium.value("[...document.querySelectorAll('.chart svg[role=img]')].map(one => one.ariaLabel)")
     assert any(label.startswith("Size of files: From 10 bytes to") for label in labels)
     assert chromium.value("[...document.querySelectorAll('.chart .bar')].every(one => one.querySelector('title'))")
-    assert chromium.value("[...document.querySelectorAll('.chart .titles text')].length") >= 20
+    assert chromium.value("[...document.querySelectorAll('.chart .title')].length") >= 20
     assert chromium.value("[...document.images].every(one => one.alt)")
 
 

@@ -5,6 +5,7 @@ import io
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from PIL import Image
 
 from any2ds import download
 from any2ds.dataset import preview
-from any2ds.dataset.preview import PreviewPool, View, as_it_is, beginning_of
+from any2ds.dataset.pictures import View
+from any2ds.dataset.preview import PreviewPool, as_it_is, beginning_of
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.dataset.thumbnails import Thumbnail, thumbnails
 from any2ds.testing.server import Server, serve
@@ -100,6 +102,34 @@ def test_shards_of_others_and_damaged_ones(server: Server, tmp_path: Path) -> No
 
 def test_an_end_to_time(server: Server, tmp_path: Path) -> None:
     assert thumbnails(ShardSample.of(str(made(server, tmp_path / "out", TEXTS))), seconds=0) == []
+
+
+def test_what_was_made_before_time_is_up_is_kept(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = ShardSample.of(str(made(server, tmp_path / "out", [*TEXTS, "photo0.jpg"])))  # all in one shard
+    released = threading.Event()
+    view = PreviewPool.view
+
+    def hangs_at_pictures(pool: PreviewPool, data: bytes, mime_type: str, *more: Any) -> View:
+        if mime_type == "image/jpeg":
+            released.wait()
+        return view(pool, data, mime_type, *more)
+
+    monkeypatch.setattr(PreviewPool, "view", hangs_at_pictures)
+    try:
+        assert len(thumbnails(sample, seconds=1)) == len(TEXTS)
+    finally:
+        released.set()
+
+
+def test_the_process_that_decodes_starts_without_the_libraries_for_tables() -> None:
+    program = (
+        "import sys, any2ds.dataset.pictures, any2ds.transforms.image.work\n"
+        "print(*{'pyarrow', 'fsspec', 'jinja2'} & sys.modules.keys())"
+    )
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert child.stdout.split() == []
 
 
 def test_a_bomb_is_not_decoded() -> None:

@@ -111,8 +111,9 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     flush, replace = durable._flush, os.replace
 
-    def noted_flush(path: Path, cannot: set[int]) -> None:
-        found.append(f"{path.name}/" if path.is_dir() else path.name)
+    def noted_flush(path: Path | str, cannot: set[int]) -> None:
+        name = Path(path).name
+        found.append(f"{name}/" if Path(path).is_dir() else name)
         flush(path, cannot)
 
     def noted_replace(source: Path, target: Path) -> None:

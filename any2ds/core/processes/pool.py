@@ -30,6 +30,10 @@ class Children(Generic[Question, Answer]):
         # Linux ends children with the thread that started them: one that does nothing else, and is there to the end.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="any2ds-children")
 
+    def start(self) -> None:
+        """Have a child ready before anybody asks it. Raises NotStarted, ChildEnded."""
+        self.give_back(self._borrowed()[0])
+
     def ask(self, question: Question, patience: float) -> tuple[Answering[Question, Answer], Answer]:
         """What a child answers, and that child, which nobody else asks anything until it is given back.
 

@@ -1,20 +1,13 @@
-"""Charts as SVG, drawn by pygal and stripped down: colours and letters are those of the page, in light and dark.
-
-pygal is pure Python and draws to a tree, which is changed here by a filter of its own: its style sheet and scripts go,
-and what it would show when a script is told of the mouse becomes `<title>`, which browsers show by themselves.
-"""
+"""The charts of the report, as SVG: colours and letters are those of the page, in light and dark."""
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
-import pygal
 from markupsafe import Markup
-from pygal.style import Style
 
 from any2ds.core import text
 from any2ds.core.failures import SUCCESS
@@ -24,14 +17,8 @@ from any2ds.dataset.timeline import Spell
 if TYPE_CHECKING:
     from any2ds.dataset.figures import Figures
 
-# For its plugins it puts a finder in front of everybody's imports, in an old way that Python warns of at each of them.
-sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "pygal"]
-
 _SIZES = {"wide": (560, 240), "narrow": (360, 240)}  # of a chart, for screens and for phones
 _MOST_SERIES = 6
-_STYLE = Style(
-    label_font_size=11, major_label_font_size=11, title_font_size=12, value_font_size=11, no_data_font_size=14
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +44,7 @@ class _Plot:
 
     title: str
     summary: str
-    kind: Any  # of pygal
+    kind: Literal["lines", "bars", "stacks"]  # of bars those of a tick stand side by side
     series: Sequence[_Series]
     ticks: Sequence[str]
     x_title: str
@@ -71,37 +58,90 @@ class _Plot:
         return Chart(self.title, self.summary, legend, pictures)
 
     def _draw(self, width: int, height: int) -> Markup:
-        labels = 10 if width > 500 else 5  # that there is room for
-        chart = self.kind(
-            width=width,
-            height=height,
-            style=_STYLE,
-            js=[],
-            show_legend=False,
-            disable_xml_declaration=True,
-            x_title=self.x_title,
-            y_title=self.y_title,
-            value_formatter=text.axis_label,
-            x_labels_major_every=next(n for n in (1, 2, 5, 10, 20, 50) if len(self.ticks) <= n * labels),
-            show_minor_x_labels=False,
-            truncate_label=-1,
-            show_dots=True,
-            dots_size=2,
-            margin=4,
-            margin_left=18,  # else its title stands on the numbers of the axis
-            include_x_axis=True,
-            spacing=4,
-            fill=self.kind is pygal.Line,
-        )
-        columns = zip(*([value for value, _ in one.values] for one in self.series), strict=True)
-        chart.x_labels = list(self.ticks)
-        tops: list[float] = [sum(column) if self.kind is pygal.StackedBar else max(column) for column in columns]
-        chart.y_labels = _round_steps(max(tops))
+        """Whatever strangers wrote is text in it."""
+        values = [[value for value, _ in one.values] for one in self.series]
+        tops = [sum(column) if self.kind == "stacks" else max(column) for column in zip(*values, strict=True)]
+        steps = _round_steps(max(tops))
+        labels = [text.axis_label(step) for step in steps]
+        left, right = 32 + 7.0 * max(map(len, labels)), width - 4.0
+        area = _Area(left, right, 8.0, height - 38.0, len(self.ticks), steps[-1], on_edges=self.kind == "lines")
+        parts = []
+        for step, label in zip(steps, labels, strict=True):
+            parts.append(_path("guide", f"{left:.1f} {area.y(step):.1f}H{right:.1f}"))
+            parts.append(_text("y", left - 5, area.y(step) + 4, label))
+        most = 10 if width > 500 else 5  # labels of ticks that there is room for
+        every = next(n for n in (1, 2, 5, 10, 20, 50) if len(self.ticks) <= n * most)
+        shown = range(0, len(self.ticks), every)
+        parts += [_text("x", area.x(n + 0.5), area.bottom + 16, self.ticks[n]) for n in shown]
+        parts.append(_text("title", (left + right) / 2, height - 5, self.x_title))
+        parts.append(_text("title turned", -(area.top + area.bottom) / 2, 12, self.y_title))
+        marks = {"lines": self._lines, "bars": self._bars, "stacks": self._stacks}[self.kind](area)
+        for one, its in zip(self.series, marks, strict=True):
+            parts.append(Markup('<g class="of-{}">{}</g>').format(one.colour, Markup("").join(its)))
+        label = f"{self.title}: {self.summary}"
+        return _SVG.format(width, height, label, Markup("").join(parts))
+
+    def _lines(self, area: _Area) -> Iterator[list[Markup]]:
+        """Each with the area under it."""
         for one in self.series:
-            chart.add(one.name, [{"value": value, "label": label} for value, label in one.values])
-        label, colours = f"{self.title}: {self.summary}", [one.colour for one in self.series]
-        chart.add_xml_filter(lambda root: _stripped(root, label, colours))
-        return Markup(chart.render(is_unicode=True))
+            points = [(area.x(n + 0.5), area.y(value)) for n, (value, _) in enumerate(one.values)]
+            way = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+            under = _path("line", f"{points[0][0]:.1f} {area.bottom:.1f}L{way}V{area.bottom:.1f}")
+            labels = (label for _, label in one.values)
+            yield [under, *(_DOT.format(x, y, label) for (x, y), label in zip(points, labels, strict=True))]
+
+    def _bars(self, area: _Area) -> Iterator[list[Markup]]:
+        share = 0.8 / len(self.series)
+        for number, one in enumerate(self.series):
+            start = 0.1 + number * share
+            yield [area.bar(n + start, share, 0.0, value, label) for n, (value, label) in enumerate(one.values)]
+
+    def _stacks(self, area: _Area) -> Iterator[list[Markup]]:
+        below = [0.0] * len(self.ticks)
+        for one in self.series:
+            yield [area.bar(n + 0.1, 0.8, below[n], value, label) for n, (value, label) in enumerate(one.values)]
+            below = [start + value for start, (value, _) in zip(below, one.values, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Area:
+    """Where the marks of a chart stand, in its own units."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+    columns: int
+    highest: float  # value
+    on_edges: bool  # the middles of the first and the last column are near the edges
+
+    def x(self, column: float) -> float:
+        """The middle of the first column is at 0.5."""
+        if self.on_edges:
+            margin = 9.0
+            return self.left + margin + (self.right - self.left - 2 * margin) * (column - 0.5) / (self.columns - 1)
+        return self.left + (self.right - self.left) * column / self.columns
+
+    def y(self, value: float) -> float:
+        return self.bottom - (self.bottom - self.top) * value / self.highest
+
+    def bar(self, column: float, width: float, below: float, value: float, label: str) -> Markup:
+        left, top = self.x(column), self.y(below + value)
+        return _BAR.format(left, top, self.x(column + width) - left, self.y(below) - top, label)
+
+
+_SVG = Markup('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>')
+# Browsers show the title of what the mouse is over.
+_DOT = Markup('<circle class="dot" cx="{:.1f}" cy="{:.1f}" r="2"><title>{}</title></circle>')
+_BAR = Markup('<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>')
+
+
+def _text(kind: str, x: float, y: float, content: str) -> Markup:
+    return Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>').format(kind, x, y, content)
+
+
+def _path(kind: str, way: str) -> Markup:
+    return Markup('<path class="{}" d="M{}"/>').format(kind, way)
 
 
 def over_time(figures: Figures) -> list[Chart]:
@@ -123,16 +163,15 @@ def over_time(figures: Figures) -> list[Chart]:
         return _Series(name, colour, list(zip(values, labels, strict=True)))
 
     stored, done, sizes = rate(lambda s: s.successes), rate(lambda s: s.rows), rate(lambda s: s.bytes / 1e6)
-    kind = pygal.Line if len(spells) > 1 else pygal.Bar  # a line has two ends
     mean = scale * sum(spell.successes for spell in spells) / max(1e-9, figures.timeline.seconds)
     most = text.number(max(stored))
     summary = f"While shards were open, {text.number(mean)} rows a second were stored, at most {most}."
     both = [series("all rows", "rows", done, "rows/s"), series("stored", SUCCESS, stored, "stored/s")]
-    charts = [_Plot("Rows per second", summary, kind, both, ticks, axis, "rows / s").chart()]
+    charts = [_Plot("Rows per second", summary, "lines", both, ticks, axis, "rows / s").chart()]
     if any(sizes):
         summary = f"Of the files stored: at most {text.number(max(sizes))} MB/s."
         of_bytes = [series("stored", "bytes", sizes, "MB/s")]
-        charts.append(_Plot("Megabytes per second", summary, kind, of_bytes, ticks, axis, "MB / s").chart())
+        charts.append(_Plot("Megabytes per second", summary, "lines", of_bytes, ticks, axis, "MB / s").chart())
     return [*charts, _outcomes(figures, spells, ticks, when, axis)]
 
 
@@ -152,7 +191,7 @@ def _outcomes(figures: Figures, spells: Sequence[Spell], ticks: Sequence[str], w
     total = sum(figures.outcomes.values())
     shown = ", ".join(f"{text.percent(figures.outcomes[code], total)} {code}" for code in named)
     summary = f"Over the whole time: {shown}."
-    return _Plot("Outcomes over time", summary, pygal.StackedBar, series, ticks, axis, "% of rows").chart()
+    return _Plot("Outcomes over time", summary, "stacks", series, ticks, axis, "% of rows").chart()
 
 
 def magnitudes(figures: Figures) -> list[Chart]:
@@ -198,7 +237,7 @@ def _histogram(
     summary = summary or "; ".join(summaries)
     ticks = [shown(start) for start, _ in ranges]
     ticks = [tick if tick not in ticks[:number] else "" for number, tick in enumerate(ticks)]  # each once
-    return _Plot(title, f"{summary[:1].upper()}{summary[1:]}.", pygal.Bar, series, ticks, f"{axis}, from", what).chart()
+    return _Plot(title, f"{summary[:1].upper()}{summary[1:]}.", "bars", series, ticks, f"{axis}, from", what).chart()
 
 
 def _span(shown: Callable[[float], str], start: float, stop: float) -> str:
@@ -230,36 +269,3 @@ def _round_steps(top: float) -> list[float]:
     power = 10.0 ** math.floor(math.log10(top))
     step = next(power * part for part in (0.2, 0.25, 0.5, 1.0, 2.0) if top <= 5.02 * power * part)
     return [round(step * number, 9) for number in range(math.ceil(top / step - 0.02) + 1)]
-
-
-_SVG = "{http://www.w3.org/2000/svg}"
-
-
-def _stripped(root: Any, label: str, colours: Sequence[str]) -> Any:
-    """Without style, scripts and names that other charts of the page have as well; with titles, and `colours`."""
-    root.attrib.pop("id", None)
-    root.set("role", "img")
-    root.set("aria-label", label)
-    for parent in list(root.iter()):
-        title = next((child.text for child in parent if _name(child) == "desc" and child.get("class") == "label"), None)
-        for child in list(parent):
-            if _name(child) in ("defs", "desc", "script", "style", "", "title") or "tooltip-overlay" in child.get(
-                "class", ""
-            ):
-                parent.remove(child)
-        if title is not None:
-            said = parent.makeelement(f"{_SVG}title" if parent.tag.startswith(_SVG) else "title", {})
-            said.text = title
-            parent.insert(0, said)
-        for name in ("style", "id"):
-            parent.attrib.pop(name, None)
-        found = str(parent.get("class", "")).split()
-        if "series" in found:
-            number = next(int(part.removeprefix("serie-")) for part in found if part.startswith("serie-"))
-            parent.set("class", f"series of-{colours[number]}")
-    return root
-
-
-def _name(element: Any) -> str:
-    """Of its tag; nothing for a comment."""
-    return str(element.tag).rpartition("}")[2] if isinstance(element.tag, str) else ""

@@ -16,7 +16,7 @@ from any2ds.core import text
 from any2ds.core.failures import NO_FAILURES, SUCCESS
 from any2ds.dataset.figures import Figures
 from any2ds.dataset.loaders import Snippet
-from any2ds.dataset.preview import Picture
+from any2ds.dataset.pictures import Picture
 from any2ds.dataset.rendering import environment
 from any2ds.dataset.report import charts
 from any2ds.dataset.thumbnails import Thumbnail
@@ -29,6 +29,11 @@ def markdown(figures: Figures) -> str:
     """For pull requests, and for the summaries of pipelines."""
     template = environment().get_template("report.md")
     return template.render(lines=_SHOWN_IN_MARKDOWN, **_tables(figures))
+
+
+def prepare() -> None:
+    """Compile the template, which takes longer than to fill it; it is kept."""
+    environment().get_template("report.html")
 
 
 def html(figures: Figures, samples: Sequence[Thumbnail] = (), snippets: Sequence[Snippet] = ()) -> str:

@@ -12,8 +12,10 @@ import logging
 import os
 import tempfile
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from any2ds.config.options import ParsedOptions, ReportOptions
 from any2ds.config.signature import command
@@ -42,11 +44,11 @@ def report(options: ParsedOptions) -> Figures:
     (wanted,) = options.groups
     stores = Stores(wanted.storage_options)
     sample = ShardSample.of(wanted.output_folder, stores)
-    figures = gather(sample, _SECONDS)
     if wanted.format != "html":
+        figures = gather(sample, _SECONDS)
         _write(written(figures, wanted.format), wanted.output)
         return figures
-    content = render(sample, figures, wanted.samples, _SECONDS)
+    content, figures = page(sample, wanted.samples, _SECONDS, _SECONDS)
     place = wanted.output
     if place is None:
         put(OutputFolder(wanted.output_folder, stores=stores), content)
@@ -66,10 +68,21 @@ def written(figures: Figures, form: str) -> str:
     return markdown(figures)
 
 
-def render(sample: ShardSample, figures: Figures, samples: int, seconds: float) -> str:
-    from any2ds.dataset.report.page import html
+def page(
+    sample: ShardSample,
+    samples: int,
+    seconds: float,
+    seconds_for_samples: float,
+    run_options: Mapping[str, Any] | None = None,
+) -> tuple[str, Figures]:
+    """The page, and its figures; the samples are decoded by another process meanwhile."""
+    with ThreadPoolExecutor(1, thread_name_prefix="any2ds-samples") as thread:
+        pictures = thread.submit(thumbnails, sample, samples, seconds=seconds_for_samples) if samples else None
+        from any2ds.dataset.report.page import html, prepare
 
-    return html(figures, thumbnails(sample, samples, seconds=seconds) if samples else (), _loading(sample))
+        prepare()
+        figures, snippets = gather(sample, seconds, run_options), _loading(sample)
+        return html(figures, pictures.result() if pictures else (), snippets), figures
 
 
 def _loading(sample: ShardSample) -> Sequence[Snippet]:
@@ -77,7 +90,7 @@ def _loading(sample: ShardSample) -> Sequence[Snippet]:
     if not sample.shards:
         return ()
     try:
-        found = Loadable.of(sample.dataset)
+        found = Loadable.of(sample.dataset, sample.totals.exts if sample.totals else None)
         return snippets(dataclasses.replace(found, pattern=sample.pattern or found.pattern))
     except Exception as error:  # of any file system, over a dataset in any state
         log.debug("no words on how to load it: %s", error, exc_info=True)

@@ -6,10 +6,10 @@ import codecs
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-import filetype
 import pyarrow as pa
 
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, printable
+from any2ds.core.signatures import type_by_signature
 
 BATCH_ROWS = 65536
 BLOCK = 2**20  # bytes; small enough to be there at once, large enough for vectorised work
@@ -83,12 +83,11 @@ def refuse_binary(head: bytes) -> None:
         return
     if head.startswith(b"PAR1"):
         raise WrongFormat("this is a Parquet file, not text", "parquet")
-    kind = filetype.guess(head)
-    compression = kind.extension if kind is not None else None
-    if compression in _COMPRESSIONS:
-        raise WrongFormat(f"this file is compressed ({_COMPRESSIONS[compression]})", f".{compression}")
-    if kind is not None:
-        raise WrongFormat(f"this is {kind.mime}, not text: a url list is text or Parquet")
+    if (found := type_by_signature(head)) is not None:
+        media_type, ext = found
+        if ext in _COMPRESSIONS:
+            raise WrongFormat(f"this file is compressed ({_COMPRESSIONS[ext]})", f".{ext}")
+        raise WrongFormat(f"this is {media_type}, not text: a url list is text or Parquet")
     zeros = head.count(0)
     if zeros > len(head) // 4:
         raise WrongFormat(

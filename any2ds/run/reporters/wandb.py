@@ -28,7 +28,7 @@ from any2ds.core.errors import error_text, redacted
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.core.version import __version__
-from any2ds.dataset.preview import Picture
+from any2ds.dataset.pictures import Picture
 from any2ds.run.reporters._contract import Reporter, RunInfo
 from any2ds.run.reporters._figures import Rows, live_metrics
 from any2ds.storage.folders import OutputFolder

@@ -92,7 +92,7 @@ def _nginx(binary: str, www: Path, scratch: Path) -> Iterator[Server]:
         )
     try:
         _wait_for_port(http, process, scratch / "nginx.log")
-        worker = _children(process.pid)[0]
+        worker = _first_child(process.pid)
 
         def first_request() -> float | None:
             with log.open(encoding="utf-8") as lines:
@@ -191,8 +191,13 @@ def _wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> No
     raise RuntimeError(f"nginx does not start: {words}")
 
 
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def _first_child(pid: int) -> int:
+    """Of a process that listens already, and may not have started it yet."""
+    for _ in range(200):
+        if children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            return int(children[0])
+        time.sleep(0.05)
+    raise RuntimeError("nginx starts no worker")
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -30,7 +30,7 @@ probe-0123abcd           for a moment: whether the folder can be written
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +94,11 @@ class Layout:
 
         The position's width is fixed, so that keys stay unique when the shard number outgrows its digits.
         """
-        return f"{shard_id:0{self.shard_digits}d}{position:0{self.position_digits}d}"
+        return self.keys(shard_id)(position)
+
+    def keys(self, shard_id: int) -> Callable[[int], str]:
+        """The keys of a shard, by position."""
+        return f"{self.shard_name(shard_id)}{{:0{self.position_digits}d}}".format
 
     def data_name(self, shard_id: int, extension: str | None) -> str | None:
         """The data file, by the `extension` that a writer declares: "" for a folder, None where there is no data."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.failures import FILTERED, SUCCESS, Failure
@@ -52,8 +52,7 @@ class StoredSample:
         return self.members.get(self.ext)
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(NamedTuple):
     """What a server answered with success."""
 
     body: Body
@@ -65,8 +64,7 @@ class Payload:
     last_modified: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(NamedTuple):
     """One row and what became of it on the network."""
 
     row: Row
@@ -97,7 +95,7 @@ class Sample:
     @property
     def key(self) -> str:
         """Unique in the dataset: `000010005`, or `000010005_0003` for the fourth sample of that row."""
-        return sample_key(self.row.key, self.part, self.parts)
+        return self.row.key if self.part is None else sample_key(self.row.key, self.part, self.parts)
 
     @property
     def url(self) -> str | None:
@@ -181,6 +179,8 @@ Samples = Sequence[Sample]
 
 def outcome_of(samples: Samples) -> Sample:
     """The one that stands for the row."""
+    if len(samples) == 1:
+        return samples[0]
     return samples[first_of([sample.fields.get("status") for sample in samples])]
 
 
@@ -202,8 +202,10 @@ def in_parts(samples: Sequence[Sample]) -> list[Sample]:
 def release(samples: Samples) -> None:
     """Their files are not wanted any more."""
     for sample in samples:
-        for body in sample.bodies:
-            body.release()
+        if sample.body is not None:
+            sample.body.release()
+            for further in sample.extra_files.values():
+                further.release()
 
 
 def sample_key(row_key: str, part: int | None, parts: int) -> str:

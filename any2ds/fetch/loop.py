@@ -116,10 +116,9 @@ class Loop:
         most = _STARTS_PER_TURN
         if self._breaker.holding:
             most = self._breaker.try_one(now)
-        while begun < most and not transport.backlog and not self._buffer.full:
-            attempt = schedule.next(now)
-            if attempt is None:
-                break
+        if transport.backlog or self._buffer.full:  # neither changes by what is begun
+            most = 0
+        while begun < most and (attempt := schedule.next(now)) is not None:
             begun += 1
             url = attempt.url or normalize(attempt.row.url)
             if isinstance(url, str):
@@ -133,28 +132,35 @@ class Loop:
         done += schedule.given_up()
         return begun, done
 
-    def _move(self, wait: float) -> Iterator[Fetched]:
+    def _move(self, wait: float) -> list[Fetched]:
         """Move bytes for at most `wait` seconds if there are none: the rows that are done with."""
-        schedule, breaker, clock, window = self._schedule, self._breaker, self._clock, self._window
+        schedule, breaker, window, meter = self._schedule, self._breaker, self._window, self._meter
         received = self._buffer.received
-        answered: Attempt | None = None
-        for attempt, outcome in chain(self._transport.poll(wait), self._overdue()):
-            now = clock.now()
+        ended = self._transport.poll(wait)
+        now = self._clock.now()
+        answered: list[Attempt] = []
+        done = []
+        for attempt, outcome in chain(ended, self._overdue(now)):
             self.activity += 1
-            if (isinstance(outcome, Payload) or outcome.answered) and is_web(attempt.row.url):
-                answered = attempt
+            if isinstance(outcome, Payload) or outcome.answered:
+                answered.append(attempt)
             if window is not None and attempt.trial is not None:
                 window.ended(attempt.trial, outcome)
             if attempt.probe:
                 self._probes.remove(attempt)
                 continue
-            self._meter.ended(outcome)
-            if isinstance(outcome, Failure) and breaker.doubts(attempt, outcome, now):
+            meter.attempts += 1
+            if isinstance(outcome, Payload):
+                meter.seconds.append(outcome.seconds)
+            elif breaker.doubts(attempt, outcome, now):
                 schedule.suspend(attempt, now)
-            elif fetched := schedule.finish(attempt, outcome, now):
-                yield fetched
-        if answered is not None or self._buffer.received > received:
-            breaker.hear(clock.now(), answered)
+                continue
+            if fetched := schedule.finish(attempt, outcome, now):
+                done.append(fetched)
+        last = next((attempt for attempt in reversed(answered) if is_web(attempt.row.url)), None)
+        if last is not None or self._buffer.received > received:
+            breaker.hear(now, last)
+        return done
 
     def _judge(self, now: float) -> Iterator[Fetched]:
         """Pause, probe or go on, as the breaker says: the rows of which it is clear now that their failures count."""
@@ -172,8 +178,7 @@ class Loop:
             elif fetched := schedule.settle(attempt, failure, now):
                 yield fetched
 
-    def _overdue(self) -> Iterator[tuple[Attempt, Failure]]:
-        now = self._clock.now()
+    def _overdue(self, now: float) -> Iterator[tuple[Attempt, Failure]]:
         overdue = self._schedule.overdue(now, self._transport.received)
         for attempt in [*overdue, *(probe for probe in self._probes if probe.deadline <= now)]:
             yield attempt, self._transport.cancel(attempt)

@@ -147,7 +147,8 @@ class Routes:
             engine.expect(transfers)
 
     def start(self, attempt: Attempt, url: str) -> None:
-        self._engine_for(url).start(attempt, url)
+        scheme = scheme_of(url)
+        (self._by_scheme.get(scheme) or self._choose(scheme)).start(attempt, url)
 
     def poll(self, wait: float) -> list[tuple[Attempt, Payload | Failure]]:
         if self._main is None:

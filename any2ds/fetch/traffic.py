@@ -14,10 +14,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from any2ds.core.failures import Failure
 from any2ds.core.histogram import Histogram
 from any2ds.core.metrics import HostLoad, Traffic, Wait
-from any2ds.core.samples import Payload
 from any2ds.fetch.engines.transport import Phases
 
 Cause = Wait | Literal["connections"]
@@ -30,8 +28,8 @@ class Meter:
     """Between two `take`s; belongs to the thread that fetches."""
 
     def __init__(self) -> None:
-        self._attempts = 0
-        self._seconds = array("d")  # of transfers that succeeded
+        self.attempts = 0  # that have ended
+        self.seconds = array("d")  # of those that succeeded
         self._slept: defaultdict[Cause, float] = defaultdict(float)
         self._hosts: tuple[HostLoad, ...] = ()
         self._next_look = 0.0
@@ -40,11 +38,6 @@ class Meter:
     def was_full(self) -> bool:
         """Whether all connections were busy at some time."""
         return "connections" in self._slept
-
-    def ended(self, outcome: Payload | Failure) -> None:
-        self._attempts += 1
-        if isinstance(outcome, Payload):
-            self._seconds.append(outcome.seconds)
 
     def slept(self, cause: Cause, seconds: float) -> None:
         self._slept[cause] += seconds
@@ -60,9 +53,9 @@ class Meter:
     def take(self, phases: Phases, **now: Any) -> Traffic:
         """What has happened since the last call, with the gauges `now`; `phases` of what is in flight."""
         waits = shared_out(self._slept, phases)
-        taken = Traffic(self._attempts, dict(Histogram.of(self._seconds).counts), waits, **now)
-        self._attempts = 0
-        self._seconds = array("d")  # of transfers that succeeded
+        taken = Traffic(self.attempts, dict(Histogram.of(self.seconds).counts), waits, **now)
+        self.attempts = 0
+        self.seconds = array("d")
         self._slept.clear()
         return taken
 

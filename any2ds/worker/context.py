@@ -77,7 +77,10 @@ class ShardContext:
 
 def named(samples: Samples, taken: frozenset[str]) -> Samples:
     """The samples of a row with extensions that are none of those `taken`."""
-    if not any(sample.ext.lower() in taken for sample in samples):
+    for sample in samples:
+        if sample.ext.lower() in taken:
+            break
+    else:
         return samples
     return [_named(sample, free_extension(sample.ext, taken)) for sample in samples]
 

@@ -76,7 +76,7 @@ class JobRows:
         return Sample(row, None, "", fields, failure)
 
     def _rows(self, table: pa.Table, numbers: Iterable[int]) -> Iterator[Row]:
-        shard_id, layout = self._shard_id, self._layout
+        shard_id, key = self._shard_id, self._layout.keys(self._shard_id)
         extra = [name for name in table.schema.names if name not in _OWN]
         has_captions = "caption" in table.schema.names
         positions = iter(numbers)
@@ -88,4 +88,4 @@ class JobRows:
             expected = [None] * len(urls) if hashes is None else hashes.to_pylist()
             for url, caption, columns, digest in zip(urls, captions, extras, expected, strict=True):
                 position = next(positions)
-                yield Row(shard_id, position, layout.key(shard_id, position), url, caption, columns, digest)
+                yield Row(shard_id, position, key(position), url, caption, columns, digest)

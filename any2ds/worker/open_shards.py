@@ -222,7 +222,9 @@ class OpenShards:
         code = code_of(outcome_of(samples))
         self._outcomes[code] += rows
         shard.reported[code] += rows
-        size = sum(sample.size for sample in samples) * rows
+        size = 0
+        for sample in samples:
+            size += rows * sample.size
         self._bytes += size
         shard.reported_bytes += size
         self.writing = True
@@ -259,13 +261,15 @@ class OpenShards:
 
     def _settle(self, shard: Shard) -> None:
         """After something was written."""
-        if shard.held and self.buffer.used > self.buffer.half:
+        if self.buffer.used > self.buffer.half and shard.held:
             self._relieve()
-        self._publish_if_complete(shard)
+        if shard.complete:
+            self._publish(shard)
 
-    def _publish_if_complete(self, shard: Shard) -> None:
+    def _publish(self, shard: Shard) -> None:
+        """It is complete, unless it was given up."""
         shard_id = shard.job.shard_id
-        if shard.complete and self._open.get(shard_id) is shard:
+        if self._open.get(shard_id) is shard:
             del self._open[shard_id]
             shard.settle()
             shard.stats.robots, self.robots = self.robots, RobotsCost()
@@ -325,7 +329,8 @@ class OpenShards:
             shard = self._settled.popleft()
             self._outcomes.update(shard.settled)
             shard.reported.update(shard.settled)
-            self._publish_if_complete(shard)
+            if shard.complete:
+                self._publish(shard)
         if time.monotonic() - self._reported >= _PROGRESS_SECONDS or wait:
             yield self._progress()
         while self._unreadable:

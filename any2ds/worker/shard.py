@@ -105,7 +105,8 @@ class OpenShard:
                 self._make_room(sample)
             return True
         self._write_next(samples)
-        return self.write_pending()
+        has_more = self._waiting or self._not_fetched or self._copies is not None
+        return self.write_pending() if has_more else True
 
     def rows_with(self, position: int) -> int:
         """How many rows have the outcome of this one that is about to be taken."""
@@ -205,9 +206,11 @@ class OpenShard:
                 (self._writer or self._open()).write(sample)
             finally:
                 release((sample,))
-                self._account(self.held)
+                if self.held != self._accounted:
+                    self._account(self.held)
             self._bytes += body.size
-            self._beside += self.metadata.added or sum(further.size for further in sample.extra_files.values())
+            if self.metadata.added or sample.extra_files:
+                self._beside += self.metadata.added or sum(further.size for further in sample.extra_files.values())
             self.stats.add_file(sample.ext, body.size, sample.not_processed)
 
     def _make_room(self, sample: Sample) -> None:

@@ -307,6 +307,8 @@ class Body:
 
     def head(self) -> bytes:
         """Its beginning, long enough to recognise a file type by."""
+        if self._chunks is not None and len(self._chunks) == 1:
+            return self._chunks[0][:_HEAD]
         found = b""
         for chunk in self.chunks():
             found += chunk[:_HEAD]

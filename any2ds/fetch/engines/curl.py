@@ -8,11 +8,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
-import selectors
-import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -31,6 +28,7 @@ from any2ds.core.samples import Payload
 from any2ds.fetch.engines.certificates import certificate_bundle
 from any2ds.fetch.engines.dns import Addresses, Resolver, asks_dns
 from any2ds.fetch.engines.encodings import ACCEPTED, BROKEN_STREAM, Decoder, Undecodable
+from any2ds.fetch.engines.sockets import Sockets
 from any2ds.fetch.engines.transport import Phases
 from any2ds.fetch.policy.hosts import Attempt
 from any2ds.fetch.policy.robots import LONGEST, REDIRECTS, Robots
@@ -44,6 +42,9 @@ from any2ds.fetch.urls import normalize, parts
 # still in the processor's cache when it is hashed and written (measured: 16 to 64 beat 1 and 256 by 10 to 30 %).
 _EVENTS_PER_TURN = 32
 _RECEIVE_BUFFER = 1 << 18  # libcurl's maximum is 10 MiB; one buffer per multi handle. Fewer callbacks than with 16 KiB
+_REMEMBERED = 4096  # origins
+_LONG = 300  # characters; longer ones are not remembered
+_GO_ON = int(pycurl.PREREQFUNC_OK)
 _NEVER_MS = 2**31 - 1
 _BODY_ERRORS = frozenset({pycurl.E_WRITE_ERROR, 61})  # 61: bad encoding; of a redirect the body does not matter
 _ERROR_BODY = 1 << 16  # of an error page this much is read, to keep the connection; a longer one costs the connection
@@ -102,22 +103,16 @@ class CurlTransport:
         self._buffer = buffer
         self._robots = robots  # whose rules hold for redirects too
         self._multi = pycurl.CurlMulti()
-        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
+        self._sockets = Sockets()
+        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._sockets.watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
         # Those that hang count as well: without room for them no connection would be kept.
         connections = options.most_transfers + spare_transfers(options) + _EVENTS_PER_TURN
         self._multi.setopt(pycurl.M_MAXCONNECTS, connections)
-        self._selector = selectors.DefaultSelector()
-        self._watched: set[int] = set()
-        self._ready: deque[tuple[int, int]] = deque()  # sockets that were found ready and not yet attended to
         self._timer: float | None = None  # when libcurl wants to be called, by time.monotonic()
         self._by_handle: dict[Any, _Transfer] = {}
         self._by_attempt: dict[Attempt, _Transfer] = {}
         self._most_handles = 2 * options.most_transfers  # those in use, and idle ones of all profiles
-        self._bell, self._bell_button = socket.socketpair()
-        self._bell.setblocking(False)
-        self._bell_button.setblocking(False)
-        self._selector.register(self._bell, selectors.EVENT_READ)
         self._closed = False
         self._resolver = _resolver(options, self.wake)
         self._pools: dict[Profile, _Pool] = {}
@@ -126,7 +121,10 @@ class CurlTransport:
         self._resolving: dict[_Transfer, str] = {}  # the same by transfer, the longest wait first
         self._unsent: list[tuple[Attempt, Failure]] = []  # ended by us
         self._stall_rule = StallRule(options.stall_timeout, options.min_speed)
-        self.waited = 0.0
+
+    @property
+    def waited(self) -> float:
+        return self._sockets.waited
 
     def phases(self) -> Phases:
         waiting = len(self._resolving)
@@ -149,11 +147,12 @@ class CurlTransport:
     @property
     def backlog(self) -> int:
         """Sockets that are known to be ready and wait for `poll`."""
-        return len(self._ready)
+        return self._sockets.backlog
 
     def start(self, attempt: Attempt, url: str) -> None:
         """Begin to fetch `url`, which has been normalised."""
-        transfer = self._take(self._pool(self._profiles.of(url)) if self._profiles.differ else self._default)
+        pool = self._pool(self._profiles.of(url)) if self._profiles.differ else self._default
+        transfer = pool.idle.pop() if pool.idle else self._new(pool)
         transfer.begin(attempt, url)
         self._by_attempt[attempt] = transfer
         self._send(transfer)
@@ -170,22 +169,7 @@ class CurlTransport:
             wait = 0.0
         elif self._resolving and self._options.connect_timeout:
             wait = min(wait, max(0.0, next(iter(self._resolving)).connect_by - time.monotonic()))
-        ready = self._ready
-        if not ready:
-            if wait > 0:
-                since = time.monotonic()
-                found = self._selector.select(wait)
-                self.waited += time.monotonic() - since
-            else:
-                found = self._selector.select(wait)
-            ready.extend((key.fd, events) for key, events in found)
-        for _ in range(min(len(ready), _EVENTS_PER_TURN)):
-            fd, events = ready.popleft()
-            if fd == self._bell.fileno():
-                self._silence_bell()
-            elif fd in self._watched:
-                # selectors and libcurl agree on the numbers: 1 for reading, 2 for writing.
-                multi.socket_action(fd, events)
+        self._sockets.attend(multi, wait, _EVENTS_PER_TURN)
         if self._timer is not None and self._timer <= time.monotonic():
             self._timer = None
             multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
@@ -222,8 +206,7 @@ class CurlTransport:
 
     def wake(self) -> None:
         """End a waiting `poll`; may be called from any thread."""
-        with contextlib.suppress(BlockingIOError, OSError):
-            self._bell_button.send(b"\0")
+        self._sockets.ring()
 
     def close(self) -> None:
         """Abort everything. Returns at once, even while the system's resolver hangs."""
@@ -241,9 +224,7 @@ class CurlTransport:
             self._resolver.close()
         # libcurl waits in here for look-ups that the resolver has not answered, up to 10 s: not in our time.
         threading.Thread(target=self._multi.close, name="any2ds-curl-close", daemon=True).start()
-        self._selector.close()
-        self._bell.close()
-        self._bell_button.close()
+        self._sockets.close()
 
     def _pool(self, profile: Profile) -> _Pool:
         pool = self._pools.get(profile)
@@ -252,10 +233,8 @@ class CurlTransport:
             pool = self._pools[profile] = _Pool(profile, _configuration(profile.options), resolver)
         return pool
 
-    def _take(self, pool: _Pool) -> _Transfer:
-        """A transfer that is idle, or a new one."""
-        if pool.idle:
-            return pool.idle.pop()
+    def _new(self, pool: _Pool) -> _Transfer:
+        """A transfer, in the place of one that is idle in another pool if there are enough."""
         if len(self._by_handle) >= self._most_handles:
             for other in self._pools.values():
                 while other.idle:
@@ -268,9 +247,15 @@ class CurlTransport:
 
     def _send(self, transfer: _Transfer) -> None:
         """Hand a transfer to libcurl as soon as its host's addresses are known, and if they may be asked."""
-        resolver = transfer.pool.resolver
-        if not transfer.pool.is_proxied:
-            host, port, is_name = _asked(transfer.at)
+        pool, at = transfer.pool, transfer.at
+        resolver = pool.resolver
+        if not pool.is_proxied:
+            origin = at[:end] if (end := at.find("/", 8)) > 0 else at
+            if origin in pool.addresses and at is transfer.url:  # else it depends on who has redirected to it
+                transfer.resolve_nothing()
+                self._add(transfer)
+                return
+            host, port, is_name = _asked_at(origin) if len(origin) < _LONG else _asked_at.__wrapped__(origin)
             if is_name and resolver is not None:
                 found = resolver.lookup(host)
                 if found is None:
@@ -283,6 +268,8 @@ class CurlTransport:
             if address is not None and (refusal := transfer.refusal(address)):
                 self._unsent.append((transfer.attempt, refusal))
                 return
+            if address is not None and len(pool.addresses) < _REMEMBERED and len(origin) < _LONG:
+                pool.addresses.add(origin)
             transfer.resolve_nothing()
         self._add(transfer)
 
@@ -354,7 +341,7 @@ class CurlTransport:
         if self._profiles.differ:
             pool = self._pool(self._profiles.of(url))
             if pool is not transfer.pool:
-                before, transfer = transfer, self._take(pool)
+                before, transfer = transfer, pool.idle.pop() if pool.idle else self._new(pool)
                 transfer.take_over(before)
                 self._by_attempt[transfer.attempt] = transfer
                 before.pool.idle.append(before)
@@ -372,36 +359,20 @@ class CurlTransport:
                 del self._waiting[host]
             if self._resolver is not None:
                 self._resolver.leave(host)
-        transfer.receiving.discard()
+        if transfer.receiving.size:
+            transfer.receiving.discard()
         del self._by_attempt[transfer.attempt]
         transfer.pool.idle.append(transfer)
 
-    def _watch(self, events: int, fd: int, multi: Any, data: Any) -> None:
-        if self._closed:
-            return
-        if events == pycurl.POLL_REMOVE:
-            if fd in self._watched:
-                self._watched.discard(fd)
-                self._selector.unregister(fd)
-        elif fd in self._watched:
-            self._selector.modify(fd, events)
-        else:
-            self._watched.add(fd)
-            self._selector.register(fd, events)
-
     def _set_timer(self, milliseconds: int) -> None:
         self._timer = None if milliseconds < 0 else time.monotonic() + milliseconds / 1000
-
-    def _silence_bell(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._bell.recv(4096):
-                continue
 
 
 class _Pool:
     """The handles of a profile."""
 
     __slots__ = (
+        "addresses",
         "configure",
         "headers",
         "idle",
@@ -421,6 +392,7 @@ class _Pool:
         self.is_proxied = bool(options.proxy or getproxies_environment().keys() - {"no"})
         self.resolver = resolver  # None where libcurl resolves, or a proxy does
         self.idle: list[_Transfer] = []
+        self.addresses: set[str] = set()  # origins that are addresses which rows may lead to
         self.headers = _request_headers(options)
         self.public_headers = [header for header in self.headers if not header.lower().startswith(_SECRET)]
         self.opt_outs = frozenset(options.disallowed_header_directives or ())
@@ -580,7 +552,8 @@ class _Transfer:
     def refusal(self, address: str) -> Failure | None:
         """Why `address` may not be asked, as far as is known before it is connected to."""
         options = self._options
-        reason = refuses([*self._addresses, address], options.block_private_addresses, options.allow_link_local)
+        first = self._addresses[0] if self._addresses else address
+        reason = refuses(first, address, options.block_private_addresses, options.allow_link_local)
         if reason is None:
             return None
         return Failure("fetch", "blocked_address", f"{address} {reason}", None, self._end_of_redirects)
@@ -659,13 +632,13 @@ class _Transfer:
 
     def _connected(self, address: str, *_: Any) -> int:
         """Before each request, on the connection that it is going to use."""
-        addresses = self._addresses
-        addresses.append(address)
+        self._addresses.append(address)
         options = self._options
-        if reason := refuses(addresses, options.block_private_addresses, options.allow_link_local):
-            self._refusal = ("blocked_address", f"{address} {reason}")
-            return int(pycurl.PREREQFUNC_ABORT)
-        return int(pycurl.PREREQFUNC_OK)
+        reason = refuses(self._addresses[0], address, options.block_private_addresses, options.allow_link_local)
+        if reason is None:
+            return _GO_ON
+        self._refusal = ("blocked_address", f"{address} {reason}")
+        return int(pycurl.PREREQFUNC_ABORT)
 
     def read_headers(self) -> None:
         """Take what the headers say that have come since the last call; a refusal may follow from it."""
@@ -694,53 +667,46 @@ class _Transfer:
                 self._refusal = ("opted_out", f"X-Robots-Tag: {directive}")
 
     def _write(self, chunk: bytes) -> int | None:
+        """libcurl's `WRITEFUNCTION`: not None if no more is wanted."""
+        receiving, decoder = self.receiving, self._decoder
         if self.lines:
             self.read_headers()
             if self._refusal is None and "content-encoding" in self._headers and not self.discarding:
-                self._start_decoding(self._headers["content-encoding"])
+                decoder = self._start_decoding(self._headers["content-encoding"])
             if self._refusal is not None:
                 return -1
         if self.discarding:
-            self.receiving.size += len(chunk)
-            return None if self.receiving.size <= _ERROR_BODY else -1
-        return self._keep(chunk) if self._decoder is None else self._decode(self._decoder, chunk)
+            receiving.size += len(chunk)
+            return None if receiving.size <= _ERROR_BODY else -1
+        try:
+            for piece in (chunk,) if decoder is None else decoder.decode(chunk):
+                if receiving.size + len(piece) > self._longest:
+                    if self.attempt.asks:
+                        receiving.write(piece[: self._longest - receiving.size])
+                    return self._stop_at_longest()
+                receiving.write(piece)
+        except Undecodable as error:
+            self._refusal = (error.code, str(error))
+            return -1
+        except OSError as error:
+            self._error = error
+            return -1
+        if decoder is not None and decoder.received > self._longest:
+            return self._stop_at_longest()  # a lot of nothing; of it libcurl only knows in newer versions
+        return None
 
-    def _start_decoding(self, content_encoding: str) -> None:
+    def _start_decoding(self, content_encoding: str) -> Decoder | None:
         try:
             self._decoder = Decoder(content_encoding, self._options.max_content_ratio)
         except Undecodable as error:
             self._refusal = (error.code, str(error))
+        return self._decoder
 
-    def _decode(self, decoder: Decoder, chunk: bytes) -> int | None:
-        try:
-            for piece in decoder.decode(chunk):
-                if self._keep(piece) is not None:
-                    return -1
-        except Undecodable as error:
-            self._refusal = (error.code, str(error))
-            return -1
-        if decoder.received > self._longest:  # a lot of nothing; of it libcurl only knows in newer versions
-            self._cut = bool(self.attempt.asks)
-            self._refusal = None if self._cut else ("too_large", f"more than {self._longest} bytes")
-            return -1
-        return None
-
-    def _keep(self, chunk: bytes) -> int | None:
-        """Take a piece of the file; not None if no more is wanted."""
-        receiving = self.receiving
-        size = receiving.size + len(chunk)
-        if size > self._longest:
-            if not self.attempt.asks:
-                self._refusal = ("too_large", f"more than {self._longest} bytes")
-                return -1
-            self._cut = True
-            chunk = chunk[: self._longest - receiving.size]
-        try:
-            receiving.write(chunk)
-        except OSError as error:
-            self._error = error
-            return -1
-        return -1 if self._cut else None
+    def _stop_at_longest(self) -> int:
+        """A robots.txt is cut there, a file is refused."""
+        self._cut = bool(self.attempt.asks)
+        self._refusal = None if self._cut else ("too_large", f"more than {self._longest} bytes")
+        return -1
 
     def succeeded(self) -> Payload | Failure:
         handle = self.handle
@@ -755,12 +721,10 @@ class _Transfer:
         if not self.receiving.size:
             return Failure("fetch", "empty_body", "", status, url)
         # Raw, because servers put into their headers what they like.
-        content_type = handle.getinfo_raw(pycurl.CONTENT_TYPE) or b""
-        media_type = content_type.decode("latin-1").partition(";")[0].strip().lower()
         headers = self._headers
         return Payload(
             self.receiving.finish(),
-            media_type or None,
+            _media_type(handle.getinfo_raw(pycurl.CONTENT_TYPE)),
             status,
             url,
             time.monotonic() - self.started,
@@ -875,16 +839,16 @@ def _resolver(options: FetchOptions, wake: Callable[[], None]) -> Resolver | Non
     return Resolver(options.nameservers, wake)
 
 
-def _asked(url: str) -> tuple[str, str, bool]:
-    """Host and port of a normalised URL, and whether name servers are to be asked for the host."""
-    end = url.find("/", 8)
-    return _asked_at(url[:end]) if 0 < end < 300 else _asked_at.__wrapped__(url)
-
-
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_REMEMBERED)
 def _asked_at(origin: str) -> tuple[str, str, bool]:
+    """Host and port of the origin of a normalised URL, and whether name servers are to be asked for the host."""
     _, _, host, port = parts(origin)
     return host, port, asks_dns(host)
+
+
+@lru_cache(maxsize=256)
+def _media_type(content_type: bytes | None) -> str | None:
+    return (content_type or b"").decode("latin-1").partition(";")[0].strip().lower() or None
 
 
 def _scheme(url: str) -> str:

@@ -172,7 +172,7 @@ class FsspecClient:
             raise Refused("blocked_address", f"{scheme}: is not for lists of strangers (--block_private_addresses)")
         if scheme in SERVERS and (host := _host(url)):
             for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
-                if reason := refuses([str(address[0])], False, options.allow_link_local):
+                if reason := refuses(str(address[0]), str(address[0]), False, options.allow_link_local):
                     raise Refused("blocked_address", f"{address[0]} {reason}")
         if scheme == "file" and not stat.S_ISREG(os.stat(_local_path(url)).st_mode):
             raise Refused("not_found", "not a regular file")  # a pipe or a device might never end

@@ -183,7 +183,8 @@ class RequestsClient:
             address = connection.getpeername()[0]
             self._addresses.append(address)
             options = self._options
-            if reason := refuses(self._addresses, options.block_private_addresses, options.allow_link_local):
+            first, last = self._addresses[0], self._addresses[-1]
+            if reason := refuses(first, last, options.block_private_addresses, options.allow_link_local):
                 raise Refused("blocked_address", f"{address} {reason}")
 
     def _ask(self, first: str, url: str, led: str | None, transfer: ThreadTransfer) -> Answer | Failure | str:

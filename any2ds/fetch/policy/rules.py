@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Sequence
 from functools import lru_cache
 
 PROXIED = "proxied"
@@ -34,17 +33,13 @@ def address_of(host: str) -> str | None:
         return None
 
 
-def refuses(addresses: Sequence[str], block_private: bool, allow_link_local: bool) -> str | None:
-    """Why the last of `addresses` may not be asked, the others being those that redirected to it; None if it may.
+@lru_cache(maxsize=65536)
+def refuses(first: str, last: str, block_private: bool, allow_link_local: bool) -> str | None:
+    """Why the address `last` may not be asked, `first` being the one whose redirects led to it; None if it may.
 
     It is the address that is really connected to, so that a name that resolves anew each time is of no help. A host
     behind a proxy (PROXIED) counts as public: nobody here knows.
     """
-    return _refuses(addresses[0], addresses[-1], block_private, allow_link_local)
-
-
-@lru_cache(maxsize=65536)
-def _refuses(first: str, last: str, block_private: bool, allow_link_local: bool) -> str | None:
     kind = address_kind(last)
     if kind == "link-local" and not allow_link_local:
         return "is link-local, where machines keep their secrets (--allow_link_local)"
@@ -57,7 +52,7 @@ def _refuses(first: str, last: str, block_private: bool, allow_link_local: bool)
 
 def forget() -> None:
     """Judge every address anew; tests change what counts as public."""
-    _refuses.cache_clear()
+    refuses.cache_clear()
 
 
 def opted_out(header: str, product: str, disallowed: frozenset[str]) -> str | None:

@@ -86,6 +86,8 @@ class Schedule:
         self.slots, self.spare = limits.slots, limits.spare
         self.timeout = limits.timeout or float("inf")
         self.total_timeout = limits.total_timeout
+        # Seconds from its start until an attempt is looked at.
+        self._first_look = min(self.timeout / LOOKS, limits.total_timeout or float("inf"))
         self.retries = limits.retries
         self.in_flight = 0
         self.fresh: deque[Row] = deque()  # rows that nobody has looked at; a feeder may append from another thread
@@ -137,7 +139,7 @@ class Schedule:
 
     def next(self, now: float) -> Attempt | None:
         """The attempt to start now, if there is room and a host that may be asked."""
-        crowded = self._crowded(now)
+        crowded = bool(self._to_silent or self._late) and self._crowded(now)
         if self._full:
             return None
         while self._later and self._later[0][0] <= now:
@@ -243,7 +245,8 @@ class Schedule:
             return None
         if attempt.asks:
             self._learn(attempt, outcome, now)
-        self._forget(host, now)
+        if not host.in_flight:
+            self._forget(host, now)
         return None if attempt.asks else Fetched(attempt.row, outcome, attempt.sent)
 
     def overdue(self, now: float, received: Callable[[Attempt], int]) -> list[Attempt]:
@@ -348,7 +351,7 @@ class Schedule:
         attempt.sent += 1
         attempt.started = attempt.heard = now
         attempt.received = 0
-        attempt.deadline = min(self._end_of(attempt), now + self.timeout / LOOKS)
+        attempt.deadline = now + self._first_look
         self.in_flight += 1
         if host.silent:
             self._to_silent.append((now, attempt))

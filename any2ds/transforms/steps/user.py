@@ -294,7 +294,7 @@ def _lent(sample: Sample) -> Sample:
     """For a step to do with what it likes: it may write into what it is given, and keep it."""
     row = sample.row
     if row.extra is not None:
-        row = replace(row, extra=dict(row.extra))
+        row = row._replace(extra=dict(row.extra))
     return replace(sample, row=row, fields=dict(sample.fields), members=dict(sample.members))
 
 

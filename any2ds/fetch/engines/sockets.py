@@ -1,0 +1,121 @@
+"""Says which of libcurl's sockets are ready, or that another thread wants something."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import selectors
+import socket
+import time
+from collections import deque
+from typing import Any, Protocol
+
+import pycurl
+
+_READ, _WRITE = 1, 2  # to libcurl, in `watch` and `socket_action`, and to `selectors`
+
+
+class _Poller(Protocol):
+    """What the system waits with: masks are its own. That of `select.epoll`."""
+
+    def register(self, fd: int, eventmask: int, /) -> None: ...
+    def modify(self, fd: int, eventmask: int, /) -> None: ...
+    def unregister(self, fd: int, /) -> None: ...
+    def poll(self, timeout: float, /) -> list[tuple[int, int]]: ...
+    def close(self) -> None: ...
+
+
+class _Selector:
+    """Where there is no epoll. Epoll is used as it is, since `selectors` take ten calls in Python to a transfer."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+
+    def register(self, fd: int, eventmask: int, /) -> None:
+        self._selector.register(fd, eventmask)
+
+    def modify(self, fd: int, eventmask: int, /) -> None:
+        self._selector.modify(fd, eventmask)
+
+    def unregister(self, fd: int, /) -> None:
+        self._selector.unregister(fd)
+
+    def poll(self, timeout: float, /) -> list[tuple[int, int]]:
+        return [(key.fd, events) for key, events in self._selector.select(timeout)]
+
+    def close(self) -> None:
+        self._selector.close()
+
+
+if hasattr(select, "epoll"):
+    _MASKS = {_READ: select.EPOLLIN, _WRITE: select.EPOLLOUT, _READ | _WRITE: select.EPOLLIN | select.EPOLLOUT}
+else:
+    _MASKS = {mask: mask for mask in (_READ, _WRITE, _READ | _WRITE)}
+_EVENTS = {mask: events for events, mask in _MASKS.items()}  # an error is both: whatever is waited for, fails
+
+
+class Sockets:
+    """Belongs to one thread, but for `ring`."""
+
+    def __init__(self) -> None:
+        self._poller: _Poller = select.epoll() if hasattr(select, "epoll") else _Selector()
+        self._watched: dict[int, int] = {}  # for what
+        self._ready: deque[tuple[int, int]] = deque()  # found ready, and not yet attended to
+        self._bell, self._bell_button = socket.socketpair()
+        self._bell.setblocking(False)
+        self._bell_button.setblocking(False)
+        self._poller.register(self._bell.fileno(), _MASKS[_READ])
+        self._closed = False
+        self.waited = 0.0  # seconds
+
+    @property
+    def backlog(self) -> int:
+        """How many are known to be ready and were not attended to."""
+        return len(self._ready)
+
+    def watch(self, events: int, fd: int, multi: Any, data: Any) -> None:
+        """libcurl's `M_SOCKETFUNCTION`."""
+        if self._closed:
+            return
+        if events == pycurl.POLL_REMOVE:
+            if self._watched.pop(fd, None):
+                self._poller.unregister(fd)
+            return
+        if fd in self._watched:
+            self._poller.modify(fd, _MASKS[events])
+        else:
+            self._poller.register(fd, _MASKS[events])
+        self._watched[fd] = events
+
+    def attend(self, multi: Any, wait: float, most: int) -> None:
+        """Let libcurl attend to up to `most` sockets that are ready; waits for one for at most `wait` seconds."""
+        ready, watched = self._ready, self._watched
+        if not ready:
+            if wait > 0:
+                since = time.monotonic()
+                ready.extend(self._poller.poll(wait))
+                self.waited += time.monotonic() - since
+            else:
+                ready.extend(self._poller.poll(0))
+        for _ in range(min(len(ready), most)):
+            fd, mask = ready.popleft()
+            if events := watched.get(fd):
+                multi.socket_action(fd, events & _EVENTS.get(mask, _READ | _WRITE))
+            elif fd == self._bell.fileno():
+                self._silence()
+
+    def ring(self) -> None:
+        """End a waiting `attend`; may be called from any thread."""
+        with contextlib.suppress(BlockingIOError, OSError):
+            self._bell_button.send(b"\0")
+
+    def close(self) -> None:
+        self._closed = True
+        self._poller.close()
+        self._bell.close()
+        self._bell_button.close()
+
+    def _silence(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._bell.recv(4096):
+                continue

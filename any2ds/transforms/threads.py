@@ -53,12 +53,14 @@ class Budget:
         self._is_closed = False
 
     def take(self, count: int) -> int:
-        """`count`, as soon as there is room for it."""
+        """`count`, as soon as there is room for it. Raises GivenUp if the budget is closed."""
         ticket = object()
         with self._changed:
             self._line.append(ticket)
             self._changed.wait_for(lambda: self._is_closed or (self._line[0] is ticket and self._has_room(count)))
             self._line.remove(ticket)
+            if self._is_closed:  # else all that wait would decode at once
+                raise GivenUp
             self._used += count
             self._changed.notify_all()
         return count
@@ -70,7 +72,7 @@ class Budget:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wake up all that wait."""
+        """End all threads that wait."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -21,6 +21,7 @@ from any2ds import Sample
 from any2ds.config.media import MediaOptions, TransformLimits, TransformOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import BrokenStep, DiskFull
+from any2ds.core.processes.resources import cores
 from any2ds.core.rows import Row
 from any2ds.core.samples import release
 from any2ds.testing.processes import children, wait_until, wait_until_gone
@@ -103,6 +104,42 @@ def test_as_many_threads_work_as_there_are_to_be(buffer: Buffer) -> None:
     submit(transforming, buffer, [b"x"] * 9)
     assert [samples[0].failure for samples in finish(transforming)] == [None] * 9
     transforming.close()
+
+
+def test_the_number_of_threads_changes_while_they_work(buffer: Buffer) -> None:
+    wanted = 1
+    lock, go = threading.Lock(), threading.Semaphore(0)
+    now = 0
+
+    def step(sample: Sample) -> Sample:
+        nonlocal now
+        with lock:
+            now += 1
+        assert go.acquire(timeout=60)
+        with lock:
+            now -= 1
+        return sample
+
+    transforming = PipelineRunner(pipeline(step), TransformLimits(4), has_members=True, threads=lambda: wanted)
+    submit(transforming, buffer, [b"x"] * 60)
+
+    def turn_until(condition: Callable[[], bool]) -> None:
+        wait_until(lambda: bool(list(transforming.turn(seconds=0.01)) and False) or condition())
+
+    turn_until(lambda: now == 1)
+    wanted = 3
+    turn_until(lambda: now == 3)
+    wanted = 2
+    list(transforming.turn())
+    for pending in range(59, 53, -1):  # one after the other, in turns: the third ends its file, and rests
+        go.release()
+        turn_until(lambda pending=pending: transforming.pending == pending and now >= 2)
+    assert now == 2
+    wanted = 1
+    go.release(60)
+    assert len(finish(transforming)) == 54
+    transforming.close()
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "any2ds-transform"])
 
 
 def test_an_unchanged_file_is_the_body_that_came_and_a_changed_one_gives_its_memory_back(buffer: Buffer) -> None:
@@ -650,6 +687,27 @@ def test_a_row_waits_for_others_of_its_shard_while_a_step_is_slow(server: Server
     )
     rows = [row for path in sorted((tmp_path / "out").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
     assert [row["data"] for row in rows] == [str(n).encode() if n % 7 else None for n in range(60)]
+
+
+MEETING = """
+import threading
+together = threading.Barrier({})
+def meet(sample):
+    together.wait(60)
+    return sample
+"""
+
+
+def test_one_shard_has_all_cores(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "step.py").write_text(MEETING.format(cores()))
+    report = any2ds.download(
+        [f"{server.url('small.bin')}?{number}" for number in range(3 * cores())],
+        output_folder=tmp_path / "out",
+        processes_count=max(2, cores()),
+        transform=f"{tmp_path / 'step.py'}:meet",
+        quiet=True,
+    )
+    assert report.successes == 3 * cores()
 
 
 # --- ends ---

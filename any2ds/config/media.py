@@ -253,6 +253,7 @@ class TransformLimits:
     threads: int = 1
     timeout: float = 300.0  # seconds for one file; 0 for no limit
     max_decoded_bytes: int = 2**30
+    is_shared: bool = False  # the threads are divided by the number of processes at work on the machine
 
 
 MEDIA_GROUPS: tuple[Any, ...] = (TransformOptions, ImageOptions, AudioOptions, VideoOptions)

@@ -430,7 +430,7 @@ class RunOptions:
         "threads per process that decode and encode",
         optional(integer(1, 1024)),
         None,
-        "cores / processes; 1 on a cluster",
+        "cores / processes that have a shard, at any time: one shard alone uses all cores; 1 on a cluster",
     )
     transform_timeout: float = option(
         "seconds for one file, or batch, after which its row fails as transform_timeout; 0 for no limit", seconds, 300.0
@@ -452,9 +452,10 @@ class RunOptions:
     @property
     def transform_limits(self) -> TransformLimits:
         # The cores of this machine say nothing of those of a cluster, which gives a task one unless told otherwise.
-        is_here = self.is_on_this_machine
-        threads = self.transform_threads or (-(-cores() // (self.processes_count or cores())) if is_here else 1)
-        return TransformLimits(threads, self.transform_timeout, self.max_decoded_bytes)
+        threads = self.transform_threads or (cores() if self.is_on_this_machine else 1)
+        return TransformLimits(
+            threads, self.transform_timeout, self.max_decoded_bytes, is_shared=self.transform_threads is None
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors import _process
 from any2ds.distributors._contract import Worker
-from any2ds.distributors._process import ALIVE, END, STOP
+from any2ds.distributors._process import ALIVE, END, JOB, SHARE, STOP
 from any2ds.distributors._reported import ReportedProgress
 
 GONE = "gone"  # what a listener says when its process has ended, after all of its messages
@@ -149,6 +149,7 @@ class Child:
         self._reported = ReportedProgress()
         self.started = False  # it has asked for a job
         self.released = False  # it knows that there are no more
+        self._sharing = 1  # processes that it knows to have jobs
         self.reason = ""
         self._messages = 0  # from it; counted as they arrive, whatever else we are doing
         self.watch = Watch(_LONGEST_START, time.monotonic())
@@ -180,7 +181,13 @@ class Child:
 
     def give(self, job: ShardJob) -> None:
         self.jobs[job.shard_id] = job
-        self._send(job)
+        self._send(JOB, job)
+
+    def share(self, processes: int) -> None:
+        """Tell it, unless it knows, that so many processes of its machine have jobs."""
+        if processes != self._sharing:
+            self._sharing = processes
+            self._send(SHARE, processes)
 
     def release(self) -> None:
         self.released = True
@@ -237,8 +244,8 @@ class Child:
         """For its end, up to a time of `time.monotonic()`."""
         self._link.wait(max(0.0, until - time.monotonic()))
 
-    def _send(self, message: Any) -> None:
-        self._outbox.put(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+    def _send(self, kind: str, content: Any = None) -> None:
+        self._outbox.put(pickle.dumps((kind, content), pickle.HIGHEST_PROTOCOL))
 
     def _talk(self) -> None:
         """In a thread of its own: a process that is stuck does not read, and a job is more than a pipe holds."""

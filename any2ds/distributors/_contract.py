@@ -26,6 +26,11 @@ class Worker(Protocol):
         be finished soon, and end when the rest is done."""
         ...
 
+    def share(self, processes: int) -> None:
+        """Asked from another thread, or before it has begun: so many processes of its machine have jobs now, and it is
+        to take no more than its part of the cores. Not asked if it is the only one."""
+        ...
+
     @property
     def patience(self) -> float:
         """Seconds without an event after which its process is stuck, jobs or not; 0: it never is."""

@@ -20,8 +20,10 @@ from any2ds.core.rows import ShardJob
 
 WANT_JOB = "want_job"  # child to parent: one more, please
 EVENT = "event"  # child to parent, with the event
+JOB = "job"  # parent to child, with the job
 END = "end"  # parent to child: there are no more
 STOP = "stop"  # parent to child: finish what can be finished soon, and end
+SHARE = "share"  # parent to child, with the number of processes that have jobs
 FATAL = "fatal"  # child to parent, with an error that ends the run
 ALIVE = "alive"  # child to parent: held up by a disk, and nothing worse
 CRASHED = "crashed"  # child to parent, with a traceback: the worker raised
@@ -49,7 +51,7 @@ def main(inlet: IO[bytes]) -> None:
         stopping.set()
         worker.stop()
 
-    threading.Thread(target=_receive, args=(inlet, jobs, stop), daemon=True).start()
+    threading.Thread(target=_receive, args=(inlet, jobs, stop, worker.share), daemon=True).start()
     lock = threading.Lock()
 
     def send(message: Any) -> None:
@@ -107,12 +109,17 @@ def log_to_parent(level: int) -> None:
     logging.getLogger("any2ds").setLevel(level)
 
 
-def _receive(inlet: IO[bytes], jobs: SimpleQueue[ShardJob | None], stop: Callable[[], None]) -> None:
+def _receive(
+    inlet: IO[bytes], jobs: SimpleQueue[ShardJob | None], stop: Callable[[], None], share: Callable[[int], None]
+) -> None:
     try:
         while True:
-            message = pickle.load(inlet)
-            if message == STOP:
+            kind, content = pickle.load(inlet)
+            if kind == SHARE:
+                share(content)
+                continue
+            if kind == STOP:
                 stop()
-            jobs.put(None if message in (STOP, END) else message)
+            jobs.put(content)
     finally:  # the pipe ended, perhaps in the middle of a message: the parent is gone, and nobody wants our work
         os._exit(1)

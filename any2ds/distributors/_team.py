@@ -48,6 +48,7 @@ class Place:
 
     slots: int  # how many at a time
     new_link: Callable[[], Link]  # starts one, and does not wait for it
+    is_one_machine: bool = False  # whose cores they share
 
 
 class TeamDistributor:
@@ -117,6 +118,7 @@ class _Team:
 
     def step(self) -> Iterator[Event]:
         """Wait until something happens, and deal with it."""
+        self._share_cores()
         try:
             message = self._inbox.get(timeout=max(0.0, min(LOOK_SECONDS, self._stop_at - time.monotonic())))
         except Empty:
@@ -133,6 +135,13 @@ class _Team:
             for child in [child for child in self._children if child.is_stuck(now)]:
                 yield from self._kill_stuck(child)
         self._share_out()
+
+    def _share_cores(self) -> None:
+        """Those of the machine among the processes that have jobs."""
+        if self._place.is_one_machine:
+            busy = [child for child in self._children if child.jobs]
+            for child in busy:
+                child.share(len(busy))
 
     def kill_all(self) -> None:
         """End all processes, whatever they are at."""

@@ -18,7 +18,7 @@ class MultiprocessingDistributor(TeamDistributor):
 
     @contextmanager
     def _place(self) -> Iterator[Place]:
-        yield Place(self.processes_count, LocalLink)
+        yield Place(self.processes_count, LocalLink, is_one_machine=True)
 
 
 PART = MultiprocessingDistributor

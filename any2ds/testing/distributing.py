@@ -49,6 +49,9 @@ class ScriptedWorker:
     def stop(self) -> None:
         """It ends when the jobs do."""
 
+    def share(self, processes: int) -> None:
+        """It takes no cores."""
+
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
         for job in _gathered(jobs) if self.looks_ahead else jobs:
             time.sleep(self.seconds)

@@ -94,10 +94,12 @@ class PipelineRunner:
         has_members: bool,
         ext: str | None = None,
         isolated: Runner | None = None,
+        threads: Callable[[], int] | None = None,
     ) -> None:
         """`has_members`: whether the format has extra files for a sample; `ext` is that of all files, if one is.
 
-        `isolated` runs the samples that may crash or hang, and keeps to the limit of time by itself.
+        `isolated` runs the samples that may crash or hang, and keeps to the limit of time by itself. `threads` tells
+        how many threads there are to be, at any time; without it they are those of `limits`.
         """
         self.pending = 0  # rows
         self._pipeline, self._timeout = pipeline, limits.timeout
@@ -105,17 +107,14 @@ class PipelineRunner:
         self._isolated = isolated
         self._most_bytes = limits.max_decoded_bytes
         self._budget = Budget(limits.max_decoded_bytes)
-        self._pool = ThreadPool(limits.threads, self._budget, limits.timeout, self._work)
+        self._threads = threads or (lambda: limits.threads)
+        self._pool = ThreadPool(self._threads(), self._budget, limits.timeout, self._work)
         self._waiting: deque[_RowState] = deque()
         self._waiting_bytes = 0
         self._ready: deque[tuple[_RowState, int]] = deque()  # samples that wait for a thread, with their places
         self._batches = {
             number: _Batch(group.step) for number, group in enumerate(pipeline.groups) if isinstance(group, BatchGroup)
         }
-        # Beyond so many no new transfer begins; batches must be able to fill, one while the one before is at work.
-        self._most = _HELD_BACK * (
-            _QUEUED * limits.threads + sum(batch.step.batch_size for batch in self._batches.values())
-        )
         self._done: deque[_RowState] = deque()
 
     @property
@@ -127,6 +126,12 @@ class PipelineRunner:
     def holds_back(self) -> bool:
         """Whether too much is waiting for new transfers to begin."""
         return self._waiting_bytes > _HELD_BACK_BYTES or self.pending > self._most
+
+    @property
+    def _most(self) -> int:
+        """Rows. Batches must be able to fill, one while the one before is at work."""
+        in_batches = sum(batch.step.batch_size for batch in self._batches.values())
+        return _HELD_BACK * (_QUEUED * self._pool.most + in_batches)
 
     def wants(self, sample: Sample) -> bool:
         """Whether some step is going to look at it."""
@@ -144,6 +149,7 @@ class PipelineRunner:
         `is_ending`: nothing more is going to be submitted, and batches that are not full do not wait. Waits up to
         `seconds` for a result. Raises errors that concern all rows.
         """
+        self._pool.resize(self._threads())
         self._give_out(is_ending)
         for task, made in self._pool.take(0.0 if self._done else seconds):
             self._collect(task, self._too_late(task) if made is None else made)

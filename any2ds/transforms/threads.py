@@ -53,12 +53,14 @@ class Budget:
         self._is_closed = False
 
     def take(self, count: int) -> int:
-        """`count`, as soon as there is room for it."""
+        """`count`, as soon as there is room for it. Raises GivenUp if the budget is closed."""
         ticket = object()
         with self._changed:
             self._line.append(ticket)
             self._changed.wait_for(lambda: self._is_closed or (self._line[0] is ticket and self._has_room(count)))
             self._line.remove(ticket)
+            if self._is_closed:  # else all that wait would decode at once
+                raise GivenUp
             self._used += count
             self._changed.notify_all()
         return count
@@ -70,7 +72,7 @@ class Budget:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wake up all that wait."""
+        """End all threads that wait."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -83,6 +85,7 @@ class Budget:
 class WorkerThread:
     """A thread and its task."""
 
+    number: int  # from 0; those beyond the size of the pool rest
     thread: threading.Thread | None = None
     task: Task | None = None  # since `began`
     began: float = 0.0
@@ -106,7 +109,10 @@ class _Done:
 
 
 class ThreadPool:
-    """Up to `most` threads, which are started as they are needed. All methods but `pause` belong to one thread."""
+    """Up to `most` threads at work, which are started as they are needed.
+
+    All methods but `pause` belong to one thread.
+    """
 
     def __init__(self, most: int, budget: Budget, timeout: float, work: Work) -> None:
         """`work` is called in the threads. `timeout` is in seconds, 0 for none."""
@@ -120,14 +126,26 @@ class ThreadPool:
         self._threads: list[WorkerThread] = []
         self._left: list[threading.Thread] = []
         self._ending = threading.Lock()  # its holder decides how a task ends
+        self._resized = threading.Condition()
         self._is_closed = False
+
+    def resize(self, most: int) -> None:
+        """So many threads are to work from now on; of more each ends its task, and rests."""
+        if most != self.most:
+            with self._resized:
+                self.most = most
+                self._resized.notify_all()
+            self._start_missing()
 
     def put(self, task: Task) -> None:
         self.queued += 1
         self.queued_bytes += task.size
-        if len(self._threads) < min(self.most, self.queued):
-            self._start()
+        self._start_missing()
         self._inbox.put(task)
+
+    def _start_missing(self) -> None:
+        while len(self._threads) < min(self.most, self.queued):
+            self._start(len(self._threads))
 
     def take(self, seconds: float = 0.0) -> Iterator[tuple[Task, Made | None]]:
         """Finished tasks with their results, None for one that took too long; waits up to `seconds` if there is none.
@@ -143,7 +161,9 @@ class ThreadPool:
 
     def close(self) -> None:
         """Abandon running tasks without waiting for them."""
-        self._is_closed = True
+        with self._resized:
+            self._is_closed = True
+            self._resized.notify_all()
         self._budget.close()
         for _ in self._threads:
             self._inbox.put(None)
@@ -191,10 +211,10 @@ class ThreadPool:
         self._left = [thread for thread in (*self._left, worker_thread.thread) if thread.is_alive()]
         if len(self._left) > _MOST_LEFT_BEHIND:
             raise RuntimeError(f"{len(self._left)} files have taken longer than --transform_timeout, and still do")
-        self._start()
+        self._start(worker_thread.number)
 
-    def _start(self) -> None:
-        worker_thread = WorkerThread()
+    def _start(self, number: int) -> None:
+        worker_thread = WorkerThread(number)
         worker_thread.thread = threading.Thread(
             target=self._run, args=(worker_thread,), name="any2ds-transform", daemon=True
         )
@@ -212,13 +232,20 @@ class ThreadPool:
 
     def _run(self, worker_thread: WorkerThread) -> None:
         try:
-            while not self._is_closed and (task := self._inbox.get()) is not None:
+            while (task := self._next_for(worker_thread)) is not None:
                 if self._is_closed or not self._do(task, worker_thread):
                     return
         except GivenUp:
             return
         except BaseException as error:
             self._outbox.put(_Done(None, error))
+
+    def _next_for(self, worker_thread: WorkerThread) -> Task | None:
+        """None: the pool is closed."""
+        if worker_thread.number >= self.most:
+            with self._resized:
+                self._resized.wait_for(lambda: self._is_closed or worker_thread.number < self.most)
+        return None if self._is_closed else self._inbox.get()
 
     def _do(self, task: Task, worker_thread: WorkerThread) -> bool:
         """Whether this thread is to go on."""

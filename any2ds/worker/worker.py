@@ -82,6 +82,7 @@ class ShardWorker:
         self._steps = step_records(self._media)
         self._new_fetcher = new_fetcher or partial(UrlFetcher, stores=Stores(self._storage.storage_options))
         self._shards: OpenShards | None = None  # while it works
+        self._processes = 1  # of its machine that have jobs
         self._stopping = False
         self.patience = process_limit(fetch)
         self.log_level = log.getEffectiveLevel()  # for whatever process it is sent to
@@ -101,6 +102,14 @@ class ShardWorker:
 
     def stop(self) -> None:
         self._stopping = True
+
+    def share(self, processes: int) -> None:
+        self._processes = processes
+
+    def _threads(self) -> int:
+        """How many are to take files through the steps, now."""
+        limits = self._limits
+        return -(-limits.threads // self._processes) if limits.is_shared else limits.threads
 
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
         files = _raise_file_limit()
@@ -171,7 +180,7 @@ class ShardWorker:
         limits = self._limits
         ext = None if self._options.file_ext == "auto" else self._options.file_ext
         isolated = stack.enter_context(closing(Isolation(self._media, limits.timeout)))
-        return stack.enter_context(closing(PipelineRunner(pipeline, limits, has_members, ext, isolated)))
+        return stack.enter_context(closing(PipelineRunner(pipeline, limits, has_members, ext, isolated, self._threads)))
 
     def _fetch_with(
         self, fetcher: Fetcher, buffer: Buffer, rows: Rows, shards: OpenShards, steps: Steps

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -11,13 +12,14 @@ import pytest
 
 from any2ds.config.options import Config, RunOptions
 from any2ds.core.errors import LockLost, RunError
-from any2ds.core.reports import ShardReport
+from any2ds.core.reports import Event, ShardReport
+from any2ds.core.rows import ShardJob
 from any2ds.distributors._child import Child
 from any2ds.distributors.inline import InlineDistributor
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.storage.lock.lock_file import LockRef
 from any2ds.testing.distributing import DistributorContract, ProcessDistributorContract, ScriptedWorker, jobs_of
-from any2ds.testing.processes import LONG, wait_until_gone
+from any2ds.testing.processes import LONG, wait_until, wait_until_gone
 from any2ds.worker.worker import ShardWorker
 
 
@@ -28,6 +30,21 @@ def options(**given: object) -> RunOptions:
 class TestInline(DistributorContract):
     def make_distributor(self) -> InlineDistributor:
         return InlineDistributor(options())
+
+
+class Sharing(ScriptedWorker):
+    """Ends its first shard when two processes have one, and its second when no other has."""
+
+    told: tuple[int, ...] = ()
+
+    def share(self, processes: int) -> None:
+        self.told += (processes,)
+
+    def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
+        for job in jobs:
+            expected = (2,) if job.shard_id == 0 else (2, 1)
+            wait_until(lambda expected=expected: self.told == expected)  # type: ignore[misc]
+            yield ShardReport(shard_id=job.shard_id, count=job.count, status_dict={"success": job.count})
 
 
 class TestMultiprocessing(ProcessDistributorContract):
@@ -42,6 +59,10 @@ class TestMultiprocessing(ProcessDistributorContract):
         distributor = MultiprocessingDistributor(options(processes_count=8))
         reports = [event for event in distributor.map(ScriptedWorker(), jobs_of(2)) if isinstance(event, ShardReport)]
         assert len({report.start_time for report in reports}) <= 2
+
+    def test_processes_know_how_many_share_the_machine(self) -> None:
+        reports = self.run(Sharing(), jobs_of(2))
+        assert sum(isinstance(event, ShardReport) for event in reports) == 2
 
     def test_processes_that_end_one_after_the_other_end_the_run(self) -> None:
         worker = ScriptedWorker(raising=frozenset(range(1000)))

@@ -21,6 +21,7 @@ from any2ds import Sample
 from any2ds.config.media import MediaOptions, TransformLimits, TransformOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import BrokenStep, DiskFull
+from any2ds.core.processes.resources import cores
 from any2ds.core.rows import Row
 from any2ds.core.samples import release
 from any2ds.testing.processes import children, wait_until, wait_until_gone
@@ -103,6 +104,42 @@ def test_as_many_threads_work_as_there_are_to_be(buffer: Buffer) -> None:
     submit(transforming, buffer, [b"x"] * 9)
     assert [samples[0].failure for samples in finish(transforming)] == [None] * 9
     transforming.close()
+
+
+def test_the_number_of_threads_changes_while_they_work(buffer: Buffer) -> None:
+    wanted = 1
+    lock, go = threading.Lock(), threading.Semaphore(0)
+    now = 0
+
+    def step(sample: Sample) -> Sample:
+        nonlocal now
+        with lock:
+            now += 1
+        assert go.acquire(timeout=60)
+        with lock:
+            now -= 1
+        return sample
+
+    transforming = PipelineRunner(pipeline(step), TransformLimits(4), has_members=True, threads=lambda: wanted)
+    submit(transforming, buffer, [b"x"] * 60)
+
+    def turn_until(condition: Callable[[], bool]) -> None:
+        wait_until(lambda: bool(list(transforming.turn(seconds=0.01)) and False) or condition())
+
+    turn_until(lambda: now == 1)
+    wanted = 3
+    turn_until(lambda: now == 3)
+    wanted = 2
+    list(transforming.turn())
+    for pending in range(59, 53, -1):  # one after the other, in turns: the third ends its file, and rests
+        go.release()
+        turn_until(lambda pending=pending: transforming.pending == pending and now >= 2)
+    assert now == 2
+    wanted = 1
+    go.release(60)
+    assert len(finish(transforming)) == 54
+    transforming.close()
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "any2ds-transform"])
 
 
 def test_an_unchanged_file_is_the_body_that_came_and_a_changed_one_gives_its_memory_back(buffer: Buffer) -> None:
@@ -534,10 +571,10 @@ def test_memory_taken_before_it_showed_that_it_cannot_be_done_apart_is_given_bac
 
 def test_what_steps_have_made_is_in_the_account(buffer: Buffer) -> None:
     grown = 3 * MIB
-    alive: list[int] = []
+    made: list[int] = []
 
     def step(sample: Sample) -> Sample:
-        alive.append(1)
+        made.append(1)
         return sample.with_data(bytes(grown))
 
     transforming = new([step], threads=4, memory=8 * MIB)
@@ -545,12 +582,33 @@ def test_what_steps_have_made_is_in_the_account(buffer: Buffer) -> None:
     found = [list(samples) for samples in transforming.turn()]  # the worker's thread is away then: at its disk, say
     wait_until(lambda: transforming._budget._used >= 6 * MIB)
     wait_until(lambda: len(transforming._budget._line) == 4)
-    assert len(alive) < 8
+    # Those that the call has returned are in the account no more. Of the others two fit, and each thread may have begun
+    # one more before it showed how large they become.
+    assert len(made) - len(found) <= 2 + 4
     for samples in [*found, *finish(transforming)]:
         assert all(sample.body is not None for sample in samples)
         release(samples)
     assert buffer.used == 0
     transforming.close()
+
+
+def test_what_waits_for_memory_is_not_begun_after_the_end(buffer: Buffer) -> None:
+    begun: list[int] = []
+
+    def step(sample: Sample) -> Sample:
+        begun.append(1)
+        return sample.with_data(bytes(9 * MIB))
+
+    transforming = new([step], threads=4, memory=8 * MIB)
+    submit(transforming, buffer, [b"x"] * 20)
+    list(transforming.turn())
+    wait_until(lambda: len(transforming._budget._line) == 4)
+    before = len(begun)
+    transforming.close()
+    for worker_thread in transforming._pool._threads:
+        assert worker_thread.thread is not None
+        worker_thread.thread.join(60)
+    assert len(begun) == before
 
 
 @pytest.fixture(scope="module")
@@ -629,6 +687,27 @@ def test_a_row_waits_for_others_of_its_shard_while_a_step_is_slow(server: Server
     )
     rows = [row for path in sorted((tmp_path / "out").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
     assert [row["data"] for row in rows] == [str(n).encode() if n % 7 else None for n in range(60)]
+
+
+MEETING = """
+import threading
+together = threading.Barrier({})
+def meet(sample):
+    together.wait(60)
+    return sample
+"""
+
+
+def test_one_shard_has_all_cores(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "step.py").write_text(MEETING.format(cores()))
+    report = any2ds.download(
+        [f"{server.url('small.bin')}?{number}" for number in range(3 * cores())],
+        output_folder=tmp_path / "out",
+        processes_count=max(2, cores()),
+        transform=f"{tmp_path / 'step.py'}:meet",
+        quiet=True,
+    )
+    assert report.successes == 3 * cores()
 
 
 # --- ends ---

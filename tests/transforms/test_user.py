@@ -689,6 +689,7 @@ def test_a_step_that_is_not_there_is_refused_with_words_that_help(
     (tmp_path / "urls.txt").write_text("http://127.0.0.1:9/")
     for step, words in {
         "clean": "expected module:function, or a file and a name in it, my_step.py:clean",
+        "plain.py:Alone:run": "invalid transform=plain.py:Alone:run: expected module:function",
         "absent.py:clean": "there is no file",
         "absent:clean": f"no module 'absent' is installed, nor in {str(tmp_path)!r}",
         "my_step.py:clean": "ModuleNotFoundError: No module named 'nothing_of_the_kind'",

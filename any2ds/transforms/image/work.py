@@ -10,6 +10,7 @@ import numpy as np
 
 from any2ds.config.media import MediaOptions
 from any2ds.core.errors import NotDecodable
+from any2ds.core.processes.resources import keep_freed_memory
 from any2ds.core.samples import Sample
 from any2ds.transforms.contract import Rejected
 from any2ds.transforms.image import boxes, colour, decode, exif, head, resize
@@ -34,6 +35,7 @@ class ImageWork:
         self._up = resize.INTERPOLATIONS[options.upscale_interpolation]
         self._down = resize.INTERPOLATIONS[options.downscale_interpolation]
         decode.be_single()
+        keep_freed_memory()
 
     def memory(self, sample: Sample) -> int:
         """Bytes that decoding and resizing it take, about. Raises NotDecodable."""

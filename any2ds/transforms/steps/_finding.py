@@ -61,7 +61,7 @@ def find(step: Any) -> Callable[..., Any]:
         return _called(step, f"transform={name_of(step)}")
     place, _, name = name_of(step).rpartition(":")
     shown = f"transform={step}"
-    if not place or not name:
+    if not place or not name or (":" in place and not place.endswith(".py")):
         raise OptionError(f"invalid {shown}: expected {_EXAMPLES}")
     try:
         step = carried(step)

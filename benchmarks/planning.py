@@ -1,9 +1,9 @@
-"""What it takes to cut a huge parquet list into jobs: memory of the process that does it, and rows per second.
+"""What it takes to cut a huge list into jobs: memory and CPU of the process that does it, and rows per second.
 
-    python benchmarks/planning.py [--rows=100000000] [--shard=10000] [--files=8] [--failing=0] [--folder=/tmp]
+    python benchmarks/planning.py [--rows=100000000] [--shard=10000] [--format=parquet] [--repeats=0] [--dedupe=run ...]
 
-It is the command `any2ds` itself, with all that a run keeps account of, but for its workers: in their stead stands
-`Scripted`, a distributor that says of each job at once that it is done, and leaves its `_stats.json`.
+It is the command `any2ds` itself, with the further options of the command line, but for its workers: `Scripted`, a
+distributor, reports at once that each job is done, and leaves its `_stats.json`. The CPU of that is counted apart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -27,9 +28,15 @@ from any2ds.core.reports import Event, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Worker
 
-_MOST_MEMORY = 600_000_000  # bytes that the driver may take
+_MOST_MEMORY = 400_000_000  # bytes that the driver may take
 _HEAD, _RANDOM, _END = b"https://images.example.org/media/full/", 14, b".jpg"  # with two digits a byte, 70 bytes
 _PART = 1_000_000  # rows made at once, which are a row group
+_TEXT = {  # format -> what begins the file, and what stands before and after a URL
+    "txt": (b"", b"", b"\n"),
+    "csv": (b"url\n", b"", b"\n"),
+    "tsv": (b"url\n", b"", b"\n"),
+    "jsonl": (b"", b'{"url": "', b'"}\n'),
+}
 _FAILING = "ANY2DS_BENCH_FAILING"  # of so many shards one fails whenever it is tried; 0: none does
 _OUTPUT = "ANY2DS_BENCH_OUTPUT"
 _TOLD = "ANY2DS_BENCH_TOLD"  # where the distributor leaves what it saw
@@ -43,7 +50,7 @@ class Scripted:
         """Takes no option."""
         self._failing = int(os.environ[_FAILING])
         self._jobs = self._rows = self._bytes = 0
-        self._began = 0.0
+        self._began = self._own = 0.0
 
     def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
         folder = Path(os.environ[_OUTPUT])
@@ -55,14 +62,17 @@ class Scripted:
                 continue
             self._rows += job.count
             self._bytes += len(job.rows)
+            began = time.thread_time()
             report = _report(job)
             (folder / f"{job.shard_id:05d}_stats.json").write_bytes(json.dumps(report.to_json()).encode())
+            self._own += time.thread_time() - began
             yield report
         reported = {
             "jobs": self._jobs,
             "rows": self._rows,
             "bytes": self._bytes,
             "seconds": time.monotonic() - self._began,
+            "own": self._own,
         }
         Path(os.environ[_TOLD]).write_text(json.dumps(reported), encoding="utf-8")
 
@@ -96,29 +106,52 @@ def _report(job: ShardJob) -> ShardReport:
     )
 
 
-def make_list(folder: Path, rows: int, files: int) -> None:
-    """URLs of 70 bytes, each another one, in `files` files; memory holds a million of them."""
+def make_list(folder: Path, rows: int, files: int, format: str = "parquet", repeats: float = 0) -> None:
+    """URLs of 70 bytes in `files` files, of which a share `repeats` stands in earlier rows; memory holds a million."""
     random = np.random.default_rng(0)
+    before = 0
     for number in range(files):
-        left = rows * (number + 1) // files - rows * number // files
+        end = rows * (number + 1) // files
+        path = folder / f"list-{number:03d}.{format}"
         schema = pa.schema([("url", pa.string())])
-        path = folder / f"list-{number:03d}.parquet"
-        with pq.ParquetWriter(path, schema, compression="snappy", use_dictionary=False) as file:
-            while left:
-                count = min(_PART, left)
-                file.write_batch(pa.record_batch([_urls(count, random)], schema=schema))
-                left -= count
+        with ExitStack() as stack:
+            if format == "parquet":
+                parquet = pq.ParquetWriter(path, schema, compression="snappy", use_dictionary=False)
+                stack.enter_context(parquet)
+            else:
+                text = stack.enter_context(open(path, "wb"))
+                text.write(_TEXT[format][0])
+            while before < end:
+                count = min(_PART, end - before)
+                numbers = np.arange(before, before + count, dtype=np.uint64)
+                are_repeats = random.random(count) < repeats
+                numbers[are_repeats] = random.integers(0, numbers[are_repeats] + 1)
+                if format == "parquet":
+                    urls = _lines(numbers, b"", b"")
+                    ends = np.arange(count + 1, dtype=np.int32) * urls.shape[1]
+                    array = pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(urls))
+                    parquet.write_batch(pa.record_batch([array], schema=schema))
+                else:
+                    text.write(_lines(numbers, *_TEXT[format][1:]))
+                before += count
 
 
-def _urls(count: int, random: np.random.Generator) -> pa.StringArray:
-    digits = np.frombuffer(random.bytes(_RANDOM * count).hex().encode(), np.uint8).reshape(count, 2 * _RANDOM)
-    size = len(_HEAD) + 2 * _RANDOM + len(_END)
-    urls = np.empty((count, size), np.uint8)
-    urls[:, : len(_HEAD)] = np.frombuffer(_HEAD, np.uint8)
-    urls[:, len(_HEAD) : -len(_END)] = digits
-    urls[:, -len(_END) :] = np.frombuffer(_END, np.uint8)
-    ends = np.arange(count + 1, dtype=np.int32) * size
-    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(urls))
+def _lines(numbers: np.ndarray, before: bytes, after: bytes) -> np.ndarray:
+    """The URL of each number, as bytes, between `before` and `after`."""
+    words = np.empty((len(numbers), 2), np.uint64)
+    for place in range(2):  # SplitMix64
+        bits = (numbers * np.uint64(2) + np.uint64(place)) * np.uint64(0x9E3779B97F4A7C15)
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        words[:, place] = bits ^ (bits >> np.uint64(31))
+    random = words.view(np.uint8)[:, :_RANDOM].tobytes()
+    digits = np.frombuffer(random.hex().encode(), np.uint8).reshape(len(numbers), 2 * _RANDOM)
+    head, end = before + _HEAD, _END + after
+    lines = np.empty((len(numbers), len(head) + 2 * _RANDOM + len(end)), np.uint8)
+    lines[:, : len(head)] = np.frombuffer(head, np.uint8)
+    lines[:, len(head) : -len(end)] = digits
+    lines[:, -len(end) :] = np.frombuffer(end, np.uint8)
+    return lines
 
 
 def _with_distributor(scratch: Path) -> dict[str, str]:
@@ -132,13 +165,13 @@ def _with_distributor(scratch: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])}
 
 
-def measure(scratch: Path, urls: Path, shard: int, failing: int) -> None:
+def measure(scratch: Path, urls: Path, shard: int, failing: int, options: Sequence[str]) -> None:
     """Run it, and say what it took."""
     reported, output = scratch / "told.json", scratch / "output"
     command = [
-        *(sys.executable, "-m", "any2ds", f"--url_list={urls}", "--input_format=parquet"),
+        *(sys.executable, "-m", "any2ds", f"--url_list={urls}", f"--input_format={next(urls.iterdir()).suffix[1:]}"),
         *(f"--output_folder={output}", "--output_format=dummy", "--distributor=scripted"),
-        *(f"--number_sample_per_shard={shard}", "--quiet=True", "--report=False"),
+        *(f"--number_sample_per_shard={shard}", "--quiet=True", "--report=False", *options),
     ]
     environment = {**_with_distributor(scratch), _FAILING: str(failing), _OUTPUT: str(output), _TOLD: str(reported)}
     began = time.monotonic()
@@ -148,11 +181,13 @@ def measure(scratch: Path, urls: Path, shard: int, failing: int) -> None:
     if process.returncode != (1 if failing else 0):
         raise SystemExit(f"any2ds ended with {process.returncode}")
     found = json.loads(reported.read_text(encoding="utf-8"))
-    cpu, memory = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+    cpu, memory = usage.ru_utime + usage.ru_stime - found["own"], usage.ru_maxrss * 1024
     print(
-        f"{found['rows']:,} rows in {found['jobs']:,} jobs of {found['bytes'] / found['jobs'] / 1e3:,.0f} KB: "
-        f"{found['rows'] / found['seconds']:,.0f} rows/s ({found['seconds']:.1f} s; {wall:.1f} s from start to exit, "
-        f"{cpu:.1f} s of CPU), at most {memory / 1e6:,.0f} MB in memory (wanted {_MOST_MEMORY / 1e6:,.0f})",
+        f"{' '.join([urls.name, *options])}: {found['rows']:,} rows in {found['jobs']:,} jobs of "
+        f"{found['bytes'] / found['jobs'] / 1e3:,.0f} KB: {found['rows'] / found['seconds']:,.0f} rows/s "
+        f"({found['seconds']:.1f} s; {wall:.1f} s from start to exit, {cpu:.1f} s of CPU, that is "
+        f"{cpu / found['rows'] * 1e6:.2f} us a row, and {found['own']:.1f} s for the workers), "
+        f"at most {memory / 1e6:,.0f} MB in memory (wanted {_MOST_MEMORY / 1e6:,.0f})",
         flush=True,
     )
 
@@ -162,20 +197,22 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000_000)
     parser.add_argument("--shard", type=int, default=10_000, help="rows of a job")
     parser.add_argument("--files", type=int, default=8, help="of the list")
+    parser.add_argument("--format", choices=["parquet", *_TEXT], default="parquet", help="of the list")
+    parser.add_argument("--repeats", type=float, default=0, help="share of the rows with a URL of earlier rows, 0 to 1")
     parser.add_argument("--failing", type=int, default=0, help="one shard of so many fails, whenever it is tried")
     parser.add_argument("--folder", default=None, help="for the list, 6 GB; the system's temporary one")
     parser.add_argument("--list", type=Path, default=None, help="a list that is there already, and stays")
-    arguments = parser.parse_args()
+    arguments, options = parser.parse_known_args()
     with tempfile.TemporaryDirectory(prefix="any2ds-planning-", dir=arguments.folder) as name:
         scratch, urls = Path(name), arguments.list
         if urls is None:
             urls = scratch / "list"
             urls.mkdir()
             began = time.monotonic()
-            make_list(urls, arguments.rows, arguments.files)
+            make_list(urls, arguments.rows, arguments.files, arguments.format, arguments.repeats)
             size = sum(file.stat().st_size for file in urls.iterdir())
             print(f"the list: {size / 1e9:.1f} GB, made in {time.monotonic() - began:.0f} s", flush=True)
-        measure(scratch, urls, arguments.shard, arguments.failing)
+        measure(scratch, urls, arguments.shard, arguments.failing, options)
 
 
 if __name__ == "__main__":

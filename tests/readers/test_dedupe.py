@@ -1,5 +1,6 @@
 """Rows with the same URL: how often a server is asked, and what each row gets."""
 
+import errno
 import hashlib
 import json
 import subprocess
@@ -7,7 +8,9 @@ import sys
 import tarfile
 import threading
 import tracemalloc
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +23,16 @@ from hypothesis import strategies as st
 
 from any2ds.config.options import Config, OutputOptions
 from any2ds.core.bodies.buffer import Buffer
-from any2ds.core.errors import OptionError, OutputError
+from any2ds.core.errors import DiskFull, OptionError, OutputError, ReadError
 from any2ds.core.failures import DUPLICATE
 from any2ds.core.layout import Layout
 from any2ds.core.reports import Progress, ShardReport
 from any2ds.core.samples import Sample, release
 from any2ds.fetch.urls import normalize
-from any2ds.readers.dedupe import SeenUrls, mark_duplicates, repeated
+from any2ds.readers import bad_rows
+from any2ds.readers.dedupe import comparable, mark_duplicates, repeated
 from any2ds.readers.plan import plan
+from any2ds.readers.seen_urls import SeenUrls
 from any2ds.testing.server import serve
 from any2ds.worker.context import ShardContext
 from any2ds.worker.shard import OpenShard
@@ -288,12 +293,17 @@ def test_what_is_found_is_what_a_dict_finds(urls: list[str | None], size: int) -
         if sent and firsts.setdefault(sent, n) != n:
             expected[n] = firsts[sent]
     assert repeated(pa.chunked_array([pa.array(urls, pa.string())])) == expected
-    seen = SeenUrls()
-    found = {}
-    for start in range(0, len(urls), size):
-        part = pa.array(urls[start : start + size], pa.string())
-        found.update({start + position: first for position, first in seen.look_up(part).items()})
-    assert found == expected
+    texts = comparable(pa.array(urls, pa.string()))
+    assert found_by_looking_up(texts.slice(start, size) for start in range(0, len(urls), size)) == expected
+
+
+def found_by_looking_up(parts: Iterable[pa.Array]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    with closing(SeenUrls()) as seen:
+        for part in parts:
+            seen.add(part)
+            found.update(zip(*seen.look_up(), strict=True))
+    return found
 
 
 expectations = st.sampled_from([None, "", " ", "aa", " AA", "b"])
@@ -316,12 +326,8 @@ def test_rows_that_expect_other_files_are_not_the_same(rows: list[tuple[str | No
     urls = pa.array([url for url, _ in rows], pa.string())
     hashes = pa.array([digest for _, digest in rows], pa.string())
     assert repeated(pa.chunked_array([urls]), pa.chunked_array([hashes])) == expected
-    seen = SeenUrls()
-    found = {}
-    for start in range(0, len(rows), size):
-        parts = urls.slice(start, size), hashes.slice(start, size)
-        found.update({start + position: first for position, first in seen.look_up(*parts).items()})
-    assert found == expected
+    texts = comparable(urls, hashes)
+    assert found_by_looking_up(texts.slice(start, size) for start in range(0, len(rows), size)) == expected
 
 
 @given(*[st.text("ab#/ \t\u00a0\x1f\n\x85é%", max_size=6)] * 2)
@@ -332,26 +338,90 @@ def test_urls_that_count_as_the_same_are_sent_alike(one: str, two: str) -> None:
         assert [url.partition("#")[0] for url in sent if isinstance(url, str)] == [str(sent[0]).partition("#")[0]] * 2
 
 
-def test_many_urls_are_told_apart() -> None:
-    seen = SeenUrls()
-    count, part = 300_000, 7_000
-    for start in range(0, count, part):
-        assert seen.look_up(pa.array([f"http://host/{n}" for n in range(start, min(count, start + part))])) == {}
+@pytest.mark.parametrize("block", [1, 50, 4096])
+def test_many_urls_are_told_apart(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever those before are: in memory, or in many blocks or few on disk."""
+    monkeypatch.setattr("any2ds.readers.seen_urls._BLOCK", block)
+    count, part = 300_000 if block > 1 else 20_000, 7_000
+    urls = [f"http://host/{n}" for n in range(count)]
     again = list(range(0, count, 1001))
-    assert seen.look_up(pa.array([f"http://host/{n}#x" for n in again])) == dict(enumerate(again))
+    with closing(SeenUrls()) as seen:
+        for start in range(0, count, part):
+            seen.add(pa.array(urls[start : start + part]))
+            assert seen.look_up() == (array("q"), array("q"))
+        seen.add(pa.array([urls[n] for n in again] + ["http://other"] + [urls[n] for n in again]))
+        rows = [*range(count, count + len(again)), *range(count + len(again) + 1, count + 2 * len(again) + 1)]
+        assert seen.look_up() == (array("q", rows), array("q", 2 * again))
 
 
-def test_memory_is_a_few_bytes_for_each_url() -> None:
-    count, part = 100_000, 2500
-    SeenUrls().look_up(pa.array(["http://host/"]))  # what this imports is not counted
-    seen = SeenUrls()
-    tracemalloc.start()
-    for start in range(0, count, part):
-        seen.look_up(pa.array([f"http://host/{n}" for n in range(start, start + part)]))
-    kept, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert kept < 40 * count
-    assert peak < 60 * count
+def test_memory_does_not_grow_with_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("any2ds.readers.seen_urls._BLOCK", 100)
+    with closing(SeenUrls()) as seen:
+        used = []
+        for start in range(0, 400_000, 2500):
+            seen.add(pa.array([f"http://host/{n}" for n in range(start, start + 2500)]))
+            seen.look_up()
+            used.append(pa.total_allocated_bytes())
+    assert used[-1] < used[len(used) // 8] + 500_000  # 24 bytes for each would be 8 400 000
+
+
+def marked(batches: Iterable[pa.RecordBatch], rows_per_shard: int = 3) -> list[pa.RecordBatch]:
+    return list(mark_duplicates(batches, pa.schema([("url", pa.string())]), Layout(rows_per_shard, 5))[0])
+
+
+@given(
+    st.lists(st.lists(st.none() | st.sampled_from("abcdef"), max_size=6), max_size=8), st.integers(1, 20), st.booleans()
+)
+def test_rows_are_marked_alike_however_many_are_looked_up_at_once(
+    parts: list[list[str | None]], most: int, is_patient: bool
+) -> None:
+    batches = [pa.record_batch({"url": pa.array(part, pa.string())}) for part in parts]
+    firsts: dict[str, str] = {}
+    expected, row = [], 0
+    for part in parts:
+        row += 0 if part else -row % 3  # the end of a file ends a shard
+        keys = []
+        for url in part:
+            key = f"{row // 3:05d}{row % 3}"
+            keys.append(None if url is None or firsts.setdefault(url, key) == key else firsts[url])
+            row += 1
+        expected.append(keys)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("any2ds.readers.dedupe._MOST_WAITING", most)
+        monkeypatch.setattr("any2ds.readers.dedupe._PATIENCE", 1e9 if is_patient else 0)
+        monkeypatch.setattr("any2ds.readers.dedupe._MOST_IN_MEMORY", 1000)
+        found = marked(batches)
+    assert [batch.column("url") for batch in found] == [batch.column("url") for batch in batches]
+    assert [batch.column("duplicate_of").to_pylist() for batch in found] == expected
+
+
+def test_rows_that_cannot_be_read_come_with_their_reasons_and_a_broken_list_breaks_off_after_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("any2ds.readers.dedupe._PATIENCE", 1e9)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"url": ["a", "b"]})
+        yield pa.record_batch({"url": pa.array([None, "a"]), bad_rows.COLUMN: pa.array(["row 3: no", None])})
+        raise ReadError("row 4", "the disk is gone")
+
+    found = []
+    rows, _ = mark_duplicates(batches(), pa.schema([("url", pa.string())]), Layout(3, 5))
+    with pytest.raises(ReadError, match="the disk is gone"):
+        found.extend(rows)
+    assert [batch.to_pydict() for batch in found] == [
+        {"url": ["a", "b"], "duplicate_of": [None, None]},
+        {"url": [None, "a"], bad_rows.COLUMN: ["row 3: no", None], "duplicate_of": [None, "000000"]},
+    ]
+
+
+def test_a_full_temporary_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("any2ds.readers.seen_urls._Partition._keep", write)
+    with pytest.raises(DiskFull, match="TMPDIR"):
+        marked([pa.record_batch({"url": ["a"]})])
 
 
 # --- within a run ---

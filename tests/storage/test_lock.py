@@ -31,6 +31,7 @@ from any2ds.run.loop import run
 from any2ds.run.monitor import Outlook
 from any2ds.storage.disk.staging import staging
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.lock.file_lock import FileLock
 from any2ds.storage.lock.lock_file import Holder
 from any2ds.storage.lock.owner import Owner
 from any2ds.storage.lock.run_lock import Guard, Intervals, locked
@@ -268,6 +269,27 @@ def test_a_dead_run_of_this_machine_is_succeeded_at_once(owner: Owner, out: Outp
     with locked(out, "download", never) as lock:
         (hold,) = lock.locks
         assert hold.run in (Path(out.path) / ".any2ds/lock").read_text()
+
+
+@pytest.mark.parametrize("name", [layout.LOCK_FILE, layout.member_lock("rank-0-of-2")])
+def test_a_dead_run_whose_forked_child_still_has_to_close_the_lock_is_succeeded(
+    name: str, out: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = lock_file(out).parent.parent / layout.kernel_lock(name)
+    kept = FileLock.take(path, record_of(replace(Owner.here(), born="12")))
+    assert kept is not None
+    (path.parent.parent / name).write_bytes(path.read_bytes())
+    waits = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        kept.release(remove=False)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    with locked(out, "download", QUICK):
+        pass
+    assert len(waits) == 1
+    assert names(Path(out.path)) == []
 
 
 def test_a_silent_run_of_another_machine_is_watched_and_succeeded(

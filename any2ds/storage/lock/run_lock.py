@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 
 _WAY_OUT = "wait until it has ended, or choose another output_folder"
 _TELL = 2.0  # seconds of waiting that nobody has to be told of
-_TRIES = 100  # to lock a file in a folder that others remove
+_TRIES = 100  # to lock a file in a folder that others remove, or whose holder is dead
+_FORK_PAUSE = 0.05  # seconds between two of the latter
 _CLOSE_TIMEOUT = 10.0  # seconds that the last sign of life may take when the run ends
 _READS = 4  # of the lock before something is published, where the store does not answer
 _PAUSE = 0.5  # seconds before the second of them, twice as many before each further one
@@ -308,7 +309,7 @@ def _lives(output: OutputFolder, file: LockFile, holder: Holder | None) -> bool 
     if output.is_local:
         path = Path(output.path) / layout.kernel_lock(file.name)
         with contextlib.suppress(OSError, NoLocks):
-            lock = FileLock.take(path, create=False)
+            lock, _ = _take_from_dead(path, create=False)
             if lock is None:
                 return True
             lock.release(remove=False)
@@ -464,16 +465,32 @@ def _lock_of_kernel(file: LockFile, output: OutputFolder, holder: Holder, stack:
 
 def _take(path: Path, output: OutputFolder, holder: Holder) -> FileLock | None:
     try:
-        lock = FileLock.take(path, holder.to_bytes())
+        lock, other = _take_from_dead(path, holder.to_bytes())
     except NoLocks:
         path.unlink(missing_ok=True)
         return None
     if lock is None:
-        other = None
-        with contextlib.suppress(OSError):  # it is just ending
-            other = Holder.parse(path.read_bytes())
         raise _in_use(output, other)
     return lock
+
+
+def _take_from_dead(path: Path, content: bytes = b"", create: bool = True) -> tuple[FileLock | None, Holder | None]:
+    """`FileLock.take`; if it is locked, also the holder that the file names.
+
+    A child that was forked at the moment its parent was killed keeps the lock until it first runs: a lock of a dead
+    holder is waited for.
+    """
+    for attempt in range(_TRIES):
+        if attempt:
+            time.sleep(_FORK_PAUSE)
+        lock, holder = FileLock.take(path, content, create), None
+        if lock is not None:
+            break
+        with contextlib.suppress(OSError):  # removed in this moment
+            holder = Holder.parse(path.read_bytes())
+        if holder is None or holder.owner.state() != "gone":
+            break
+    return lock, holder
 
 
 def _sweep(output: OutputFolder, is_meant: Callable[[str], bool], fence: bool = False) -> list[Owner]:

@@ -53,7 +53,7 @@ test-cluster: $(CLUSTER)/.installed
 
 install: $(TEST)
 
-# Whatever docs, test-part, test-cluster and test-reading need: make -j2 fills two at a time.
+# Whatever docs, test-part, test-cluster and test-reading need: make -j3 fills three at a time.
 environments: $(TEST) .venv-docs/.installed $(CLUSTER)/.installed $(NEEDED:=/.installed)
 
 demo: $(DEMO)

@@ -5,10 +5,15 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALL := -m pip --disable-pip-version-check install --quiet
 PIP := $(RUN) $(INSTALL)
+# setuptools writes into this folder when it installs it: of environments that make -j fills, one at a time does.
+ALONE := $(if $(shell command -v flock),flock setup.py)
 CORE := $(VENV)/.installed-core
 DEMO := $(VENV)/.installed-demo
 TEST := $(VENV)/.installed-test
 PACKAGE := requirements.txt setup.py pyproject.toml any2ds/core/version.py
+
+# Tests start thousands of processes, each of which would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Where datasets are read with other people's libraries: .venv-reading for tests/reading, and for what clashes with others
 # or is as big as all of them .venv-X for tests/reading/with_X, each with requirements of that name.
@@ -23,13 +28,13 @@ CHOSEN := $(if $(filter .venv-reading,$(NEEDED)),$(sort $(wildcard tests/reading
 # Spark, Ray and Beam, of which the tests in tests/cluster start real ones on this machine.
 CLUSTER := .venv-cluster
 
-.PHONY: help install demo test test-full test-slow test-reading test-cluster lint type stubs docs smoke format black bench bench-quick crash fuzz clean
+.PHONY: help install environments demo test test-part test-full test-slow test-reading test-cluster lint type stubs docs smoke format black bench bench-quick crash fuzz clean
 
 help:
 	@echo "make demo      a first run: a small dataset from a server on this machine, into demo_output/"
 	@echo "make test      the tests, in some minutes"
 	@echo "make test-full every test: slow ones, clusters, and reading with others' libraries; an hour"
-	@echo "make test-slow PARTS=4 PART=0   a part of the slow ones; PARTS and PART go with the next two as well"
+	@echo "make test-slow PARTS=5 PART=0   a part of the slow ones; PARTS and PART go with the next two as well"
 	@echo "make test-reading   datasets read with DuckDB, Spark, TensorFlow and others: 3 GB to install, Python 3.11 or later"
 	@echo "make test-cluster   Spark, Ray and Beam on this machine: 1 GB to install, Java 17"
 	@echo "make install   .venv with any2ds and what the tests need"
@@ -48,6 +53,9 @@ test-cluster: $(CLUSTER)/.installed
 
 install: $(TEST)
 
+# Whatever docs, test-part, test-cluster and test-reading need: make -j3 fills three at a time.
+environments: $(TEST) .venv-docs/.installed $(CLUSTER)/.installed $(NEEDED:=/.installed)
+
 demo: $(DEMO)
 	$(RUN) examples/demo.py
 
@@ -56,6 +64,10 @@ test: $(TEST)
 
 test-slow: $(TEST)
 	$(RUN) -m pytest -m slow --part=$(PART)/$(PARTS) -n auto --dist loadfile --max-worker-restart=0 $(PYTEST_FLAGS)
+
+# What CI runs of these two, in one go: all of the first, and part PART of PARTS of the second.
+test-part: $(TEST)
+	$(RUN) -m pytest --part=$(PART)/$(PARTS) -n auto --dist loadfile --max-worker-restart=0 $(PYTEST_FLAGS)
 
 test-full: test test-slow test-cluster test-reading
 
@@ -119,12 +131,12 @@ $(RUN) $(READING:=/bin/python) $(CLUSTER)/bin/python .venv-docs/bin/python: %/bi
 
 $(CORE): $(PACKAGE) | $(RUN)
 	@echo "installing any2ds into $(VENV)"
-	$(PIP) -e ".[https]"  # https: aiohttp, which the test server is made of
+	$(ALONE) $(PIP) -e ".[https]"  # https: aiohttp, which the test server is made of
 	@touch $@
 
 $(DEMO): $(CORE)
 	@echo "installing what the demo needs for images, sound and video into $(VENV)"
-	$(PIP) -e ".[https,media]"
+	$(ALONE) $(PIP) -e ".[https,media]"
 	@touch $@
 
 $(TEST): requirements-test.txt $(CORE)
@@ -134,5 +146,6 @@ $(TEST): requirements-test.txt $(CORE)
 
 $(READING:=/.installed) $(CLUSTER)/.installed .venv-docs/.installed: .venv-%/.installed: requirements-%.txt $(PACKAGE) | .venv-%/bin/python
 	@echo "installing libraries for tests into .venv-$*; this takes some minutes"
-	.venv-$*/bin/python $(INSTALL) -r $< -e .
+	.venv-$*/bin/python $(INSTALL) --no-compile -r $<  # of which tests import a small part
+	$(ALONE) .venv-$*/bin/python $(INSTALL) -e .
 	@touch $@

@@ -19,6 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 _POLL = 0.02  # seconds
+_ENDS_WITHIN = 100.0  # seconds from Ctrl-C, for what takes few: a busy machine is not broken
 _MOST_WARM = 6_000_000_000  # bytes of memory made ready for a run; a longer run's files are deleted meanwhile
 _WARM_AHEAD = 300_000_000  # bytes: what a run writes in half a second, at most
 _MEGABYTE = bytes(1 << 20)
@@ -249,9 +250,9 @@ def interrupt(
         stopped = time.monotonic()
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(30)
+            process.wait(_ENDS_WITHIN)
         except subprocess.TimeoutExpired:
-            raise Broken("any2ds still runs 30 s after Ctrl-C") from None
+            raise Broken(f"any2ds still runs {_ENDS_WITHIN:g} s after Ctrl-C") from None
         stop_seconds = time.monotonic() - stopped
     parent = peaks.pop(process.pid)
     left_over = sum(_runs(pid) for pid in peaks)

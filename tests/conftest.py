@@ -1,10 +1,10 @@
 import os
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import pytest
 
@@ -21,20 +21,35 @@ if hasattr(signal, "SIGHUP"):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--part", metavar="K/N", help="only the K-th of N parts of the tests, for K from 0 to N-1")
+    parser.addoption("--part", metavar="K/N", help="of what takes long only the K-th of N parts, for K from 0 to N-1")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The parts are the same each time, and all tests of a class or of a function are in one of them."""
+    """The parts are the same each time, and all tests of a class, or of a file outside of classes, are in one of them.
+
+    What takes long are the slow tests, and those of clusters.
+    """
     if not (chosen := config.getoption("--part")):
         return
     part, parts = map(int, chosen.split("/"))
-    others = [
-        item for item in items if crc32(item.nodeid.partition("[")[0].rpartition("::")[0].encode()) % parts != part
-    ]
-    config.hook.pytest_deselected(items=others)
-    left_out = frozenset(others)
-    items[:] = [item for item in items if item not in left_out]
+    long = [item for item in items if item.get_closest_marker("slow") or item.path.parent.name == "cluster"]
+    part_of = _balanced(Counter(map(_group, long)), parts)
+    others = {item for item in long if part_of[_group(item)] != part}
+    config.hook.pytest_deselected(items=[*others])
+    items[:] = [item for item in items if item not in others]
+
+
+def _group(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0].rpartition("::")[0]
+
+
+def _balanced(groups: Counter[str], parts: int) -> dict[str, int]:
+    """The part that each group of tests belongs to; about as many tests are in each part."""
+    found, sizes = {}, [0] * parts
+    for group, count in sorted(groups.items(), key=lambda one: (-one[1], one[0])):
+        found[group] = sizes.index(min(sizes))
+        sizes[found[group]] += count
+    return found
 
 
 @pytest.hookimpl(optionalhook=True)

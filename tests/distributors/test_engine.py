@@ -12,6 +12,7 @@ from any2ds.config.options import Config, RunOptions
 from any2ds.core.errors import RunError, error_text
 from any2ds.core.reports import ShardError, ShardReport
 from any2ds.core.rows import ShardJob
+from any2ds.distributors import _engine
 from any2ds.distributors._engine import EngineDistributor
 from any2ds.distributors._mailbox import Mailbox
 from any2ds.distributors._task import PackedJob, StoredTasks, Task, UnseenFolder
@@ -72,6 +73,11 @@ class ThreadsDistributor(EngineDistributor):
 
 
 class TestEngine(ProcessDistributorContract):
+    @pytest.fixture(autouse=True)
+    def impatience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A thread that hangs cannot be ended, however long it is waited for."""
+        monkeypatch.setattr(_engine, "_CLOSE_TIMEOUT", 1.0)
+
     def make_distributor(self) -> ThreadsDistributor:
         return ThreadsDistributor(running())
 

@@ -25,7 +25,7 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.processes.pool import Children
 from any2ds.core.rows import Row
 from any2ds.core.samples import Sample, code_of, row_key
-from any2ds.testing.processes import wait_until, wait_until_gone
+from any2ds.testing.processes import LONG, wait_until, wait_until_gone
 from any2ds.testing.server import serve
 from any2ds.transforms.contract import GivenUp
 from any2ds.transforms.isolation import Isolation
@@ -248,6 +248,7 @@ def test_what_takes_too_long_is_killed_and_nothing_else(isolation: Callable[...,
     for word in ("sleep", "hang"):
         ((made,),) = through(apart, sample_of(word))
         assert code_of(made) == "transform_timeout"
+    apart._timeout = LONG  # a busy machine may take a second for what takes none
     assert code_of(through(apart, sample_of("fine"))[0][0]) == "success"
 
 

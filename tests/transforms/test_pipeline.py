@@ -26,6 +26,7 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import release
 from any2ds.testing.processes import children, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
+from any2ds.transforms import threads
 from any2ds.transforms.chain import Pipeline, StepGroup
 from any2ds.transforms.pipeline import NotIsolated, PipelineRunner
 from any2ds.transforms.threads import Budget, Task, ThreadPool, WorkerThread
@@ -39,6 +40,23 @@ def buffer() -> Iterator[Buffer]:
     buffer = Buffer(64 * MIB, 4)
     yield buffer
     buffer.close()
+
+
+class Clock:
+    """The time of the threads that do steps, which goes on when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(threads, "time", clock)
+    return clock
 
 
 def pipeline(*steps: Any, **more: Any) -> Pipeline:
@@ -72,6 +90,18 @@ def finish(transforming: PipelineRunner, seconds: float = 60) -> list[list[Sampl
         found += [list(samples) for samples in transforming.turn(is_ending=True, seconds=0.1)]
         assert time.monotonic() < until
     return sorted(found, key=lambda samples: samples[0].row.position)
+
+
+def finish_until(transforming: PipelineRunner, condition: Callable[[], object]) -> list[list[Sample]]:
+    """The samples of the rows that are done until then."""
+    found: list[list[Sample]] = []
+
+    def is_so() -> bool:
+        found.extend(list(samples) for samples in transforming.turn())
+        return bool(condition())
+
+    wait_until(is_so)
+    return found
 
 
 def test_rows_come_back_in_any_order_and_a_slow_one_holds_up_no_other(buffer: Buffer) -> None:
@@ -334,17 +364,23 @@ def test_one_bad_file_costs_a_batch_few_further_calls(buffer: Buffer) -> None:
 # --- timeouts ---
 
 
-def test_a_step_that_never_returns_costs_its_row_and_nothing_else(buffer: Buffer) -> None:
+def test_a_step_that_never_returns_costs_its_row_and_nothing_else(buffer: Buffer, clock: Clock) -> None:
     never = threading.Event()
+    hanging: list[bytes] = []
 
     def step(sample: Sample) -> Sample:
         if sample.data.startswith(b"hang"):
+            hanging.append(sample.data)
             never.wait()
         return sample
 
     transforming = new([step], threads=2, timeout=0.2)
     submit(transforming, buffer, [b"hang1", b"hang2", b"hang3", *[b"fine"] * 20])
-    rows = finish(transforming)
+    finish_until(transforming, lambda: len(hanging) == 2)  # which takes all threads
+    clock.now += 1
+    rows = finish_until(transforming, lambda: len(hanging) == 3 and transforming.pending == 1)
+    clock.now += 1
+    rows = sorted([*rows, *finish(transforming)], key=lambda samples: samples[0].row.position)
     assert [samples[0].failure.code if samples[0].failure else None for samples in rows] == [
         *["transform_timeout"] * 3,
         *[None] * 20,
@@ -372,8 +408,8 @@ def test_a_step_that_turns_in_circles_is_ended(buffer: Buffer) -> None:
     transforming.close()
 
 
-def test_after_a_batch_that_never_returned_a_new_instance_goes_on(buffer: Buffer) -> None:
-    never = threading.Event()
+def test_after_a_batch_that_never_returned_a_new_instance_goes_on(buffer: Buffer, clock: Clock) -> None:
+    never, is_stuck = threading.Event(), threading.Event()
     made: list[object] = []
 
     @any2ds.transform(batch_size=2)
@@ -383,11 +419,14 @@ def test_after_a_batch_that_never_returned_a_new_instance_goes_on(buffer: Buffer
 
         def __call__(self, samples: list[Sample]) -> list[Sample]:
             if len(made) == 1:
+                is_stuck.set()
                 never.wait()
             return samples
 
     transforming = new([Stuck], timeout=0.3)
     submit(transforming, buffer, [b"x"] * 6)
+    assert finish_until(transforming, is_stuck.is_set) == []
+    clock.now += 1
     codes = [samples[0].failure and samples[0].failure.code for samples in finish(transforming)]
     assert codes == ["transform_timeout"] * 2 + [None] * 4
     assert len(made) == 2
@@ -395,12 +434,14 @@ def test_after_a_batch_that_never_returned_a_new_instance_goes_on(buffer: Buffer
     transforming.close()
 
 
-def test_what_a_file_needs_is_to_be_said_in_time(buffer: Buffer) -> None:
+def test_what_a_file_needs_is_to_be_said_in_time(buffer: Buffer, clock: Clock) -> None:
     never = threading.Event()
+    hanging: list[Sample] = []
 
     class Hangs(Weighed):
         def memory(self, sample: Sample) -> int:
             if sample.data == b"1":
+                hanging.append(sample)
                 never.wait()
             return 100
 
@@ -408,7 +449,12 @@ def test_what_a_file_needs_is_to_be_said_in_time(buffer: Buffer) -> None:
     line.groups = (StepGroup((Hangs(),)),)
     transforming = PipelineRunner(line, TransformLimits(1, 0.3, 100), has_members=True)
     submit(transforming, buffer, [b"1", b"2", b"1", b"3"])
-    codes = [samples[0].failure and samples[0].failure.code for samples in finish(transforming)]
+    rows: list[list[Sample]] = []
+    for count in (1, 2):
+        rows += finish_until(transforming, lambda count=count: len(hanging) == count)
+        clock.now += 1
+    rows = sorted([*rows, *finish(transforming)], key=lambda samples: samples[0].row.position)
+    codes = [samples[0].failure and samples[0].failure.code for samples in rows]
     assert codes == ["transform_timeout", None, "transform_timeout", None]
     never.set()
     transforming.close()

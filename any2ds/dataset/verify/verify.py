@@ -75,7 +75,7 @@ class VerifyReport:
         return tuple(sorted({f.shard_id for f in self.findings if f.is_broken and f.shard_id is not None}))
 
     def __repr__(self) -> str:
-        found = "all is right" if self.ok else f"{len(self.findings):,} findings"
+        found = "all is right" if self.ok else _count(self.findings)
         return f"<VerifyReport {redacted(self.output_folder)}: {shard_count(self.shards)}, {self.rows:,} rows, {found}>"
 
     def _repr_html_(self) -> str:
@@ -290,6 +290,10 @@ def _findings_of_shard_list(dataset: Dataset, results: Sequence[ShardResult]) ->
         yield Finding("shard_list", f"{name} is open: a run is at work, or was killed")
 
 
+def _count(findings: Sequence[Finding]) -> str:
+    return "1 finding" if len(findings) == 1 else f"{len(findings):,} findings"
+
+
 def _shards(numbers: Sequence[int]) -> str:
     return f"shard {numbers[0]}" if len(numbers) == 1 else f"{shard_count(len(numbers))} ({ranges_text(numbers)})"
 
@@ -393,9 +397,8 @@ def lines(report: VerifyReport, most: int = 40) -> Iterator[str]:
     if report.ok:
         yield "all is right"
         return
-    findings = "1 finding" if len(report.findings) == 1 else f"{len(report.findings):,} findings"
     broken = f", {shard_count(len(report.broken))} to be made again" if report.broken else ""
-    yield f"NOT all is right: {findings}{broken}"
+    yield f"NOT all is right: {_count(report.findings)}{broken}"
     was_tried = report.repaired or any(_NOT_REMOVED in found.message for found in report.findings)
     if report.broken and not was_tried and not any("structure, keys and counts" in note for note in report.notes):
         yield "--repair removes them, and the same download command makes them again"

@@ -284,7 +284,7 @@ class FetchOptions:
         "transfers in flight per process (from 64 on, as many again may wait for silent hosts); auto: as many as bring"
         " more",
         integer_or_auto(1, 100_000),
-        256,
+        "auto",
     )
     timeout: float = option(
         "seconds until the first byte of a body, connecting and redirects included, and between its bytes",

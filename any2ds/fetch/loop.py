@@ -19,7 +19,7 @@ from any2ds.fetch.feeder import Feeder
 from any2ds.fetch.policy.breaker import PROBE_TIMEOUT, Breaker
 from any2ds.fetch.policy.hosts import Attempt, Host, HostPolicy
 from any2ds.fetch.policy.schedule import Schedule
-from any2ds.fetch.policy.window import Window
+from any2ds.fetch.policy.window import MAX_CROWDED, Window
 from any2ds.fetch.traffic import Cause, Meter
 from any2ds.fetch.urls import normalize
 
@@ -151,6 +151,9 @@ class Loop:
             self._meter.ended(outcome)
             if isinstance(outcome, Failure) and breaker.doubts(attempt, outcome, now):
                 schedule.suspend(attempt, now)
+            elif isinstance(outcome, Failure) and self._is_crowd(attempt, outcome):
+                schedule.suspend(attempt, now)
+                schedule.excuse(attempt, now, outcome)
             elif fetched := schedule.finish(attempt, outcome, now):
                 yield fetched
         if answered is not None or self._buffer.received > received:
@@ -169,8 +172,17 @@ class Loop:
         for attempt, failure, is_excused in breaker.judged(now):
             if is_excused:
                 schedule.excuse(attempt, now)
+            elif self._is_crowd(attempt, failure):
+                schedule.excuse(attempt, now, failure)
             elif fetched := schedule.settle(attempt, failure, now):
                 yield fetched
+
+    def _is_crowd(self, attempt: Attempt, failure: Failure) -> bool:
+        """Whether an attempt failed because this process had too many in flight."""
+        window, trial = self._window, attempt.trial
+        if window is None or trial is None or attempt.excuses >= MAX_CROWDED:
+            return False
+        return window.excuses(trial, failure)
 
     def _overdue(self) -> Iterator[tuple[Attempt, Failure]]:
         now = self._clock.now()

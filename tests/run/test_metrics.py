@@ -104,8 +104,8 @@ def test_what_workers_tell_adds_up(watched: Watched, distributor: str, monkeypat
         assert sum(each.waits.values()) == pytest.approx(each.seconds)
         assert min(each.waits.values()) >= 0
         assert each.memory > 0
-        assert each.window in (0, 256)
-    assert distributor != "inline" or max(each.window for each in watched.metrics) == 256
+        assert each.window in (0, 64)
+    assert distributor != "inline" or max(each.window for each in watched.metrics) == 64
     last = watched.snapshots[-1]
     assert last.outcomes == report.status_dict
     assert (last.shards_done, last.shards_open, last.share, last.total_rows, last.eta) == (5, 0, 1.0, 100, 0.0)

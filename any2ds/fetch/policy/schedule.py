@@ -218,9 +218,11 @@ class Schedule:
         attempt.late = False
         self._offer_turn(attempt.host, now)
 
-    def excuse(self, attempt: Attempt, now: float) -> None:
-        """An attempt that is suspended does not count: its row is tried again."""
+    def excuse(self, attempt: Attempt, now: float, failure: Failure | None = None) -> None:
+        """An attempt that is suspended does not count: its row is tried again. Its host learns from `failure`."""
         attempt.host.deferred -= 1
+        if failure is not None:
+            self._learn_of_host(attempt.host, failure, now)
         self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
 
     def settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
@@ -230,21 +232,24 @@ class Schedule:
 
     def _settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
         host = attempt.host
-        host.learn(outcome, now)
+        self._learn_of_host(host, outcome, now)
         if isinstance(outcome, Payload):
             self._latency += 0.05 * (outcome.seconds - self._latency)
-        if host.queue:
-            if host.down_until > now:
-                while host.queue:
-                    self.queued -= 1
-                    self._give_up(host.queue.popleft(), now)
-            self._offer_turn(host, now)
         if isinstance(outcome, Failure) and self._try_again(attempt, outcome, now):
             return None
         if attempt.asks:
             self._learn(attempt, outcome, now)
         self._forget(host, now)
         return None if attempt.asks else Fetched(attempt.row, outcome, attempt.sent)
+
+    def _learn_of_host(self, host: Host, outcome: Payload | Failure, now: float) -> None:
+        host.learn(outcome, now)
+        if host.queue:
+            if host.down_until > now:
+                while host.queue:
+                    self.queued -= 1
+                    self._give_up(host.queue.popleft(), now)
+            self._offer_turn(host, now)
 
     def overdue(self, now: float, received: Callable[[Attempt], int]) -> list[Attempt]:
         """The attempts whose time is up; each is told once, and is to be finished by the caller.

@@ -104,6 +104,11 @@ class Host:
         return self._delay
 
     @property
+    def answers(self) -> bool:
+        """Whether it has answered lately."""
+        return self._answers > 0
+
+    @property
     def silent(self) -> bool:
         """Whether it has not answered lately, or not after the last timeout."""
         return not self._answers or self._silence > 0

@@ -37,6 +37,7 @@ _LATE, _LEAST_LATE = 3.0, 0.1
 _FIRST_LATENCY = 0.3  # seconds, a guess until something was answered
 _CROWDED = 8  # while one slot in so many is with a late one, hosts that answer come first
 _MANY = 64  # fewer transfers than this are meant as a limit, also for those that hang
+_AUTO_SPARE = 256  # with thread_count=auto
 _MOST_SOCKETS = 400 if sys.platform == "win32" else 1 << 30  # select() takes 512
 _MOST_SILENT = 4  # times the slots: so many silent hosts may wait before no others are looked for
 _WAIT_CODES = frozenset({"http_429", "http_503"})
@@ -51,9 +52,10 @@ LOOKS = 20
 
 def spare_transfers(options: FetchOptions) -> int:
     """Transfers beyond `thread_count` that may wait for silent hosts; threads, or a small number, are a real limit."""
-    if options.fetcher != "curl" or options.thread_count == "auto" or options.thread_count < _MANY:
+    wanted = _AUTO_SPARE if options.thread_count == "auto" else options.thread_count
+    if options.fetcher != "curl" or wanted < _MANY:
         return 0
-    return max(0, min(options.thread_count, _MOST_SOCKETS - options.thread_count))
+    return max(0, min(wanted, _MOST_SOCKETS - options.most_transfers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,11 @@ class Schedule:
     def hosts(self) -> int:
         """Hosts that are remembered: those with rows, those in trouble lately, and some that bear much."""
         return len(self._hosts)
+
+    @property
+    def spared(self) -> int:
+        """Transfers that wait for silent hosts, and take none of the slots."""
+        return min(self._late, self.spare)
 
     @property
     def full(self) -> bool:
@@ -310,7 +317,7 @@ class Schedule:
 
     @property
     def _full(self) -> bool:
-        return self.in_flight - min(self._late, self.spare) >= self.slots
+        return self.in_flight - self.spared >= self.slots
 
     def _give_up(self, attempt: Attempt, now: float) -> None:
         failure = Failure("fetch", "host_down", f"{attempt.host.name} has not answered anything")

@@ -107,6 +107,7 @@ class Window:
         self._seconds = 0.0  # that these answers took
         self._hanging: list[Trial] = []  # trials with transfers that are late
         self._late_ones = 0  # of these, those that get other places
+        self._spared = 0  # that the schedule does not count already
         self._bears_late_ones = True
         self._suspect_until = -math.inf  # until then those that hang are taken for our own doing
         self._tick = now
@@ -137,9 +138,11 @@ class Window:
         expected = min(self._bad_shares, default=1.0) * trial.started
         return trial.harmful or (failure.code not in TIMEOUTS and trial.bad > expected + 2 * math.sqrt(expected))
 
-    def turn(self, now: float, in_flight: int, received: int) -> None:
-        """What is in flight after all has been started that may be, and the bytes received ever."""
+    def turn(self, now: float, in_flight: int, received: int, spared: int = 0) -> None:
+        """What is in flight after all has been started that may be, and the bytes received ever. Of these transfers
+        `spared` wait for silent hosts and do not count."""
         passed, self._now = now - self._now, now
+        in_flight, self._spared = in_flight - spared, spared
         if now >= self._tick:
             self._tick = now + 0.1
             self._count_late(now)
@@ -351,7 +354,8 @@ class Window:
             self._judge(trial, now)
         self._hanging = [trial for trial in self._hanging if trial.in_flight]
         trusted = self._bears_late_ones and now > self._suspect_until
-        self._late_ones = sum(trial.in_flight for trial in self._hanging) if trusted else 0
+        hanging = sum(trial.in_flight for trial in self._hanging) if trusted else 0
+        self._late_ones = max(0, hanging - self._spared)
 
     def _judge(self, trial: Trial, now: float) -> None:
         """Whether more fail or hang with more in flight."""

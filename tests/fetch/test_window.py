@@ -139,6 +139,7 @@ def test_what_makes_a_server_fail_is_found_and_kept_away_from(seed: int, failure
     play = Play(beyond(50, 0.004, failure), 60, seed)
     assert play.rate(10) > 350  # of 500
     assert play.size(10) <= 50
+    assert sum(second.lost for second in play.seconds) == 0
     assert sum(second.bad for second in play.seconds) < 0.01 * sum(second.good for second in play.seconds)
 
 

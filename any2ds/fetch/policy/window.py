@@ -82,6 +82,7 @@ class Window:
         self._before: tuple[float, float] | None = None  # log in flight and log goodput before doubling
         self._latencies: deque[float] = deque(maxlen=8)  # of the last trials
         self._latency = 0.0  # mean seconds of an answer; 0 while there is none
+        self._has_answer = False  # ever
         self._usual_bad = 0.0  # share of failures
         self._bad_shares: deque[float] = deque(maxlen=8)  # of the last trials
         self._proven = FIRST  # transfers that did no harm, as far as is known
@@ -122,6 +123,7 @@ class Window:
         """A transfer that was started under `trial` has come to its end."""
         if isinstance(outcome, Payload):
             trial.answered += 1
+            self._has_answer = True
             self._answers += 1
             self._seconds += outcome.seconds
         elif outcome.transient:
@@ -133,7 +135,7 @@ class Window:
     def excuses(self, trial: Trial, failure: Failure) -> bool:
         """Whether a failure that `ended` was told of is likely our own doing: so many in flight are not proven, and
         they did harm, or more of them fail than usual. Timeouts are too expensive to repeat on a suspicion."""
-        if trial.size <= self._proven or not failure.transient:
+        if trial.size <= self._proven or not failure.transient or not self._has_answer:
             return False
         expected = min(self._bad_shares, default=1.0) * trial.started
         return trial.harmful or (failure.code not in TIMEOUTS and trial.bad > expected + 2 * math.sqrt(expected))

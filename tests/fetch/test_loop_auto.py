@@ -112,7 +112,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
     def run(server: Server, urls: list[str], thread_count: int | str = "auto") -> tuple[Counter[str], Network]:
         options = Config.from_options({"url_list": "-", "thread_count": thread_count, "robots": "ignore"}).fetch
         slots = options.most_transfers
-        limits = ScheduleLimits(slots, options.timeout, options.retries, None, spare_transfers(options))
+        limits = ScheduleLimits(slots, options.timeout, options.retries, None, spare_transfers(options, slots))
         schedule = Schedule(limits, HostPolicy(), random.Random(0))
         schedule.fresh.extend(Row(0, number, str(number), url) for number, url in enumerate(urls))
         time = Time()

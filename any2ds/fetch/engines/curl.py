@@ -105,7 +105,7 @@ class CurlTransport:
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
         # Those that hang count as well: without room for them no connection would be kept.
-        connections = options.most_transfers + spare_transfers(options) + _EVENTS_PER_TURN
+        connections = options.most_transfers + spare_transfers(options, options.most_transfers) + _EVENTS_PER_TURN
         self._multi.setopt(pycurl.M_MAXCONNECTS, connections)
         self._selector = selectors.DefaultSelector()
         self._watched: set[int] = set()

@@ -50,12 +50,12 @@ BYTES_PER_SECOND = 8 << 10
 LOOKS = 20
 
 
-def spare_transfers(options: FetchOptions) -> int:
-    """Transfers beyond `thread_count` that may wait for silent hosts; threads, or a small number, are a real limit."""
-    wanted = _AUTO_SPARE if options.thread_count == "auto" else options.thread_count
+def spare_transfers(options: FetchOptions, most: int) -> int:
+    """Transfers beyond `most` that may wait for silent hosts; threads, or a small number, are a real limit."""
+    wanted = min(most, _AUTO_SPARE) if options.thread_count == "auto" else most
     if options.fetcher != "curl" or wanted < _MANY:
         return 0
-    return max(0, min(wanted, _MOST_SOCKETS - options.most_transfers))
+    return max(0, min(wanted, _MOST_SOCKETS - most))
 
 
 @dataclass(frozen=True, slots=True)

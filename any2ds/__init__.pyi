@@ -114,7 +114,7 @@ def download(
     frame_interval: float = 0.0,
     video_audio: Literal["keep", "drop", "split"] = "keep",
     fetcher: Literal["curl", "requests"] = "curl",
-    thread_count: int | Literal["auto"] = 256,
+    thread_count: int | Literal["auto"] = "auto",
     timeout: float = 10.0,
     total_timeout: float | None = None,
     outage_patience: float = 600.0,
@@ -258,7 +258,7 @@ def download(
         video_audio: sound of video: keep; drop; or split, into an extra file (.wav, or audio_format) (default: keep)
     How it is fetched:
         fetcher: engine for http(s): curl, or requests (slower; adapters and auth of your own) (default: curl)
-        thread_count: transfers in flight per process (from 64 on, as many again may wait for silent hosts); auto: as many as bring more (default: 256)
+        thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
         timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes (default: 10.0)
         total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received)
         outage_patience: seconds to wait when no host answers, before the run ends (default: 600.0)
@@ -329,7 +329,7 @@ def retry(
     max_staging_bytes: int | str = 17179869184,
     storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
     fetcher: Literal["curl", "requests"] = "curl",
-    thread_count: int | Literal["auto"] = 256,
+    thread_count: int | Literal["auto"] = "auto",
     timeout: float = 10.0,
     total_timeout: float | None = None,
     outage_patience: float = 600.0,
@@ -395,7 +395,7 @@ def retry(
         storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
     How it is fetched:
         fetcher: engine for http(s): curl, or requests (slower; adapters and auth of your own) (default: curl)
-        thread_count: transfers in flight per process (from 64 on, as many again may wait for silent hosts); auto: as many as bring more (default: 256)
+        thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
         timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes (default: 10.0)
         total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received)
         outage_patience: seconds to wait when no host answers, before the run ends (default: 600.0)

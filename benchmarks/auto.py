@@ -1,7 +1,7 @@
 """What `thread_count=auto` finds: held against the best fixed number, and before servers that do not bear a crowd.
 
     python benchmarks/auto.py                    # everything, about 20 minutes
-    python benchmarks/auto.py latency crowds     # some of it: latency, processor, crowds, changes
+    python benchmarks/auto.py latency crowds     # some of it: latency, processor, losses, crowds, changes
 
 any2ds runs as a command, one process, against `crowded.py` on loopback; rates are stored files per second from the
 first row's start to the last file's end, the time in which auto finds its number included.
@@ -133,6 +133,20 @@ def processor(bench: Bench) -> None:
         compare(bench, server, "no latency", dict.fromkeys(("64", "256"), rows))
 
 
+def losses(bench: Bench) -> None:
+    """What it loses to servers that bear less than it tries, and what a fixed number loses there."""
+    for beyond in ("503", "reset", "hang"):
+        for hosts in (1, 100):
+            for bears in (_BEARS, 300):
+                for thread_count in ("256", "auto"):
+                    with crowded(delay=0.1, bears=bears, beyond=beyond) as server:
+                        found = run(bench, server, 40 * bears + 4000, hosts, thread_count)
+                    say(
+                        f"{beyond} beyond {bears}, {hosts} host{'s' * (hosts > 1)}, thread_count={thread_count}: "
+                        f"{found.rate:.0f}/s, {found.failed} of {40 * bears + 4000} rows failed"
+                    )
+
+
 def crowds(bench: Bench) -> None:
     """Where it settles, as the server sees it."""
     for beyond in ("503", "reset", "fall", "explode", "hang"):
@@ -193,7 +207,7 @@ def say(words: str) -> None:
 
 
 def main() -> int:
-    parts = {part.__name__: part for part in (latency, processor, crowds, changes)}
+    parts = {part.__name__: part for part in (latency, processor, losses, crowds, changes)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(parts))
     wanted = parser.parse_args().parts or list(parts)

@@ -101,7 +101,7 @@ def _fetch(count: int, nameserver: str, port: str) -> dict[str, Any]:
     rows = (Row(0, n, f"{n:09d}", f"http://h{n}.example.test:{port}/a") for n in range(count))
     failures: Counter[str] = Counter()
     started, cpu = time.monotonic(), time.process_time()
-    with contextlib.closing(UrlFetcher(options, Buffer(1 << 28, options.thread_count))) as fetcher:
+    with contextlib.closing(UrlFetcher(options, Buffer(1 << 28, options.most_transfers))) as fetcher:
         done = 0
         for batch in fetcher.fetch(rows):
             for fetched in batch:

@@ -266,7 +266,7 @@ def processes(stage: Stage) -> Iterator[Figure]:
     variants: list[tuple[str, str, int, Mapping[str, Any], float | None]] = [
         ("CPU the limit, md5", server.http, rows, HASHES["md5"], where_cores_are_left),
         ("CPU the limit, md5 and sha512", server.http, rows, costly, where_cores_are_left),
-        (f"{DELAY:g} s of latency the limit", stage.slow, rows // 2, HASHES["sha256"], 1.7),
+        (f"{DELAY:g} s of latency the limit", stage.slow, rows // 2, {**HASHES["sha256"], "thread_count": 256}, 1.7),
     ]
     for name, base, rows, options, target in variants:
         urls = stage.url_list("processes", base, rows)

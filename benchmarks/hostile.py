@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 from hostile_server import BAD_CERTIFICATES, HOSTS, address
 
 TIMEOUT = 10  # seconds, any2ds's default
-THREADS = "256"  # any2ds's default
+THREADS = "auto"  # any2ds's default
 _OPTIONS = {"timeout": TIMEOUT, "max_file_bytes": 1_000_000, "number_sample_per_shard": 1000}
 _GOOD_HOSTS = 200
 _RSS_EVERY = 0.05  # seconds
@@ -351,7 +351,7 @@ def by_kind(kind: str, rows: int, server: Server) -> dict[str, Any]:
     os.environ["SSL_CERT_FILE"] = str(server.bundle)
     options = Config.from_options({"url_list": "-", "timeout": TIMEOUT, "max_file_bytes": 1_000_000}).fetch
     codes: Counter[str] = Counter()
-    with contextlib.closing(UrlFetcher(options, Buffer(1 << 28, options.thread_count))) as fetcher:
+    with contextlib.closing(UrlFetcher(options, Buffer(1 << 28, options.most_transfers))) as fetcher:
         timed: Any = Timed(fetcher._transport)
         fetcher._transport = timed
         before, started, cpu = server.stats()["cpu"], time.monotonic(), time.process_time()

@@ -281,10 +281,10 @@ class FetchOptions:
         "curl",
     )
     thread_count: int | Literal["auto"] = option(
-        "transfers in flight per process (from 64 on, as many again may wait for silent hosts); auto: as many as bring"
-        " more",
+        "transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may"
+        " wait for silent hosts)",
         integer_or_auto(1, 100_000),
-        256,
+        "auto",
     )
     timeout: float = option(
         "seconds until the first byte of a body, connecting and redirects included, and between its bytes",

@@ -17,9 +17,9 @@ from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.engines.transport import Phases, Transport
 from any2ds.fetch.feeder import Feeder
 from any2ds.fetch.policy.breaker import PROBE_TIMEOUT, Breaker
-from any2ds.fetch.policy.hosts import Attempt, Host, HostPolicy
+from any2ds.fetch.policy.hosts import TIMEOUTS, Attempt, Host, HostPolicy
 from any2ds.fetch.policy.schedule import Schedule
-from any2ds.fetch.policy.window import Window
+from any2ds.fetch.policy.window import MAX_CROWDED, Window
 from any2ds.fetch.traffic import Cause, Meter
 from any2ds.fetch.urls import normalize
 
@@ -44,7 +44,7 @@ class Loop:
         now = self._clock.now()
         self._breaker = Breaker(options.outage_patience, now)
         self._probes: list[Attempt] = []
-        self._most = schedule.slots  # transfers that everything is prepared for
+        self._most = schedule.slots + schedule.spare  # transfers that everything is prepared for
         self._window = Window(self._most, now) if options.thread_count == "auto" else None
         self._meter = Meter()
         self.activity = 0  # of life: attempts begun and ended, and turns of a pause
@@ -57,7 +57,7 @@ class Loop:
                 self._follow(self._window)
             begun, done = self._begin(clock.now())
             if self._window is not None:
-                self._window.turn(clock.now(), schedule.in_flight, self._buffer.received)
+                self._window.turn(clock.now(), schedule.in_flight, self._buffer.received, schedule.spared)
             busy = done or begun == _STARTS_PER_TURN
             # What is due but may not start would let it turn without end.
             is_held = breaker.holding or self._buffer.full
@@ -103,7 +103,7 @@ class Loop:
         """Let everything that depends on how many may be in flight know it."""
         schedule = self._schedule
         schedule.slots = window.size
-        if (most := max(schedule.slots, schedule.in_flight)) != self._most:
+        if (most := max(schedule.slots + schedule.spare, schedule.in_flight)) != self._most:
             self._most = most
             self._transport.expect(most)
             self._buffer.share_among(most)
@@ -155,6 +155,10 @@ class Loop:
             elif breaker.doubts(attempt, outcome, now):
                 schedule.suspend(attempt, now)
                 continue
+            elif self._is_crowd(attempt, outcome):
+                schedule.suspend(attempt, now)
+                schedule.excuse(attempt, now, outcome)
+                continue
             if fetched := schedule.finish(attempt, outcome, now):
                 done.append(fetched)
         last = next((attempt for attempt in reversed(answered) if is_web(attempt.row.url)), None)
@@ -175,8 +179,19 @@ class Loop:
         for attempt, failure, is_excused in breaker.judged(now):
             if is_excused:
                 schedule.excuse(attempt, now)
+            elif self._is_crowd(attempt, failure):
+                schedule.excuse(attempt, now, failure)
             elif fetched := schedule.settle(attempt, failure, now):
                 yield fetched
+
+    def _is_crowd(self, attempt: Attempt, failure: Failure) -> bool:
+        """Whether an attempt failed because this process had too many in flight."""
+        window, trial = self._window, attempt.trial
+        if window is None or trial is None or attempt.excuses >= MAX_CROWDED:
+            return False
+        if failure.code in TIMEOUTS and (attempt.excuses or not attempt.host.answers):
+            return False  # a host that has not answered anybody hangs by itself, and each timeout takes long
+        return window.excuses(trial, failure)
 
     def _overdue(self, now: float) -> Iterator[tuple[Attempt, Failure]]:
         overdue = self._schedule.overdue(now, self._transport.received)

@@ -66,6 +66,6 @@ def test_auto_is_a_word_and_bounded_by_memory() -> None:
 
     assert most(thread_count=7) == 7
     assert most(thread_count="auto", max_buffered_bytes="16MiB") == 128
-    assert most(thread_count="auto") == 8192
+    assert most(thread_count="auto") == most() == 8192
     with pytest.raises(OptionError, match="auto, or a whole number of at least 1"):
         most(thread_count="many")

@@ -56,6 +56,7 @@ class Second:
     in_flight: int
     good: int
     bad: int
+    lost: int  # of the bad ones, those that count for their rows
 
 
 class Play:
@@ -77,7 +78,7 @@ class Play:
         self.seconds: list[Second] = []
         rng, order = random.Random(seed + 1), itertools.count()
         landing: list[tuple[float, int, object, Payload | Failure, bool]] = []
-        now, at_server, good, bad, received, reported = 0.0, 0, 0, 0, 0, 1.0
+        now, at_server, good, bad, lost, received, reported = 0.0, 0, 0, 0, 0, 0, 1.0
         while now < seconds and (rows or landing):
             begun, limit = 0, min(self.window.size, most(now))
             while rows and begun < 32 and len(landing) < limit:
@@ -104,9 +105,10 @@ class Play:
                     good, received = good + 1, received + size
                 else:
                     bad += 1
+                    lost += not self.window.excuses(trial, outcome)  # type: ignore[arg-type]
             if now >= reported:
-                self.seconds.append(Second(self.window.size, len(landing), good, bad))
-                good, bad, reported = 0, 0, reported + 1
+                self.seconds.append(Second(self.window.size, len(landing), good, bad, lost))
+                good, bad, lost, reported = 0, 0, 0, reported + 1
 
     def rate(self, start: int, end: int | None = None) -> float:
         """Good answers per second between two seconds."""
@@ -137,6 +139,7 @@ def test_what_makes_a_server_fail_is_found_and_kept_away_from(seed: int, failure
     play = Play(beyond(50, 0.004, failure), 60, seed)
     assert play.rate(10) > 350  # of 500
     assert play.size(10) <= 50
+    assert sum(second.lost for second in play.seconds) == 0
     assert sum(second.bad for second in play.seconds) < 0.01 * sum(second.good for second in play.seconds)
 
 

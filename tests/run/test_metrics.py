@@ -95,7 +95,8 @@ def test_what_workers_tell_adds_up(watched: Watched, distributor: str, monkeypat
         open_shards, "_PROGRESS_SECONDS", 0.0
     )  # in this process: else it may be over before it is asked
     rows = watched.rows(["a.txt"] * 70 + ["missing.txt"] * 30)
-    report = watched.download(rows, distributor=distributor, processes_count=2, number_sample_per_shard=20)
+    options: dict[str, Any] = {"processes_count": 2, "number_sample_per_shard": 20, "thread_count": 256}
+    report = watched.download(rows, distributor=distributor, **options)
     assert watched.reported == {"success": 70, "http_404": 30} == report.status_dict
     assert sum(each.attempts for each in watched.metrics) == report.attempts == 100
     assert sum(sum(each.latencies.values()) for each in watched.metrics) == 70

@@ -48,6 +48,7 @@ class Img2dataset:
     defaults: Mapping[str, Any] = {
         "output_folder": "images",
         "processes_count": 1,
+        "thread_count": 256,
         "max_shard_retry": 1,
         "file_size": 256,
         "resize_mode": "border",

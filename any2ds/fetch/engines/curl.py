@@ -107,7 +107,7 @@ class CurlTransport:
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._sockets.watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
         # Those that hang count as well: without room for them no connection would be kept.
-        connections = options.most_transfers + spare_transfers(options) + _EVENTS_PER_TURN
+        connections = options.most_transfers + spare_transfers(options, options.most_transfers) + _EVENTS_PER_TURN
         self._multi.setopt(pycurl.M_MAXCONNECTS, connections)
         self._timer: float | None = None  # when libcurl wants to be called, by time.monotonic()
         self._by_handle: dict[Any, _Transfer] = {}

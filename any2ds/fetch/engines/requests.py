@@ -98,7 +98,8 @@ def new_session(options: FetchOptions, trust: Trust) -> requests.Session:
     session.headers.update({"User-Agent": options.user_agent, "Accept": "*/*", "Accept-Encoding": ACCEPTED})
     session.headers.update(given)
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
-    adapter = _Adapter(trust, not options.ignore_ssl_certificate, max(1, min(10, _KEPT // options.most_transfers)))
+    threads = min(options.most_transfers, 256)  # with thread_count=auto there are seldom more
+    adapter = _Adapter(trust, not options.ignore_ssl_certificate, max(1, min(10, _KEPT // threads)))
     session.mount("http://", adapter)
     session.mount("https://", adapter)
     return session

@@ -27,7 +27,7 @@ _FIRST_DELAY = 0.25  # seconds between starts, when one at a time was still too 
 MOST_DELAY = 60.0
 _ONE_ROUND = 1.0  # seconds: answers within this time after a cut tell of the time before it
 _BUSY = frozenset({"http_429", "http_503"})
-_TIMEOUTS = frozenset({"timeout_total", "timeout_stalled", "timeout_connect"})
+TIMEOUTS = frozenset({"timeout_total", "timeout_stalled", "timeout_connect"})
 SILENCE = 4  # timeouts without any answer after which a host counts as down
 _SIGN_OF_LIFE = 1 << 16  # bytes: a transfer that brought so many was slow, and no silence
 _REFUSALS = 5  # rounds of nothing but 429 and 503, each after the wait that it asked for, that make it count as down
@@ -104,6 +104,11 @@ class Host:
         return self._delay
 
     @property
+    def answers(self) -> bool:
+        """Whether it has answered lately."""
+        return self._answers > 0
+
+    @property
     def silent(self) -> bool:
         """Whether it has not answered lately, or not after the last timeout."""
         return not self._answers or self._silence > 0
@@ -135,14 +140,14 @@ class Host:
         if isinstance(outcome, Failure):
             if outcome.retry_after:
                 self.not_before = max(self.not_before, now + min(outcome.retry_after, self.policy.max_retry_after))
-            if outcome.code not in _TIMEOUTS or outcome.received >= _SIGN_OF_LIFE:
+            if outcome.code not in TIMEOUTS or outcome.received >= _SIGN_OF_LIFE:
                 self._silence = 0
             if outcome.code in _BUSY:
                 if self._cut(now, busy=True) and outcome.retry_after:
                     self._refusals += 1
                     if self._refusals >= _REFUSALS:
                         self.down_until, self.down_as = now + _DOWN, outcome
-            elif outcome.code in _TIMEOUTS:
+            elif outcome.code in TIMEOUTS:
                 self._timeouts += 1
                 self._silence += outcome.received < _SIGN_OF_LIFE
                 if self._silence and not self._answers:

@@ -37,6 +37,7 @@ _LATE, _LEAST_LATE = 3.0, 0.1
 _FIRST_LATENCY = 0.3  # seconds, a guess until something was answered
 _CROWDED = 8  # while one slot in so many is with a late one, hosts that answer come first
 _MANY = 64  # fewer transfers than this are meant as a limit, also for those that hang
+_AUTO_SPARE = 256  # with thread_count=auto
 _MOST_SOCKETS = 400 if sys.platform == "win32" else 1 << 30  # select() takes 512
 _MOST_SILENT = 4  # times the slots: so many silent hosts may wait before no others are looked for
 _WAIT_CODES = frozenset({"http_429", "http_503"})
@@ -49,11 +50,12 @@ BYTES_PER_SECOND = 8 << 10
 LOOKS = 20
 
 
-def spare_transfers(options: FetchOptions) -> int:
-    """Transfers beyond `thread_count` that may wait for silent hosts; threads, or a small number, are a real limit."""
-    if options.fetcher != "curl" or options.thread_count == "auto" or options.thread_count < _MANY:
+def spare_transfers(options: FetchOptions, most: int) -> int:
+    """Transfers beyond `most` that may wait for silent hosts; threads, or a small number, are a real limit."""
+    wanted = min(most, _AUTO_SPARE) if options.thread_count == "auto" else most
+    if options.fetcher != "curl" or wanted < _MANY:
         return 0
-    return max(0, min(options.thread_count, _MOST_SOCKETS - options.thread_count))
+    return max(0, min(wanted, _MOST_SOCKETS - most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,11 @@ class Schedule:
     def hosts(self) -> int:
         """Hosts that are remembered: those with rows, those in trouble lately, and some that bear much."""
         return len(self._hosts)
+
+    @property
+    def spared(self) -> int:
+        """Transfers that wait for silent hosts, and take none of the slots."""
+        return min(self._late, self.spare)
 
     @property
     def full(self) -> bool:
@@ -220,9 +227,11 @@ class Schedule:
         attempt.late = False
         self._offer_turn(attempt.host, now)
 
-    def excuse(self, attempt: Attempt, now: float) -> None:
-        """An attempt that is suspended does not count: its row is tried again."""
+    def excuse(self, attempt: Attempt, now: float, failure: Failure | None = None) -> None:
+        """An attempt that is suspended does not count: its row is tried again. Its host learns from `failure`."""
         attempt.host.deferred -= 1
+        if failure is not None:
+            self._learn_of_host(attempt.host, failure, now)
         self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
 
     def settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
@@ -232,15 +241,9 @@ class Schedule:
 
     def _settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
         host = attempt.host
-        host.learn(outcome, now)
+        self._learn_of_host(host, outcome, now)
         if isinstance(outcome, Payload):
             self._latency += 0.05 * (outcome.seconds - self._latency)
-        if host.queue:
-            if host.down_until > now:
-                while host.queue:
-                    self.queued -= 1
-                    self._give_up(host.queue.popleft(), now)
-            self._offer_turn(host, now)
         if isinstance(outcome, Failure) and self._try_again(attempt, outcome, now):
             return None
         if attempt.asks:
@@ -248,6 +251,15 @@ class Schedule:
         if not host.in_flight:
             self._forget(host, now)
         return None if attempt.asks else Fetched(attempt.row, outcome, attempt.sent)
+
+    def _learn_of_host(self, host: Host, outcome: Payload | Failure, now: float) -> None:
+        host.learn(outcome, now)
+        if host.queue:
+            if host.down_until > now:
+                while host.queue:
+                    self.queued -= 1
+                    self._give_up(host.queue.popleft(), now)
+            self._offer_turn(host, now)
 
     def overdue(self, now: float, received: Callable[[Attempt], int]) -> list[Attempt]:
         """The attempts whose time is up; each is told once, and is to be finished by the caller.
@@ -308,7 +320,7 @@ class Schedule:
 
     @property
     def _full(self) -> bool:
-        return self.in_flight - min(self._late, self.spare) >= self.slots
+        return self.in_flight - self.spared >= self.slots
 
     def _give_up(self, attempt: Attempt, now: float) -> None:
         failure = Failure("fetch", "host_down", f"{attempt.host.name} has not answered anything")

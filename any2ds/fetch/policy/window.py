@@ -15,9 +15,11 @@ from collections import deque
 
 from any2ds.core.failures import Failure
 from any2ds.core.samples import Payload
+from any2ds.fetch.policy.hosts import TIMEOUTS
 
 FIRST = 32  # transfers; fewer only after trouble
 LEAST = 8
+MAX_CROWDED = 3  # attempts of one row that do not count because too many were in flight
 _STEP = 0.12  # of the logarithm: the trials are 12 % below and above
 # d log(goodput) / d log(in flight) from which more in flight is worth it: 1 where only latency counts, 0 on a plateau.
 _WORTH = 0.1
@@ -50,13 +52,14 @@ _LATE = (1.0, 5.0)  # seconds and mean latencies after which an answer is not ex
 class Trial:
     """One size and what became of the transfers that were started under it."""
 
-    __slots__ = ("answered", "bad", "ended", "high", "size", "started")
+    __slots__ = ("answered", "bad", "ended", "harmful", "high", "size", "started")
 
     def __init__(self, size: int, high: bool) -> None:
         self.size = size
         self.high = high
         self.started = self.answered = self.bad = 0
         self.ended = 0.0  # when the next one began
+        self.harmful = False  # so many were too many
 
     @property
     def in_flight(self) -> int:
@@ -79,7 +82,10 @@ class Window:
         self._before: tuple[float, float] | None = None  # log in flight and log goodput before doubling
         self._latencies: deque[float] = deque(maxlen=8)  # of the last trials
         self._latency = 0.0  # mean seconds of an answer; 0 while there is none
+        self._has_answer = False  # ever
         self._usual_bad = 0.0  # share of failures
+        self._bad_shares: deque[float] = deque(maxlen=8)  # of the last trials
+        self._proven = FIRST  # transfers that did no harm, as far as is known
         self._direction = self._streak = 0
         self._doubted = False  # doubling did not help, as far as one trial tells
         self._again = False  # the trial is made for the second time
@@ -102,6 +108,7 @@ class Window:
         self._seconds = 0.0  # that these answers took
         self._hanging: list[Trial] = []  # trials with transfers that are late
         self._late_ones = 0  # of these, those that get other places
+        self._spared = 0  # that the schedule does not count already
         self._bears_late_ones = True
         self._suspect_until = -math.inf  # until then those that hang are taken for our own doing
         self._tick = now
@@ -116,6 +123,7 @@ class Window:
         """A transfer that was started under `trial` has come to its end."""
         if isinstance(outcome, Payload):
             trial.answered += 1
+            self._has_answer = True
             self._answers += 1
             self._seconds += outcome.seconds
         elif outcome.transient:
@@ -124,9 +132,19 @@ class Window:
         else:  # a matter of this file
             trial.answered += 1
 
-    def turn(self, now: float, in_flight: int, received: int) -> None:
-        """What is in flight after all has been started that may be, and the bytes received ever."""
+    def excuses(self, trial: Trial, failure: Failure) -> bool:
+        """Whether a failure that `ended` was told of is likely our own doing: so many in flight are not proven, and
+        they did harm, or more of them fail than usual. Timeouts are too expensive to repeat on a suspicion."""
+        if trial.size <= self._proven or not failure.transient or not self._has_answer:
+            return False
+        expected = min(self._bad_shares, default=1.0) * trial.started
+        return trial.harmful or (failure.code not in TIMEOUTS and trial.bad > expected + 2 * math.sqrt(expected))
+
+    def turn(self, now: float, in_flight: int, received: int, spared: int = 0) -> None:
+        """What is in flight after all has been started that may be, and the bytes received ever. Of these transfers
+        `spared` wait for silent hosts and do not count."""
         passed, self._now = now - self._now, now
+        in_flight, self._spared = in_flight - spared, spared
         if now >= self._tick:
             self._tick = now + 0.1
             self._count_late(now)
@@ -178,7 +196,7 @@ class Window:
             self._latency = max(1e-3, self._seconds / self._answers)
             self._latencies.append(self._latency)
         bad = self._failures / max(1, self._answers + self._failures)
-        self._usual_bad += 0.3 * (bad - self._usual_bad)
+        self._measured_bad(bad)
         if self._lid < math.inf and now > self._lid_until:  # a little more, then more of it
             self._lid = self._lid + self._lift if self._lift < 1 else math.inf
             self._lift *= 2
@@ -190,7 +208,7 @@ class Window:
         if self._full < _FULL * self._measured:
             self._forget()
             self._starting = self._starting and self._before is None
-        elif self._latency > _SLOWER * (expected or _FIRST_LATENCY) and not self._again:
+        elif expected and self._latency > _SLOWER * expected and not self._again:
             self._again = True
             self._begin(now, self.trial.size, self.trial.high)
             return
@@ -200,6 +218,10 @@ class Window:
             self._compare(in_flight, goodput, now)
         self._again = False
         self._next(now)
+
+    def _measured_bad(self, share: float) -> None:
+        self._bad_shares.append(share)
+        self._usual_bad += 0.3 * (share - self._usual_bad)
 
     def _forget(self) -> None:
         """Something else is the limit: nothing that was seen tells of the window."""
@@ -287,7 +309,7 @@ class Window:
     def _alarm(self, now: float, in_flight: int) -> None:
         """Most of what this trial started fails, and that is new: no need to wait for its end."""
         share = self.trial.bad / max(1, self.trial.started)
-        self._usual_bad += 0.3 * (share - self._usual_bad)
+        self._measured_bad(share)
         self._starting = False
         self._forget()
         self._harmed(math.log(max(1, min(self.size, in_flight))), now)
@@ -321,6 +343,9 @@ class Window:
         self._lid, self._lift = size, _LIFT
         self._lid_until = now + self._lid_seconds
         self._center = min(self._center, size - 2 * _STEP)
+        self._proven = min(self._proven, int(math.exp(self._center)))
+        for trial in (self.trial, *self._ripening, *self._hanging):
+            trial.harmful = trial.harmful or math.log(trial.size) > self._center
 
     def _count_late(self, now: float) -> None:
         """Transfers that hang do not count, as long as others are answered: they are a matter of their files."""
@@ -331,7 +356,8 @@ class Window:
             self._judge(trial, now)
         self._hanging = [trial for trial in self._hanging if trial.in_flight]
         trusted = self._bears_late_ones and now > self._suspect_until
-        self._late_ones = sum(trial.in_flight for trial in self._hanging) if trusted else 0
+        hanging = sum(trial.in_flight for trial in self._hanging) if trusted else 0
+        self._late_ones = max(0, hanging - self._spared)
 
     def _judge(self, trial: Trial, now: float) -> None:
         """Whether more fail or hang with more in flight."""

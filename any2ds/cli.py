@@ -197,19 +197,25 @@ def _page(given: Sequence[str]) -> str | None:
     """
     from any2ds.config import completion
     from any2ds.config.commands import COMMANDS
-    from any2ds.config.help import help_text, short_help
+    from any2ds.config.help import completion_help, help_text, short_help
+    from any2ds.core import suggestions
     from any2ds.core.errors import OptionError
 
     if not given:
         return short_help()
-    asked = [argument for argument in given if argument in ("-h", "--help", "--help=all")]
+    asked = [argument for argument in given if argument in ("-h", "--help") or argument.startswith("--help=")]
     first, *others = given
     if first == "help" or asked:
         words = [word for word in (others if first == "help" else given) if not word.startswith("-")]
-        if first == "help" and words and words[0] not in (*COMMANDS, "all"):
-            raise OptionError(f"no command {words[0]!r}: {_command_hint(words[0]) or ', '.join(COMMANDS)}")
-        name = words[0] if words and words[0] in COMMANDS else "download"
-        return help_text(name, "--help=all" in asked or (first == "help" and "all" in words), _preset_in(given))
+        about = [argument.partition("=")[2] for argument in asked if "=" in argument]
+        about += words if first == "help" else []
+        topics = [*COMMANDS, "completion"]
+        for word in about:
+            if word not in (*topics, "all", "help"):
+                hint = suggestions.for_name(word, topics) or ", ".join(topics)
+                raise OptionError(f"no command {word!r}: {hint}")
+        name = next((word for word in (*about, *words[:1]) if word in topics), "download")
+        return completion_help() if name == "completion" else help_text(name, "all" in about, _preset_in(given))
     if {"-V", "--version"} & {*given}:
         from any2ds.core.version import __version__
 

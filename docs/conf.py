@@ -6,6 +6,7 @@ documents of the repository are taken from where they are.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Iterable
@@ -26,6 +27,9 @@ exclude_patterns = ["build"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 nitpicky = True
+smartquotes = False  # they make a dash of the two hyphens of an option
+html_static_path = ["static"]
+html_css_files = ["options.css"]
 suppress_warnings = ["misc.highlighting_failure"]
 
 DOCS = Path(__file__).parent
@@ -120,7 +124,7 @@ def _failures() -> Iterable[str]:
     yield (
         "Each row of a list ends with one code: `success`, or why it is not in the dataset. The codes are in the "
         "column `error_code` of the metadata, in `status_dict` of the statistics, and in `--codes` of `any2ds retry`, "
-        "which by default takes those that may have passed (transient)."
+        "which by default takes those that another attempt can help (transient)."
     )
     yield ""
     yield "| code | transient | what it means | what to do |\n|---|---|---|---|"
@@ -150,15 +154,35 @@ def _api() -> Iterable[str]:
             summary = doc.partition("\n\n")[0]
             ending = doc.rpartition("what is given here wins")[2].strip()
             yield f"```python\nany2ds.{name}({first}, **options)\n```\n"
-            yield f"{summary}\n\n{_text(doc, summary)}{ending}\n"
+            yield f"{summary}\n\n{_text(name, doc, summary)}{ending}\n"
         else:
-            yield f"```text\n{doc}\n```"
+            yield _prose(doc)
+            if dataclasses.is_dataclass(value):
+                yield "\n| attribute | type | meaning |\n|---|---|---|"
+                yield from (
+                    f"| `{field}` | `{_cell(type_)}` | {_cell(text)} |" for field, type_, text in _fields(value)
+                )
 
 
-def _text(doc: str, summary: str) -> str:
-    """What a docstring says between its summary and the options."""
-    between = doc.removeprefix(summary).partition(":\n        ")[0].rpartition("\n\n")[0].strip("\n")
-    return f"```text\n{between}\n```\n\n" if between.strip() else ""
+def _prose(doc: str) -> str:
+    """A docstring; a list in it, which is indented, keeps its lines."""
+    parts = re.split(r"((?:^.*[^.]\n(?:[ \t]+.+\n?)+)+)", doc, flags=re.MULTILINE)
+    return "\n".join(f"```text\n{part.strip()}\n```" if number % 2 else part for number, part in enumerate(parts))
+
+
+def _fields(kind: type) -> Iterable[tuple[str, str, str]]:
+    """Name, type and comment of each field of a dataclass that has one."""
+    names = {field.name: field.type for field in dataclasses.fields(kind)}
+    source = "".join(inspect.getsource(each) for each in reversed(kind.__mro__) if dataclasses.is_dataclass(each))
+    comments = dict(re.findall(r"^    (\w+): .*?  # (.*)$", source, re.MULTILINE))
+    return ((name, str(type_), comments[name]) for name, type_ in names.items() if name in comments)
+
+
+def _text(name: str, doc: str, summary: str) -> str:
+    """What a docstring says between its summary and the options, whose groups are indented titles or the start."""
+    first_group = next(declared(COMMANDS[name].groups)).group
+    between = doc.removeprefix(summary).partition(f"{first_group}:\n")[0].strip("\n")
+    return f"{_prose(between)}\n\n" if between.strip() else ""
 
 
 def _cell(text: str) -> str:

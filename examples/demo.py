@@ -45,7 +45,7 @@ def main() -> int:
 
 def show_files() -> None:
     say(f"\nWhat lies in {OUTPUT}/:\n")
-    for file in sorted(OUTPUT.iterdir()):
+    for file in sorted(path for path in OUTPUT.iterdir() if path.is_file()):
         say(f"    {file.name:<20} {file.stat().st_size:>9,} bytes")
 
 
@@ -70,7 +70,7 @@ def show_failures() -> None:
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    print(text.rstrip(), flush=True)
 
 
 if __name__ == "__main__":

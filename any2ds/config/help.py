@@ -28,6 +28,13 @@ _FIRST = (
 )
 """The options that `any2ds` alone shows."""
 
+_COMPLETIONS = {
+    "bash, in ~/.bashrc": 'eval "$(any2ds completion bash)"',
+    "zsh, in ~/.zshrc": 'eval "$(any2ds completion zsh)"   # below compinit',
+    "fish, in config.fish": "any2ds completion fish | source",
+}
+"""Where a line goes -> the line."""
+
 _COLUMN = 29  # where the text of an option begins
 _NARROW = 72  # columns below which that text stands on lines of its own
 _WIDEST = 110  # beyond it, lines are hard to read
@@ -80,6 +87,17 @@ def help_text(
     if command.examples:
         page.title("Examples")
         page.lines += [part for example in command.examples for part in page.shell(example)]
+    return page.whole()
+
+
+def completion_help() -> str:
+    """The help of `any2ds completion`."""
+    page = _Page(None)
+    page.text("any2ds completion: print the completion script for a shell")
+    page.usage("any2ds completion bash|zsh|fish")
+    page.title("Once, for all terminals to come")
+    for start, script in _COMPLETIONS.items():
+        page.entry(start, script)
     return page.whole()
 
 

@@ -63,7 +63,7 @@ class TransformOptions:
     )
     decode_check: bool = option(
         "decode images, sound and video: what is damaged fails as not_decodable; width, duration ... go into the"
-        " metadata; the bytes stay as they came",
+        " metadata; files are stored unchanged",
         boolean,
         False,
     )
@@ -116,7 +116,7 @@ class ImageOptions:
         "jpg, png, webp, avif, or keep, that of the file", one_of("keep", "jpg", "png", "webp", "avif"), "keep"
     )
     encode_quality: int = option(
-        "1 to 100 (jpg, webp, avif), or 0 to 9, how hard png is compressed",
+        "1 to 100 (jpg, webp, avif), or 0 to 9, the compression level of png",
         integer(0, 100),
         95,
         needs="file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval",

@@ -147,7 +147,7 @@ class InputOptions:
         "columns to carry into the metadata, separated by commas", optional(names), None
     )
     limit: int | None = option(
-        "rows, the first of the list, to look at before the whole run; the same command without it goes on",
+        "the first N rows of the list only, as a trial; the same command without it makes the rest",
         optional_limit(integer(0)),
         None,
         "all",
@@ -162,7 +162,7 @@ class InputOptions:
         "Arrow types of columns: id:string,score:float",
         optional(column_types),
         None,
-        "those of parquet; else told from the first rows",
+        "those of parquet; else inferred from the first rows",
     )
     on_bad_row: str = option(
         "a malformed row of the list, or a value that does not have its column's type: fail_row, the row fails as"
@@ -192,7 +192,7 @@ class OutputOptions:
         "formats of the metadata: parquet always; csv and jsonl in addition", metadata_formats, ("parquet",)
     )
     row_group_bytes: int = option(
-        "parquet: bytes of files in a row group, at most; a reader of one file reads its row group",
+        "parquet: maximum bytes of files in a row group; reading one file reads its row group",
         byte_count_up_to(2**30, "1GiB"),
         4 << 20,
         "4MiB",
@@ -263,7 +263,7 @@ class StorageOptions:
         "256MiB, but no more than 2 % of the disk",
     )
     max_staging_bytes: int = option(
-        "bytes of shards, per process, beyond which fetching waits as long as finished ones wait for a slow store",
+        "bytes of finished shards, per process, that may wait for a slow store before fetching pauses",
         byte_count,
         16 << 30,
         "16GiB",
@@ -276,7 +276,7 @@ class FetchOptions:
     """How it is fetched"""
 
     fetcher: str = option(
-        "engine for http(s): curl, or requests (slower; adapters and auth of your own)",
+        "engine for http(s): curl, or requests (slower; for adapters and auth of your own)",
         one_of("curl", "requests"),
         "curl",
     )
@@ -307,10 +307,10 @@ class FetchOptions:
         "bytes per second below which a transfer counts as stalled", byte_count, 100, needs="not stall_timeout=0"
     )
     max_per_host: int = option(
-        "transfers at once to one host, at most", integer(1), 1_000_000, "no limit but what it bears"
+        "maximum simultaneous transfers to one host", integer(1), 1_000_000, "adapted to each host"
     )
-    host_delay: float = option("seconds between two transfers to one host, at least", seconds, 0.0)
-    max_retry_after: float = option("seconds to wait for a host (Retry-After), at most", seconds, 120.0)
+    host_delay: float = option("minimum seconds between two transfers to one host", seconds, 0.0)
+    max_retry_after: float = option("maximum seconds to wait for a host that sends Retry-After", seconds, 120.0)
     watchdog_timeout: float | None = option(
         "seconds in which nothing at all moves, after which rows are given up; 0 for never",
         optional(seconds),
@@ -491,7 +491,8 @@ class RetryOptions:
 
     output_folder: str = option("folder of the dataset, local or remote", path, shown="dataset")
     codes: tuple[str, ...] = option(
-        "failures to try again: codes, http_<status>, http_4xx, http_5xx, transient (those that may have passed), all",
+        "failures to try again: codes, http_<status>, http_4xx, http_5xx, all, or transient: those that another attempt"
+        " can help",
         failure_codes,
         ("transient",),
         "transient",
@@ -801,11 +802,18 @@ class OptionInfo:
     choices: tuple[str, ...]  # the values that it takes, if they can be listed
 
 
+def _shown(default: Any) -> str:
+    """As the command line takes it."""
+    if isinstance(default, float):
+        return f"{default:g}"
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
 def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
     """Every option, in the order of the groups."""
     for group in groups:
         for f in dataclasses.fields(group):
-            shown = "required" if f.default is MISSING else f.metadata["shown"] or str(f.default)
+            shown = "required" if f.default is MISSING else f.metadata["shown"] or _shown(f.default)
             needs = f.metadata["needs"]
             help = f"{f.metadata['help']} ({needs_text(needs)})" if needs else f.metadata["help"]
             parse = f.metadata["parse"]

@@ -55,7 +55,7 @@ def command(
 
 
 def with_keywords(message: str, function: str, groups: Sequence[Any]) -> str:
-    """A message with the options as a call gives them: `output="FILE"` for `--output=FILE`."""
+    """A message with the options as a call gives them: `output="FILE"` for `--output=FILE` and `output=FILE`."""
     kinds = {info.name: info for info in declared(groups)}
 
     def keyword(flag: re.Match[str]) -> str:
@@ -68,7 +68,8 @@ def with_keywords(message: str, function: str, groups: Sequence[Any]) -> str:
         return f"{name}={value}" if is_literal else f'{name}="{value}"'
 
     message = re.sub(r"any2ds --help(=all)?", f"help(any2ds.{function})", message)
-    return re.sub(r"(?<![\w-])--([a-z]\w*)(?:=([^\s,;:)\"']+))?", keyword, message)
+    message = re.sub(r"(?<![\w-])--([a-z]\w*)(?:=([^\s,;:)\"']+))?", keyword, message)
+    return re.sub(r"(?<![^\s(])([a-z]\w*)=([^\s,;:?)\"']+)", keyword, message)
 
 
 def _documentation(summary: str | None, groups: Sequence[Any], ending: Sequence[str]) -> str:

@@ -115,6 +115,8 @@ class Any2dsError(Exception):
 
 
 class UsageError(Any2dsError):
+    """What was asked for cannot be done, such as an unknown option or a missing list; nothing was created."""
+
     exit_code = 2
     rephrased: str | None = None  # the message as a caller in Python reads it, with keywords instead of flags
 
@@ -180,7 +182,7 @@ class MissingExtra(UsageError):
 
 
 class RunError(Any2dsError):
-    pass
+    """The run ended without everything that was asked for; finished shards are kept."""
 
 
 class NetworkDown(RunError):

@@ -44,8 +44,8 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     ),
     "unsupported_scheme": FailureCode(
         False,
-        "a URL of a kind that any2ds does not fetch",
-        "Have these rows in the list as http(s)://, ftp://, s3:// or another kind that fsspec knows.",
+        "a URL with a scheme that any2ds cannot download",
+        "Replace these URLs by http(s)://, ftp://, s3:// or another scheme that fsspec knows.",
     ),
     "missing_extra": FailureCode(
         False,
@@ -60,12 +60,12 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "connect": FailureCode(
         True,
         "no connection to the host",
-        "The host is down or refuses us: retry later.",
+        "The host is down or refuses connections: retry later.",
     ),
     "tls": FailureCode(
         False,
         "the encrypted connection failed, most often over the certificate",
-        "--ignore_ssl_certificate accepts any certificate, if you can do without knowing who answers.",
+        "--ignore_ssl_certificate accepts any certificate; then nothing proves who answers.",
     ),
     "timeout_connect": FailureCode(
         True,
@@ -79,43 +79,43 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     ),
     "blocked_address": FailureCode(
         False,
-        "an address that rows of this list may not lead to",
+        "an address that is forbidden for rows of this list",
         "If the list may be trusted, leave out --block_private_addresses, or give --allow_link_local.",
     ),
     "opted_out": FailureCode(
         False,
         "the server asks that this file is not used (X-Robots-Tag)",
-        "Respect it; what excludes a file is named in --disallowed_header_directives.",
+        "Respect it; --disallowed_header_directives names what excludes a file.",
     ),
     "robots": FailureCode(
         False,
         "robots.txt asks that this URL is not requested (--robots)",
-        "Respect it, or ask the owner of the site for leave.",
+        "Respect it, or ask the owner of the site for permission.",
     ),
     "robots_unreachable": FailureCode(
         True,
-        "not tried, because the host's robots.txt could not be had",
-        "Retry later: a site whose robots.txt cannot be had must not be asked for more.",
+        "not tried, because the host's robots.txt could not be read",
+        "Retry later: a site whose robots.txt cannot be read must not be sent further requests.",
     ),
     "timeout_total": FailureCode(
         True,
         "no byte for --timeout seconds, or too few in all (--total_timeout)",
-        "Retry with a longer --timeout; if there are many, the line is full: lower --thread_count.",
+        "Retry with a longer --timeout; if there are many, the network is saturated: lower --thread_count.",
     ),
     "host_down": FailureCode(
         True,
-        "not tried, because its host had not answered anything for long",
+        "not tried, because its host had not answered for a long time",
         "Retry later, when the host may be up again.",
     ),
     "watchdog": FailureCode(
         True,
         "given up, because fetching was stuck for longer than all time limits together",
-        "Retry; if it happens again, please tell us, with what --log_level=debug says.",
+        "Retry; if it happens again, please report it with the output of --log_level=debug.",
     ),
     "reset": FailureCode(
         True,
         "the connection broke off",
-        "Retry; if there are many, be gentler: --max_per_host, --host_delay.",
+        "Retry; if there are many, slow down: --max_per_host, --host_delay.",
     ),
     "truncated": FailureCode(
         True,
@@ -125,32 +125,32 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "protocol": FailureCode(
         False,
         "the answer is not valid HTTP",
-        "Look at one with another client: most often this is no web server.",
+        "Open one with another client: most often this is not a web server.",
     ),
     "headers_too_large": FailureCode(
         False,
         "the answer's headers are longer than any server needs them to be",
-        "Look at one with another client; --max_header_bytes is the limit.",
+        "Open one with another client; --max_header_bytes is the limit.",
     ),
     "bad_encoding": FailureCode(
         False,
         "the compressed body cannot be decoded",
-        "The server is at fault: there is nothing to be done here.",
+        "The server sends damaged data: leave the row out.",
     ),
     "too_large": FailureCode(
         False,
         "bigger than --max_file_bytes, or compressed more than --max_content_ratio allows",
-        "Raise --max_file_bytes if you want files of this size; error_message tells which limit it was.",
+        "Raise --max_file_bytes if you want files of this size; error_message says which limit it was.",
     ),
     "too_many_redirects": FailureCode(
         False,
         "redirected more often than --max_redirects",
-        "Raise --max_redirects; a site that wants cookies (--cookies) may send us round in circles.",
+        "Raise --max_redirects; a site that requires cookies (--cookies) may redirect in circles.",
     ),
     "bad_redirect": FailureCode(
         False,
-        "redirected to a URL of a kind that any2ds does not follow",
-        "The link leads out of the web: there is nothing to be done here.",
+        "redirected to a URL with a scheme that any2ds does not follow",
+        "The link leads away from the web: leave the row out.",
     ),
     "empty_body": FailureCode(
         False,
@@ -170,7 +170,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "not_decodable": FailureCode(
         False,
         "the file cannot be decoded as what it claims to be",
-        "The file is broken or no such file at its source; --disable_all_reencoding stores files unseen.",
+        "The file is damaged or of another type at its source; --disable_all_reencoding stores files without decoding.",
     ),
     "not_encodable": FailureCode(
         False,
@@ -180,7 +180,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "bad_boxes": FailureCode(
         False,
         "the column of --bbox_col holds something else than boxes, so that the image is not stored unblurred",
-        "Correct these rows of the list; null means that there is nothing to blur.",
+        "Correct these rows of the list; null means that nothing is blurred.",
     ),
     "not_blurrable": FailureCode(
         False,
@@ -190,7 +190,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "bad_clips": FailureCode(
         False,
         "the column of --clips_col holds something else than pairs of times",
-        "Correct these rows of the list; null means that the video stays whole.",
+        "Correct these rows of the list; null means that the video is not cut.",
     ),
     "too_small": FailureCode(
         False,
@@ -225,7 +225,7 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "empty_archive": FailureCode(
         False,
         "an archive without files",
-        "Nothing to be had from it: leave the row out.",
+        "It contains nothing: leave the row out.",
     ),
     "transform_timeout": FailureCode(
         False,
@@ -234,13 +234,13 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     ),
     "transform_crash": FailureCode(
         False,
-        "a library crashed over this file",
-        "Keep the file away from this step, or update the library; error_message has its last words.",
+        "a library crashed on this file",
+        "Keep the file away from this step, or update the library; error_message has its last output.",
     ),
     "hash_mismatch": FailureCode(
         False,
         "the file is another than the list expects (--verify_hash)",
-        "The file has changed since the list was made; --on_hash_mismatch=flag stores it all the same.",
+        "The file has changed since the list was made; --on_hash_mismatch=flag stores it anyway.",
     ),
     "transform_error": FailureCode(
         False,
@@ -259,7 +259,7 @@ BROKEN_OFF = frozenset({"connect", "dns", "reset", "timeout_connect", "timeout_s
 NO_FAILURES: Mapping[str, str] = {
     SUCCESS: "stored",
     DROPPED: "not stored: another file than the list expects (--on_hash_mismatch)",
-    FILTERED: "not stored: a step of your own did not want it (--transform)",
+    FILTERED: "not stored: a step of your own filtered it out (--transform)",
     DUPLICATE: "not fetched: its URL stands in an earlier row",
 }
 """The outcomes that are none, and what they mean."""
@@ -287,14 +287,14 @@ def meaning_of(code: str) -> str:
 
 def _advice_on(status: int) -> str:
     if status == 429:
-        return "We asked too often: retry later, gentler, with --max_per_host or --host_delay."
+        return "Too many requests: retry later, more slowly, with --max_per_host or --host_delay."
     if status in (401, 403, 407, 451):
-        return "It wants credentials or another client (--headers, --cookies, --user_agent), or not us at all."
+        return "It requires credentials or another client (--headers, --cookies, --user_agent), or blocks any2ds."
     if status in (404, 410):
         return "The file is gone: leave the row out, or get a newer list."
     if 500 <= status < 600 or status in _TRANSIENT_STATUS:
-        return "The server is in trouble, or overloaded: retry later; --retries tries again at once."
-    return "Look at one with another client: it may want other --headers."
+        return "The server has a problem or is overloaded: retry later; --retries tries again at once."
+    return "Open one with another client: it may require other --headers."
 
 
 @dataclass(frozen=True, slots=True)

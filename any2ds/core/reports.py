@@ -34,9 +34,9 @@ class RowCounts:
     two stages that fail, make `count`."""
 
     count: int = 0  # rows
-    successes: int = 0
-    failed_to_download: int = 0
-    failed_to_subsample: int = 0
+    successes: int = 0  # rows with at least one stored sample
+    failed_to_download: int = 0  # rows
+    failed_to_subsample: int = 0  # rows that were downloaded, and failed in a step
     dropped: int = 0  # fetched, and not stored because of their hash
     filtered: int = 0  # fetched, and filtered by a step of the user
     duplicates: int = 0  # rows that refer to an earlier one
@@ -44,7 +44,7 @@ class RowCounts:
     bytes: int = 0  # of the files stored
     attempts: int = 0  # transfers that were made for its rows
     status_dict: Mapping[str, int] = field(default_factory=dict)  # outcome code -> rows
-    robots: RobotsCost = RobotsCost()
+    robots: RobotsCost = RobotsCost()  # what asking for robots.txt took
     not_processed: Mapping[str, int] = field(default_factory=dict)  # reason -> files that a step left as they came
     examples: Mapping[str, str] = field(default_factory=dict)  # failure code -> URL of a row with it, no credentials
 
@@ -135,10 +135,10 @@ Event = Progress | ShardReport | ShardError
 class RunReport(RowCounts):
     """The sum of a run: rows by outcome, over the shards made in it."""
 
-    shards: int = 0
-    seconds: float = 0.0
+    shards: int = 0  # made in it
+    seconds: float = 0.0  # from start to end
     skipped_shards: int = 0  # finished by an earlier run
-    failed_shards: tuple[ShardError, ...] = ()
+    failed_shards: tuple[ShardError, ...] = ()  # that could not be written
     left_shards: int = 0  # open when the run was stopped or broken off, and left to another one
 
     def __add__(self, shard: ShardReport) -> RunReport:

@@ -74,7 +74,7 @@ class Fetched(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One outcome: a file for the dataset, or the failure in its stead. What transforms are given, and return.
+    """A file for the dataset, or the failure in its place: what a step of your own (`transform`) is given and returns.
 
     Of a row that becomes several samples (an archive, a video cut into clips) each has a `part`.
     """

@@ -169,7 +169,7 @@ def _command(dataset: Dataset, run_options: Mapping[str, Any]) -> str:
         return ""
     is_whole = "url_list" in run_options  # those of a retry are of its own command
     options = {**dataset.run.options, **(run_options if is_whole else {})}
-    return command_line(lists_of(dataset), options, dataset.run.asked)
+    return command_line(redacted(dataset.folder.url), lists_of(dataset), options, dataset.run.asked)
 
 
 def _types(metadata: MetadataSums) -> dict[str, TypeFigures]:

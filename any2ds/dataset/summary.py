@@ -208,16 +208,18 @@ def lists_of(dataset: Dataset) -> tuple[dict[str, Any], ...]:
     )
 
 
-def command_line(lists: Sequence[Mapping[str, Any]], options: Mapping[str, Any], asked: Collection[str] = ()) -> str:
-    """The command that makes such a dataset: with the names of its lists and the options that are changed, or `asked`
-    for with their default values; without secrets, and without folders of the machine where the lists were."""
+def command_line(
+    folder: str, lists: Sequence[Mapping[str, Any]], options: Mapping[str, Any], asked: Collection[str] = ()
+) -> str:
+    """The command that makes such a dataset in `folder`: with the names of its lists and the options that are changed,
+    or `asked` for with their default values; without secrets, and without folders of the machine of the lists."""
     files = [name for each in lists for name in each["files"]]
     names = [redacted(name) if "://" in name else re.split(r"[/\\\\]", name.rstrip("/"))[-1] for name in files]
     more = "…" if len(names) > 3 else ""
-    arguments = [f"--url_list={','.join(names[:3])}{more}" if names else "--url_list=…"]
+    arguments = [f"--url_list={','.join(names[:3])}{more}" if names else "--url_list=…", f"--output_folder={folder}"]
     for option, value in changed(options, asked).items():
-        if option != "url_list":
-            shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        if option not in ("url_list", "output_folder"):
+            shown = ",".join(map(str, value)) if isinstance(value, list) else str(value).removesuffix(".0")
             arguments.append(f"--{option}={redacted(shown)}")
     return printable("any2ds " + " ".join(shlex.quote(word) for word in arguments))
 

@@ -13,6 +13,7 @@ import pytest
 from any2ds import UsageError, download
 from any2ds.cli import parse
 from any2ds.config.commands import COMMANDS
+from any2ds.config.completion import SHELLS
 from any2ds.config.help import help_text, short_help
 from any2ds.config.options import declared
 from any2ds.core.version import DOCUMENTATION, __version__
@@ -139,6 +140,7 @@ REFUSED = [
     (["urls.txt", "--url_list=table.csv"], "url_list is given twice: urls.txt and table.csv"),
     (["verify", "out", "more"], "unexpected 'more'"),
     (["help", "verifi"], "did you mean verify?"),
+    (["--help=verifi"], "did you mean verify?"),
     (["completion", "tcsh"], "takes one of bash, fish, zsh"),
     (["urls.txt", "-o"], "-o needs a value"),
     (["urls.txt", "-j", "8"], "did you mean processes_count or thread_count?"),
@@ -326,11 +328,25 @@ def test_help_shows_the_common_options_and_if_asked_all_of_them(tmp_path: Path) 
 
 
 def test_each_command_has_its_help_however_it_is_asked_for(tmp_path: Path) -> None:
-    asked = [["help", "retry"], ["retry", "--help"], ["retry", "-h"], ["--help", "retry"]]
+    asked = [["help", "retry"], ["retry", "--help"], ["retry", "-h"], ["--help", "retry"], ["--help=retry"]]
     shown = {any2ds(*arguments, cwd=tmp_path).stdout for arguments in asked}
     assert len(shown) == 1
     assert "any2ds retry OUTPUT_FOLDER" in shown.pop()
     assert any2ds("help", cwd=tmp_path).stdout == any2ds("-h", cwd=tmp_path).stdout
+
+
+def test_completion_has_a_help_that_says_where_its_line_goes(tmp_path: Path) -> None:
+    asked = [["help", "completion"], ["completion", "--help"], ["--help=completion"]]
+    shown = {any2ds(*arguments, cwd=tmp_path).stdout for arguments in asked}
+    assert len(shown) == 1
+    page = shown.pop()
+    for shell in SHELLS:
+        assert f"any2ds completion {shell}" in page
+
+
+def test_defaults_are_shown_as_the_command_line_takes_them() -> None:
+    infos = {info.name: info.shown for info in declared()}
+    assert (infos["metadata_format"], infos["timeout"], infos["retries"]) == ("parquet", "10", "0")
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
@@ -385,6 +401,7 @@ def test_from_python_a_message_has_keywords_and_no_flags() -> None:
         ({"url_list": rows, "image_size": 3}, 'preset="img2dataset" takes it'),
         ({"url_list": rows, "output_folder": "memory://x"}, 'it needs distributor="inline"'),
         ({"url_list": rows, "threads": 3}, "did you mean thread_count?"),
+        ({"url_list": rows, "overwrite": True}, 'did you mean incremental_mode="overwrite"?'),
     ]
     for options, words in refused:
         with pytest.raises(UsageError) as caught:

@@ -175,6 +175,7 @@ def test_it_says_what_the_dataset_is_and_which_command_makes_it(chromium: Browse
         True,
     )
     assert "--timeout" not in command  # it has its default value
+    assert options["output_folder"].endswith("/out")
 
 
 def test_no_line_breaks_inside_an_option_or_between_a_number_and_its_unit(chromium: Browser, dataset: Path) -> None:
@@ -184,7 +185,10 @@ def test_no_line_breaks_inside_an_option_or_between_a_number_and_its_unit(chromi
         assert chromium.value("document.querySelectorAll('.option').length") > 0
         assert chromium.value(lines) == 0
     page = html.unescape((dataset / "report.html").read_text(encoding="utf-8").partition("<script")[0])
-    visible = re.sub(r"<style.*?</style>|<pre>.*?</pre>|<svg.*?</svg>|<[^>]*>", "", page, flags=re.DOTALL)
+    kept_whole = r'<(code|span) class="option">.*?</\1>'
+    others = re.sub(rf"<style.*?</style>|<pre[ >].*?</pre>|<!--.*?-->|{kept_whole}", "", page, flags=re.DOTALL)
+    assert not re.findall(r"--[a-z]\w*", others)
+    visible = re.sub(r"<style.*?</style>|<pre[ >].*?</pre>|<svg.*?</svg>|<[^>]*>", "", page, flags=re.DOTALL)
     assert not re.findall(r"\d (?:[kM]?B|bytes|ms|%)(?!\w)", visible)
 
 

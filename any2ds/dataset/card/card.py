@@ -288,7 +288,9 @@ def _body(dataset: Dataset, found: Overview, name: str, head: Mapping[str, Any])
             loadable=(shown := loadable if loadable.is_remote else replace(loadable, folder=_name(loadable.folder))),
             snippets=snippets(shown),
             when=_when(found),
-            command=command_line(found.lists, found.options, dataset.run.asked if dataset.run else ()),
+            command=command_line(
+                _name(found.output_folder), found.lists, found.options, dataset.run.asked if dataset.run else ()
+            ),
             license=license if isinstance(license, str) else ", ".join(map(str, license)),
             homepage=HOMEPAGE,
             version=__version__,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -151,7 +152,7 @@ def summary_lines(summary: Summary, run: RunInfo, width: int) -> Iterator[Text]:
             codes = ", ".join(run.options.get("codes") or ())
             failed = "has failed" if codes == "all" else f"has failed with {codes}"
             if codes == "transient":
-                failed = "has a failure that may have passed; --codes=all tries the others again"
+                failed = "has a failure that another attempt can help; --codes=all tries the others again"
             yield Text(summary.phrase(f"nothing to retry: no row in {summary.folder} {failed}"))
             return
         if total.skipped_shards:
@@ -215,7 +216,9 @@ def _outcomes(summary: Summary, width: int) -> Iterator[Text]:
         yield line if is_narrow else line.append(f"  {wrapped[0]}")
         yield from (Text(" " * indent + part) for part in (wrapped if is_narrow else wrapped[1:]))
         if outcome is not None and outcome.example:
-            yield Text(f"{' ' * indent}e.g. {outcome.example}", style="dim")
+            example = f"e.g. {outcome.example}"
+            room = max(4, width - cell_len(example))  # further left rather than broken by the terminal
+            yield Text(f"{' ' * min(indent, room)}{example}", style="dim")
 
 
 def _lines(summary: Summary) -> Iterator[str]:
@@ -242,9 +245,10 @@ def _lines(summary: Summary) -> Iterator[str]:
     yield line
     if total.left_shards and summary.shard_size > 1:
         less = max(1, summary.shard_size // 10)
-        yield f"with smaller shards, such as --number_sample_per_shard={less}, a run that is stopped loses fewer rows"
+        smaller = f"--number_sample_per_shard={less} for a new dataset"
+        yield f"smaller shards ({smaller}) lose fewer rows when a run is stopped"
     if summary.limit is not None:
-        yield f"these are the first {summary.limit:,} rows of the list: the same without --limit goes on"
+        yield f"these are the first {summary.limit:,} rows of the list: the same command without --limit makes the rest"
 
     if summary.pattern is not None and len(summary.pattern) <= _LONGEST_PATTERN:
         yield f"to load: {folder.rstrip('/')}/{summary.pattern}"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+README = Path(__file__).parents[3] / "README.md"
 KEY = re.compile(r"'(\d{6})'")
 
 
@@ -50,3 +51,14 @@ def test_wids_opens_the_list_of_shards(
     for number, image in enumerate(made.files.values()):
         sample = samples[number]
         assert image in [file.read() for name, file in sample.items() if name.startswith(".")]
+
+
+def test_batches_as_the_readme_has_them(
+    dataset: Callable[..., Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (command,) = re.findall(r"^any2ds .*\\\n +(--file_size=.*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    options = dict(option.removeprefix("--").split("=") for option in command.split())
+    made = dataset("webdataset", **options)
+    (code,) = re.findall(r"^```python\n([^`]*DataLoader[^`]*)^```$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    exec(compile(code.replace("{00000..00041}", "{00000..00002}"), README.name, "exec"), {})
+    assert f"torch.Size([{len(made.files)}, 3, 256, 256])" in capsys.readouterr().out

@@ -71,7 +71,7 @@ def test_what_was_filtered_is_neither_stored_nor_failed() -> None:
         )
     )
     assert "10 rows, 5 stored, 2 failed, 3 filtered" in words
-    assert "not stored: a step of your own did not want it" in words
+    assert "not stored: a step of your own filtered it out" in words
 
 
 def test_each_outcome_has_its_share_an_example_and_advice_the_most_frequent_first() -> None:
@@ -88,6 +88,14 @@ def test_each_outcome_has_its_share_an_example_and_advice_the_most_frequent_firs
     assert lines[gone + 1].strip() == "e.g. http://a.example/gone.jpg"
     assert "longer --timeout" in shown(TOTAL)
     assert "--host_delay" in shown(TOTAL)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_an_example_moves_to_the_left_before_the_terminal_would_break_it(width: int) -> None:
+    url = f"http://a.example/{'x' * (width - 30)}"
+    lines = shown(replace(TOTAL, examples={"http_404": url}), width=width).splitlines()
+    (line,) = (line for line in lines if line.endswith(url))
+    assert len(line) <= width
 
 
 def test_rates_bytes_time_and_the_shards_to_load_are_told() -> None:
@@ -215,7 +223,7 @@ def test_the_command_at_the_end_is_one_that_works(tmp_path: Path) -> None:
         assert line == "to retry what may work now (1 row): any2ds retry 'a b' --thread_count=3"
         again = shlex.split(line.partition(": ")[2])
         done = subprocess.run([sys.executable, "-m", *again], timeout=100, check=True, **how)
-        assert "of the 1 row tried again" in done.stderr
+        assert "tried again: 1 row" in done.stderr
         assert server.counts["late.jpg"] == 2
 
 

@@ -7,18 +7,19 @@ from contextlib import contextmanager
 
 from any2ds.config.options import RunOptions
 from any2ds.core.processes.resources import cores
-from any2ds.distributors._child import LocalLink
+from any2ds.distributors._child import local_link
 from any2ds.distributors._team import Place, TeamDistributor
 
 
 class MultiprocessingDistributor(TeamDistributor):
     def __init__(self, options: RunOptions) -> None:
         super().__init__(options)
-        self.processes_count = options.processes_count or cores()
+        self._wanted = options.processes_count
+        self.processes_count = self._wanted or cores()
 
     @contextmanager
     def _place(self) -> Iterator[Place]:
-        yield Place(self.processes_count, LocalLink)
+        yield Place(self.processes_count, local_link, are_wanted=self._wanted is not None)
 
 
 PART = MultiprocessingDistributor

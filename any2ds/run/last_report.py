@@ -11,9 +11,6 @@ from any2ds.core import layout
 from any2ds.core.errors import LockLost, error_text
 from any2ds.core.reports import IncompleteRun, RunReport
 from any2ds.dataset.catalogue import rebuild
-from any2ds.dataset.figures import gather
-from any2ds.dataset.report.report import put, render
-from any2ds.dataset.shard_sample import ShardSample
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.storage.stores import Stores
 
@@ -62,6 +59,10 @@ class LastReport:
             )
 
     def _make(self) -> None:
+        # Only now: a run begins without the libraries that draw it.
+        from any2ds.dataset.figures import gather
+        from any2ds.dataset.report.report import put, render
+        from any2ds.dataset.shard_sample import ShardSample
 
         output, options = self._run.output, self._run.options
         name = layout.report_file(self._run.made is not None and self._run.made.preset is not None)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from any2ds.config.options import OutputOptions, StorageOptions
 from any2ds.config.watch import WatchOptions
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport, ShardError, ShardReport
-from any2ds.dataset.thumbnails import Thumbnail
 from any2ds.storage.folders import OutputFolder
+
+if TYPE_CHECKING:
+    from any2ds.dataset.thumbnails import Thumbnail
 
 
 def _no_samples(count: int) -> Sequence[Thumbnail]:

@@ -1,0 +1,83 @@
+"""The start of a run on the command line: its first worker process begins while the run itself is still being loaded.
+
+What is loaded here is little, because the process that is started waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import PurePath
+
+from any2ds.config.media import MEDIA_GROUPS, MediaOptions
+from any2ds.config.options import InputOptions, OutputOptions, ParsedOptions, RunOptions
+from any2ds.config.watch import WatchOptions
+from any2ds.core import plain_arrow, plugins
+from any2ds.core.terminal.children import listen_ahead
+
+_OF_EVERY_WORKER = (
+    "any2ds.worker.worker",
+    "any2ds.worker.open_shards",
+    "any2ds.worker.steps",
+    "any2ds.worker.describe",
+    "any2ds.fetch.fetcher",
+    "any2ds.fetch.engines.curl",
+)
+
+
+def start_ahead(options: ParsedOptions) -> None:
+    """Load pyarrow, and start a worker process if the run is going to want one on this machine."""
+    running = options.group(RunOptions)
+    is_plain = _is_plain(options)
+    if running.distributor == "multiprocessing":
+        from any2ds.distributors import _child, _process
+
+        logging.getLogger("any2ds").setLevel(running.log_level.upper())
+        watch = options.group(WatchOptions)
+        if not running.quiet and (watch.log_format == "json" or _is_terminal()):
+            with contextlib.suppress(OSError):
+                listen_ahead()
+        with contextlib.suppress(OSError):  # the run tries it again, and says so
+            _child.start_ahead([*([_process.PLAIN] if is_plain else []), *_OF_EVERY_WORKER, *_parts(options)])
+    if is_plain:
+        plain_arrow.load()
+
+
+def _is_plain(options: ParsedOptions) -> bool:
+    """Whether nothing is to run but our own code, on the core install."""
+    if OutputOptions not in map(type, options.groups):
+        return False  # another command, for which the dataset says how it is made
+    given, made = options.group(InputOptions), options.group(OutputOptions)
+    media = [group for group in options.groups if type(group) in MEDIA_GROUPS]
+    formats = set(given.input_format.split(".") if given.input_format else _suffixes(given.url_list))
+    return (
+        made.preset is None
+        and not replace(MediaOptions(*media), given=options.given).asked()
+        and any(plugins.is_built_in("readers", format) for format in formats)
+        and plugins.is_built_in("writers", made.output_format)
+        and options.group(RunOptions).distributor == "multiprocessing"
+        and not options.group(WatchOptions).chosen
+    )
+
+
+def _suffixes(url_list: object) -> Sequence[str]:
+    """Those of a list that is named, of which one may be its format."""
+    if url_list == "-":
+        return ("txt",)
+    return str(url_list).lower().split(".")[1:][-2:] if isinstance(url_list, (str, PurePath)) else ()
+
+
+def _parts(options: ParsedOptions) -> Sequence[str]:
+    """The modules of parts that the worker is going to load."""
+    made = next((group for group in options.groups if isinstance(group, OutputOptions)), None)
+    is_ours = made is not None and plugins.is_built_in("writers", made.output_format)
+    return (f"any2ds.writers.formats.{made.output_format}",) if made is not None and is_ours else ()
+
+
+def _is_terminal() -> bool:
+    with contextlib.suppress(AttributeError, ValueError):
+        return sys.stderr.isatty()
+    return False

@@ -37,18 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _download(options: ParsedOptions) -> int:
-    from any2ds.run.start import start_ahead
+    from any2ds.run.start import started_ahead
 
-    start_ahead(options)
-    from any2ds.config.options import ShareOptions
-    from any2ds.run.download import download
-    from any2ds.run.ranks import from_environment
+    with started_ahead(options):
+        from any2ds.config.options import ShareOptions
+        from any2ds.run.download import download
+        from any2ds.run.ranks import from_environment
 
-    share = options.group(ShareOptions)
-    numbers, message = from_environment(share, os.environ)
-    if message:
-        logging.getLogger("any2ds").warning(message)
-    download.run(options.with_group(replace(share, **numbers)))
+        share = options.group(ShareOptions)
+        numbers, message = from_environment(share, os.environ)
+        if message:
+            logging.getLogger("any2ds").warning(message)
+        download.run(options.with_group(replace(share, **numbers)))
     return 0
 
 
@@ -61,12 +61,12 @@ def _finish(options: ParsedOptions) -> int:
 
 
 def _retry(options: ParsedOptions) -> int:
-    from any2ds.run.start import start_ahead
+    from any2ds.run.start import started_ahead
 
-    start_ahead(options)
-    from any2ds.run.retry import retry
+    with started_ahead(options):
+        from any2ds.run.retry import retry
 
-    retry.run(options)
+        retry.run(options)
     return 0
 
 

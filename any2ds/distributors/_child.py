@@ -152,6 +152,15 @@ def local_link() -> LocalLink:
     return _waiting.pop() if _waiting else LocalLink()
 
 
+def end_waiting() -> None:
+    """End the process that was started ahead, if nobody has wanted it."""
+    while _waiting:
+        link = _waiting.pop()
+        link.kill()
+        link.close_input()
+        link.wait(END_TIMEOUT)
+
+
 class Child:
     """A worker process, and the jobs that it has not reported on."""
 

@@ -36,6 +36,7 @@ _BEAT = 1.0  # seconds between two of ALIVE
 def main(inlet: IO[bytes]) -> None:
     """`inlet` is where jobs come from."""
     outlet = answer_parent()
+    gc.disable()  # until all is loaded: nothing of that is garbage
     _load(sys.argv[4:])
     try:
         worker = pickle.load(inlet)
@@ -47,6 +48,7 @@ def main(inlet: IO[bytes]) -> None:
     # Rows by the ten thousand are alive at a time, none of them in a cycle: looking for cycles less often saves 5 %.
     gc.freeze()
     gc.set_threshold(200_000, 20, 20)
+    gc.enable()
     jobs: SimpleQueue[ShardJob | None] = SimpleQueue()
     stopping = threading.Event()
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from any2ds.config.options import RunOptions
 from any2ds.core.processes.resources import cores
-from any2ds.distributors._child import local_link
+from any2ds.distributors._child import end_waiting, local_link
 from any2ds.distributors._team import Place, TeamDistributor
 
 
@@ -19,7 +19,10 @@ class MultiprocessingDistributor(TeamDistributor):
 
     @contextmanager
     def _place(self) -> Iterator[Place]:
-        yield Place(self.processes_count, local_link, are_wanted=self._wanted is not None)
+        try:
+            yield Place(self.processes_count, local_link, are_wanted=self._wanted is not None)
+        finally:
+            end_waiting()
 
 
 PART = MultiprocessingDistributor

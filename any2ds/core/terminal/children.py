@@ -26,6 +26,12 @@ def listen_ahead() -> None:
     ChildOutput(pass_on)
 
 
+def stop_listening() -> None:
+    """If nobody has shown the lines of children: pass on the last ones."""
+    if _listening is not None:
+        _listening.close()
+
+
 class ChildOutput:
     """Until `close`, calls `take` in a thread with each line, without its end, of children that are started."""
 

@@ -120,7 +120,8 @@ def resume(config: Config, source: Source, output: OutputFolder) -> ShardPlan:
 
 def _manifest_of(config: Config, source: Source) -> Manifest:
     """What `.any2ds/run` would say of a new dataset."""
-    deciding = {name: config.to_options()[name] for name in _DECIDING}
+    options = config.to_options()
+    deciding = {name: options[name] for name in _DECIDING}
     deciding["save_additional_columns"] = list(deciding["save_additional_columns"] or [])
     deciding["metadata_format"] = list(deciding["metadata_format"])
     deciding["verify_hash"] = deciding["verify_hash"] and str(deciding["verify_hash"])

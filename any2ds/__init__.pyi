@@ -287,7 +287,7 @@ def download(
         allow_link_local: fetch from link-local addresses, cloud metadata among them (not with block_private_addresses) (default: False)
         hosts: other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
-        processes_count: worker processes, no more than there are shards (default: number of cores; on a cluster: what it can run at a time)
+        processes_count: worker processes, no more than there are shards (default: number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run at a time)
         distributor: multiprocessing; pyspark, ray or beam, which run on clusters; or inline for debugging (default: multiprocessing)
         ray_address: the cluster: host:port, ray://host:10001, or auto for the one that this machine is in (needs distributor=ray) (default: RAY_ADDRESS if that is set, else one on this machine that ends with the run)
         beam_options: what Beam's PipelineOptions take: --runner=DataflowRunner,--project=...; a list for values with ,-- in them (needs distributor=beam) (default: this machine)
@@ -424,7 +424,7 @@ def retry(
         allow_link_local: fetch from link-local addresses, cloud metadata among them (not with block_private_addresses) (default: False)
         hosts: other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
     How the work is shared out:
-        processes_count: worker processes, no more than there are shards (default: number of cores; on a cluster: what it can run at a time)
+        processes_count: worker processes, no more than there are shards (default: number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run at a time)
         distributor: multiprocessing; pyspark, ray or beam, which run on clusters; or inline for debugging (default: multiprocessing)
         ray_address: the cluster: host:port, ray://host:10001, or auto for the one that this machine is in (needs distributor=ray) (default: RAY_ADDRESS if that is set, else one on this machine that ends with the run)
         beam_options: what Beam's PipelineOptions take: --runner=DataflowRunner,--project=...; a list for values with ,-- in them (needs distributor=beam) (default: this machine)

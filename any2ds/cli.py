@@ -37,15 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _download(options: ParsedOptions) -> int:
-    from any2ds.config.options import ShareOptions
-    from any2ds.run.download import download
-    from any2ds.run.ranks import from_environment
+    from any2ds.run.start import started_ahead
 
-    share = options.group(ShareOptions)
-    numbers, message = from_environment(share, os.environ)
-    if message:
-        logging.getLogger("any2ds").warning(message)
-    download.run(options.with_group(replace(share, **numbers)))
+    with started_ahead(options):
+        from any2ds.config.options import ShareOptions
+        from any2ds.run.download import download
+        from any2ds.run.ranks import from_environment
+
+        share = options.group(ShareOptions)
+        numbers, message = from_environment(share, os.environ)
+        if message:
+            logging.getLogger("any2ds").warning(message)
+        download.run(options.with_group(replace(share, **numbers)))
     return 0
 
 
@@ -58,9 +61,12 @@ def _finish(options: ParsedOptions) -> int:
 
 
 def _retry(options: ParsedOptions) -> int:
-    from any2ds.run.retry import retry
+    from any2ds.run.start import started_ahead
 
-    retry.run(options)
+    with started_ahead(options):
+        from any2ds.run.retry import retry
+
+        retry.run(options)
     return 0
 
 
@@ -195,17 +201,19 @@ def _page(given: Sequence[str]) -> str | None:
 
     Raises OptionError for a command or shell that there is not.
     """
-    from any2ds.config import completion
     from any2ds.config.commands import COMMANDS
-    from any2ds.config.help import completion_help, help_text, short_help
     from any2ds.core import suggestions
     from any2ds.core.errors import OptionError
 
     if not given:
+        from any2ds.config.help import short_help
+
         return short_help()
     asked = [argument for argument in given if argument in ("-h", "--help") or argument.startswith("--help=")]
     first, *others = given
     if first == "help" or asked:
+        from any2ds.config.help import completion_help, help_text
+
         words = [word for word in (others if first == "help" else given) if not word.startswith("-")]
         about = [argument.partition("=")[2] for argument in asked if "=" in argument]
         about += words if first == "help" else []
@@ -221,6 +229,8 @@ def _page(given: Sequence[str]) -> str | None:
 
         return f"any2ds {__version__}"
     if first == "completion":
+        from any2ds.config import completion
+
         if len(others) != 1 or others[0] not in completion.SHELLS:
             raise OptionError(f"any2ds completion takes one of {', '.join(completion.SHELLS)}")
         return completion.script(others[0])
@@ -243,15 +253,13 @@ class _Arguments:
     """The arguments that a command takes."""
 
     def __init__(self, command: Command) -> None:
-        from any2ds.config import presets
         from any2ds.config.options import declared, makes_datasets
 
         self._command = command
-        self._flags = {info.name for info in declared(command.groups) if info.is_flag}
-        # A config file may name the preset.
-        self._foreign = presets.foreign_options() if makes_datasets(command.groups) else {}
-        if self._foreign:
-            self._flags |= presets.foreign_flags()
+        infos = list(declared(command.groups))
+        self._own = {info.name for info in infos} | {"config"}
+        self._flags = {info.name for info in infos if info.is_flag}
+        self._has_presets = makes_datasets(command.groups)
 
     def named(self, given: Sequence[str]) -> list[tuple[str, str]]:
         """Each option, by its name, and its value. Raises OptionError for arguments that are no options."""
@@ -282,9 +290,11 @@ class _Arguments:
 
         name, equals, value = argument[2:].partition("=")
         name = name.replace("-", "_")
+        if name not in self._own and self._has_presets:  # whichever is chosen: a config file may do that
+            self._add_foreign()
         if not equals and name.startswith("no") and name[2:].lstrip("_") in self._flags:
             return name[2:].lstrip("_"), "False"
-        if name != "config" and name not in self._foreign:
+        if name not in self._own:
             check_names([name], self._command.groups)
         if equals:
             return name, value
@@ -293,6 +303,13 @@ class _Arguments:
         if not rest or (rest[0].startswith("--") and rest[0] != "--"):
             raise OptionError(f"--{name} needs a value: --{name}=...")
         return name, rest.popleft()
+
+    def _add_foreign(self) -> None:
+        """Take the options of other tools as well."""
+        from any2ds.config import presets
+
+        self._own |= presets.foreign_options().keys()
+        self._flags |= presets.foreign_flags()
 
     def _letter(self, argument: str, rest: deque[str]) -> tuple[str, str]:
         """`-o value`, `-ovalue` or `-o=value`."""
@@ -314,7 +331,7 @@ class _Arguments:
         """The option that is given without its name. Raises OptionError if there is none, or this is a mistake."""
         from any2ds.config.parsers import split_format
         from any2ds.core.errors import OptionError
-        from any2ds.core.plugins import names
+        from any2ds.core.plugins import exists
 
         free = [name for name in self._command.positional if name not in given]
         place = next(iter(free), None)
@@ -325,7 +342,7 @@ class _Arguments:
                 return place
         elif place == "output_folder" and "url_list" in self._command.positional:
             suffix = os.path.basename(argument).partition(".")[2]
-            if not os.path.isfile(argument) and split_format(suffix)[0] not in names("readers"):
+            if not os.path.isfile(argument) and not exists("readers", split_format(suffix)[0]):
                 return place
             first = given["url_list"]
             hint = f"the second argument is the output folder; for several lists quote a glob, or give '[{first},...]'"
@@ -336,14 +353,14 @@ class _Arguments:
 
 def _preset_in(given: Sequence[str]) -> str | None:
     """The preset that the arguments name, if it exists."""
-    from any2ds.core.plugins import names
+    from any2ds.core.plugins import exists
 
     found = [
         argument.partition("=")[2] or value
         for argument, value in zip_longest(given, given[1:], fillvalue="")
         if argument.partition("=")[0] == "--preset"
     ]
-    return next((preset for preset in found if preset in names("presets")), None)
+    return next((preset for preset in found if exists("presets", preset)), None)
 
 
 def _print(text: str, stream: TextIO | None = None) -> None:

@@ -27,6 +27,7 @@ from any2ds.config.media import (
 from any2ds.config.needs import needs_text, without_effect
 from any2ds.config.parsers import (
     HashCheck,
+    Parser,
     boolean,
     byte_count,
     byte_count_or_0,
@@ -399,7 +400,8 @@ class RunOptions:
         "worker processes, no more than there are shards",
         optional(integer(1, 1024)),
         None,
-        "number of cores; on a cluster: what it can run at a time",
+        "number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run"
+        " at a time",
     )
     distributor: str = option(
         "multiprocessing; pyspark, ray or beam, which run on clusters; or inline for debugging",
@@ -684,7 +686,7 @@ def parse_groups(options: Mapping[str, Any], groups: Sequence[Any]) -> tuple[Any
 
 def _own(written: Mapping[str, Any], groups: Sequence[Any]) -> Mapping[str, Any]:
     """Our options, with the preset applied. Raises OptionError for unknown names."""
-    given = presets.applied(written) if makes_datasets(groups) else written
+    given = presets.applied(written, _names_of(groups)) if makes_datasets(groups) else written
     check_names(given, groups)
     return given
 
@@ -799,7 +801,12 @@ class OptionInfo:
     shown: str  # the default in words
     is_flag: bool  # True or False, so that `--name` and `--noname` work
     needs: str  # without which it has no effect: see `needs.py`
-    choices: tuple[str, ...]  # the values that it takes, if they can be listed
+    parse: Parser
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that it takes, if they can be listed."""
+        return choices_of(self.parse)
 
 
 def _shown(default: Any) -> str:
@@ -817,7 +824,7 @@ def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
             needs = f.metadata["needs"]
             help = f"{f.metadata['help']} ({needs_text(needs)})" if needs else f.metadata["help"]
             parse = f.metadata["parse"]
-            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, parse is boolean, needs, choices_of(parse))
+            yield OptionInfo(f.name, group.__doc__, help, f.default, shown, parse is boolean, needs, parse)
 
 
 _DECIDED = (InputOptions, OutputOptions, *MEDIA_GROUPS)  # what is in a dataset, for the commands that find one there
@@ -829,7 +836,7 @@ def _names_of(groups: Sequence[Any]) -> frozenset[str]:
 
 def check_names(given: Mapping[str, Any] | Sequence[str], groups: Sequence[Any] = GROUPS) -> None:
     """Raises OptionError for the first name in `given` that is no option, with the nearest one that is."""
-    known = [info.name for info in declared(groups)]
+    known = [f.name for group in groups for f in dataclasses.fields(group)]
     for name in given:
         if name not in known:
             if name in _names_of(_DECIDED):
@@ -856,12 +863,13 @@ def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any
         return {}
     if not isinstance(content, dict):
         raise OptionError(f"config file {path!r} must hold `option: value` lines")
-    foreign = presets.foreign_options()
+    known = _names_of((*GROUPS, *groups))
     try:
-        check_names([name for name in content if name not in foreign], (*GROUPS, *groups))
+        others = [name for name in content if name not in known]
+        check_names([name for name in others if name not in presets.foreign_options()], (*GROUPS, *groups))
         if makes_datasets(groups):
             return content  # whether there is a preset that has its foreign names is known with the other options
-        content = presets.applied(content)
+        content = presets.applied(content, _names_of(GROUPS))
     except OptionError as error:
         raise OptionError(f"config file {path!r}: {error}") from None
     own = _names_of(groups)

@@ -325,12 +325,12 @@ def path(value: Any) -> str:
 
 
 def one_of(*allowed: str) -> Parser:
-    return _among(lambda: allowed)
+    return _among(lambda: allowed, lambda value: value in allowed)
 
 
 def part(kind: str) -> Parser:
     """The name of a part that the registry knows."""
-    return _among(lambda: plugins.names(kind))
+    return _among(lambda: plugins.names(kind), lambda value: plugins.exists(kind, value))
 
 
 COMPRESSIONS = ("gz", "bz2", "xz", "zst", "lz4", "br")
@@ -399,9 +399,9 @@ def parts(kind: str) -> Parser:
     return _with_choices(parse, lambda: plugins.names(kind))
 
 
-def _among(allowed: Callable[[], tuple[str, ...]]) -> Parser:
+def _among(allowed: Callable[[], tuple[str, ...]], is_allowed: Callable[[Any], bool]) -> Parser:
     def parse(value: Any) -> str:
-        if value not in allowed():
+        if not (isinstance(value, str) and is_allowed(value)):
             hint = suggestions.for_value(str(value), allowed())
             raise ValueError(f"one of {', '.join(allowed())}" + (f" ({hint})" if hint else ""))
         return str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import mimetypes
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -35,8 +35,6 @@ _UNHELPFUL = frozenset(
     }
 )
 
-# Only the types that Python itself knows: the system's own list would make names differ from machine to machine.
-_BUILT_IN_TYPES = mimetypes.MimeTypes(filenames=())
 _PREFERRED = {
     "text/plain": "txt",
     "text/html": "html",
@@ -65,6 +63,15 @@ _BEFORE_ROOT = re.compile(rb"(?:\s+|<\?.*?\?>|<!--.*?-->)*", re.DOTALL)
 _ROOT = re.compile(rb"<(?:!doctype\s+)?(?:\w+:)?(html|svg)(?![\w-])", re.IGNORECASE)
 _MARKUP = {b"html": ("text/html", "html"), b"svg": ("image/svg+xml", "svg")}
 _MOST_JSON = 1 << 20  # bytes that are parsed to see whether they are JSON; of a longer file the first are
+
+
+@cache
+def _built_in_types() -> mimetypes.MimeTypes:
+    """Only the types that Python itself knows: the system's own list would make names differ from machine to machine.
+
+    It is read all the same, which takes a while.
+    """
+    return mimetypes.MimeTypes(filenames=())
 
 
 def recognize(head: bytes, media_type: str | None) -> tuple[str | None, str]:
@@ -141,11 +148,11 @@ def _tail(body: Body | StoredBody, size: int) -> bytes:
 def type_of_name(name: str) -> str | None:
     """The media type that the end of a file's name stands for."""
     ext = PurePosixPath(name.replace("\\", "/")).suffix.lower()
-    return _TYPES_BY_EXT.get(ext[1:]) or _BUILT_IN_TYPES.types_map[True].get(ext)
+    return _TYPES_BY_EXT.get(ext[1:]) or _built_in_types().types_map[True].get(ext)
 
 
 @lru_cache(maxsize=4096)
 def _ext_of(media_type: str | None) -> str:
     if media_type is None:
         return UNKNOWN_EXT
-    return _PREFERRED.get(media_type) or (_BUILT_IN_TYPES.guess_extension(media_type) or UNKNOWN_EXT).lstrip(".")
+    return _PREFERRED.get(media_type) or (_built_in_types().guess_extension(media_type) or UNKNOWN_EXT).lstrip(".")

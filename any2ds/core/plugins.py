@@ -10,10 +10,12 @@ import importlib
 import importlib.util
 import pkgutil
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from any2ds.core.errors import MissingExtra, OptionError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 # Library that an import failed on -> the extra that brings it.
 _EXTRAS = {
@@ -61,6 +63,16 @@ def names(kind: str) -> tuple[str, ...]:
     return tuple(sorted({*_built_in(kind), *_plugins(kind)}))
 
 
+def exists(kind: str, name: str | None) -> bool:
+    """Whether `name` is one of `names(kind)`. What is installed is looked through only for a name that is not ours."""
+    return name is not None and (is_built_in(kind, name) or name in _plugins(kind))
+
+
+def is_built_in(kind: str, name: str) -> bool:
+    """Whether it is a part of any2ds itself."""
+    return name in _built_in(kind)
+
+
 def load(kind: str, name: str) -> Any:
     """The class called `name`. Raises OptionError for an unknown name, MissingExtra for a missing library."""
     try:
@@ -91,4 +103,6 @@ def _built_in(kind: str) -> frozenset[str]:
 
 @cache
 def _plugins(kind: str) -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points
+
     return {point.name: point for point in entry_points(group=f"any2ds.{kind}")}

@@ -18,7 +18,6 @@ from any2ds.config.options import OutputOptions
 from any2ds.core.errors import redacted
 from any2ds.core.layout import TFDS_FEATURES, TFDS_INFO, Layout
 from any2ds.core.metadata import without_credentials
-from any2ds.writers.formats._example import DATA, feature_kind
 
 if TYPE_CHECKING:
     from any2ds.dataset.shard_list import ShardEntry
@@ -87,6 +86,8 @@ def files(entries: Sequence[ShardEntry], options: OutputOptions, schema: pa.Sche
 
 def features(schema: pa.Schema, holds_images: bool) -> dict[str, Any]:
     """The types in a record: a feature for each column, and the file."""
+    from any2ds.writers.formats._example import DATA
+
     of_columns = {field.name: _feature(field.type) for field in schema}
     image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}  # of any height and width
     data = _class("image_feature.Image", image=image) if holds_images else _bytes()
@@ -122,6 +123,8 @@ def dataset_name(output_folder: str) -> str:
 
 def _feature(type: pa.DataType) -> dict[str, Any]:
     """Numbers have the types of the record; bools are int64 there, as TFDS stores them."""
+    from any2ds.writers.formats._example import feature_kind
+
     found = feature_kind(type)
     if found.is_list:
         return _class("sequence_feature.Sequence", sequence={"feature": _feature(type.value_type), "length": "-1"})

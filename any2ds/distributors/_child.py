@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import IO, Any, Protocol
 
@@ -92,13 +92,15 @@ class LocalLink:
     is_up = True
     lost = fault = ""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        """`modules` are what the process loads while it waits for the worker."""
         # In a session of its own Ctrl-C does not reach it: the parent decides how a run ends.
         own: dict[str, Any] = {"start_new_session": True}
         if sys.platform == "win32":
             own = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-        self._first_message = pickle.dumps(sys.path, pickle.HIGHEST_PROTOCOL)
-        self._process = start(_process.__name__, **own)
+        self._process = start(_process.__name__, *modules, **own)
+        with contextlib.suppress(OSError):  # if it is gone, its listener reports that; a pipe holds more than this
+            self.send(pickle.dumps(sys.path, pickle.HIGHEST_PROTOCOL))
 
     @property
     def name(self) -> str:
@@ -120,8 +122,7 @@ class LocalLink:
     def send(self, data: bytes) -> None:
         pipe = self._process.stdin
         assert pipe is not None
-        pipe.write(self._first_message + data)
-        self._first_message = b""
+        pipe.write(data)
         pipe.flush()
 
     def close_input(self) -> None:
@@ -135,6 +136,29 @@ class LocalLink:
     def wait(self, seconds: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
+
+
+_waiting: list[LocalLink] = []
+
+
+def start_ahead(modules: Sequence[str]) -> None:
+    """Start a process that loads `modules` and waits for `local_link`. To be called by the thread that begins the run:
+    Linux ends the process with it."""
+    _waiting.append(LocalLink(modules))
+
+
+def local_link() -> LocalLink:
+    """The process that was started ahead, or a new one."""
+    return _waiting.pop() if _waiting else LocalLink()
+
+
+def end_waiting() -> None:
+    """End the process that was started ahead, if nobody has wanted it."""
+    while _waiting:
+        link = _waiting.pop()
+        link.kill()
+        link.close_input()
+        link.wait(END_TIMEOUT)
 
 
 class Child:

@@ -37,6 +37,11 @@ class Worker(Protocol):
         ...
 
     @property
+    def rows_per_process(self) -> int:
+        """Rows that are worth another process: with fewer, its start takes more than it gives."""
+        ...
+
+    @property
     def waiting(self) -> bool:
         """Asked from another thread: whether it is held up by a disk, which is no reason to lose patience."""
         ...

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import logging
 import os
 import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import IO, Any
 
+from any2ds.core import plain_arrow
 from any2ds.core.errors import ENDS_THE_RUN, harmless
 from any2ds.core.processes.child_process import answer_parent
 from any2ds.core.rows import ShardJob
@@ -28,12 +30,16 @@ FATAL = "fatal"  # child to parent, with an error that ends the run
 ALIVE = "alive"  # child to parent: held up by a disk, and nothing worse
 CRASHED = "crashed"  # child to parent, with a traceback: the worker raised
 
+PLAIN = "plain"  # as the first of the modules that a process is to load: pyarrow, by `plain_arrow`
+
 _BEAT = 1.0  # seconds between two of ALIVE
 
 
 def main(inlet: IO[bytes]) -> None:
     """`inlet` is where jobs come from."""
     outlet = answer_parent()
+    gc.disable()  # until all is loaded: nothing of that is garbage
+    _load(sys.argv[4:])
     try:
         worker = pickle.load(inlet)
     except (EOFError, pickle.UnpicklingError):
@@ -44,6 +50,7 @@ def main(inlet: IO[bytes]) -> None:
     # Rows by the ten thousand are alive at a time, none of them in a cycle: looking for cycles less often saves 5 %.
     gc.freeze()
     gc.set_threshold(200_000, 20, 20)
+    gc.enable()
     jobs: SimpleQueue[ShardJob | None] = SimpleQueue()
     stopping = threading.Event()
 
@@ -92,6 +99,16 @@ def main(inlet: IO[bytes]) -> None:
     finally:
         sys.stderr.flush()
         os._exit(code)  # not waiting for threads that hang in the system's resolver
+
+
+def _load(modules: Sequence[str]) -> None:
+    """Import what the worker is going to need, while its parent is still at finding out what it is to do."""
+    if modules[:1] == [PLAIN]:
+        plain_arrow.load()
+        modules = modules[1:]
+    for module in modules:
+        with contextlib.suppress(ImportError):  # the worker says what it lacks
+            importlib.import_module(module)
 
 
 class _Harmless(logging.Formatter):

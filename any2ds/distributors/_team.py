@@ -46,9 +46,10 @@ _JOB, _NO_MORE_JOBS, _BROKEN, _STOP = "job", "no_more_jobs", "broken", "stop"
 class Place:
     """Where worker processes run."""
 
-    slots: int  # how many at a time
+    slots: int  # how many at a time, at most
     new_link: Callable[[], Link]  # starts one, and does not wait for it
     is_one_machine: bool = False  # whose cores they share
+    are_wanted: bool = True  # the user has asked for so many; else there are no more than the rows deserve
 
 
 class TeamDistributor:
@@ -92,6 +93,7 @@ class _Team:
         self._inbox = inbox
         self._puller = _Puller(jobs, self._inbox, place.slots)
         self._more = True  # jobs to be pulled
+        self._rows = 0  # of the jobs that were pulled
         self._ready: deque[ShardJob] = deque()
         self._returned: deque[ShardJob] = deque()  # whose process died
         self._suspects: deque[ShardJob] = deque()  # that may be what ended it; they get a process of their own
@@ -160,6 +162,7 @@ class _Team:
             yield Progress()
         elif kind == _JOB:
             if not self._is_stopping:
+                self._rows += content.count
                 self._ready.append(content)
         elif kind == _NO_MORE_JOBS:
             self._more = False
@@ -253,6 +256,13 @@ class _Team:
     def _has_suspect(self, child: Child) -> bool:
         return any(self._is_suspect(job) for job in child.jobs.values())
 
+    @property
+    def _most_children(self) -> int:
+        if self._place.are_wanted:
+            return self._place.slots
+        # By the rows that are known so far: the end of the list is not waited for.
+        return min(self._place.slots, 1 + self._rows // self._worker.rows_per_process)
+
     def _is_to_make_room(self) -> bool:
         """Whether a process is to end for one that has no other jobs, because all are always busy."""
         return bool(self._suspects) and not any(c.released or self._has_suspect(c) for c in self._children)
@@ -276,7 +286,7 @@ class _Team:
             self._asking.remove(child)
         waiting = self._waiting
         starting = sum(not c.started for c in self._children)
-        while starting < waiting and len(self._children) < self._place.slots:
+        while starting < waiting and len(self._children) < self._most_children:
             self._children.add(Child(self._worker, self._inbox, self._place.new_link))
             starting += 1
         if not (self._more or waiting):

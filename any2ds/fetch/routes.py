@@ -7,21 +7,23 @@ import threading
 import time
 from functools import partial
 from importlib import import_module
+from typing import TYPE_CHECKING
 from urllib.request import getproxies_environment
 
 from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
-from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import OptionError
-from any2ds.core.failures import Failure
 from any2ds.core.plugins import missing_extra
-from any2ds.core.samples import Payload
-from any2ds.fetch.engines.threads import ThreadTransport
-from any2ds.fetch.engines.transport import Phases, Transport
-from any2ds.fetch.policy.hosts import Attempt
-from any2ds.fetch.policy.robots import Robots
-from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.urls import FILE_SYSTEMS, normalize, scheme_of
 from any2ds.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from any2ds.core.bodies.buffer import Buffer
+    from any2ds.core.failures import Failure
+    from any2ds.core.samples import Payload
+    from any2ds.fetch.engines.transport import Phases, Transport
+    from any2ds.fetch.policy.hosts import Attempt
+    from any2ds.fetch.policy.robots import Robots
+    from any2ds.fetch.profiles import Profiles
 
 _LOG = logging.getLogger(__name__)
 
@@ -135,6 +137,8 @@ class Routes:
         return self._waited + (self._main.waited if self._main is not None else 0.0)
 
     def phases(self) -> Phases:
+        from any2ds.fetch.engines.transport import Phases
+
         return sum((engine.phases() for engine in self._engines.values()), Phases())
 
     @property
@@ -204,11 +208,13 @@ class Routes:
             engine = CurlTransport(self._profiles, options, buffer, self._robots)
         elif name == "requests":
             from any2ds.fetch.engines.requests import RequestsClient, Trust
+            from any2ds.fetch.engines.threads import ThreadTransport
 
             client = partial(RequestsClient, self._profiles, Trust(), self._robots)
             engine = ThreadTransport(client, options, buffer, self.wake)
         else:
             from any2ds.fetch.engines.fsspec import FileSystems, FsspecClient
+            from any2ds.fetch.engines.threads import ThreadTransport
 
             files = partial(FsspecClient, options, FileSystems(self._stores), buffer.share // 2)
             engine = ThreadTransport(files, options, buffer, self.wake)

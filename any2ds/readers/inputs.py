@@ -504,4 +504,4 @@ def list_format(name: str) -> tuple[str | None, str | None]:
     if compression is not None:
         *rest, last = rest
     format = _ALIASES.get(last, last)
-    return (format if rest and format in plugins.names("readers") else None), compression
+    return (format if rest and plugins.exists("readers", format) else None), compression

@@ -32,7 +32,6 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import Guard, RunLock, locked
 from any2ds.storage.swap import finish_swaps, no_swap_left
 from any2ds.transforms.chain import Pipeline
-from any2ds.transforms.steps.user import check_travels
 from any2ds.worker.worker import ShardWorker
 
 log = logging.getLogger(__name__)
@@ -152,8 +151,10 @@ def _opened(config: Config) -> Iterator[tuple[Source, OutputFolder]]:
     check_parts(config.fetch, config.run, config.watch)
     pipeline = Pipeline(config.media, presets.set_by(config.output.preset))
     _check_file_ext(config, writer.has_members, pipeline)
-    if config.run.distributor != "inline":
-        check_travels(config.files.transform or ())
+    if config.files.transform and config.run.distributor != "inline":
+        from any2ds.transforms.steps.user import check_travels
+
+        check_travels(config.files.transform)
     output = OutputFolder.at(config.output.output_folder, config.storage)
     source = Source.of(config)
     for hint in source.hints:

@@ -20,7 +20,6 @@ from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporting import check_reporters
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
-from any2ds.transforms.steps.user import check_made
 
 if TYPE_CHECKING:
     from any2ds.dataset.thumbnails import Thumbnail
@@ -51,8 +50,10 @@ def check_private(output: OutputFolder, running: RunOptions) -> None:
 
 def check_user_steps(media: MediaOptions, running: RunOptions) -> None:
     """Raises OptionError for a step of the user that cannot be created. On a cluster only its workers can check."""
-    if running.is_on_this_machine:
-        check_made(media.files.transform or (), running.transform_timeout, running.distributor == "inline")
+    if media.files.transform and running.is_on_this_machine:
+        from any2ds.transforms.steps.user import check_made
+
+        check_made(media.files.transform, running.transform_timeout, running.distributor == "inline")
 
 
 @contextmanager

@@ -34,6 +34,7 @@ class ScriptedWorker:
     hanging: frozenset[int] = frozenset()  # nothing comes back, ever
     seconds: float = 0.0  # that each shard takes
     patience: float = 0.0
+    rows_per_process: int = 1
     waiting: bool = False
     looks_ahead: bool = False  # takes the jobs that it can get before it begins, as a worker does that overlaps shards
     output: str = ""  # the folder that a real one publishes in

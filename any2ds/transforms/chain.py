@@ -8,7 +8,6 @@ No threads and no queues: `pipeline.py` has those.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import logging
 import os
 import tempfile
@@ -277,7 +276,7 @@ def _refuse_what_is_left_out(media: MediaOptions) -> None:
 def _asked_for(media: MediaOptions) -> Iterator[tuple[str, type[Transform], tuple[str, ...]]]:
     """The steps that options ask for, and which options do."""
     options = media.asked()
-    for name in ORDER:
+    for name in ORDER if options else ():
         if name in _UNDECODED and media.files.disable_all_reencoding:
             continue
         step: type[Transform] = plugins.load("transforms", name)
@@ -311,7 +310,11 @@ def step_records(media: MediaOptions) -> tuple[StepRecord, ...]:
 
 def _version(library: str) -> str:
     module = importlib.import_module(_MODULES.get(library, library))
-    return str(getattr(module, "__version__", None) or importlib.metadata.version(library))
+    if version := getattr(module, "__version__", None):
+        return str(version)
+    from importlib.metadata import version as version_of
+
+    return version_of(library)
 
 
 def _groups(steps: Sequence[Any]) -> Iterator[StepGroup | BatchGroup]:

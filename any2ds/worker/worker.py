@@ -18,14 +18,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from any2ds.config.media import MediaOptions, TransformLimits
 from any2ds.config.options import FetchOptions, OutputOptions, StorageOptions
 from any2ds.core import layout, plugins
-from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import BrokenStep, UnfitWorker, UsageError
 from any2ds.core.failures import Failure
 from any2ds.core.manifest import with_versions
@@ -33,29 +32,27 @@ from any2ds.core.processes.watchdog import LOOK_SECONDS, Watch
 from any2ds.core.reports import Event
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Fetched
-from any2ds.fetch.contract import Fetcher
-from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit
-from any2ds.storage.disk.space import is_full
-from any2ds.storage.disk.staging import staging
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.lock.lock_file import LockRef
-from any2ds.storage.lock.run_lock import Guard
 from any2ds.storage.stores import Stores, absolute
 from any2ds.transforms.chain import Pipeline, carried, step_records
-from any2ds.transforms.isolation import Isolation
-from any2ds.transforms.pipeline import PipelineRunner
-from any2ds.worker.context import ShardContext
-from any2ds.worker.describe import Describe
-from any2ds.worker.open_shards import OpenShards
-from any2ds.worker.rows import Rows
-from any2ds.worker.steps import Steps
+
+# What it works with is imported where it works: the run, which only sends it, does without.
+if TYPE_CHECKING:
+    from any2ds.core.bodies.buffer import Buffer
+    from any2ds.fetch.contract import Fetcher
+    from any2ds.storage.lock.lock_file import LockRef
+    from any2ds.transforms.pipeline import PipelineRunner
+    from any2ds.worker.open_shards import OpenShards
+    from any2ds.worker.rows import Rows
+    from any2ds.worker.steps import Steps
 
 log = logging.getLogger(__name__)
 
 _WINDOWS_FILES = 8192  # handles are not limited there; this bounds open shards
 _CLOSE_TIMEOUT = 5.0  # seconds that a fetcher may take to close
 _SHORT_CLOSE_TIMEOUT = 0.5  # and when the run is being stopped
+_ROWS_PER_PROCESS = 1000  # that are stored as they come: they take the processor as long as a process takes to begin
 _NOT_TRIED = "not tried: the processes that made its shard were stuck"
 
 
@@ -80,12 +77,19 @@ class ShardWorker:
         self._fetch = fetch
         self._media, self._limits = carried(media or MediaOptions()), limits or TransformLimits()
         self._steps = step_records(self._media)
-        self._new_fetcher = new_fetcher or partial(UrlFetcher, stores=Stores(self._storage.storage_options))
+        changes_files = bool(self._media.asked() or self._media.files.transform)
+        self.rows_per_process = 1 if changes_files else _ROWS_PER_PROCESS
+        self._new_fetcher = new_fetcher
         self._shards: OpenShards | None = None  # while it works
         self._processes = 1  # of its machine that have jobs
         self._stopping = False
         self.patience = process_limit(fetch)
         self.log_level = log.getEffectiveLevel()  # for whatever process it is sent to
+
+    def _of_urls(self, fetch: FetchOptions, buffer: Buffer) -> Fetcher:
+        from any2ds.fetch.fetcher import UrlFetcher
+
+        return UrlFetcher(fetch, buffer, Stores(self._storage.storage_options))
 
     @property
     def folder(self) -> OutputFolder:
@@ -112,6 +116,16 @@ class ShardWorker:
         return -(-limits.threads // self._processes) if limits.is_shared else limits.threads
 
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
+        from any2ds.core.bodies.buffer import Buffer
+        from any2ds.storage.disk.space import is_full
+        from any2ds.storage.disk.staging import staging
+        from any2ds.storage.lock.run_lock import Guard
+        from any2ds.worker.context import ShardContext
+        from any2ds.worker.describe import Describe
+        from any2ds.worker.open_shards import OpenShards
+        from any2ds.worker.rows import Rows
+        from any2ds.worker.steps import Steps
+
         files = _raise_file_limit()
         fetch = self._fetch
         transfers = min(fetch.most_transfers, _sockets(files))
@@ -141,12 +155,13 @@ class ShardWorker:
             self._shards = shards
             stack.callback(setattr, self, "_shards", None)
             rows = Rows(shards.open(jobs))
+            new_fetcher = self._new_fetcher or self._of_urls
             steps = Steps(Describe(self._options), self._transforming(pipeline, writer.has_members, stack), shards)
             try:
                 while not (rows.ended or self._stopping):
                     # That of a fetcher that was given up stays: copies of a row may still be made from it.
                     buffer = buffers.enter_context(closing(Buffer(fetch.max_buffered_bytes, transfers, str(folder))))
-                    yield from self._fetch_with(self._new_fetcher(fetch, buffer), buffer, rows, shards, steps)
+                    yield from self._fetch_with(new_fetcher(fetch, buffer), buffer, rows, shards, steps)
                 yield from shards.events(wait=True)
             except Exception as error:
                 if is_full(error):
@@ -177,6 +192,9 @@ class ShardWorker:
     def _transforming(self, pipeline: Pipeline, has_members: bool, stack: ExitStack) -> PipelineRunner | None:
         if not pipeline:
             return None
+        from any2ds.transforms.isolation import Isolation
+        from any2ds.transforms.pipeline import PipelineRunner
+
         limits = self._limits
         ext = None if self._options.file_ext == "auto" else self._options.file_ext
         isolated = stack.enter_context(closing(Isolation(self._media, limits.timeout)))

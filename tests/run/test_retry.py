@@ -365,6 +365,9 @@ import os, sys
 import pandas  # as pyarrow does when it is first used, which takes longer than all else
 import any2ds.run.retry, any2ds.distributors.inline, any2ds.fetch.engines.curl
 import any2ds.writers.formats.parquet, any2ds.writers.formats.webdataset
+# What is loaded when it is needed, so that no lock is renewed meanwhile.
+import any2ds.dataset.figures, any2ds.dataset.report.page, any2ds.fetch.fetcher
+import any2ds.transforms.isolation, any2ds.worker.describe, any2ds.worker.open_shards
 
 def die_at(step, folder):
     def look(event, arguments):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,12 +43,16 @@ class Preset(Protocol):
         ...
 
 
-def applied(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as they are without a preset, if one of them is `preset`. Raises OptionError."""
+def applied(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+    """The options as they are without a preset, if one of them is `preset`. `own` are the names that any2ds has.
+
+    Raises OptionError.
+    """
     chosen = find(given.get("preset"))
     if chosen is not None:
         return chosen.own(given)
-    if (name := next((name for name in given if name in foreign_options()), None)) is not None:
+    others = [name for name in given if name not in own]
+    if (name := next((name for name in others if name in foreign_options()), None)) is not None:
         preset = foreign_options()[name]
         ours = plugins.load("presets", preset).renamed.get(name)
         hint = f"did you mean {ours}? " if ours else ""
@@ -60,9 +64,8 @@ def find(preset: Any) -> Preset | None:
     """Raises OptionError for one that there is not."""
     if preset is None or preset in ("None", "none", "null"):
         return None
-    known = plugins.names("presets")
-    if preset not in known:
-        raise OptionError(f"invalid preset={preset!r}: expected one of {', '.join(known)}")
+    if not (isinstance(preset, str) and plugins.exists("presets", preset)):
+        raise OptionError(f"invalid preset={preset!r}: expected one of {', '.join(plugins.names('presets'))}")
     part: Preset = plugins.load("presets", str(preset))
     return part
 

@@ -53,13 +53,13 @@ importlib.import_module(sys.argv[2]).main(inlet)
 """
 
 
-def start(module: str, **how: Any) -> subprocess.Popen[bytes]:
+def start(module: str, *arguments: str, **how: Any) -> subprocess.Popen[bytes]:
     """A process that is going to call `module.main(inlet)`, once it is sent `sys.path`; `how` as Popen has it.
 
-    `inlet` is what it is sent after that; its standard input is empty.
+    `inlet` is what it is sent after that; its standard input is empty, and `arguments` are in `sys.argv[4:]`.
     """
     voice = _QUIET if quieting.is_wanted() else _LOUD
-    command = [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), module, voice]
+    command = [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), module, voice, *arguments]
     how.setdefault("stderr", quieting.stderr() if _stderr is None else _stderr)
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how)
     _started[:] = [*(other for other in _started if other.returncode is None), child]

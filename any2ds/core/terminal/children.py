@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable
 
@@ -12,18 +13,49 @@ from any2ds.core.processes import child_process
 _LAST_LINES = 1.0  # seconds to wait for the last lines of children that have ended
 
 
+_listening: ChildOutput | None = None
+
+
+def listen_ahead() -> None:
+    """Pass the lines of children on to standard error, until there is somebody who shows them. Raises OSError."""
+
+    def pass_on(line: str) -> None:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+    ChildOutput(pass_on)
+
+
+def stop_listening() -> None:
+    """If nobody has shown the lines of children: pass on the last ones."""
+    if _listening is not None:
+        _listening.close()
+
+
 class ChildOutput:
     """Until `close`, calls `take` in a thread with each line, without its end, of children that are started."""
 
     def __init__(self, take: Callable[[str], None]) -> None:
+        global _listening
         self._take = take
         inlet, self._outlet = os.pipe()
         self._thread = threading.Thread(target=self._listen, args=(inlet,), name="any2ds-children", daemon=True)
         self._thread.start()
         child_process.let_children_write_to(self._outlet)
+        _listening = self
+
+    @classmethod
+    def of(cls, take: Callable[[str], None]) -> ChildOutput:
+        """The one that listens already, from now on to `take`; else a new one."""
+        if _listening is None:
+            return cls(take)
+        _listening._take = take
+        return _listening
 
     def close(self) -> None:
         """Children that still run are read until they end."""
+        global _listening
+        _listening = None
         child_process.let_children_write_to(None)
         os.close(self._outlet)
         self._thread.join(_LAST_LINES)

@@ -57,7 +57,7 @@ class StatusBlock(Live):
         streams = {id(stream): name for name in ("stdout", "stderr") if (stream := getattr(sys, name)) is not None}
         self.start()
         with contextlib.suppress(OSError):  # no more pipes: children write to the terminal themselves
-            self._children = ChildOutput(lambda line: self._stderr.print(Text.from_ansi(line)))
+            self._children = ChildOutput.of(lambda line: self._stderr.print(Text.from_ansi(line)))
         for handler in logging.getLogger().handlers:
             if isinstance(handler, logging.StreamHandler) and (name := streams.get(id(handler.stream))):
                 self._handlers.append((handler, handler.stream))

@@ -106,8 +106,8 @@ def verify(options: ParsedOptions) -> VerifyReport:
     (wanted,) = options.groups
     started = time.monotonic()
     dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
-    if dataset.writer is None and dataset.output_format in plugins.names("writers"):
-        plugins.load("writers", dataset.output_format)  # raises the error that says which library is missing
+    if dataset.writer is None and (name := dataset.output_format) and plugins.exists("writers", name):
+        plugins.load("writers", name)  # raises the error that says which library is missing
     with ExitStack() as stack:
         if wanted.repair:
             _refuse_repair(dataset)

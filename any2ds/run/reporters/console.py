@@ -154,7 +154,7 @@ class _Json(_Console):
 
     def on_start(self, finished_shards: int) -> None:
         with contextlib.suppress(OSError):  # no more pipes: children write to standard error themselves
-            self._children = ChildOutput(lambda line: _jsonlines.write("output", text=line))
+            self._children = ChildOutput.of(lambda line: _jsonlines.write("output", text=line))
         self._printed = time.monotonic()
         _jsonlines.write(
             "start",

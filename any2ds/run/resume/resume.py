@@ -30,7 +30,6 @@ from any2ds.run.resume.overwrite import overwrite
 from any2ds.run.resume.plan import FinishedShards, ShardPlan
 from any2ds.storage.folders import OutputFolder
 from any2ds.transforms.chain import step_records
-from any2ds.transforms.steps.user import name_of
 
 log = logging.getLogger(__name__)
 
@@ -121,17 +120,27 @@ def resume(config: Config, source: Source, output: OutputFolder) -> ShardPlan:
 
 def _manifest_of(config: Config, source: Source) -> Manifest:
     """What `.any2ds/run` would say of a new dataset."""
-    deciding = {name: config.to_options()[name] for name in _DECIDING}
+    options = config.to_options()
+    deciding = {name: options[name] for name in _DECIDING}
     deciding["save_additional_columns"] = list(deciding["save_additional_columns"] or [])
     deciding["metadata_format"] = list(deciding["metadata_format"])
     deciding["verify_hash"] = deciding["verify_hash"] and str(deciding["verify_hash"])
-    deciding["transform"] = [name_of(step) for step in deciding["transform"] or []] or None
+    deciding["transform"] = _step_names(deciding["transform"] or [])
     assert source.first_rows is not None  # no rows were read yet
     preset = presets.find(config.output.preset)
     cutting: Cutting = "file" if preset is not None and preset.cuts_by_file else "list"
     segment = Segment(0, source.list_files, Beginning.of(source.first_rows), cutting)
     keys = key_format(config.output.layout)
     return Manifest(deciding, keys, columns_of(source.schema), (segment,), step_records(config.media))
+
+
+def _step_names(steps: Sequence[Any]) -> list[str] | None:
+    """Those of the user's steps, if there are any."""
+    if not steps:
+        return None
+    from any2ds.transforms.steps.user import name_of
+
+    return [name_of(step) for step in steps]
 
 
 def _read_manifest(output: OutputFolder, names: Sequence[str]) -> Manifest | None:

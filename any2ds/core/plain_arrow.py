@@ -1,0 +1,28 @@
+"""Loads pyarrow as it is where neither NumPy nor pandas is installed, which is what the core install has.
+
+Where they are installed, pyarrow loads NumPy with itself and pandas at its first array: three times the work.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def load() -> None:
+    """For a process that runs nothing but any2ds' own code on the core install: pyarrow does not know NumPy there.
+
+    Does nothing if pyarrow was loaded before.
+    """
+    if "pyarrow" in sys.modules:
+        return
+    hidden = [name for name in ("numpy", "pandas") if name not in sys.modules]
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]  # an import of it fails
+    try:
+        import pyarrow
+        import pyarrow.compute  # which looks for NumPy itself
+
+        pyarrow.array([])  # the first one looks for pandas
+    finally:
+        for name in hidden:
+            del sys.modules[name]

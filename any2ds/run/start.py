@@ -1,0 +1,97 @@
+"""The start of a run on the command line: its first worker process begins while the run itself is still being loaded.
+
+What is loaded here is little, because the process that is started waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from any2ds.config.media import MEDIA_GROUPS, MediaOptions
+from any2ds.config.options import InputOptions, OutputOptions, ParsedOptions, RunOptions
+from any2ds.config.parsers import COMPRESSIONS, split_format
+from any2ds.config.watch import WatchOptions
+from any2ds.core import plain_arrow, plugins
+from any2ds.core.processes.signals import is_own_process
+from any2ds.core.terminal.children import listen_ahead, stop_listening
+from any2ds.distributors._child import end_waiting
+from any2ds.distributors._child import start_ahead as start_process
+from any2ds.distributors._process import PLAIN
+
+_OF_EVERY_WORKER = (
+    "any2ds.worker.worker",
+    "any2ds.worker.open_shards",
+    "any2ds.worker.steps",
+    "any2ds.worker.describe",
+    "any2ds.fetch.fetcher",
+    "any2ds.fetch.engines.curl",
+)
+
+
+@contextmanager
+def started_ahead(options: ParsedOptions) -> Iterator[None]:
+    """Around a run that has the process for itself: load pyarrow, and start a worker if it is to be on this machine."""
+    if is_own_process():
+        _start(options)
+    try:
+        yield
+    finally:
+        end_waiting()
+        stop_listening()
+
+
+def _start(options: ParsedOptions) -> None:
+    running = options.group(RunOptions)
+    is_plain = _is_plain(options)
+    if running.distributor == "multiprocessing":
+        logging.getLogger("any2ds").setLevel(running.log_level.upper())
+        watch = options.group(WatchOptions)
+        if not running.quiet and (watch.log_format == "json" or _is_terminal()):
+            with contextlib.suppress(OSError):
+                listen_ahead()
+        with contextlib.suppress(OSError):  # the run tries it again, and says so
+            start_process([*([PLAIN] if is_plain else []), *_OF_EVERY_WORKER, *_parts(options)])
+    if is_plain:
+        plain_arrow.load()
+
+
+def _is_plain(options: ParsedOptions) -> bool:
+    """Whether nothing is to run but our own code, on the core install."""
+    if OutputOptions not in map(type, options.groups):
+        return False  # another command, for which the dataset says how it is made
+    given, made = options.group(InputOptions), options.group(OutputOptions)
+    media = [group for group in options.groups if type(group) in MEDIA_GROUPS]
+    return (
+        made.preset is None
+        and not replace(MediaOptions(*media), given=options.given).asked()
+        and plugins.is_built_in("readers", _format(given))
+        and plugins.is_built_in("writers", made.output_format)
+        and options.group(RunOptions).distributor == "multiprocessing"
+        and not options.group(WatchOptions).chosen
+    )
+
+
+def _format(given: InputOptions) -> str:
+    """That of the list, as far as its name says it; empty if it may be any."""
+    if given.input_format is not None or given.url_list == "-":
+        return split_format(given.input_format or "txt")[0] or ""
+    *rest, last = str(given.url_list).lower().split(".")
+    return rest[-1] if rest and last in COMPRESSIONS else last
+
+
+def _parts(options: ParsedOptions) -> Sequence[str]:
+    """The modules of parts that the worker is going to load."""
+    made = next((group for group in options.groups if isinstance(group, OutputOptions)), None)
+    is_ours = made is not None and plugins.is_built_in("writers", made.output_format)
+    return (f"any2ds.writers.formats.{made.output_format}",) if made is not None and is_ours else ()
+
+
+def _is_terminal() -> bool:
+    with contextlib.suppress(AttributeError, ValueError):
+        return sys.stderr.isatty()
+    return False

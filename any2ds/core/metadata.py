@@ -110,8 +110,10 @@ class MetadataTable:
         in_sight: Callable[[Sequence[str], Sequence[str]], Sequence[str]] | None = None,
     ) -> None:
         urls = rows.schema.get_field_index("url")
-        shown = pc.replace_substring_regex(rows.column(urls), _CREDENTIALS.pattern, r"\1")
-        self._rows = rows.set_column(urls, rows.schema.field(urls), shown)
+        if pc.any(pc.match_substring(rows.column(urls), "@")).as_py():
+            shown = pc.replace_substring_regex(rows.column(urls), _CREDENTIALS.pattern, r"\1")
+            rows = rows.set_column(urls, rows.schema.field(urls), shown)
+        self._rows = rows
         self.has_captions = "caption" in rows.schema.names
         self.has_duplicates = DUPLICATE_OF.name in rows.schema.names
         self.has_expected_hashes = EXPECTED_HASH.name in rows.schema.names
@@ -124,8 +126,9 @@ class MetadataTable:
         self._types.update(columns or {})
         wide = {name: type for name, type in (columns or {}).items() if is_wide(type)}
         self._wide = WideColumns(wide, folder or Path(tempfile.gettempdir())) if wide else None
-        self._columns: dict[str, list[Any]] = {name: [] for name in self._types if name not in wide}
-        self._appends = [(name, column.append) for name, column in self._columns.items()]
+        self._names = tuple(self._types)
+        self._narrow = tuple(name for name in self._types if name not in wide)
+        self._values: list[tuple[Any, ...]] = []  # of these, for each row
         self.hides = in_sight is not None
         self._shown = list(in_sight(self._rows.schema.names, tuple(self._types))) if in_sight is not None else None
         self.added = 0  # bytes that the last row has in columns whose values may be large
@@ -155,8 +158,7 @@ class MetadataTable:
         fields = sample.fields
         if self._explains and fields.get("error_code") and not fields.get("error_message"):
             fields = {**fields, "error_message": failure_code(fields["error_code"]).meaning}
-        for name, append in self._appends:
-            append(fields.get(name))
+        self._values.append(tuple(map(fields.get, self._narrow)))
         if self._wide is not None:
             self.added = self._wide.add(fields if self._has_members else {**fields, **_beside(sample)})
 
@@ -173,8 +175,10 @@ class MetadataTable:
         if self.has_duplicates:  # which are not stored
             known[DUPLICATE_OF.name] = None
         fields = sample.fields
-        for name in self._types:
-            known[name] = fields.get(name)
+        if tuple(fields) == self._names:  # as they are, but for what steps have added
+            known.update(fields)
+        else:
+            known.update((name, fields.get(name)) for name in self._names)
         return to_json(known if self._shown is None else {name: known[name] for name in self._shown})
 
     def table(self, start: int = 0, stop: int | None = None) -> pa.Table:
@@ -182,10 +186,9 @@ class MetadataTable:
         picked = self._rows.take(pa.array(self._positions[start:stop], pa.int64()))
         last = len(self) if stop is None else stop
         wide = self._wide.columns(start, last) if self._wide is not None else {}
-        own = [
-            wide[name] if name in wide else pa.array(self._columns[name][start:stop], type)
-            for name, type in self._types.items()
-        ]
+        columns = zip(*self._values[start:stop], strict=True) if last > start else [()] * len(self._narrow)
+        narrow = dict(zip(self._narrow, columns, strict=True))
+        own = [wide[name] if name in wide else pa.array(narrow[name], type) for name, type in self._types.items()]
         keys = pa.array(self._keys[start:stop], pa.string())
         return pa.Table.from_arrays([keys, *picked.columns, *own], schema=self.schema)
 

@@ -105,11 +105,9 @@ class CurlTransport:
         self._multi = pycurl.CurlMulti()
         self._sockets = Sockets()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._sockets.watch)
-        self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
         # Those that hang count as well: without room for them no connection would be kept.
         connections = options.most_transfers + spare_transfers(options, options.most_transfers) + _EVENTS_PER_TURN
         self._multi.setopt(pycurl.M_MAXCONNECTS, connections)
-        self._timer: float | None = None  # when libcurl wants to be called, by time.monotonic()
         self._by_handle: dict[Any, _Transfer] = {}
         self._by_attempt: dict[Attempt, _Transfer] = {}
         self._most_handles = 2 * options.most_transfers  # those in use, and idle ones of all profiles
@@ -163,15 +161,15 @@ class CurlTransport:
         Raises OSError if a body could not be buffered on disk.
         """
         multi = self._multi
-        if self._timer is not None:
-            wait = min(wait, self._timer - time.monotonic())
+        # Asked for once a turn: with M_TIMERFUNCTION libcurl calls us twice for each transfer.
+        if (milliseconds := multi.timeout()) >= 0:
+            wait = min(wait, milliseconds / 1000)
         if self._unsent:
             wait = 0.0
         elif self._resolving and self._options.connect_timeout:
             wait = min(wait, max(0.0, next(iter(self._resolving)).connect_by - time.monotonic()))
         self._sockets.attend(multi, wait, _EVENTS_PER_TURN)
-        if self._timer is not None and self._timer <= time.monotonic():
-            self._timer = None
+        if multi.timeout() == 0:
             multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
         if self._resolver is not None:
             self._take_addresses(self._resolver)
@@ -262,7 +260,7 @@ class CurlTransport:
                     self._waiting.setdefault(host, {})[transfer] = None
                     self._resolving[transfer] = host
                     return
-                self._add_resolved(transfer, host, port, found)
+                self._add_resolved(transfer, host, port, found, has_waited=False)
                 return
             address = None if is_name else address_of(host)
             if address is not None and (refusal := transfer.refusal(address)):
@@ -273,7 +271,9 @@ class CurlTransport:
             transfer.resolve_nothing()
         self._add(transfer)
 
-    def _add_resolved(self, transfer: _Transfer, host: str, port: str, found: Addresses | Failure) -> None:
+    def _add_resolved(
+        self, transfer: _Transfer, host: str, port: str, found: Addresses | Failure, has_waited: bool = True
+    ) -> None:
         if isinstance(found, Failure):
             self._unsent.append((transfer.attempt, transfer.unresolved(found)))
             return
@@ -281,6 +281,8 @@ class CurlTransport:
         allowed = tuple(address for address, refusal in zip(found, refusals, strict=True) if refusal is None)
         if allowed:
             transfer.resolve(host, port, allowed)
+            if has_waited:
+                transfer.shorten_connect_timeout()
             self._add(transfer)
         elif refusals[0] is not None:
             self._unsent.append((transfer.attempt, refusals[0]))
@@ -364,9 +366,6 @@ class CurlTransport:
         del self._by_attempt[transfer.attempt]
         transfer.pool.idle.append(transfer)
 
-    def _set_timer(self, milliseconds: int) -> None:
-        self._timer = None if milliseconds < 0 else time.monotonic() + milliseconds / 1000
-
 
 class _Pool:
     """The handles of a profile."""
@@ -416,6 +415,7 @@ class _Transfer:
         "_options",
         "_redirects",
         "_refusal",
+        "_resolved",
         "_robots",
         "at",
         "attempt",
@@ -442,6 +442,7 @@ class _Transfer:
         self._header_size = 0
         self.lines: list[bytes] = []  # of headers, not yet read
         self._headers: dict[str, str] = {}  # of the last answer, those that matter
+        self._resolved = ""  # what libcurl is told of the addresses of a host, in its own notation
         self._addresses: list[str] = []  # that were asked, redirects included
         self._changed: set[int] = set()  # libcurl's options that differ from what all handles have
         self.flow = Flow()
@@ -533,8 +534,13 @@ class _Transfer:
         """Tell libcurl the addresses of the host that it is about to ask."""
         listed = ",".join(f"[{address}]" if ":" in address else address for address in addresses)
         # The plus lets libcurl forget it, after a minute; without one it never would.
-        self.handle.setopt(pycurl.RESOLVE, [f"+{host}:{port}:{listed}"])
-        self._changed.add(pycurl.RESOLVE)
+        resolved = f"+{host}:{port}:{listed}"
+        if resolved != self._resolved:
+            self.handle.setopt(pycurl.RESOLVE, [resolved])
+            self._resolved = resolved
+
+    def shorten_connect_timeout(self) -> None:
+        """By what resolving has taken."""
         if self._options.connect_timeout:
             left = max(1, int((self.connect_by - time.monotonic()) * 1000))
             self.handle.setopt(pycurl.CONNECTTIMEOUT_MS, left)
@@ -542,9 +548,9 @@ class _Transfer:
 
     def resolve_nothing(self) -> None:
         """The host is an address, or libcurl is to resolve it."""
-        if pycurl.RESOLVE in self._changed:
+        if self._resolved:
             self.handle.unsetopt(pycurl.RESOLVE)
-            self._changed.discard(pycurl.RESOLVE)
+            self._resolved = ""
 
     def unresolved(self, failure: Failure) -> Failure:
         return replace(failure, detail=f"{failure.detail}: {parts(self.at)[2]}", final_url=self._end_of_redirects)
@@ -581,7 +587,7 @@ class _Transfer:
         if pycurl.NOBODY in changed:
             self.handle.setopt(pycurl.NOBODY, 0)
             self.handle.setopt(pycurl.FRESH_CONNECT, 0)
-        changed &= {pycurl.MAXFILESIZE_LARGE, pycurl.RESOLVE}  # which the next transfer sets anew, or takes back
+        changed &= {pycurl.MAXFILESIZE_LARGE}
 
     def location(self, error: tuple[int, str] | None) -> str | None:
         """Where an answer that is no success sends us, if anywhere; libcurl would resolve by itself there."""

@@ -48,22 +48,25 @@ class WebdatasetWriter:
         self._at = 0  # bytes of the samples so far
         self._pieces: list[bytes | memoryview] = []  # of these, what is not yet written
         self._written = 0
+        self._enough = _AT_ONCE  # where these are written
 
     def write(self, sample: Sample) -> None:
-        pieces = self._pieces
-        self._index.append(self._at)
+        pieces, at = self._pieces, self._at
+        self._index.append(at)
         for name, size, chunks in members(sample, self._metadata):
-            pieces.append(head := header(name, size))
-            self._at += len(head)
+            head = header(name, size)
+            pieces.append(head)
+            at += len(head)
             for chunk in chunks:
                 pieces.append(chunk)
-                self._at += len(chunk)
+                at += len(chunk)
                 # What lies in memory that is used again is valid no longer than its sample.
-                if self._at - self._written >= _AT_ONCE or len(pieces) >= _MOST_PIECES or type(chunk) is not bytes:
-                    self._write_pieces()
+                if at > self._enough or len(pieces) > _MOST_PIECES or type(chunk) is not bytes:
+                    self._write_pieces(at)
             if left := size % _BLOCK:
                 pieces.append(_ZEROS[left:])
-                self._at += _BLOCK - left
+                at += _BLOCK - left
+        self._at = at
 
     def flush(self) -> None:
         """Nothing is held."""
@@ -71,17 +74,17 @@ class WebdatasetWriter:
     def close(self) -> None:
         with self._file:
             self._index.append(self._at)
-            self._pieces.append(2 * _ZEROS)
-            self._at += 2 * _BLOCK
-            self._pieces.append(bytes(padding := -self._at % tarfile.RECORDSIZE))
-            self._at += padding
-            self._write_pieces()
+            end = self._at + 2 * _BLOCK
+            end += -end % tarfile.RECORDSIZE
+            self._pieces.append(bytes(end - self._at))
+            self._write_pieces(end)
         self._index_path.write_bytes(_tarindex.pack(self._index))
 
-    def _write_pieces(self) -> None:
-        _write_all(self._file, self._pieces, self._at - self._written)
+    def _write_pieces(self, at: int) -> None:
+        """Write what there is before `at`."""
+        _write_all(self._file, self._pieces, at - self._written)
         self._pieces.clear()
-        self._written = self._at
+        self._written, self._enough = at, at + _AT_ONCE
 
     @staticmethod
     def make_sidecars(path: Path) -> Mapping[str, bytes]:

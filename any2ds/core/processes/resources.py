@@ -108,10 +108,18 @@ def end_first_when_memory_is_short() -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     with contextlib.suppress(OSError, ValueError, KeyError):
+        limit_memory(_kilobytes("/proc/meminfo", "MemAvailable") // 2)
+
+
+def limit_memory(more: int) -> None:
+    """Limit the private memory of this process to so many bytes more than it has, on Linux; it leaves no core file."""
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError, ValueError, KeyError):
         import resource
 
         # Private memory that can be written to, and not addresses: libraries reserve more of those than they ever use.
-        most = _kilobytes("/proc/self/status", "VmData") + _kilobytes("/proc/meminfo", "MemAvailable") // 2
+        most = _kilobytes("/proc/self/status", "VmData") + more
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # it takes time
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         if soft == resource.RLIM_INFINITY or most < soft:

@@ -52,8 +52,8 @@ def _nearly_averaged(pixels: Pixels, factors: tuple[float, float]) -> Pixels:
 
 
 def _softening(factor: float) -> Any:
-    extra_files = _SOFTER * (1 / factor - 1)
-    return np.array([extra_files, 1 - 2 * extra_files, extra_files], np.float32)
+    side = _SOFTER * (1 / factor - 1)
+    return np.array([side, 1 - 2 * side, side], np.float32)
 
 
 def _scaled(pixels: Pixels, factors: tuple[float, float], interpolation: int) -> Pixels:

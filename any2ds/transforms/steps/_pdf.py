@@ -7,15 +7,14 @@ which may be compressed to a thousandth: a file of 30 KB took 2.5 GB. So it runs
 from __future__ import annotations
 
 import re
-import sys
 import weakref
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from any2ds.core.errors import NotDecodable
 from any2ds.core.processes.pool import Children
+from any2ds.core.processes.resources import limit_memory
 
 MOST_MEMORY = 1 << 30  # bytes that a child may take besides what it has when it begins
 MOST_SECONDS = 120.0  # for one document
@@ -60,7 +59,7 @@ class _Reading:
         import pypdfium2
 
         self._pdfium: Any = pypdfium2
-        _limit_memory()
+        limit_memory(MOST_MEMORY)  # beyond it pdfium ends the process; elsewhere than on Linux only time is limited
 
     def __call__(self, data: bytes) -> PdfText | str:
         try:
@@ -95,17 +94,3 @@ class _Reading:
             return _END
         text = _HYPHENS.sub("-\n", text.replace("\r\n", "\n").replace("\r", "\n"))
         return _NO_TEXT.sub("", text).rstrip() + _END
-
-
-def _limit_memory() -> None:
-    """On Linux, where pdfium ends the process beyond it; elsewhere only time is limited."""
-    if sys.platform != "linux":
-        return
-    with suppress(OSError, ValueError):
-        import resource
-
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        now = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:"))
-        for which, most in ((resource.RLIMIT_DATA, now + MOST_MEMORY), (resource.RLIMIT_CORE, 0)):
-            _, hard = resource.getrlimit(which)
-            resource.setrlimit(which, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

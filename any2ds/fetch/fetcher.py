@@ -37,7 +37,9 @@ class UrlFetcher:
         options, profiles = self._options, self._profiles
         most = min(options.most_transfers, self._buffer.transfers)
         schedule = Schedule(
-            ScheduleLimits(most, options.timeout, options.retries, options.total_timeout, spare_transfers(options, most)),
+            ScheduleLimits(
+                most, options.timeout, options.retries, options.total_timeout, spare_transfers(options, most)
+            ),
             profiles.default.policy,
             robots=self._robots,
             host_of=profiles.host_of if profiles.differ else None,

@@ -34,7 +34,7 @@ _STALL = 0.25  # seconds: a longer absence of the consumer (a slow disk) is not 
 
 
 class Loop:
-    """Drives `transport` by what `schedule` says, until `feeder` has no more rows and all have their outcome."""
+    """Drives `transport` as `schedule` decides, until `feeder` has no more rows and all have their outcome."""
 
     def __init__(
         self, options: FetchOptions, schedule: Schedule, transport: Transport, buffer: Buffer, feeder: Feeder
@@ -167,7 +167,7 @@ class Loop:
         return done
 
     def _judge(self, now: float) -> Iterator[Fetched]:
-        """Pause, probe or go on, as the breaker says: the rows of which it is clear now that their failures count."""
+        """Pause, probe or continue, as the breaker decides; yields rows whose failures are final now."""
         schedule, breaker = self._schedule, self._breaker
         more = breaker.idle or schedule.has_more or not self._feeder.exhausted
         breaker.look(now, schedule.in_flight, more)
@@ -200,7 +200,7 @@ class Loop:
 
 
 def is_web(url: str | None) -> bool:
-    """Whether an answer came over the network: a file of this machine says nothing of that."""
+    """Whether an answer came over the network: a file of this machine proves nothing."""
     return url is not None and url.lstrip()[:4].lower() == "http"
 
 

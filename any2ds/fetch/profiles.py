@@ -1,4 +1,4 @@
-"""Which options hold for which host: those of the run, with what `hosts` says otherwise.
+"""The options of each host: those of the run, overridden by `hosts`.
 
 All patterns that match a host count, option by option: an exact host wins over `*.` patterns, the longest of these over
 the shorter ones, and among equals the one that names the port.
@@ -92,10 +92,10 @@ class Profiles:
             while "." in domain:
                 domain = domain.partition(".")[2]
                 domains.append(f"*.{domain}")
-        found = []
+        matching = []
         for name in reversed(domains):
-            found += [pattern for pattern in (name, f"{name}:{port}") if pattern in self._overrides]
-        return tuple(found)
+            matching += [pattern for pattern in (name, f"{name}:{port}") if pattern in self._overrides]
+        return tuple(matching)
 
     def _profile(self, patterns: tuple[str, ...]) -> Profile:
         profile = self._made.get(patterns)

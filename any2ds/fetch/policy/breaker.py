@@ -2,7 +2,7 @@
 
 The sign of an outage is silence: nothing comes in from anybody, and hosts that have answered before do not answer a
 probe either. A host that is down, or a list that ends in dead URLs, is not silent in that sense: the probes are
-answered. A failure that fell into a silence is not the row's: it is tried again, and that is not counted.
+answered. A failure during a silence is not the row's: the row is tried again, and no retry is used up.
 
 A state machine over a clock that is handed in; it neither sends nor waits.
 """
@@ -46,8 +46,8 @@ class Breaker:
         self._in_flight = 0
         self._more = True
         self._quiet = 0.0  # seconds of silence, at the last look
-        self._named = False  # one of them was found through a name server
-        self._hopeless = 0  # failures for want of a network, before anybody has answered
+        self._named = False  # one of them was resolved by a name server
+        self._no_network = 0  # failures without a network, before anybody has answered
         self._probes = 0  # without an answer
         self._probing = now  # since when
         self._next_probe = 0.0
@@ -73,13 +73,13 @@ class Breaker:
         return not self._doubts
 
     def hear(self, now: float, attempt: Attempt | None = None) -> None:
-        """Something came in: bytes, or an answer to `attempt`, whatever it said."""
+        """Something arrived: bytes, or an answer to `attempt`, of any status."""
         if self.paused:
             log.warning("The network is back after %.0f s", now - self._heard)
             self._outages.append((self._heard, now))
             self.paused = False
         self._heard = now
-        self._probes = self._hopeless = 0
+        self._probes = self._no_network = 0
         if attempt is not None and attempt.row.url is not None and not attempt.probe:
             host = attempt.host.name
             if host not in self._witnesses:
@@ -90,12 +90,12 @@ class Breaker:
                 self._witnesses.popitem(last=False)
 
     def doubts(self, attempt: Attempt, failure: Failure, now: float) -> bool:
-        """Whether it is open who is to blame for a failure; `judged` tells as soon as it is known."""
+        """Whether the cause of a failure is still unknown; `judged` returns it as soon as it is known."""
         if failure.code not in BROKEN_OFF or failure.blame == "host" or attempt.excuses >= MAX_EXCUSES:
             return False
         if not self._witnesses:
-            self._hopeless += failure.blame == "us"
-            if self._hopeless >= _FROM_THE_START:
+            self._no_network += failure.blame == "us"
+            if self._no_network >= _FROM_THE_START:
                 self._pause()
             if not (self.paused or failure.blame == "us"):
                 return False
@@ -106,21 +106,21 @@ class Breaker:
         """The failures that are in doubt no longer, each with whether it is excused."""
         if not self._doubts:
             return []
-        found, left = [], []
+        judged, left = [], []
         # Without an end in sight nobody may be there to be probed, and rows wait for these very failures.
         is_over = not (self._in_flight or self._urgent) and (not self._more or self._quiet >= _SILENCE)
         for doubt in self._doubts:
             attempt, failure, at = doubt
             if self._excuses(attempt, failure, at):
-                found.append((attempt, failure, True))
+                judged.append((attempt, failure, True))
             elif (
                 is_over or self._heard >= at or (at - attempt.started >= 2 * _SILENCE and self._heard >= at - _SILENCE)
             ):
-                found.append((attempt, failure, False))  # others were answered when it was not
+                judged.append((attempt, failure, False))  # others were answered when it was not
             else:
                 left.append(doubt)
         self._doubts = left
-        return found
+        return judged
 
     def look(self, now: float, in_flight: int, more: bool = True) -> None:
         """To be called every turn; `more` if there are rows that wait for nothing but a place.
@@ -131,7 +131,7 @@ class Breaker:
         if not (in_flight or self.paused or self._doubts):
             self._heard = now
         self._quiet = now - self._heard
-        # A probe that has just left tells nothing yet, however long the only transfer has been silent.
+        # A probe that has just left proves nothing yet, however long the only transfer has been silent.
         if self._quiet >= _SILENCE and self._probes and now - self._probing >= _SILENCE - _QUIET:
             self._pause()
         if self.paused and self._quiet > self._patience:

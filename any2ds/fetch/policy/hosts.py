@@ -1,8 +1,8 @@
-"""How one host is treated: how many transfers at once, how far apart, and what it teaches by its answers.
+"""The limits of one host: transfers at once and the time between their starts, adapted to its answers.
 
 The number at once grows by one with each answer while the host is new (so it doubles per round trip), is halved when
 the host is in trouble, and then grows by one per round: what TCP does with a network. Trouble is a 429 or 503, or more
-timeouts than answers lately; a few tell more of the files than of the host. A host that says 429 or 503 to one
+timeouts than answers lately; a few are more likely due to the files. A host that answers 429 or 503 to one
 transfer at a time is asked less and less often. A host that only ever lets us wait counts as down for a minute, so that
 thousands of its rows cost no more time than a few; so does one that refuses again and again after the wait that it
 asked for.
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 FIRST_AT_ONCE = 16.0  # transfers at once to a host that nothing is known of
 _FIRST_DELAY = 0.25  # seconds between starts, when one at a time was still too much
 MOST_DELAY = 60.0
-_ONE_ROUND = 1.0  # seconds: answers within this time after a cut tell of the time before it
+_ONE_ROUND = 1.0  # seconds: answers within this time after a cut belong to the time before it
 _BUSY = frozenset({"http_429", "http_503"})
 TIMEOUTS = frozenset({"timeout_total", "timeout_stalled", "timeout_connect"})
 SILENCE = 4  # timeouts without any answer after which a host counts as down
 _SIGN_OF_LIFE = 1 << 16  # bytes: a transfer that brought so many was slow, and no silence
 _REFUSALS = 5  # rounds of nothing but 429 and 503, each after the wait that it asked for, that make it count as down
 _DOWN = 60.0  # seconds until a host that is down is asked again
-_FEW_TIMEOUTS = 3  # up to here they tell nothing
+_FEW_TIMEOUTS = 3  # up to here they prove nothing
 _MEMORY = 10.0  # seconds after which counts of answers and timeouts are halved
 
 
@@ -178,7 +178,7 @@ class Host:
         return HostLoad(self.name, self.waiting, self.in_flight, self.limit, self._why(now))
 
     def _why(self, now: float) -> str:
-        """Why rows wait for it, in words."""
+        """Why rows wait for it, as text for users."""
         most = self.policy.max_per_host
         if self.down_until > now:
             return f"does not answer: it is asked again in {self.down_until - now:.0f} s"
@@ -208,7 +208,7 @@ class Host:
         return bool(self.in_flight or self.queue or self.in_turn or self.deferred)
 
     def _cut(self, now: float, busy: bool) -> bool:
-        """Whether this is the first trouble of its round; the others tell nothing new."""
+        """Whether this is the first trouble of its round; the others prove nothing new."""
         if now - self._cut_at < _ONE_ROUND:
             return False
         self._cut_at = now
@@ -227,7 +227,7 @@ class Attempt:
     host: Host
     number: int = 1  # of attempts, this one included
     sent: int = 0  # how often it was started, whatever for
-    deferrals: int = 0  # how often the host said that it should come later
+    deferrals: int = 0  # how often the host asked for it to come later
     excuses: int = 0  # how often it failed for reasons of ours
     probe: bool = False  # only to see whether anything comes back; its row is none of the list
     started: float = 0.0  # by the schedule's clock, like the next two

@@ -25,7 +25,7 @@ def watchdog_limit(options: FetchOptions) -> float:
 
 
 def process_limit(options: FetchOptions) -> float:
-    """Seconds without any message after which a whole process is stuck; longer, so that the fetcher's comes first."""
+    """Seconds without any message after which a process is stuck; longer, so that the fetcher's comes first."""
     limit = watchdog_limit(options)
     return limit + min(limit, _GRACE)
 

@@ -1,4 +1,4 @@
-"""What robots.txt says (RFC 9309): its rules for us, and the ones known so far, by origin. No I/O, no clock of its own.
+"""The rules of robots.txt (RFC 9309) for our user agent, and those known so far, by origin. No I/O and no clock.
 
 An origin is `scheme://host[:port]`. Its robots.txt is asked for once, before the first of its rows, which wait here.
 """
@@ -20,10 +20,10 @@ from any2ds.fetch.policy.rules import address_kind, address_of
 
 LONGEST = 512 * 1024  # bytes that are read; the RFC asks for 500 KiB at least
 REDIRECTS = 5  # followed at least, as the RFC asks
-RETRIES = 1  # at least: a whole host hangs on it
+RETRIES = 1  # at least: all rows of a host depend on it
 MOST_DELAY = 60.0  # seconds between two requests, whatever the file wants
 _KEPT_FOR = 24 * 3600.0  # seconds, as the RFC asks
-_UNREACHABLE_FOR = 600.0  # seconds until a robots.txt that could not be had is asked for anew
+_UNREACHABLE_FOR = 600.0  # seconds until a robots.txt that could not be fetched is requested once more
 _MOST_ORIGINS = 50_000  # remembered; about 300 bytes each, if there are no rules
 _MOST_BYTES = 64 << 20  # of all rules that are remembered
 _RULE_BYTES = 200  # what one rule takes, besides its text
@@ -64,7 +64,7 @@ def origin_of(url: str) -> str | None:
     return f"{scheme}://{host.removesuffix(':443' if scheme == 'https' else ':80')}"
 
 
-# --- what the file says ---
+# --- parsing the file ---
 
 _USER_AGENT = frozenset({"user-agent", "useragent", "user agent"})
 # With the misspellings that are common enough to be meant.
@@ -80,7 +80,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 def parse(content: bytes, product: str) -> Rules:
     """The rules for `product`: of all groups that name it, in whatever case, else of those for `*`.
 
-    Lines that make no sense are passed over, and of a longer file than `LONGEST` all but the whole lines before.
+    Lines that cannot be parsed are skipped. Of a file longer than `LONGEST` only the complete lines before that count.
     """
     ours: list[tuple[str, str]] = []
     everybodys: list[tuple[str, str]] = []
@@ -143,7 +143,7 @@ def _rules(lines: Iterable[tuple[str, str]]) -> Rules:
 class Rules:
     """Rules in the form in which a URL is compared with them; `patterns` are (path pattern, whether it allows).
 
-    The longest pattern that fits decides, and of two alike the one that allows. A score says both: twice the length
+    The longest matching pattern decides, of two as long the one that allows. A score orders both: twice the length
     in octets, and 1 more for an allowing one. Patterns without wildcards are found by their text, one look per length
     that there is, the others one by one: 0.5 µs for a URL and a handful of rules, 1.2 µs for 60 of which 20 have
     wildcards (`protego`, which does not give its rules away, takes 1 to 12 µs).
@@ -305,7 +305,7 @@ class Known:
 class Robots:
     """The origins that are known, the least recently used ones forgotten, and the rows that wait for others.
 
-    `policy` says for an origin what the `robots` option and our name are there; else they are the same everywhere.
+    `policy` returns the `robots` option and our name for an origin; without it they are the same everywhere.
     """
 
     def __init__(self, product: str, robots: str = "public", policy: Policy | None = None) -> None:
@@ -341,8 +341,7 @@ class Robots:
         return known
 
     def redirect_refusal(self, url: str) -> Failure | None:
-        """Why a URL that a row was redirected to is not asked for. Nothing is asked anew for it: what is not known
-        is taken to allow it."""
+        """Why the target of a redirect is refused. No robots.txt is requested for it: an unknown one allows."""
         known = self.known(url, self._now)
         return None if known is None else known.refusal(url)
 

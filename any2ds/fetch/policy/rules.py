@@ -37,7 +37,7 @@ def address_of(host: str) -> str | None:
 def refuses(first: str, last: str, block_private: bool, allow_link_local: bool) -> str | None:
     """Why the address `last` may not be asked, `first` being the one whose redirects led to it; None if it may.
 
-    It is the address that is really connected to, so that a name that resolves anew each time is of no help. A host
+    It is the address that is really connected to, so a name that resolves differently each time gains nothing. A host
     behind a proxy (PROXIED) counts as public: nobody here knows.
     """
     kind = address_kind(last)
@@ -51,7 +51,7 @@ def refuses(first: str, last: str, block_private: bool, allow_link_local: bool) 
 
 
 def forget() -> None:
-    """Judge every address anew; tests change what counts as public."""
+    """Clear the cache of judged addresses; tests change what counts as public."""
     refuses.cache_clear()
 
 

@@ -1,7 +1,7 @@
 """Decides which row is attempted when. A state machine over a clock that is handed in: no sockets, no sleep.
 
 Rows wait in a queue per host. The hosts that may start another transfer take turns, so that a slow host never holds
-up the others; how many transfers a host gets, and how far apart, follows from how it answers (`hosts.py`).
+up the others; how many transfers a host gets, and how often, follows from its answers (`hosts.py`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from any2ds.storage.stores import SERVERS
 
 FIRST_BACKOFF = 1.0  # seconds; doubles with each attempt
 MAX_BACKOFF = 60.0
-# A host that says `not now` is asked again later without it counting as an attempt, but not for ever.
+# A 429 or 503 with Retry-After is repeated later and does not count as an attempt, up to this number.
 MAX_DEFERRALS = 5
-_PROVEN_HOSTS = 10_000  # up to so many hosts, those that have shown what they bear need not do so again
+_PROVEN_HOSTS = 10_000  # up to so many hosts, what those that bear much have shown is remembered
 _LOOKED_AT = 1000  # rows in a row that may not start now, before others have their turn
 _LOGINS = 8  # sessions with one sftp server or the like: 30 ms of CPU each, and OpenSSH turns away who begins many
 
@@ -74,7 +74,7 @@ class ScheduleLimits:
 class Schedule:
     """Keeps to `limits`, and treats each host by `policy` and by how it answers.
 
-    Where hosts differ, `host_of` says by what name a URL's host is known and how it is treated, instead of `policy`.
+    Where hosts differ, `host_of` returns the name under which a URL's host counts and its policy.
     """
 
     def __init__(
@@ -203,28 +203,20 @@ class Schedule:
         return None
 
     def given_up(self) -> list[Fetched]:
-        """The rows that are not tried at all, because of their host or its robots.txt; each is told once."""
-        found = list(self._given_up)
+        """The rows that are not tried at all, because of their host or its robots.txt; each is returned once."""
+        given_up = list(self._given_up)
         self._given_up.clear()
-        return found
+        return given_up
 
     def finish(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
         """Record how an attempt ended. None if the row is going to be tried again."""
-        attempt.running = False
-        self.in_flight -= 1
-        self._late -= attempt.late
-        attempt.late = False
-        attempt.host.in_flight -= 1
+        self._release(attempt)
         return self._settle(attempt, outcome, now)
 
     def suspend(self, attempt: Attempt, now: float) -> None:
         """An attempt has ended, and `settle` or `excuse` will say later what follows from it."""
         attempt.host.deferred += 1
-        attempt.running = False
-        self.in_flight -= 1
-        attempt.host.in_flight -= 1
-        self._late -= attempt.late
-        attempt.late = False
+        self._release(attempt)
         self._offer_turn(attempt.host, now)
 
     def excuse(self, attempt: Attempt, now: float, failure: Failure | None = None) -> None:
@@ -238,6 +230,14 @@ class Schedule:
         """Like `finish`, for an attempt that is suspended."""
         attempt.host.deferred -= 1
         return self._settle(attempt, outcome, now)
+
+    def _release(self, attempt: Attempt) -> None:
+        attempt.running = False
+        self.in_flight -= 1
+        attempt.host.in_flight -= 1
+        if attempt.late:
+            self._late -= 1
+            attempt.late = False
 
     def _settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
         host = attempt.host
@@ -262,11 +262,11 @@ class Schedule:
             self._offer_turn(host, now)
 
     def overdue(self, now: float, received: Callable[[Attempt], int]) -> list[Attempt]:
-        """The attempts whose time is up; each is told once, and is to be finished by the caller.
+        """The attempts whose time is up; each is returned once, and the caller finishes it.
 
-        `received` says how many bytes of its body an attempt has by now; only long ones are asked for, now and then.
+        `received` returns how many bytes of its body an attempt has; it is called for long ones only, now and then.
         """
-        found = []
+        overdue = []
         while (first := self._first()) and first.deadline <= now:
             if self._new and self._new[0] is first:
                 self._new.popleft()
@@ -275,11 +275,11 @@ class Schedule:
             if (size := received(first)) != first.received:
                 first.received, first.heard = size, now
             if (end := self._end_of(first)) <= now:
-                found.append(first)
+                overdue.append(first)
             else:
                 first.deadline = min(end, now + self.timeout / LOOKS)
                 heapq.heappush(self._looked_at, (first.deadline, next(self._order), first))
-        return found
+        return overdue
 
     def _end_of(self, attempt: Attempt) -> float:
         """When its time is up if no more bytes come."""
@@ -325,8 +325,8 @@ class Schedule:
     def _give_up(self, attempt: Attempt, now: float) -> None:
         failure = Failure("fetch", "host_down", f"{attempt.host.name} has not answered anything")
         if refusal := attempt.host.down_as:
-            said = refusal.detail if attempt.sent else "not asked"
-            failure = replace(refusal, detail=f"{said}: its host went on to refuse after the wait that it asked for")
+            detail = refusal.detail if attempt.sent else "not asked"
+            failure = replace(refusal, detail=f"{detail}: its host went on to refuse after the wait that it asked for")
         if self._try_again(attempt, failure, now):
             return
         if attempt.asks:
@@ -336,7 +336,7 @@ class Schedule:
         self._forget(attempt.host, now)
 
     def _try_again(self, attempt: Attempt, failure: Failure, now: float) -> bool:
-        """Line a failed attempt up to be made again later, if it is worth it."""
+        """Schedule another attempt after a failure; False if there is none."""
         if not failure.transient:
             return False
         wait = self.backoff(attempt.number)
@@ -413,7 +413,7 @@ class Schedule:
         """What is to be tried of a row: itself if robots.txt lets it, that file if nobody has asked for it, or nothing,
         because the row waits for the file or is given up.
 
-        A host's name in the list tells nothing for sure: what counts is the origin of the URL that is asked for.
+        The host's name in the list is not enough: the origin of the normalised URL decides.
         """
         robots, host = self._robots, attempt.host
         url = normalize(attempt.row.url)
@@ -437,7 +437,7 @@ class Schedule:
         return None
 
     def _learn(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> None:
-        """A robots.txt is known, or known to be out of reach: the rows that waited for it are looked at again."""
+        """A robots.txt is known, or known to be out of reach: the rows that waited for it go back to the front."""
         if self._robots is not None:
             held = self._robots.learn(attempt.asks, outcome, now)
             self.queued -= len(held)
@@ -473,7 +473,7 @@ def bounded(policy: HostPolicy, url: str | None) -> HostPolicy:
 
 
 def host_name(url: str | None) -> str:
-    """The part of a URL that names the server, at 0.3 µs, and exactly if it is one: good enough to tell hosts apart."""
+    """The part of a URL that names the server, at 0.3 µs; exact for web URLs, good enough to distinguish hosts."""
     if not url:
         return ""
     scheme, _, rest = url.partition("://")

@@ -1,7 +1,7 @@
 """When a transfer counts as stalled; pure, over a clock that stands still while nobody reads from the sockets.
 
 libcurl's own rule (`LOW_SPEED_TIME`) does not hold: it is looked at only when something else wakes the transfer, so
-that of two hosts that said nothing both were waited for without end; and it takes the mean of five seconds.
+that two hosts that sent nothing were waited for without end; and it takes the mean of five seconds.
 """
 
 from __future__ import annotations

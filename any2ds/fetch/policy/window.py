@@ -1,9 +1,9 @@
-"""How many transfers this process has in flight: as many as bring more goodput, found by trying.
+"""The number of transfers in flight with thread_count=auto: as many as raise goodput, found by trial.
 
 It starts small and doubles while goodput nearly doubles, as TCP does. Then it tries a little less and a little more in
 turn, in random order, and moves towards what is better: what both have in common (the hour, the hosts, the machine's
-other work) cancels out. A window that is not full tells nothing, whatever else is the limit: the processor, the hosts,
-the end of the list. More in flight must be worth it, so that on a plateau the window goes back to where that begins.
+other work) cancels out. A window that is not full proves nothing: something else is the limit, the processor, the hosts
+or the end of the list. More in flight must be worth it, so that on a plateau the window goes back to where that begins.
 What did harm once is not tried again for a while.
 """
 
@@ -32,18 +32,18 @@ _BYTES = 65536  # that are as good as another answer
 _SETTLE = (0.02, 3.0)  # seconds, at least and at most, until a change of size shows in the answers
 _TRIAL = (0.25, 4.0)  # seconds
 _ANSWERS = 100  # that a trial should see
-_FULL = 0.25  # of the time, at least, for a trial to tell of the window; answers come in bursts
+_FULL = 0.25  # of the time, at least, for a trial to measure the window; answers come in bursts
 _FIRST_LATENCY = 0.2  # seconds, a guess until something has been answered
 _HARM = 0.12  # a loss of goodput (of its logarithm) that counts as harm
-_LID = (4.0, 160.0)  # seconds for which what did harm is not tried, doubling each time
+_CAP = (4.0, 160.0)  # seconds for which what did harm is not tried, doubling each time
 _REMEMBERED = 20.0  # seconds after that in which harm is harm again
-_LIFT, _LIFTS = 0.05, 2.0  # after that, by how much (of the logarithm) and how often (seconds) more is tried
-_BELOW_LID = 0.1  # of the logarithm
+_RAISE, _RAISE_EVERY = 0.05, 2.0  # after that, by how much (of the logarithm) and how often (seconds) more is tried
+_BELOW_CAP = 0.1  # of the logarithm
 _ALARM = 10  # failures of one trial that end it, if they are more than usual
 _RESTART = 0.7  # with goodput growing so much with the window, it doubles again
 _QUEUE = 2.5  # times the least latency of late; on a plateau, more means that most of it is waiting
 _MOST_DOWN = 0.3  # of the logarithm, for such waiting
-_SLOWER = 1.25  # times the latency that was expected: a trial began to count too early, and is made again
+_SLOWER = 1.25  # times the latency that was expected: a trial began to count too early, and is repeated
 _MOST_ANSWERED = 0.7  # of transfers: with fewer, those that hang count like the others
 _SURE = 3.5  # standard deviations, before what hangs is taken for our own doing
 _LATE = (1.0, 5.0)  # seconds and mean latencies after which an answer is not expected any more
@@ -87,21 +87,21 @@ class Window:
         self._bad_shares: deque[float] = deque(maxlen=8)  # of the last trials
         self._proven = FIRST  # transfers that did no harm, as far as is known
         self._direction = self._streak = 0
-        self._doubted = False  # doubling did not help, as far as one trial tells
-        self._again = False  # the trial is made for the second time
+        self._doubted = False  # doubling did not help in the last trial
+        self._repeated = False  # the trial is made for the second time
         self._plan: list[bool] = []  # trials to come of this pair: high or low
-        self._found: dict[bool, tuple[float, float]] = {}  # of this pair: log in flight, log goodput
+        self._measured_pair: dict[bool, tuple[float, float]] = {}  # of this pair: log in flight, log goodput
         self._pairs: list[tuple[float, float]] = []  # differences of these, since the last decision
         self._noise = 0.0025  # variance of the difference of log goodput within a pair
-        self._lid = math.inf  # log of the size that did harm
-        self._lid_until = 0.0
-        self._lid_seconds = _LID[0]
-        self._lift = _LIFT
+        self._cap = math.inf  # log of the size that did harm
+        self._cap_until = 0.0
+        self._cap_seconds = _CAP[0]
+        self._raise = _RAISE
         self._seen = (-1, 0)  # answers and bytes
         self._stalled_at = self._harmed_at = -math.inf
         self._heard = now  # when these last changed
-        self._ripening: deque[Trial] = deque()  # trials with answers still to come
-        self._ripe = {True: (0.0, 0.0), False: (0.0, 0.0)}  # high or low: transfers without an answer and all, lately
+        self._ending: deque[Trial] = deque()  # trials with answers still to come
+        self._shares = {True: (0.0, 0.0), False: (0.0, 0.0)}  # high or low: transfers without an answer and all, lately
         self._now = self._from = self._until = now  # of the last turn; from when a trial counts, and to when
         self._measured = self._area = self._full = 0.0  # seconds of that, transfers x seconds, seconds with no place
         self._answers = self._failures = self._received = 0  # in that time
@@ -133,8 +133,10 @@ class Window:
             trial.answered += 1
 
     def excuses(self, trial: Trial, failure: Failure) -> bool:
-        """Whether a failure that `ended` was told of is likely our own doing: so many in flight are not proven, and
-        they did harm, or more of them fail than usual. Timeouts are too expensive to repeat on a suspicion."""
+        """Whether too many transfers in flight likely caused a failure, which `ended` has counted already.
+
+        The size must be larger than is proven to do no harm, and it did harm, or more fail than usual. A timeout
+        takes too long to repeat on a suspicion."""
         if trial.size <= self._proven or not failure.transient or not self._has_answer:
             return False
         expected = min(self._bad_shares, default=1.0) * trial.started
@@ -178,7 +180,7 @@ class Window:
         """A new trial. Its answers come only after a while, and are counted from then on."""
         if self.trial.started:
             self.trial.ended = now
-            self._ripening.append(self.trial)
+            self._ending.append(self.trial)
         self.trial = Trial(size, high)
         self._began = now
         latency = self._latency or _FIRST_LATENCY
@@ -197,10 +199,10 @@ class Window:
             self._latencies.append(self._latency)
         bad = self._failures / max(1, self._answers + self._failures)
         self._measured_bad(bad)
-        if self._lid < math.inf and now > self._lid_until:  # a little more, then more of it
-            self._lid = self._lid + self._lift if self._lift < 1 else math.inf
-            self._lift *= 2
-            self._lid_until = now + _LIFTS
+        if self._cap < math.inf and now > self._cap_until:  # a little more, then more of it
+            self._cap = self._cap + self._raise if self._raise < 1 else math.inf
+            self._raise *= 2
+            self._cap_until = now + _RAISE_EVERY
         seconds = max(self._measured, 1e-9)
         good = (self._answers + (received - self._received) / _BYTES) / seconds
         in_flight = math.log(max(self._area / seconds, 1e-9))
@@ -208,15 +210,15 @@ class Window:
         if self._full < _FULL * self._measured:
             self._forget()
             self._starting = self._starting and self._before is None
-        elif expected and self._latency > _SLOWER * expected and not self._again:
-            self._again = True
+        elif expected and self._latency > _SLOWER * expected and not self._repeated:
+            self._repeated = True
             self._begin(now, self.trial.size, self.trial.high)
             return
         elif self._starting:
             self._double(in_flight, goodput)
         else:
             self._compare(in_flight, goodput, now)
-        self._again = False
+        self._repeated = False
         self._next(now)
 
     def _measured_bad(self, share: float) -> None:
@@ -224,8 +226,8 @@ class Window:
         self._usual_bad += 0.3 * (share - self._usual_bad)
 
     def _forget(self) -> None:
-        """Something else is the limit: nothing that was seen tells of the window."""
-        self._found.clear()
+        """Something else is the limit: drop what was measured."""
+        self._measured_pair.clear()
         self._pairs.clear()
         self._plan.clear()
 
@@ -237,7 +239,7 @@ class Window:
                 return
             if better < _DOUBLING * more:
                 if better > -_HARM and not self._doubted:
-                    self._doubted = True  # and made again
+                    self._doubted = True  # and repeated
                     return
                 # Where goodput stopped to grow with what is in flight.
                 self._starting = False
@@ -251,11 +253,11 @@ class Window:
             self._starting = False
 
     def _compare(self, in_flight: float, goodput: float, now: float) -> None:
-        self._found[self.trial.high] = in_flight, goodput
-        if len(self._found) < 2:
+        self._measured_pair[self.trial.high] = in_flight, goodput
+        if len(self._measured_pair) < 2:
             return
-        (in_low, low), (in_high, high) = self._found[False], self._found[True]
-        self._found.clear()
+        (in_low, low), (in_high, high) = self._measured_pair[False], self._measured_pair[True]
+        self._measured_pair.clear()
         if in_high - in_low < _STEP:
             return
         self._pairs.append((in_high - in_low, high - low))
@@ -272,7 +274,7 @@ class Window:
             self._harmed(in_high, now)
             return
         self._move(slope)
-        if self._streak > 1 and slope - doubt > _WORTH and slope > _RESTART and self._lid == math.inf:
+        if self._streak > 1 and slope - doubt > _WORTH and slope > _RESTART and self._cap == math.inf:
             self._starting = True
             self._before = in_high, high
 
@@ -291,11 +293,11 @@ class Window:
 
     @property
     def _queue(self) -> float:
-        """More than 1 if most of the latency is not needed, as far as the last trials tell."""
+        """More than 1 if most of the latency is not needed, by the last trials."""
         return self._latency / min(self._latencies, default=math.inf) / _QUEUE
 
     def _next(self, now: float) -> None:
-        high = min(self._lid - _BELOW_LID, math.log(self._ceiling))
+        high = min(self._cap - _BELOW_CAP, math.log(self._ceiling))
         self._center = max(min(self._center, high - _STEP), math.log(self._least))
         if self._starting:
             self._begin(now, min(round(math.exp(self._center)), self._ceiling), False)
@@ -325,9 +327,9 @@ class Window:
             if self._harmed_at < self._stalled_at - self._late:
                 self._starting = False
                 self._harmed(self._center, now)
-                self._center = min(self._center, self._lid - math.log(2))
-                self._suspect_until = self._lid_until
-            self._lid_until = now + self._lid_seconds  # counts from when there are answers again
+                self._center = min(self._center, self._cap - math.log(2))
+                self._suspect_until = self._cap_until
+            self._cap_until = now + self._cap_seconds  # counts from when there are answers again
 
     @property
     def _late(self) -> float:
@@ -336,21 +338,21 @@ class Window:
 
     def _harmed(self, size: float, now: float) -> None:
         """Stay well below `size` (a logarithm) for a while, and for longer each time."""
-        again = now < self._lid_until + _REMEMBERED
-        self._lid_seconds = min(2 * self._lid_seconds, _LID[1]) if again else _LID[0]
+        is_repeated = now < self._cap_until + _REMEMBERED
+        self._cap_seconds = min(2 * self._cap_seconds, _CAP[1]) if is_repeated else _CAP[0]
         self._harmed_at = now
-        self._ripe = {True: (0.0, 0.0), False: (0.0, 0.0)}
-        self._lid, self._lift = size, _LIFT
-        self._lid_until = now + self._lid_seconds
+        self._shares = {True: (0.0, 0.0), False: (0.0, 0.0)}
+        self._cap, self._raise = size, _RAISE
+        self._cap_until = now + self._cap_seconds
         self._center = min(self._center, size - 2 * _STEP)
         self._proven = min(self._proven, int(math.exp(self._center)))
-        for trial in (self.trial, *self._ripening, *self._hanging):
+        for trial in (self.trial, *self._ending, *self._hanging):
             trial.harmful = trial.harmful or math.log(trial.size) > self._center
 
     def _count_late(self, now: float) -> None:
         """Transfers that hang do not count, as long as others are answered: they are a matter of their files."""
-        while self._ripening and self._ripening[0].ended + self._late < now:
-            trial = self._ripening.popleft()
+        while self._ending and self._ending[0].ended + self._late < now:
+            trial = self._ending.popleft()
             self._bears_late_ones = trial.answered >= _MOST_ANSWERED * trial.started
             self._hanging.append(trial)
             self._judge(trial, now)
@@ -363,10 +365,10 @@ class Window:
         """Whether more fail or hang with more in flight."""
         if trial.ended <= self._harmed_at:
             return
-        lost, count = self._ripe[trial.high]
-        self._ripe[trial.high] = 0.7 * lost + trial.started - trial.answered, 0.7 * count + trial.started
-        (low, of_low), (high, of_high) = self._ripe[False], self._ripe[True]
+        lost, count = self._shares[trial.high]
+        self._shares[trial.high] = 0.7 * lost + trial.started - trial.answered, 0.7 * count + trial.started
+        (low, of_low), (high, of_high) = self._shares[False], self._shares[True]
         usual = low * of_high / of_low if of_low else high
         if trial.high and high - usual > max(4.0, _SURE * math.sqrt(high + usual)):
             self._harmed(math.log(trial.size), now)
-            self._suspect_until = self._lid_until
+            self._suspect_until = self._cap_until

@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import any2ds
 from any2ds.config.commands import COMMANDS
@@ -41,6 +42,7 @@ _PAGES = {  # documents of the repository -> pages of the site
     "CONTRIBUTING.md": "made/contributing.md",
     "CHANGELOG.md": "made/changelog.md",
     "benchmarks/README.md": "made/benchmarks.md",
+    "any2ds/core/failures.py": "made/failures.md",
     **{
         f"dataset_examples/{path.name}": f"made/recipes/{path.name}"
         for path in (ROOT / "dataset_examples").glob("*.md")
@@ -50,11 +52,21 @@ _PAGES = {  # documents of the repository -> pages of the site
 
 def main() -> None:
     for name, page in _PAGES.items():
-        if (ROOT / name).exists():
+        if name.endswith(".md") and (ROOT / name).exists():
             _write(page, _relinked((ROOT / name).read_text(encoding="utf-8"), Path(name).parent, Path(page).parent))
     _write("made/options.md", "\n".join(_options()))
     _write("made/failures.md", "\n".join(_failures()))
     _write("made/api.md", "\n".join(_api()))
+
+
+def setup(app: Any) -> None:
+    """Pages of the guide link to files of the repository, which works there; on the site the links lead to pages."""
+
+    def relink(app: Any, name: str, source: list[str]) -> None:
+        if not name.startswith("made/"):
+            source[0] = _relinked(source[0], Path("docs", name).parent, Path(name).parent)
+
+    app.connect("source-read", relink)
 
 
 def _write(page: str, text: str) -> None:

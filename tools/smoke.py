@@ -9,6 +9,7 @@ import functools
 import http.server
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -78,12 +79,15 @@ def look_into(wheel: Path, sdist: Path) -> None:
     """Ends the program if anything is missing, or is there that should not be."""
     with zipfile.ZipFile(wheel) as archive:
         of_wheel = archive.namelist()
+        (metadata,) = (archive.read(name).decode() for name in of_wheel if name.endswith(".dist-info/METADATA"))
     with tarfile.open(sdist) as tar:
         of_sdist = [name.partition("/")[2] for name in tar.getnames()]
     missing = [name for name in INSIDE if name not in of_wheel or name not in of_sdist]
     missing += [name for name in ("requirements.txt", "LICENSE", "README.md") if name not in of_sdist]
     foreign = [name for name in of_wheel if not name.startswith(("any2ds/", "any2ds-"))]
     foreign += [name for name in of_sdist if name.partition("/")[0] in ("tests", "benchmarks", ".venv", ".ci")]
+    if broken := re.findall(r"\]\((?!https?:)[^)]*\)", metadata):
+        raise SystemExit(f"links that lead nowhere on PyPI: {broken}")
     if missing or foreign:
         raise SystemExit(f"missing: {missing}; should not be there: {foreign}")
 

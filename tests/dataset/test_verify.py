@@ -687,7 +687,7 @@ def test_exit_codes_and_words(server: Server, tmp_path: Path) -> None:
     right = any2ds("verify", "out", cwd=tmp_path)
     assert (right.returncode, right.stderr) == (0, "")
     assert "3 shards, 12 rows, 9 samples" in right.stdout
-    assert right.stdout.endswith("all is right\n")
+    assert right.stdout.endswith("no problems found\n")
     edit("{}.tar", lambda content: content[:4000])(tmp_path / "out", "00001")
     wrong = any2ds("verify", "out", "--json=report.json", cwd=tmp_path)
     assert wrong.returncode == 1

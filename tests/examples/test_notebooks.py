@@ -19,7 +19,7 @@ def test_the_first_dataset(tmp_path: Path) -> None:
         output["data"] for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output
     ]
     pages = [data["text/html"] for data in shown if "text/html" in data]
-    assert any("all is right" in page for page in pages)
+    assert any("no problems" in page for page in pages)
     assert any("color: " in page and "stored" in page for page in pages)  # the run, in colours
     assert any("<RunReport" in data.get("text/plain", "") for data in shown)
     assert (tmp_path / "first_dataset" / "00004.tar").exists()

@@ -50,4 +50,4 @@ def test_it_works_there_and_python_warns_of_nothing(tmp_path: Path, place: str) 
         )
     assert ran.returncode == 0, ran.stderr
     assert "Warning" not in ran.stderr
-    assert "2 rows, all is right" in ran.stdout
+    assert "2 rows, no problems" in ran.stdout

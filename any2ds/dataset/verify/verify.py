@@ -75,7 +75,7 @@ class VerifyReport:
         return tuple(sorted({f.shard_id for f in self.findings if f.is_broken and f.shard_id is not None}))
 
     def __repr__(self) -> str:
-        found = "all is right" if self.ok else _count(self.findings)
+        found = "no problems" if self.ok else _count(self.findings)
         return f"<VerifyReport {redacted(self.output_folder)}: {shard_count(self.shards)}, {self.rows:,} rows, {found}>"
 
     def _repr_html_(self) -> str:
@@ -395,10 +395,10 @@ def lines(report: VerifyReport, most: int = 40) -> Iterator[str]:
         picks = f"--sample={report.sample} --seed={report.seed} picks the same ones again"
         yield f"{read}; contents of {shard_count(report.shards_read)} read {effort}: {picks}"
     if report.ok:
-        yield "all is right"
+        yield "no problems found"
         return
     broken = f", {shard_count(len(report.broken))} to be made again" if report.broken else ""
-    yield f"NOT all is right: {_count(report.findings)}{broken}"
+    yield f"PROBLEMS: {_count(report.findings)}{broken}"
     was_tried = report.repaired or any(_NOT_REMOVED in found.message for found in report.findings)
     if report.broken and not was_tried and not any("structure, keys and counts" in note for note in report.notes):
         yield "--repair removes them, and the same download command makes them again"

@@ -28,7 +28,7 @@ def test_a_result_is_short_in_the_repl(results: dict[str, Any], name: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("run", "2 rows: 0 stored, 2 failed"), ("verify", "all is right"), ("inspect", "bad_url")]
+    ("name", "expected"), [("run", "2 rows: 0 stored, 2 failed"), ("verify", "no problems"), ("inspect", "bad_url")]
 )
 def test_a_notebook_shows_it_in_its_own_colours_and_as_text(results: dict[str, Any], name: str, expected: str) -> None:
     page = results[name]._repr_html_()

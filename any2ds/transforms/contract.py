@@ -67,7 +67,7 @@ class BatchTransform(Protocol):
 
 def member_type(ext: str) -> pa.DataType:
     """The type of an extra file in formats that have columns for them."""
-    import pyarrow as pa
+    import pyarrow as pa  # which the process that decodes for previews does without
 
     return pa.string() if is_text_member(ext) else pa.binary()
 

@@ -375,6 +375,9 @@ def test_datasets_in_any_state(chromium: Browser, tmp_path: Path, state: str) ->
 def test_a_dataset_of_a_moment_has_sentences_instead_of_charts(chromium: Browser, tmp_path: Path) -> None:
     out = tmp_path / "out"
     download([{"url": "javascript:"}, {"url": "x"}], output_folder=out, distributor="inline", quiet=True)
+    stats = json.loads((out / "00000_stats.json").read_text())
+    stats |= {"end_time": stats["start_time"] + 0.01, "duration": 0.01}  # a busy machine may take several moments
+    (out / "00000_stats.json").write_text(json.dumps(stats))
     report(out)
     chromium.show(out / "report.html", width=390)
     titles = chromium.value("[...document.querySelectorAll('.chart h3')].map(title => title.textContent)")

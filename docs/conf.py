@@ -198,7 +198,8 @@ def _text(name: str, doc: str, summary: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+    escaped = text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+    return re.sub(r"(?<![\w`-])--[a-z]\w*(?:=[\w.]*\w)?", r"`\g<0>`", escaped)  # options, which then do not break
 
 
 main()

@@ -45,7 +45,7 @@ def main() -> int:
         frames = recorded([*COMMAND, *options], Path(folder), f"$ any2ds {' '.join(COMMAND)}")
         (IMAGES / "run.svg").write_text(animated(frames), encoding="utf-8")
         page = Path(folder) / "dataset" / "report.html"
-        command = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1100,1180"]
+        command = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,1180"]
         subprocess.run(
             [*command, f"--screenshot={IMAGES / 'report.png'}", page.as_uri()], check=True, stderr=subprocess.DEVNULL
         )

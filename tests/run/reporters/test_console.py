@@ -291,3 +291,9 @@ def test_what_is_not_processed_is_reported_once(tmp_path: Path) -> None:
     reported = {"image/svg+xml is not decoded": 2}
     assert json.loads((tmp_path / "out" / "00000_stats.json").read_text())["not_processed"] == reported
     assert json.loads((tmp_path / "out" / "00001_stats.json").read_text())["not_processed"] == {}
+
+
+def test_a_run_that_lost_open_shards_says_how_smaller_ones_would_lose_fewer_rows() -> None:
+    words = shown(replace(TOTAL, left_shards=2))
+    assert "smaller shards (--number_sample_per_shard=1000 for a new dataset) lose fewer rows" in words
+    assert "smaller shards" not in shown(TOTAL)

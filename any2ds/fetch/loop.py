@@ -44,7 +44,7 @@ class Loop:
         now = self._clock.now()
         self._breaker = Breaker(options.outage_patience, now)
         self._probes: list[Attempt] = []
-        self._most = schedule.slots + schedule.spare  # transfers that everything is prepared for
+        self._most = schedule.slots  # transfers that everything is prepared for
         self._window = Window(self._most, now) if options.thread_count == "auto" else None
         self._meter = Meter()
         self.activity = 0  # of life: attempts begun and ended, and turns of a pause
@@ -103,7 +103,7 @@ class Loop:
         """Let everything that depends on how many may be in flight know it."""
         schedule = self._schedule
         schedule.slots = window.size
-        if (most := max(schedule.slots + schedule.spare, schedule.in_flight)) != self._most:
+        if (most := max(schedule.slots, schedule.in_flight)) != self._most:
             self._most = most
             self._transport.expect(most)
             self._buffer.share_among(most)

@@ -1,6 +1,6 @@
-"""What `.any2ds/run` says: from which lists a dataset is made, and what decides which row has which key.
+"""The content of `.any2ds/run`: the lists of a dataset, and what determines which row has which key.
 
-Pure: values, and their JSON. Whoever reads or writes the file is in `resume.py`.
+Pure: values, and their JSON. `run/resume/` reads and writes the file.
 """
 
 from __future__ import annotations
@@ -24,20 +24,16 @@ Cutting = Literal["list", "file"]
 
 @dataclass(frozen=True, slots=True)
 class ListFile:
-    """A file of a url list, and what tells that it is still the same."""
+    """A file of a url list, with its size and version to detect changes."""
 
     name: str  # absolute path, or URL without credentials
     size: int | None  # bytes
-    version: str | None  # of its content: the ETag, or when it was changed; None where nobody tells
-
-    @property
-    def is_told_apart(self) -> bool:
-        return self.version is not None
+    version: str | None  # of its content: the ETag, or the time of its last change; None if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What tells one url list from another, even after it has grown: a fingerprint of its first rows."""
+    """Identifies a url list, even after it has grown: a fingerprint of its first rows."""
 
     rows: int
     sha256: str  # of their URLs
@@ -76,7 +72,7 @@ class Segment:
 
     def is_made_of(self, files: Sequence[ListFile]) -> bool:
         """Whether `files` are surely those that it was made of, or begin with them."""
-        known = bool(self.files) and all(file.is_told_apart for file in self.files)
+        known = bool(self.files) and all(file.version is not None for file in self.files)
         return known and tuple(files[: len(self.files)]) == self.files
 
     def rows_in(self, shard_id: int, rows_per_shard: int) -> int | None:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from any2ds.config.media import MediaOptions
 from any2ds.core.layout import Layout
+from any2ds.core.manifest import key_format
 from any2ds.core.metadata import DUPLICATE_OF, EXPECTED_HASH
 from any2ds.core.rows import Row
 from any2ds.core.samples import Samples, release
@@ -152,7 +153,7 @@ def _marked(
 ) -> Iterator[pa.RecordBatch]:
     """Rows wait on disk until many are looked up at once: the more URLs there are before them, the longer that takes,
     and the more of them it pays for."""
-    iterator, end, patience = iter(batches), None, 0.0
+    iterator, end, patience, key = iter(batches), None, 0.0, key_format(layout).format
     room = Room(Path(tempfile.gettempdir()), 0, "set TMPDIR to a folder with more room")
     with room.watched(), closing(SeenUrls()) as seen, closing(_Waiting()) as waiting:
         while end is None:
@@ -176,7 +177,7 @@ def _marked(
                 until = bisect_left(rows, start + batch.num_rows, at)
                 for row, first in zip(rows[at:until], firsts[at:until], strict=True):
                     shard, place = divmod(first, layout.rows_per_shard)
-                    keys[row - start] = layout.key(first_shard + shard, place)
+                    keys[row - start] = key(shard=first_shard + shard, position=place)
                 at = until
                 yield batch.append_column(DUPLICATE_OF, pa.array(keys, DUPLICATE_OF.type))
     if not isinstance(end, StopIteration):

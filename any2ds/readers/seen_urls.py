@@ -130,7 +130,8 @@ def _read(file: Any, start: int, rows: int) -> pa.RecordBatch:
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
 
 
 def _keys(rows: pa.RecordBatch) -> pa.Array:

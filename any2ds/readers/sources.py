@@ -310,7 +310,8 @@ class Source:
                 else:
                     half = part.num_rows // 2
                     parts += [part.slice(half), part.slice(0, half)]
-        return (done[0] if len(done) == 1 else pa.concat_batches(done)), misfits
+        (fitted,) = pa.Table.from_batches(done).combine_chunks().to_batches()
+        return fitted, misfits
 
 
 def _first_rows(batches: Batches, limit: int) -> Batches:

@@ -314,7 +314,7 @@ class OutputFolder:
             self._store.remove_folder(name)
 
     def put(self, name: str, data: bytes, new: bool = False) -> None:
-        """`write` with one attempt and nobody asked, for what must not come late; `new` only where nothing is there.
+        """`write` with one attempt and no guard, for what must not come late; `new` only where nothing is there.
 
         It need not appear whole. Not for a local folder.
         """
@@ -331,7 +331,7 @@ class OutputFolder:
         return self._store.exists(name)
 
     def open(self, name: str) -> BinaryIO:
-        """A file of it, to be read here and there. Raises FileNotFoundError, or whatever its file system raises."""
+        """A file of it, for random access. Raises FileNotFoundError, or whatever its file system raises."""
         if self.is_local:
             return open(self._full(name), "rb")
         return opened(name, lambda: self.fs.open(self._full(name), "rb", cache_type="none"), self._stop)
@@ -340,7 +340,7 @@ class OutputFolder:
         """A file or a folder of it on this machine: itself if it is local, else a copy in `folder`."""
         if self.is_local:
             return Path(self._full(name))
-        copy = folder / f"former-{name}"
+        copy = folder / f"previous-{name}"
         self._store.download(name, copy)
         return copy
 
@@ -397,14 +397,15 @@ class OutputFolder:
 
     def _new_store(self, fsync: bool) -> Store:
         if self.is_local:
-            return LocalStore(Path(self.path), Path(self.path) / layout.TEMPORARY_FOLDER, self._room, fsync)
+            return LocalStore(Path(self.path), self._room, fsync)
+        kind: type[ObjectStore | FileServer] = FileServer
         if self.is_private:
-            return Memory(self.fs, self.path, self._stop, lambda: self.guard())
-        if "gs" in protocols(self.fs):
-            return GoogleStore(self.fs, self.path, self._stop, lambda: self.guard())
-        if appears_whole(self.fs) or not renames(self.fs):
-            return ObjectStore(self.fs, self.path, self._stop, lambda: self.guard())
-        return FileServer(self.fs, self.path, layout.TEMPORARY_FOLDER, self._stop, lambda: self.guard())
+            kind = Memory
+        elif "gs" in protocols(self.fs):
+            kind = GoogleStore
+        elif appears_whole(self.fs) or not renames(self.fs):
+            kind = ObjectStore
+        return kind(self.fs, self.path, self._stop, lambda: self.guard())
 
     def _full(self, name: str) -> str:
         return f"{self.path.rstrip('/')}/{name}"

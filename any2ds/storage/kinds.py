@@ -7,7 +7,7 @@ from typing import Any
 
 import fsspec
 
-# What they tell of failures, with tracebacks, is in the exceptions too, and failing is nothing special on a network.
+# They log failures with tracebacks; the exceptions hold the same, and failures are common on a network.
 for _library in ("paramiko", "gcsfs"):
     logging.getLogger(_library).addHandler(logging.NullHandler())  # else Python prints it
 

@@ -12,21 +12,21 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
+from any2ds.core import layout
 from any2ds.storage.disk.durable import flush, flush_folder, make_folders
 from any2ds.storage.disk.space import Room
 from any2ds.storage.disk.staging import remove, staging
 
 
 class LocalStore:
-    """`root` is the folder; `temporary`, a folder in it, is for files that are about to be renamed."""
+    """`root` is the folder; in a temporary folder in it are files that are about to be renamed."""
 
-    def __init__(self, root: Path, temporary: Path, room: Room, fsync: bool) -> None:
-        self._root, self._temporary = root, temporary
-        self._room = room
-        self._fsync = fsync
+    def __init__(self, root: Path, room: Room, fsync: bool) -> None:
+        self._root, self._room, self._fsync = root, room, fsync
+        self._temporary = root / layout.TEMPORARY_FOLDER
 
     def create(self) -> None:
-        """With the folder for the state, whose name is on the disk too: whoever holds the lock has made it already."""
+        """With the folder for the state, whose name is on the disk too: the holder of the lock has made it already."""
         self._flush_folders({*make_folders(self._temporary.parent), self._root})
 
     def create_folder(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Trying again what may work later: how often, how long, and for which errors."""
+"""Retries of what may work later: how often, how long, and for which errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# What a store says of the request, not of its own state. Most stores translate their errors to these.
+# Errors of the request, not of the state of the store. Most stores translate their errors to these.
 _NOT_TRIED = (
     FileNotFoundError,
     PermissionError,
@@ -57,7 +57,7 @@ PATIENT = Patience(8, 1.0, 60.0)
 BRIEF = Patience(3, 0.3, 1.0)  # credentials may just be renewed
 
 
-def is_hopeless(error: BaseException) -> bool:
+def is_permanent(error: BaseException) -> bool:
     """Whether the same request would most likely fail again: no such bucket, access denied, no credentials."""
     if isinstance(error, _NOT_TRIED) or is_full(error):
         return True
@@ -78,28 +78,25 @@ def persist(
     attempt: Callable[[], T],
     stop: threading.Event,
     patience: Patience = PATIENT,
-    before_another: Callable[[], None] = lambda: None,
+    answers: tuple[type[Exception], ...] = (),
 ) -> T:
-    """The result of `attempt`, which is tried again while it fails, for a short time only if that is hopeless.
+    """The result of `attempt`, which is tried again while it fails, for a short time only if the error is permanent.
 
-    `what` is for the log. Raises the last error; that of the present attempt if `stop` is set.
+    `what` is for the log. Raises the last error; at once one of `answers`, or any if `stop` is set.
     """
-    pauses = patience.pauses()
-    hopeless_pauses = BRIEF.pauses()
-    is_another = False
+    pauses, brief_pauses = patience.pauses(), BRIEF.pauses()
     while True:
         try:
-            if is_another:
-                before_another()
             return attempt()
+        except answers:
+            raise
         except Exception as error:  # every file system has exceptions of its own
             pause = next(pauses, None)
-            if pause is not None and is_hopeless(error):
-                pause = next(hopeless_pauses, None)
+            if pause is not None and is_permanent(error):
+                pause = next(brief_pauses, None)
             if pause is None:
                 raise
             level = logging.WARNING if pause > 5 else logging.INFO
             log.log(level, "%s: %s; tried again in %.1f s", what, error_text(error), pause)
             if stop.wait(pause):
                 raise
-            is_another = True

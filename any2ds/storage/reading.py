@@ -1,4 +1,4 @@
-"""Reading a remote file here and there, with the patience of everything that goes over a network."""
+"""Random access to a remote file, with retries."""
 
 from __future__ import annotations
 
@@ -16,33 +16,21 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modi
 
 
 def version_of(info: Any) -> str | None:
-    """What changes when a file does, of what its file system tells of it; None if it tells no such thing."""
+    """The version of a file by what its file system reports of it; None if that has none."""
     if not isinstance(info, Mapping):
         return None
     return next((str(info[key]) for key in _VERSIONS if info.get(key) is not None), None)
 
 
 def opened(name: str, open: Callable[[], BinaryIO], stop: threading.Event | None = None) -> BinaryIO:
-    """The file that `open` gives; where it cannot be read here and there, at least the opening is tried again."""
+    """The file that `open` gives, with retries; if it is not seekable, only opening it is retried."""
     file = patiently(f"opening {name}", open, stop)
     return cast(BinaryIO, PatientFile(name, open, file, stop)) if file.seekable() else file
 
 
-def patiently(
-    what: str, attempt: Callable[[], T], stop: threading.Event | None = None, again: Callable[[], None] = lambda: None
-) -> T:
+def patiently(what: str, attempt: Callable[[], T], stop: threading.Event | None = None) -> T:
     """`persist`, but for what is an answer: there is no such file, or no library for it."""
-
-    def outcome() -> tuple[T | None, Exception | None]:
-        try:
-            return attempt(), None
-        except (FileNotFoundError, ImportError) as error:
-            return None, error
-
-    result, error = persist(what, outcome, stop or threading.Event(), before_another=again)
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # None only where that is what it returned
+    return persist(what, attempt, stop or threading.Event(), answers=(FileNotFoundError, ImportError))
 
 
 class PatientFile(io.RawIOBase):
@@ -70,7 +58,16 @@ class PatientFile(io.RawIOBase):
         return int(file.seek(0, io.SEEK_END)), version_of(getattr(file, "details", None))
 
     def _persist(self, attempt: Callable[[], T]) -> T:
-        return patiently(f"reading {self._name}", attempt, self._stop, self._drop)
+        """`patiently`, with the file opened anew for each attempt but the first."""
+
+        def fresh() -> T:
+            try:
+                return attempt()
+            except Exception:
+                self._drop()
+                raise
+
+        return patiently(f"reading {self._name}", fresh, self._stop)
 
     def _drop(self) -> None:
         file, self._file = self._file, None

@@ -13,11 +13,13 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fsspec import AbstractFileSystem
 
+from any2ds.core import layout
 from any2ds.storage.disk.staging import remove
 from any2ds.storage.lock.owner import Owner
 from any2ds.storage.patience import PATIENT, Patience, persist
@@ -101,7 +103,7 @@ class Store(Protocol):
 class _Remote:
     """What both kinds have in common: paths, and trying again. `stop` ends all waiting.
 
-    `guard` is asked before each attempt to change something: whoever waits for a network that is down may lose the
+    `guard` is asked before each attempt to change something: a run that waits for a network that is down may lose the
     folder meanwhile, and must not write over what another run has published there.
     """
 
@@ -137,7 +139,7 @@ class _Remote:
             self.fs.invalidate_cache()
             return attempt(self._full(folder))
 
-        return self._persist(f"listing {folder or self._root}", fresh, quick=(FileNotFoundError, NotADirectoryError))
+        return self._persist(f"listing {folder or self._root}", fresh, answers=(FileNotFoundError, NotADirectoryError))
 
     def is_folder(self, name: str) -> bool:
         path = self._full(name)
@@ -147,7 +149,7 @@ class _Remote:
             return bool(self.fs.info(path)["type"] == "directory")
 
         with contextlib.suppress(FileNotFoundError):
-            return self._persist(f"looking at {name}", fresh, quick=(FileNotFoundError,))
+            return self._persist(f"looking at {name}", fresh, answers=(FileNotFoundError,))
         return False
 
     def create_folder(self, name: str) -> None:
@@ -165,7 +167,7 @@ class _Remote:
 
     def read(self, name: str) -> bytes:
         return self._persist(
-            f"reading {name}", lambda: bytes(self.fs.cat_file(self._full(name))), quick=(FileNotFoundError,)
+            f"reading {name}", lambda: bytes(self.fs.cat_file(self._full(name))), answers=(FileNotFoundError,)
         )
 
     def read_many(self, names: Sequence[str]) -> list[bytes | None]:
@@ -209,7 +211,7 @@ class _Remote:
 
     def _download(self, name: str, target: Path) -> None:
         path = self._full(name)
-        self._persist(f"downloading {name}", lambda: self.fs.get_file(path, str(target)), quick=(FileNotFoundError,))
+        self._persist(f"downloading {name}", lambda: self.fs.get_file(path, str(target)), answers=(FileNotFoundError,))
 
     def remove(self, name: str) -> None:
         self._remove(name, lambda path: self.fs.rm_file(path))
@@ -224,12 +226,12 @@ class _Remote:
             self.fs.invalidate_cache()
             try:
                 how(path)
-            except Exception as error:  # some have words of their own for what is absent
+            except Exception as error:  # some have errors of their own for what is absent
                 if not self._exists(path):
                     raise FileNotFoundError(path) from error
                 raise
 
-        self._change(f"removing {name}", attempt, quick=(FileNotFoundError,))
+        self._change(f"removing {name}", attempt, answers=(FileNotFoundError,))
 
     def _full(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
@@ -243,34 +245,33 @@ class _Remote:
             return False
         return True
 
-    def _persist(self, what: str, attempt: Callable[[], T], quick: tuple[type[Exception], ...] = ()) -> T:
-        """`persist`, but for errors in `quick`, which are an answer."""
+    def _persist(self, what: str, attempt: Callable[[], T], answers: tuple[type[Exception], ...] = ()) -> T:
+        """`persist`, reconnecting before each attempt but the first."""
+        attempts = count()
 
-        def outcome() -> tuple[T | None, Exception | None]:
-            try:
-                return attempt(), None
-            except quick as error:
-                return None, error
+        def connected() -> T:
+            if next(attempts):
+                self._reconnect()
+            return attempt()
 
-        result, error = persist(what, outcome, self._stop, self.patience, self._reconnect)
-        if error is not None:
-            raise error
-        return result  # type: ignore[return-value]  # None only where that is what it returned
+        return persist(what, connected, self._stop, self.patience, answers)
 
-    def _change(self, what: str, attempt: Callable[[], object], quick: tuple[type[Exception], ...] = ()) -> None:
-        """`_persist` for what changes something. Raises what the guard raises, which was patient itself, at once."""
+    def _change(self, what: str, attempt: Callable[[], object], answers: tuple[type[Exception], ...] = ()) -> None:
+        """`_persist` for what changes something. Raises what the guard raises, which retries by itself, at once."""
 
-        def outcome() -> Exception | None:
+        refusals: list[Exception] = []
+
+        def guarded() -> None:
             try:
                 self._guard()
             except Exception as error:
-                return error
-            attempt()
-            return None
+                refusals.append(error)
+            else:
+                attempt()
 
-        error = self._persist(what, outcome, quick)
-        if error is not None:
-            raise error
+        self._persist(what, guarded, answers)
+        if refusals:
+            raise refusals[0]
 
     def _at_once(self, work: Callable[[str], None], members: list[str]) -> None:
         """Do it for all. Raises what the first one raises that fails for good; those not begun are left then."""
@@ -396,39 +397,27 @@ class Memory(ObjectStore):
 
 
 class FileServer(_Remote):
-    """Where files are visible as they grow; `temporary` is the folder in it for those."""
-
-    def __init__(
-        self,
-        fs: Any,
-        root: str,
-        temporary: str,
-        stop: threading.Event,
-        guard: Callable[[], object],
-        patience: Patience = PATIENT,
-    ) -> None:
-        super().__init__(fs, root, stop, guard, patience)
-        self._temporary = temporary
+    """Where files are visible as they grow: uploads go to a temporary folder in it first."""
 
     def create(self) -> None:
         self._change(f"making {self._root}", lambda: self.fs.makedirs(self._root, exist_ok=True))
 
     def write(self, name: str, data: bytes) -> None:
-        with self._aside() as folder:
+        with self._temporary_folder() as folder:
             self._change(f"uploading {name}", lambda: self.fs.pipe_file(f"{folder}/file", data))
             self._rename(f"{folder}/file", name)
 
     def publish(self, files: Mapping[str, Path]) -> None:
-        with self._aside() as folder:
+        with self._temporary_folder() as folder:
             for name, staged in files.items():
-                aside = f"{folder}/{staged.name}"
+                uploaded = f"{folder}/{staged.name}"
                 if staged.is_dir():
-                    self._put_folder(staged, aside)
+                    self._put_folder(staged, uploaded)
                     with contextlib.suppress(FileNotFoundError):
                         self.remove_tree(name)  # else many servers would move it into what is there
                 else:
-                    self._put(staged, aside)
-                self._rename(aside, name)
+                    self._put(staged, uploaded)
+                self._rename(uploaded, name)
                 remove(staged)
 
     def read(self, name: str) -> bytes:
@@ -475,9 +464,9 @@ class FileServer(_Remote):
         self._change(f"renaming to {name}", attempt)
 
     @contextmanager
-    def _aside(self) -> Iterator[str]:
+    def _temporary_folder(self) -> Iterator[str]:
         """A folder for uploads, which is removed at the end."""
-        folder = self._full(f"{self._temporary}/{Owner.here().name}-{uuid.uuid4().hex[:8]}")
+        folder = self._full(f"{layout.TEMPORARY_FOLDER}/{Owner.here().name}-{uuid.uuid4().hex[:8]}")
         self._change(f"making {folder}", lambda: self.fs.makedirs(folder, exist_ok=True))
         try:
             yield folder

@@ -45,7 +45,7 @@ def login_of(url: str) -> dict[str, Any]:
 
 
 class Sessions(Generic[T]):
-    """One for each thread that asks, made when it asks for the first time and whenever its former one is broken.
+    """One for each thread that asks, made when it asks for the first time and whenever its previous one is broken.
 
     With `exclusive` there is one, since one thread at a time is going to ask. Those of threads that are gone are closed
     as their objects are collected.
@@ -88,7 +88,7 @@ class LoggedIn(Generic[T]):
         return self.sessions.get()
 
     def exists(self, path: str, **_: Any) -> bool:
-        """Raises what fsspec would take for an absent file: that nobody answers."""
+        """Raises what fsspec would take for an absent file: that the server does not answer."""
         try:
             self.info(path)
         except FileNotFoundError:

@@ -41,7 +41,7 @@ _KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
 _greeting: dict[tuple[str, int], threading.BoundedSemaphore] = defaultdict(
     lambda: threading.BoundedSemaphore(_GREETINGS)
 )
-_reported: set[str] = set()  # the servers of which it was said that they are not known
+_reported: set[str] = set()  # the servers that were logged as unknown
 
 
 class UnknownHost(paramiko.SSHException, PermissionError):  # type: ignore[misc]
@@ -93,8 +93,8 @@ class SftpFileSystem(LoggedIn["_Session"], SFTPFileSystem):  # type: ignore[misc
                 raise
             except (paramiko.SSHException, EOFError, ConnectionResetError, BrokenPipeError) as error:
                 if not left:
-                    words = f"{self.host} hangs up while it is being logged in to: {error_text(error)}"
-                    raise ConnectionResetError(words) from error
+                    message = f"{self.host} hangs up while it is being logged in to: {error_text(error)}"
+                    raise ConnectionResetError(message) from error
                 time.sleep(0.1 * 2 ** (_TRIES - left) * random.random())
         raise AssertionError("the last try returns or raises")
 
@@ -242,7 +242,7 @@ class _Session(paramiko.SFTPClient):  # type: ignore[misc]
 
     @property
     def is_broken(self) -> bool:
-        """Also when the server has hung up while nobody asked anything."""
+        """Also when the server has closed an idle connection."""
         return self.is_cut or not self.get_channel().get_transport().is_active()
 
     def read_range(self, file: paramiko.SFTPFile, start: int, end: int) -> bytes:
@@ -296,18 +296,18 @@ class _Policy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
         self._wanted, self._has_password = wanted, has_password
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        words = f"the host key of {hostname} ({key.get_name()} {key.fingerprint}) is not in {_KNOWN_HOSTS[0]}"
+        message = f"the host key of {hostname} ({key.get_name()} {key.fingerprint}) is not in {_KNOWN_HOSTS[0]}"
         transport = client.get_transport()
         peer = transport.getpeername()[0] if transport is not None else ""
         if self._wanted == "reject" or (self._wanted is None and self._has_password and not _is_here(peer)):
-            raise UnknownHost(f"{words}: look at it and add it (ssh-keyscan), or set host_key_policy")
+            raise UnknownHost(f"{message}: look at it and add it (ssh-keyscan), or set host_key_policy")
         if self._wanted != "auto_add" and not (self._wanted is None and _is_here(peer)) and hostname not in _reported:
             _reported.add(hostname)
-            log.warning("%s, so nobody knows whose server that is", words)
+            log.warning("%s, so nobody knows whose server that is", message)
 
 
 def _is_here(address: str) -> bool:
-    """Whether it is of this machine, where nobody can come in between."""
+    """Whether it is of this machine, where no one can intercept it."""
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:

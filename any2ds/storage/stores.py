@@ -22,7 +22,7 @@ SERVERS = frozenset({"ftp", "hdfs", "sftp", "smb", "ssh", "webhdfs"})
 """Their URLs name the host to connect to."""
 
 _SECRET = re.compile(r"key|secret|token|pass|credential|sas|connection_string|auth|header|cookie", re.IGNORECASE)
-_WHOSE = frozenset({"account_name", "host", "port"})  # options that say to whom the others may be told
+_WHOSE = frozenset({"account_name", "host", "port"})  # options that name the server or account of the others
 _NO_SECRETS = frozenset({"anon", "browser", "cache", "cloud", "google_default"})  # what gcsfs takes as a token
 _LEAST = 4  # characters of what is kept out of messages; less would garble them, and is no secret
 
@@ -85,7 +85,7 @@ class Stores:
         return fs, path
 
     def _logged_in(self, kind: Any, url: str) -> Any:
-        """Raises InputError in words if the server lets nobody in."""
+        """Raises InputError if the login fails."""
         try:
             return kind(**{**self.of(split_protocol(url)[0]), **kind._get_kwargs_from_urls(url)})
         except Exception as error:  # each library has its own

@@ -1,10 +1,10 @@
-"""Puts the new version of a shard in the place of the former one: whatever happens, there is one that is whole.
+"""Puts the new version of a shard in the place of the previous one: whatever happens, there is one that is whole.
 
     .any2ds/swap/00012/00012.tar, 00012.parquet, 00012_stats.json   the files of the new version, each of them whole
     .any2ds/swap/00012/_commit                                      last: from here on the new version is the valid one
 
-Then each file is moved over the former one, and the folder removed. A process that dies before the commit leaves the
-former version; after it, whoever comes next moves the rest: a worker that gets the shard again, the run at its end, or
+Then each file is moved over the previous one, and the folder removed. A process that dies before the commit leaves the
+previous version; after it, the next process moves the rest: a worker that gets the shard again, the run at its end, or
 the next one. A shard that is a folder gets files added to it.
 """
 

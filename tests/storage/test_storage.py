@@ -15,7 +15,7 @@ from any2ds.core.errors import OptionError, OutputError
 from any2ds.storage import local
 from any2ds.storage.disk import durable
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.patience import Patience, is_hopeless, persist
+from any2ds.storage.patience import Patience, is_permanent, persist
 from any2ds.storage.swap import swap
 from any2ds.testing.server import serve
 from tests.support.smalldisk import small_disk
@@ -188,7 +188,7 @@ def test_what_fails_for_good_is_soon_given_up_and_the_end_of_a_run_ends_all_wait
     stop.set()
     with pytest.raises(TimeoutError):
         persist("x", lambda: fail(TimeoutError()), stop)
-    assert not is_hopeless(ConnectionResetError())
+    assert not is_permanent(ConnectionResetError())
 
 
 def test_a_staging_folder_is_one_of_this_machine_that_can_be_written(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Room on disks: how much there is, how much is to stay free, and telling a full disk from other trouble."""
+"""Room on disks: how much there is, how much is to stay free, and recognising a full disk."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 
 from any2ds.core.errors import DiskFull, said_by
 
-# Enough to finish shards that are complete, and for whoever else writes there, while somebody makes room.
+# Enough to finish shards that are complete, and for other programs that write there, while somebody makes room.
 LEAST_FREE = 256 << 20  # bytes
 _LEAST_SHARE = 50  # of small disks, one part in so many
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FULL_WINDOWS = {39, 112}  # ERROR_HANDLE_DISK_FULL, ERROR_DISK_FULL
-_WORDS = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # pyarrow has only words for some of its errors
+_MESSAGES = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # some errors of pyarrow have only a message
 
 
 def is_full(error: BaseException | None, worded: type[BaseException] = BaseException) -> bool:
     """Whether this error, or one that it came from, says that a disk or a quota has no room.
 
-    `worded`: the errors that may say so in words alone; those of others' code may quote whatever they were reading.
+    `worded`: the errors whose message may say so; messages of other code may quote what they were reading.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -32,7 +32,7 @@ def is_full(error: BaseException | None, worded: type[BaseException] = BaseExcep
             return True
         if isinstance(error, OSError) and (error.errno in _FULL or getattr(error, "winerror", None) in _FULL_WINDOWS):
             return True
-        if isinstance(error, worded) and any(message in said_by(error) for message in _WORDS):
+        if isinstance(error, worded) and any(message in said_by(error) for message in _MESSAGES):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -95,14 +95,14 @@ class Room:
 
 
 class RoomElsewhere(Room):
-    """That of a store behind a URL, which nobody can ask for."""
+    """That of a store behind a URL, which cannot be queried."""
 
     def __init__(self, url: str) -> None:
         super().__init__(Path(), None, "choose another output_folder")
         self._url = url
 
     def check(self, wanted: int = 0) -> None:
-        """It tells when there is none."""
+        """The store reports when there is none."""
 
     def full(self, error: BaseException) -> DiskFull:
         return error if isinstance(error, DiskFull) else DiskFull(self._url, None, 0, self._way_out)

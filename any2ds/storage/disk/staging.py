@@ -93,7 +93,7 @@ def sweep(
     """Remove what processes that are gone have left in staging, and nothing else; the others that serve `output`.
 
     Without `output` all of them do, as far as the members that they work for are meant. Folders whose process may be
-    alive, for all that can be told from here, stay, unless they serve `output` and are to be fenced off: whoever owns
+    alive, as far as this process can know, stay, unless they serve `output` and are to be fenced off: the owner of
     the dataset knows that they are of a run that does not any more. Such a process finds nothing in its place that it
     could publish.
     """
@@ -218,7 +218,7 @@ def _is_gone(owner: Owner, lock_was_free: bool) -> bool:
 
 
 def _remove_folder(folder: Path) -> None:
-    """At once for whoever should be at work in it: nothing has its path any more."""
+    """Atomic for a process that still works in it: its paths no longer exist."""
     aside = folder.with_name(_new_name())
     try:
         folder.rename(aside)

@@ -10,7 +10,7 @@ import weakref
 from pathlib import Path
 
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, getattr(errno, "ENOTSUP", errno.EOPNOTSUPP), errno.EINVAL}
-_FAR = 1 << 30  # the byte that Windows locks: what is locked there cannot be read, and the words in the file should be
+_FAR = 1 << 30  # the byte that Windows locks: locked bytes cannot be read, and the content should be
 
 
 class NoLocks(Exception):
@@ -18,7 +18,7 @@ class NoLocks(Exception):
 
 
 class FileLock:
-    """A locked file of this process, with words for whoever finds it locked. Not inherited by child processes."""
+    """A locked file of this process; its content is for processes that find it locked. Not inherited by children."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
@@ -37,12 +37,12 @@ class FileLock:
             fd = os.open(path, flags | (os.O_CREAT if create else 0), 0o666)
             try:
                 locked = _lock(fd)
-                if not _is_at(fd, path):  # whoever had it has removed it since: this lock is one of a file that is gone
+                if not _is_at(fd, path):  # its holder has removed it since: the lock is on a file that is gone
                     continue
                 if not locked:
                     return None
                 if content:
-                    with contextlib.suppress(OSError):  # words for others, which a full disk may not take
+                    with contextlib.suppress(OSError):  # the content is not essential, and the disk may be full
                         os.ftruncate(fd, 0)
                         os.write(fd, content)
                 lock, fd = cls(path, fd), -1
@@ -58,10 +58,10 @@ class FileLock:
         self.release()
 
     def release(self, remove: bool = True) -> None:
-        """Let go of it, and `remove` the file as well."""
+        """Unlock it, and `remove` the file as well."""
         if self._fd < 0:
             return
-        if sys.platform != "win32" and remove:  # while it is locked, so that nobody else's is removed
+        if sys.platform != "win32" and remove:  # while it is locked, so that no other process's file is removed
             with contextlib.suppress(OSError):
                 if _is_at(self._fd, self.path):
                     self.path.unlink()

@@ -1,4 +1,4 @@
-"""`.any2ds/lock` and its like in an output folder: what they say, and how they are written on each kind of store."""
+"""The lock files of an output folder (`.any2ds/lock`): their content, and how each kind of store writes them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _PAUSE = 0.05  # seconds between two of them
 
 @dataclass(frozen=True, slots=True)
 class LockRef:
-    """That a run has what a lock file stands for, as its workers are told it."""
+    """A lock that a run holds, as its workers know it."""
 
     file: str  # in the output folder: `.any2ds/lock`, which stands for all of it, or another
-    run: str  # whom the file has to name
+    run: str  # that the file has to name
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The run that has an output folder to itself, or whatever else a lock file stands for."""
+    """The run that holds a lock file."""
 
     run: str  # no other has the same
     command: str  # what it does: download, retry ...
@@ -85,12 +85,12 @@ class LockFile:
         raise OutputError(f"{self._output.url!r} holds a {self.name} that any2ds did not write")
 
     def holder(self) -> Holder | None:
-        """Whom it names; None if it is not there, or blank."""
+        """Its holder; None if it is not there, or blank."""
         content = self.read()
         return None if content is None else Holder.parse(content)
 
     def create(self, content: bytes) -> bool:
-        """Write it where there is none; whether nobody else can have done the same at the same moment.
+        """Write it where there is none. Returns whether it is certain that no other process did so at the same moment.
 
         Raises FileExistsError if there is one.
         """
@@ -98,7 +98,7 @@ class LockFile:
             with open(self._path, "xb") as stream:
                 try:
                     _write(stream, content)
-                except BaseException:  # such as a full disk; nobody else has anything in it
+                except BaseException:  # such as a full disk; no other process has written to it
                     stream.close()
                     self._path.unlink(missing_ok=True)
                     raise
@@ -110,15 +110,15 @@ class LockFile:
 
     def _create_object(self, content: bytes) -> bool:
         """As `create`. A store may refuse what it has taken: if its first answer was lost, it is asked again."""
-        said: Exception | None = None
+        first_error: Exception | None = None
         try:
             self._pipe_new(content)
         except Exception as error:
-            said = error
+            first_error = error
         found = self._output.read(self.name)
         if found != content:
             if found is not None:
-                raise FileExistsError(self.name) from said
+                raise FileExistsError(self.name) from first_error
             self._output.put(self.name, content)  # perhaps it does not know how to make what is new only
             return False
         try:
@@ -133,7 +133,7 @@ class LockFile:
     def write(self, content: bytes) -> None:
         """Write over one that is there."""
         if self._path is not None:
-            with open(self._path, "r+b") as stream:  # in place: it is the same file to whoever has it open
+            with open(self._path, "r+b") as stream:  # in place: processes that have it open see the change
                 _write(stream, content)
         else:
             self._output.put(self.name, content)

@@ -1,4 +1,4 @@
-"""Which process a file belongs to, in words that mean something on other machines and in other containers too."""
+"""The process that owns a file, identified so that other machines and containers can tell it from theirs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Owner:
 
     @classmethod
     def parse(cls, folder_name: str) -> Owner | None:
-        """As far as the name of a staging folder says it; None for any other name."""
+        """From the name of a staging folder; None for any other name."""
         match = re.fullmatch(r"([A-Za-z0-9._]+)-(\d+)-[0-9a-f]{8}", folder_name)
         return cls(match[1], int(match[2])) if match else None
 
@@ -45,7 +45,7 @@ class Owner:
         return bool(self.kernel) and self.kernel == _kernel()
 
     def state(self) -> State:
-        """Whether it lives, as far as can be told from here."""
+        """Whether it lives, as far as this process can know."""
         if not self.shares_kernel() or self.pids != _namespace() or sys.platform == "win32":  # kill(0) kills there
             return "unknown"
         born = _birth(self.pid)
@@ -94,7 +94,7 @@ def _namespace() -> str:
 
 
 def _birth(pid: int) -> str | None:
-    """When the process was started, in ticks since the machine was; None if nobody can tell, "" if it has ended."""
+    """When the process was started, in ticks since the machine was; None if that is unknown, "" if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

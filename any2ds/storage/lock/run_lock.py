@@ -1,9 +1,9 @@
 """One run at a time in an output folder: refuses a second one, takes over from a dead one, and stops one that lost it.
 
-Two things keep others out. A lock of the operating system (`filelock.py`), which tells at once and for sure, as far as
-the kernel reaches: containers of one machine included. And `.any2ds/lock` in the folder itself, for other machines and
-for stores and file systems without locks: its holder writes it anew every few seconds, and whoever wants the folder
-watches whether it does. No clock of another machine is believed.
+Two locks keep other runs out. A lock of the operating system (`file_lock.py`) is certain and immediate on one machine,
+its containers included. `.any2ds/lock` in the folder itself is for other machines, and for stores and file systems
+without locks: its holder rewrites it every few seconds, and another run watches whether it does. No clock of another
+machine is trusted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from any2ds.storage.stores import is_object_store
 log = logging.getLogger(__name__)
 
 _WAY_OUT = "wait until it has ended, or choose another output_folder"
-_TELL = 2.0  # seconds of waiting that nobody has to be told of
+_TELL = 2.0  # seconds of waiting that are not logged
 _TRIES = 100  # to lock a file in a folder that others remove, or whose holder is dead
 _FORK_PAUSE = 0.05  # seconds between two of the latter
 _CLOSE_TIMEOUT = 10.0  # seconds that the last sign of life may take when the run ends
@@ -47,11 +47,11 @@ JOINING = "joining as "  # with which the command of a member begins that is non
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """How patient a lock is, all in seconds."""
+    """The times of a lock, all in seconds."""
 
     beat: float = 10.0  # between two signs of life in `.any2ds/lock`
     stale: float = 40.0  # without one: its holder is dead
-    look: float = 1.0  # between two looks of whoever waits
+    look: float = 1.0  # between two looks while waiting
     # Until another one, who was writing at the same moment, must have been overwritten or seen, and until no worker
     # of a run that was taken over trusts what it has read.
     settle: float = 3.0
@@ -63,12 +63,12 @@ DEFAULT_INTERVALS = Intervals()
 
 
 class RunLock:
-    """What a run knows of its having the output folder to itself."""
+    """The locks that a run holds."""
 
     def __init__(self, locks: tuple[LockRef, ...] = ()) -> None:
         self.locks = locks  # without which nothing may be published; none where no other run could come in between
         self.lost: LockLost | None = None  # another run has taken over
-        self.say: Callable[[str], None] = lambda command: None  # what it does from now on, for others to read
+        self.say: Callable[[str], None] = lambda command: None  # writes what it does from now on, for others to read
 
     def check(self) -> None:
         """Raises LockLost if another run was found to have taken over."""
@@ -77,7 +77,7 @@ class RunLock:
 
 
 class _Heart:
-    """The thread that shows others that this run lives, and finds out if it is none of theirs any more."""
+    """The thread that shows other runs that this one lives, and notices if the lock was lost."""
 
     def __init__(self, file: LockFile, holder: Holder, lock: RunLock, intervals: Intervals) -> None:
         self._file, self._holder, self._lock, self._intervals = file, holder, lock, intervals
@@ -86,7 +86,7 @@ class _Heart:
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave the folder to others, unless it is theirs already."""
+        """Remove the lock file, unless another run has taken it over."""
         if os.getpid() != self._holder.owner.pid:
             return  # a child that was forked off in between, and has none of this
         self._stop.set()
@@ -170,7 +170,7 @@ class Guard:
 
 @contextmanager
 def locked(output: OutputFolder, command: str, intervals: Intervals = DEFAULT_INTERVALS) -> Iterator[RunLock]:
-    """Have `output` to oneself, with what dead runs have left in it removed; whatever it publishes is guarded.
+    """Lock `output` and remove what dead runs have left in it; whatever it publishes is guarded.
 
     The folder is made, and removed again if nothing came to lie in it. Raises OutputInUse if another run is at work in
     it, and OutputError if it cannot be written.
@@ -194,7 +194,7 @@ def held(
     under: tuple[LockRef, ...] = (),
     intervals: Intervals = DEFAULT_INTERVALS,
 ) -> Iterator[RunLock]:
-    """Have what the lock file `name` stands for to oneself; whatever `output` publishes is guarded by it and `under`.
+    """Hold the lock file `name`; whatever `output` publishes is guarded by it and `under`.
 
     Its folder is made, and removed again if nothing came to lie in it. Raises OutputInUse if another holds it and
     lives, and OutputError if it cannot be written.
@@ -240,7 +240,7 @@ def keep_out_members(
 ) -> None:
     """Remove the lock files of members that are dead. Raises OutputInUse if one of those that are meant is at work.
 
-    By whoever holds `.any2ds/lock`: members join under it, and those that have not are no concern.
+    The caller holds `.any2ds/lock`: members join under it, and those that have not joined do not count.
     """
     doubtful = {}
     for file in _lock_files(output, is_meant):
@@ -272,7 +272,7 @@ def keep_out_members(
 def bury_members(output: OutputFolder) -> None:
     """Remove what members have left that are known to be dead, without waiting for others: lock files, and probes.
 
-    By whoever holds `.any2ds/lock`, under which folders are probed.
+    The caller holds `.any2ds/lock`, under which folders are probed.
     """
     for file in _lock_files(output):
         content = file.read()
@@ -305,7 +305,7 @@ def _bury(output: OutputFolder, file: LockFile, content: bytes | None) -> None:
 
 
 def _lives(output: OutputFolder, file: LockFile, holder: Holder | None) -> bool | None:
-    """Whether the holder of a lock file lives; None if that cannot be told from here."""
+    """Whether the holder of a lock file lives; None if this process cannot know."""
     if output.is_local:
         path = Path(output.path) / layout.kernel_lock(file.name)
         with contextlib.suppress(OSError, NoLocks):
@@ -320,7 +320,7 @@ def _lives(output: OutputFolder, file: LockFile, holder: Holder | None) -> bool 
 
 
 class _Claim:
-    """The way to a lock file of one's own."""
+    """Takes a lock file, from a dead holder if need be."""
 
     def __init__(
         self, file: LockFile, output: OutputFolder, holder: Holder, intervals: Intervals, has_kernel_lock: bool
@@ -365,7 +365,7 @@ class _Claim:
                 return
 
     def _look_at(self, before: bytes) -> bool:
-        """Make sure that whoever wrote this is dead; whether nobody else can come to the same at the same moment."""
+        """Make sure that the writer of this is dead. Returns whether no other process can take over at this moment."""
         holder = Holder.parse(before)
         if holder is None:
             self._watch(before, None, self._intervals.look)  # it is being written, or was not written to its end
@@ -419,8 +419,8 @@ def _not_seen(file: LockFile) -> LockLost:
 
 
 def _in_use(output: OutputFolder, holder: Holder | None) -> OutputInUse:
-    whom = f"another run ({holder})" if holder else "another run"
-    error = OutputInUse(f"output folder {output.url!r} is in use by {whom}: {_WAY_OUT}")
+    user = f"another run ({holder})" if holder else "another run"
+    error = OutputInUse(f"output folder {output.url!r} is in use by {user}: {_WAY_OUT}")
     error.command = holder.command if holder else ""
     return error
 
@@ -460,7 +460,7 @@ def _lock_of_kernel(file: LockFile, output: OutputFolder, holder: Holder, stack:
             raise
         stack.callback(_remove_if_empty, output, made)
         return lock
-    raise FileNotFoundError(f"{output.path} is removed again and again")
+    raise FileNotFoundError(f"{output.path} is removed repeatedly")
 
 
 def _take(path: Path, output: OutputFolder, holder: Holder) -> FileLock | None:
@@ -534,7 +534,7 @@ def _remove_leftovers(output: OutputFolder) -> None:
     if output.names(layout.WORK_FOLDER):
         output.remove_tree(layout.WORK_FOLDER)
     if output.is_local or is_object_store(output.fs):
-        return  # the former has its staging there, which was swept; nothing has a temporary name in the latter
+        return  # a local folder was swept already; an object store has no temporary names
     names = output.names(layout.TEMPORARY_FOLDER)
     ours = [name for name in names if is_staging_name(name)]
     for name in ours:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _PROC = Path("/proc")
-LONG = 100.0  # seconds, for what takes few: a bound on waiting that no machine is too busy for
+LONG = 200.0  # seconds, for what takes few: a bound on waiting that no machine is too busy for
 
 
 def state(pid: int) -> str:

@@ -34,6 +34,7 @@ from multidict import CIMultiDict
 
 from any2ds.core.errors import MissingExtra
 from any2ds.testing.faults import FAULTS, STATUS, Exchange, Step, content_type_of
+from any2ds.testing.processes import LONG
 
 if TYPE_CHECKING:
     from any2ds.testing.http2 import Answer, Question
@@ -93,7 +94,7 @@ class Server:
         """Let every request that waits in `hold` go on, and later ones pass."""
         self._loop.call_soon_threadsafe(self._released.set)
 
-    def wait_for(self, path: str, count: int = 1, within: float = 60.0) -> None:
+    def wait_for(self, path: str, count: int = 1, within: float = LONG) -> None:
         """Returns once `path` was requested `count` times. Raises TimeoutError after `within` seconds."""
         with self._arrived:
             if not self._arrived.wait_for(lambda: self.counts[path] >= count, within):

@@ -106,11 +106,11 @@ docs: .venv-docs/.installed
 	@echo "docs/build/index.html"
 
 bench: $(TEST)
-	$(RUN) benchmarks/run.py
+	$(RUN) benchmarks/run.py --history benchmarks/history.jsonl
 
 # Not for its figures: whether the benchmarks still run; without the bad servers, which take as long as all the others.
 bench-quick: $(TEST)
-	$(RUN) benchmarks/run.py keepalive crash-safety https processes hanging memory --quick --json $(VENV)/bench-quick.json
+	$(RUN) benchmarks/run.py keepalive small peers crash-safety https processes hanging memory --quick --json $(VENV)/bench-quick.json
 
 crash: $(TEST)
 	$(RUN) -m tests.support.crash --seeds=100

@@ -21,8 +21,10 @@ from slow import other_hosts
 from any2ds.config.options import declared
 
 FILES = 1000
+SIZES = {"100 KB": 100_000, "20 KB": 20_000, "2 KB": 2_000}
 HASHES = {"sha256": {"compute_md5": False, "compute_hash": "sha256"}, "md5": {}}  # md5 is any2ds's default
 TIMEOUT = 10  # seconds, any2ds's default
+_WGET_THREADS = 16
 HANGING = 0.03  # share of URLs that never answer
 
 
@@ -48,7 +50,7 @@ class Effort:
 FULL = Effort(
     5, 10_000, 2_000, 16_000, 1, {"20 KB": 450_000, "100 KB": 100_000}, TIMEOUT, 3, 20_000, 10_000_000, 20.0, 9, 10_000
 )
-QUICK = Effort(1, 4_000, 500, 4_000, 1, {"20 KB": 20_000}, 2, 1, 2_000, 1_000_000, 4.0, 2, 2_000)
+QUICK = Effort(1, 2_000, 300, 2_000, 1, {"20 KB": 10_000}, 2, 1, 2_000, 300_000, 3.0, 1, 2_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Stage:
 
 def make_files(www: Path) -> None:
     """FILES files of each size: lognormal sizes around a mean, random bytes behind the first ones of a JPEG."""
-    for size, mean in (("100 KB", 100_000), ("20 KB", 20_000)):
+    for size, mean in SIZES.items():
         rng = random.Random(0)
         folder = www / _folder(size)
         folder.mkdir(parents=True)
@@ -129,8 +131,49 @@ def keepalive(stage: Stage) -> Iterator[Figure]:
     """Rate and CPU against the bare loop, over connections that are kept."""
     effort = stage.effort
     urls = stage.url_list("keepalive", stage.server.http, effort.rows)
-    for hash in HASHES:
-        yield from _against_bare(stage, f"HTTP, {hash}", urls, effort.rows, hash, rate_at_least=0.75, cpu_at_most=1.4)
+    for hash, cpu_at_most in (("sha256", 1.25), ("md5", 1.15)):
+        yield from _against_bare(stage, f"HTTP, {hash}", urls, effort.rows, hash, 0.8, cpu_at_most)
+
+
+def small(stage: Stage) -> Iterator[Figure]:
+    """The same with files of 2 KB, of which the time is that of the calls made for each."""
+    rows = 2 * stage.effort.rows
+    urls = stage.url_list("small", stage.server.http, rows, "2 KB")
+    yield from _against_bare(stage, "HTTP, 2 KB, md5", urls, rows, "md5", None, cpu_at_most=1.8)
+
+
+def peers(stage: Stage) -> Iterator[Figure]:
+    """Two processes against wget2 over the same list, from the start of the command to its exit."""
+    if shutil.which("wget2") is None:
+        stage.tell("wget2 is not installed")
+        return
+    bench, effort = stage.bench, stage.effort
+    for size, rows, at_least in (("100 KB", 2 * effort.rows, 0.5), ("2 KB", 10 * effort.rows, 1.0)):
+        urls = stage.url_list("peers", stage.server.http, rows, size)
+        sides: Mapping[str, Callable[[], Run]] = {
+            "any2ds": lambda urls=urls, rows=rows: bench.any2ds(  # type: ignore[misc]
+                urls, rows, processes_count=2, number_sample_per_shard=1000
+            ),
+            "wget2": lambda urls=urls, rows=rows: bench.wget2(urls, rows, threads=_WGET_THREADS),  # type: ignore[misc]
+        }
+        pairs: list[dict[str, Run]] = []
+        for number in range(effort.pairs):
+            stage.tell(f"wget2, {size}: pair {number + 1} of {effort.pairs}")
+            pairs.append({side: sides[side]() for side in sorted(sides, reverse=bool(number % 2))})
+        ratios = [pair["wget2"].wall / pair["any2ds"].wall for pair in pairs]
+        rates = {side: _median(rows / pair[side].wall for pair in pairs) for side in sides}
+        cpu = {side: _median(pair[side].cpu for pair in pairs) for side in sides}
+        yield Figure(
+            f"two processes, {size}: rate of the whole run",
+            _median(ratios),
+            "x wget2",
+            f"{rates['any2ds']:,.0f}/s : {rates['wget2']:,.0f}/s",
+            f"{rows:,} files, start-up included; {_WGET_THREADS} threads of wget2. CPU {cpu['any2ds']:.1f} s : "
+            f"{cpu['wget2']:.1f} s",
+            at_least=at_least,
+            spread=ratios,
+            runs=[{"side": side, **run.to_json()} for pair in pairs for side, run in pair.items()],
+        )
 
 
 def crash_safety(stage: Stage) -> Iterator[Figure]:
@@ -160,7 +203,8 @@ def _crash_safety(
     one_row = stage.url_list("one", stage.server.http, 1)
     options = {"processes_count": 1, "number_sample_per_shard": 1000, **HASHES["sha256"]}
     sides = {"ours": {**options, **ours}, "theirs": {**options, **theirs}}
-    start_ups = {side: [bench.any2ds(one_row, 1, **sides[side]).cpu for _ in range(3)] for side in sides}
+    tries = min(3, effort.safety_rounds)
+    start_ups = {side: [bench.any2ds(one_row, 1, **sides[side]).cpu for _ in range(tries)] for side in sides}
     start_up = {side: _median(cpu) for side, cpu in start_ups.items()}
     pairs: list[dict[str, Run]] = []
     for number in range(effort.safety_rounds):
@@ -199,7 +243,7 @@ def https(stage: Stage) -> Iterator[Figure]:
         stage.tell("HTTPS is not measured: it needs nginx and the library cryptography")
         return
     urls = stage.url_list("https", server.https, effort.https_rows)
-    yield from _against_bare(stage, "HTTPS, new connections", urls, effort.https_rows, "sha256", None, cpu_at_most=1.3)
+    yield from _against_bare(stage, "HTTPS, new connections", urls, effort.https_rows, "sha256", None, cpu_at_most=1.15)
 
 
 def _against_bare(
@@ -492,6 +536,8 @@ def _median(values: Any) -> float:
 
 ALL: Mapping[str, Callable[[Stage], Iterator[Figure]]] = {
     "keepalive": keepalive,
+    "small": small,
+    "peers": peers,
     "crash-safety": crash_safety,
     "https": https,
     "processes": processes,

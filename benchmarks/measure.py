@@ -112,6 +112,19 @@ class Bench:
             raise Broken(f"the bare loop stored {said['samples']} of {rows} files")
         return replace(run, samples=said["samples"], window=said["seconds"])
 
+    def wget2(self, urls: Path, rows: int, threads: int) -> Run:
+        """Files in one folder, with none of the names' hashes, metadata or shards; the window is the whole run."""
+        folder = self.scratch / "wget2"
+        options = ["--no-config", "--quiet", f"--max-threads={threads}", "--input-file", str(urls)]
+        try:
+            run = self._run(["wget2", *options, "--directory-prefix", str(folder)], rows)
+            stored = sum(1 for _ in os.scandir(folder))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if stored != rows:
+            raise Broken(f"wget2 stored {stored} of {rows} files")
+        return replace(run, samples=stored)
+
     def any2ds_command(self, urls: Path, **options: Any) -> list[str]:
         options = {
             "url_list": urls,

@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -42,6 +43,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measures any2ds against a bare libcurl loop, on this machine alone.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(figures.ALL)}; all of them by default")
     parser.add_argument("--quick", action="store_true", help="short lists and one pair each: a look, not a measurement")
+    parser.add_argument("--history", type=Path, help="append a line to this file: date, commit, machine and figures")
     parser.add_argument("--json", type=Path, default=_RESULTS, help="default: benchmarks/results.json")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(figures.ALL):
@@ -65,6 +67,9 @@ def main() -> int:
     results = {"facts": facts, "figures": [figure.to_json() for figure in found], "broken": broken}
     arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     console.print(f"written as {arguments.json}")
+    if arguments.history:
+        with arguments.history.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(_entry(facts, found)) + "\n")
     return 1 if broken else 0
 
 
@@ -98,6 +103,16 @@ def _measure(
                             facts["not measured"] = f"{facts.get('not measured', '')} {name}".strip()
                     except Broken as error:
                         broken.append(f"{name}: {error}")
+
+
+def _entry(facts: dict[str, Any], found: list[Figure]) -> dict[str, Any]:
+    """A line of the history: what to compare with the next one, on the same machine."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    commit = subprocess.run([*git, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
+    machine = {name: facts.get(name) for name in ("cores", "system", "python", "libcurl", "server", "output")}
+    load = round(os.getloadavg()[2], 1)  # ratios hold on a busy machine, rates do not
+    figures = {figure.name: round(figure.value, 3) for figure in found}
+    return {"date": facts.get("date"), "commit": commit, "machine": machine, "load": load, "figures": figures}
 
 
 def _facts(server: str, has_ram_disk: bool) -> dict[str, Any]:

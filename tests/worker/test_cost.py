@@ -39,6 +39,7 @@ class Http(asyncio.Protocol):
         self.transport.write(data.count(b"\r\n\r\n") * ANSWER)
 async def main():
     server = await asyncio.get_running_loop().create_server(Http, "127.0.0.1", 0, backlog=1024)
+    print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 asyncio.run(main())
 """

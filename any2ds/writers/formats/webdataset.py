@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 import tarfile
 import zlib
 from array import array
@@ -23,8 +21,6 @@ _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
 _NAME = 100  # bytes that the name field holds
 _MOST = 8**11  # sizes from here on need another notation
-_AT_ONCE = 1 << 17  # bytes handed to the system in one call: fewer calls for small files, and no copy of large ones
-_MOST_PIECES = 512  # half of what Linux and macOS take in one call
 
 # POSIX.1-1988 ustar. What never changes: owner 0, mode 0644 and time 0, so that the same samples give the same bytes.
 _OWNER = b"0000644\x00" + 2 * b"0000000\x00"
@@ -42,49 +38,31 @@ class WebdatasetWriter:
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
         self._metadata = metadata
-        self._file = path.open("wb", buffering=0)
+        self._file = path.open("wb", buffering=1 << 18)
         self._index_path = _tarindex.path_of(path)
         self._index = array("Q")
-        self._at = 0  # bytes of the samples so far
-        self._pieces: list[bytes | memoryview] = []  # of these, what is not yet written
-        self._written = 0
-        self._enough = _AT_ONCE  # where these are written
+        self._at = 0  # bytes written
 
     def write(self, sample: Sample) -> None:
-        pieces, at = self._pieces, self._at
+        write, at = self._file.write, self._at
         self._index.append(at)
         for name, size, chunks in members(sample, self._metadata):
-            head = header(name, size)
-            pieces.append(head)
-            at += len(head)
+            at += write(header(name, size)) + size
             for chunk in chunks:
-                pieces.append(chunk)
-                at += len(chunk)
-                # What lies in memory that is used again is valid no longer than its sample.
-                if at > self._enough or len(pieces) > _MOST_PIECES or type(chunk) is not bytes:
-                    self._write_pieces(at)
+                write(chunk)
             if left := size % _BLOCK:
-                pieces.append(_ZEROS[left:])
-                at += _BLOCK - left
+                at += write(_ZEROS[left:])
         self._at = at
 
     def flush(self) -> None:
         """Nothing is held."""
 
     def close(self) -> None:
-        with self._file:
-            self._index.append(self._at)
-            end = self._at + 2 * _BLOCK
-            end += -end % tarfile.RECORDSIZE
-            self._pieces.append(bytes(end - self._at))
-            self._write_pieces(end)
+        with self._file as file:
+            file.write(2 * _ZEROS)
+            file.write(bytes(-file.tell() % tarfile.RECORDSIZE))
+        self._index.append(self._at)
         self._index_path.write_bytes(_tarindex.pack(self._index))
-
-    def _write_pieces(self, at: int) -> None:
-        """Write what there is before `at`."""
-        _write_all(self._file, self._pieces, at - self._written)
-        self._pieces.clear()
-        self._written, self._enough = at, at + _AT_ONCE
 
     @staticmethod
     def make_sidecars(path: Path) -> Mapping[str, bytes]:
@@ -139,21 +117,6 @@ def _check_end(data: BinaryIO, offset: int) -> None:
     while padding := data.read(1 << 20):
         if padding.count(0) != len(padding):
             raise DamagedShard(f"there is more behind its end at byte {offset}")
-
-
-def _write_all(file: io.FileIO, pieces: list[bytes | memoryview], size: int) -> None:
-    """Write the `size` bytes of `pieces` in one call, and where the system can without joining them in memory."""
-    if hasattr(os, "writev"):
-        written = os.writev(file.fileno(), pieces)
-    else:  # Windows
-        pieces, written = [b"".join(pieces)], 0
-    if written == size:
-        return
-    for piece in pieces:  # the disk is about to be full: what is left goes as far as it can
-        rest = memoryview(piece)[written:]
-        written = max(0, written - len(piece))
-        while rest:
-            rest = rest[file.write(rest) or 0 :]
 
 
 def header(name: str, size: int) -> bytes:

@@ -215,10 +215,11 @@ def test_each_file_of_an_archive_has_the_memory_and_the_time_that_it_needs(buffe
     never = threading.Event()
 
     class Slow(Weighed):
+        seconds = 0.3
+
         def __call__(self, sample: Sample) -> Sample:
             if sample.data == b"66666666":
                 never.wait()
-            time.sleep(0.3)
             return super().__call__(sample)
 
     step = Slow()
@@ -542,6 +543,7 @@ class Weighed:
     """A built-in step that says what it needs, and sees how much all threads have at once."""
 
     columns: dict[str, Any] = {}  # noqa: RUF012
+    seconds = 0.005  # that it takes
 
     def __init__(self) -> None:
         self.now = self.most = 0
@@ -557,7 +559,7 @@ class Weighed:
         with self._lock:
             self.now += int(sample.data)
             self.most = max(self.most, self.now)
-        time.sleep(0.005)
+        time.sleep(self.seconds)
         with self._lock:
             self.now -= int(sample.data)
         return sample

@@ -68,8 +68,9 @@ def with_keywords(message: str, function: str, groups: Sequence[Any]) -> str:
         return f"{name}={value}" if is_literal else f'{name}="{value}"'
 
     message = re.sub(r"any2ds --help(=all)?", f"help(any2ds.{function})", message)
-    message = re.sub(r"(?<![\w-])--([a-z]\w*)(?:=([^\s,;:)\"']+))?", keyword, message)
-    return re.sub(r"(?<![^\s(])([a-z]\w*)=([^\s,;:?)\"']+)", keyword, message)
+    value = r"((?:[^\s,;:?)\"']|:(?=\w))+)"  # a colon behind it belongs to the message
+    message = re.sub(rf"(?<![\w-])--([a-z]\w*)(?:={value})?", keyword, message)
+    return re.sub(rf"(?<![^\s(])([a-z]\w*)={value}", keyword, message)
 
 
 def _documentation(summary: str | None, groups: Sequence[Any], ending: Sequence[str]) -> str:

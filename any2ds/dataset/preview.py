@@ -97,7 +97,9 @@ class PreviewPool:
 def _can_be_opened(kind: Kind) -> bool:
     """Whether the libraries for it are there."""
     needed = {"image": ("cv2", "PIL"), "audio": ("av", "numpy"), "video": ("av", "numpy")}.get(kind, ())
-    return bool(needed) and all(importlib.util.find_spec(name) for name in needed)
+    with contextlib.suppress(ImportError):
+        return bool(needed) and all(importlib.util.find_spec(name) for name in needed)
+    return False
 
 
 def as_it_is(data: bytes) -> Picture | None:

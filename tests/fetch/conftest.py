@@ -22,7 +22,7 @@ def fetch() -> Iterator[Fetch]:
 
     def fetch(urls: Iterable[str | None], **options: Any) -> list[Payload | Failure]:
         chosen = Config.from_options({"url_list": "-", "timeout": 100, "thread_count": 8, **options}).fetch
-        buffer = buffers.enter_context(closing(Buffer(chosen.max_buffered_bytes, chosen.thread_count)))
+        buffer = buffers.enter_context(closing(Buffer(chosen.max_buffered_bytes, chosen.most_transfers)))
         found = {}
         with closing(UrlFetcher(chosen, buffer)) as fetcher:
             for batch in fetcher.fetch(rows_of(urls)):

@@ -264,7 +264,7 @@ def test_closing_waits_for_nobody() -> None:
 def fetch(urls: list[str], **options: Any) -> dict[int, Fetched]:
     made = Config.from_options({"url_list": "-", "timeout": 100, **options}).fetch
     found = {}
-    with contextlib.closing(UrlFetcher(made, Buffer(1 << 26, made.thread_count))) as fetcher:
+    with contextlib.closing(UrlFetcher(made, Buffer(1 << 26, made.most_transfers))) as fetcher:
         for batch in fetcher.fetch(rows_of(urls)):
             for fetched in batch:
                 assert fetched.row.position not in found

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -433,7 +432,7 @@ def jobs_of(url: str) -> Any:
 def test_a_worker_publishes_nothing_once_its_run_has_lost_the_folder(
     remote: bool, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("any2ds.worker.worker.Guard", partial(Guard, intervals=QUICK))
+    monkeypatch.setattr("any2ds.storage.lock.run_lock.Guard", lambda output, locks, *_: Guard(output, locks, QUICK))
     url = f"{bucket}/lost" if remote else str(tmp_path / "out")
     output = OutputFolder(url)
     (tmp_path / "a").write_bytes(b"a")

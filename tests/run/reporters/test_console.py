@@ -116,7 +116,7 @@ def test_shards_of_earlier_runs_are_among_those_to_load() -> None:
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_what_is_to_be_copied_stands_on_one_line(width: int) -> None:
     command = "any2ds retry 'my dataset' --timeout=30 --proxy_less=1"
-    run = reported("my dataset", timeout=30.0, thread_count=256, codes=None)
+    run = reported("my dataset", timeout=30.0, thread_count="auto", codes=None)
     (line,) = [line for line in shown(TOTAL, run, width).splitlines() if "any2ds retry" in line]
     assert line == f"to retry what may work now (40 rows): {command.rpartition(' ')[0]}"
 

@@ -79,7 +79,7 @@ def test_a_plain_line_has_all_that_is_known() -> None:
 
 @pytest.mark.parametrize("env", [{}, {"FORCE_COLOR": "1"}])
 def test_in_a_log_there_are_lines_and_nothing_that_moves_a_cursor(tmp_path: Path, env: dict[str, str]) -> None:
-    with serve(PICTURES) as server:
+    with serve(PICTURES, {"bars-01.jpg": ["slow:2"]}) as server:  # else it is over before the first line
         rows = [server.url(name) for name in ("bars-01.jpg", "gone.jpg")]
         (tmp_path / "urls.txt").write_text("\n".join(rows))
         done = run(tmp_path, "--url_list=urls.txt", "--log_interval=0.1", "--report=false", **env)

@@ -53,8 +53,8 @@ def percent(part: float, whole: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`80 ms`, `12.3 s`, `0:04:05`, `3 d 4:05:06`."""
-    if 0 < seconds < 0.1:
+    """`180 ms`, `12.3 s`, `0:04:05`, `3 d 4:05:06`."""
+    if 0 < seconds < 0.9995:
         return f"{max(1, round(1000 * seconds))} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"

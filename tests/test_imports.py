@@ -1,6 +1,7 @@
 """Imports go down only, file by file and without circles, as ARCHITECTURE.md draws it."""
 
 import ast
+import re
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -75,3 +76,9 @@ def test_the_top_is_small_and_every_room_has_its_layer() -> None:
 def test_every_module_opens_with_what_it_owns(module: str) -> None:
     source = FILES[module].read_text(encoding="utf-8")
     assert not source.strip() or ast.get_docstring(ast.parse(source))
+
+
+def test_no_arrow_value_becomes_one_of_numpy_or_pandas() -> None:
+    """pyarrow may have been loaded without them, see core/plain_arrow.py, and crashes then."""
+    for module, path in FILES.items():
+        assert not re.search(r"\.to_(numpy|pandas)\(", path.read_text(encoding="utf-8")), module

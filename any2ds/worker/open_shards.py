@@ -311,8 +311,10 @@ class OpenShards:
 
     def _relieve(self) -> None:
         """Make the writer that holds the most let go of it; the formats that write at once hold nothing."""
-        fullest = max(list(self._open.values()), key=lambda shard: shard.held, default=None)
-        if fullest is not None and fullest.held >= WORTH_A_FLUSH:
+        shards = list(self._open.values())
+        fullest = max(shards, key=lambda shard: shard.held, default=None)
+        # Where writers alone hold more than half of a small buffer, no transfer may begin until one lets go.
+        if fullest is not None and fullest.held >= min(WORTH_A_FLUSH, self.buffer.half // len(shards)):
             try:
                 fullest.flush()
             except Exception as error:

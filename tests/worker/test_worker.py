@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+import any2ds
 from any2ds.config.options import Config
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
@@ -306,3 +307,21 @@ def test_jobs_may_come_one_at_a_time(tmp_path: Path, media: Path) -> None:
                 done += 1
                 reported.release()
     assert done == 3
+
+
+def test_a_writer_that_holds_most_of_a_small_buffer_does_not_stop_the_run(tmp_path: Path) -> None:
+    media = tmp_path / "media"
+    media.mkdir()
+    (media / "big").write_bytes(os.urandom(300_000))
+    with serve(media) as server:
+        report = any2ds.download(
+            [f"{server.url('big')}?{number}" for number in range(8)],
+            output_folder=tmp_path / "out",
+            output_format="parquet",
+            max_buffered_bytes="1MB",
+            thread_count=1,
+            watchdog_timeout=5,
+            distributor="inline",
+            quiet=True,
+        )
+    assert report.status_dict == {"success": 8}

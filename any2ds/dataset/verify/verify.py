@@ -387,7 +387,7 @@ def lines(report: VerifyReport, most: int = 40) -> Iterator[str]:
     for note in report.notes:
         yield f"note: {note}"
     read = f"{shard_count(report.shards)}, {report.rows:,} rows, {report.samples:,} samples"
-    effort = f"({report.bytes_read:,} bytes in {report.seconds:.1f} s)"
+    effort = f"({size(report.bytes_read)} in {duration(report.seconds)})"
     if report.sample is None:
         hashes = f"{' and '.join(report.hashes)} recomputed" if report.hashes else "no hashes to recompute"
         yield f"{read}; read to the last byte, {hashes} {effort}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ _MOST_FAILURES = 12  # with a line of their own
 _LONGEST_URL = 300
 _NARROWEST = 30  # columns for what an outcome means; if there are fewer, it stands below
 _LONGEST_PATTERN = 200
+_LARGE = 100  # rows of a shard, from which smaller shards are worth a thought
 _UNKNOWN = FailureCode(False, "a failure that this version does not know", "See error_message in the metadata.")
 
 
@@ -60,7 +62,7 @@ class Summary:
     received: int = 0  # bytes, if known
     page: str | None = None  # where the report is going to be
     left_to_others: int | None = None  # shards, if others make the dataset as well
-    shard_size: int = 0  # rows; 0 if unknown
+    shard_size: float = 0  # rows of the largest, if the list has so many; 0 if unknown
     limit: int | None = None  # rows of the list that the run read, if it may have more
     phrase: Callable[[str], str] = str  # a message as the user gives options: as flags, or as keywords
 
@@ -88,6 +90,7 @@ def summary_of(total: RunReport, run: RunInfo, done: Iterable[int] = (), now: Sn
     name = report_file(run.made is not None and run.made.preset is not None)
     page = f"{folder.rstrip('/')}/{name}" if has_page else None
     limit = run.options.get("limit")
+    total_rows = now.total_rows if now is not None else None
     groups = RETRY_GROUPS if run.command == "retry" else GROUPS
     return Summary(
         total,
@@ -98,8 +101,8 @@ def summary_of(total: RunReport, run: RunInfo, done: Iterable[int] = (), now: Sn
         received=now.received if now is not None else 0,
         page=page,
         left_to_others=left,
-        shard_size=run.made.number_sample_per_shard if run.made is not None else 0,
-        limit=limit if limit is not None and now is not None and now.total_rows == limit else None,
+        shard_size=min(run.made.number_sample_per_shard, total_rows or math.inf) if run.made is not None else 0,
+        limit=limit if limit is not None and total_rows == limit else None,
         phrase=str if run.from_shell else partial(with_keywords, function=run.command, groups=groups),
     )
 
@@ -243,14 +246,15 @@ def _lines(summary: Summary) -> Iterator[str]:
     if total.left_shards:
         line += f", {total.left_shards:,} open given up: their rows are fetched again"
     yield line
-    if total.left_shards and summary.shard_size > 1:
-        less = max(1, summary.shard_size // 10)
-        smaller = f"--number_sample_per_shard={less} for a new dataset"
+    if total.left_shards and summary.shard_size >= _LARGE:
+        smaller = f"--number_sample_per_shard={summary.shard_size // 10:.0f} for a new dataset"
         yield f"smaller shards ({smaller}) lose fewer rows when a run is stopped"
     if summary.limit is not None:
         yield f"these are the first {summary.limit:,} rows of the list: the same command without --limit makes the rest"
 
-    if summary.pattern is not None and len(summary.pattern) <= _LONGEST_PATTERN:
+    if not (total.successes or total.skipped_shards):
+        pass  # there is nothing in the files of this run
+    elif summary.pattern is not None and len(summary.pattern) <= _LONGEST_PATTERN:
         yield f"to load: {folder.rstrip('/')}/{summary.pattern}"
     elif summary.pattern is not None:
         yield "to load: the files that .any2ds/shards lists"

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from any2ds.config.options import ParsedOptions, VerifyOptions
 from any2ds.config.signature import command, with_keywords
-from any2ds.core import layout, plugins
+from any2ds.core import layout, plugins, text
 from any2ds.core.errors import LockLost, UsageError, error_text, printable, redacted, shard_count
 from any2ds.core.processes.resources import cores
 from any2ds.core.terminal.notebook import html
@@ -387,7 +387,7 @@ def lines(report: VerifyReport, most: int = 40) -> Iterator[str]:
     for note in report.notes:
         yield f"note: {note}"
     read = f"{shard_count(report.shards)}, {report.rows:,} rows, {report.samples:,} samples"
-    effort = f"({size(report.bytes_read)} in {duration(report.seconds)})"
+    effort = f"({text.size(report.bytes_read)} in {text.duration(report.seconds)})"
     if report.sample is None:
         hashes = f"{' and '.join(report.hashes)} recomputed" if report.hashes else "no hashes to recompute"
         yield f"{read}; read to the last byte, {hashes} {effort}"

@@ -252,12 +252,10 @@ def _lines(summary: Summary) -> Iterator[str]:
     if summary.limit is not None:
         yield f"these are the first {summary.limit:,} rows of the list: the same command without --limit makes the rest"
 
-    if not (total.successes or total.skipped_shards):
-        pass  # there is nothing in the files of this run
-    elif summary.pattern is not None and len(summary.pattern) <= _LONGEST_PATTERN:
-        yield f"to load: {folder.rstrip('/')}/{summary.pattern}"
-    elif summary.pattern is not None:
-        yield "to load: the files that .any2ds/shards lists"
+    if summary.pattern is not None and (total.successes or total.skipped_shards):  # else there is nothing to load
+        is_long = len(summary.pattern) > _LONGEST_PATTERN
+        where = "the files that .any2ds/shards lists" if is_long else f"{folder.rstrip('/')}/{summary.pattern}"
+        yield f"to load: {where}"
     if summary.page:
         yield f"to look at: {summary.page}"
     if total.robots.files:

@@ -137,6 +137,8 @@ class RunReport(RowCounts):
 
     shards: int = 0  # made in it
     seconds: float = 0.0  # from start to end
+    first_start: float = 0.0  # of its shards, in Unix seconds; 0 if there are none
+    last_end: float = 0.0
     skipped_shards: int = 0  # finished by an earlier run
     failed_shards: tuple[ShardError, ...] = ()  # that could not be written
     left_shards: int = 0  # open when the run was stopped or broken off, and left to another one
@@ -146,11 +148,18 @@ class RunReport(RowCounts):
             self,
             **{name: getattr(self, name) + getattr(shard, name) for name in _SUMS},
             shards=self.shards + 1,
+            first_start=min(self.first_start or shard.start_time, shard.start_time),
+            last_end=max(self.last_end, shard.end_time),
             status_dict=dict(Counter(self.status_dict) + Counter(shard.status_dict)),
             robots=self.robots + shard.robots,
             not_processed=most_frequent(Counter(self.not_processed) + Counter(shard.not_processed)),
             examples={**shard.examples, **self.examples},
         )
+
+    @property
+    def at_work(self) -> float:
+        """Seconds with shards open, as the report page has them: without start-up and end. 0 if there were none."""
+        return max(0.0, self.last_end - self.first_start)
 
     def __repr__(self) -> str:
         failed = self.failed_to_download + self.failed_to_subsample

@@ -226,7 +226,7 @@ def _outcomes(summary: Summary, width: int) -> Iterator[Text]:
 
 def _lines(summary: Summary) -> Iterator[str]:
     total, folder = summary.total, summary.folder
-    seconds = max(total.seconds, 1e-3)
+    seconds = _seconds_of_rates(total)
     counted = {"dropped": total.dropped, "filtered": total.filtered, "duplicates": total.duplicates}
     samples = f" as {total.samples:,} samples" if total.samples != total.successes else ""
     others = "".join(f", {count:,} {name}" for name, count in counted.items() if count)
@@ -236,7 +236,8 @@ def _lines(summary: Summary) -> Iterator[str]:
     attempts = f", {number(total.attempts / seconds)} attempts/s" if total.attempts else ""
     speed = f"{number(total.successes / seconds)} stored/s{attempts}"
     per_second = size(max(total.bytes, summary.received) / seconds)
-    yield f"{size(total.bytes)}{received} in {duration(seconds)}: {speed}, {per_second}/s"
+    whole = f" ({duration(total.seconds)} with start-up and end)" if seconds < 0.95 * total.seconds else ""
+    yield f"{size(total.bytes)}{received} in {duration(seconds)}{whole}: {speed}, {per_second}/s"
 
     line = f"{shard_count(total.shards)} written to {folder}"
     if total.skipped_shards:
@@ -267,10 +268,15 @@ def _lines(summary: Summary) -> Iterator[str]:
         yield f"not processed: {count:,} {'file' if count == 1 else 'files'} ({printable(reason)})"
 
 
+def _seconds_of_rates(total: RunReport) -> float:
+    """What rates are of: the time at work, as on the report page."""
+    return max(min(total.at_work or total.seconds, total.seconds), 1e-3)
+
+
 def to_json(summary: Summary) -> Mapping[str, Any]:
     """For machines: see docs/watching.md."""
     total = summary.total
-    seconds = max(total.seconds, 1e-3)
+    seconds = _seconds_of_rates(total)
     return {
         "output_folder": summary.folder,
         "pattern": summary.pattern,

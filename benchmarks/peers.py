@@ -135,7 +135,7 @@ TOOLS = (
     ),
     Tool(
         "img2dataset",
-        "files other than images, robots.txt, retries, publishing whole shards",
+        "files other than images, robots.txt, samples in the order of the list, publishing whole shards",
         {
             "files": f"{_ANCESTOR} --disable_all_reencoding=True",
             "small": f"{_ANCESTOR} --disable_all_reencoding=True",
@@ -147,7 +147,7 @@ TOOLS = (
     ),
     Tool(
         "any2dataset",
-        "resizing, robots.txt, retries, publishing whole shards",
+        "resizing, robots.txt, samples in the order of the list, publishing whole shards",
         {"files": _ANCESTOR, "small": _ANCESTOR},
         _in_tars,
         "python -c 'import any2dataset, fire; fire.Fire(any2dataset.download)'",
@@ -155,7 +155,7 @@ TOOLS = (
     ),
     Tool(
         "video2dataset",
-        "robots.txt, retries, publishing whole shards",
+        "robots.txt, samples in the order of the list, publishing whole shards",
         {"video": "{program} --url_list={urls} --output_folder={out} --input_format=txt --output-format=webdataset"},
         _in_tars,
         "video2dataset",

@@ -182,7 +182,7 @@ def test_a_network_that_is_gone(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_process_that_is_always_busy(runs: Runs) -> None:
     verdict = runs.limit(
-        runs.urls("big.bin", 80),
+        runs.urls("big.bin", 240),
         distributor="multiprocessing",
         processes_count=1,
         compute_hash="sha512",

@@ -98,7 +98,7 @@ def test_bodies_that_come_slowly_are_the_network(runs: Runs, fetcher: str) -> No
 
 
 def test_a_host_that_may_be_asked_now_and_then_only(runs: Runs) -> None:
-    verdict = runs.limit(runs.urls("a.txt", 60), host_delay=0.05)
+    verdict = runs.limit(runs.urls("a.txt", 120), host_delay=0.05)
     assert verdict.limit == "hosts"
     assert "127.0.0.1" in verdict.message
 
@@ -154,7 +154,7 @@ def test_a_list_that_takes_long(runs: Runs) -> None:
     schema = pa.schema([("url", pa.string())])
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for _ in range(60):
+        for _ in range(120):  # long enough for several verdicts before its end
             time.sleep(0.05)
             yield pa.record_batch([[runs.server.url("a.txt")]], schema=schema)
 

@@ -326,7 +326,7 @@ def _command(tool: Tool, name: str, lists: Path, out: Path, program: str) -> str
 def _section(name: str, task: Task, tools: Sequence[Tool], runs: Mapping[str, Sequence[Run | str]]) -> str:
     """The table of a task, with the commands below it."""
     lines = [
-        f"### {task.title}\n",
+        f"## {task.title}\n",
         "| tool | seconds | files/s | CPU seconds | time against any2ds | what it leaves out |",
         "|---|---|---|---|---|---|",
     ]

@@ -60,7 +60,7 @@ def load(
         counts = [opened.count(shard) for shard in range(len(shards))]
         shards = replace(shards, starts=array("Q", accumulate(counts, initial=0)))
     schema = schema_of(shards)
-    fields = Fields(_wanted(columns, schema), schema)
+    fields = Fields(_wanted(columns, schema), schema, shards.data_column)
     opened = OpenShards(shards, fields, cache)
     rows = Rows(shards, schema, opened)
     condition = _condition(where, schema)

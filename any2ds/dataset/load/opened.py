@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from any2ds.core import plugins
-from any2ds.core.errors import DamagedShard, MissingExtra, error_text
+from any2ds.core.errors import DamagedShard, UsageError, error_text
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder
 from any2ds.dataset.load.metadata import stored_rows
 from any2ds.dataset.load.shards import ShardSet
@@ -64,6 +64,8 @@ class OpenShards:
             self._open, self._pid = {}, os.getpid()
         if (opened := self._open.get(shard)) is None:
             writer = plugins.load("writers", self._shards.output_format)
+            if not hasattr(writer, "indexed"):
+                raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
             opened = writer.indexed(self._data(shard), self._fields)
             while len(self._open) >= _MOST_OPEN:
                 self._open.pop(next(iter(self._open)), None)  # another thread may have been first
@@ -85,6 +87,6 @@ class OpenShards:
         return LocalShard(of_folder, shards.folder.local_copy(name, Path()))
 
     def _named(self, shard: int, error: Exception) -> Exception:
-        if isinstance(error, MissingExtra):
+        if isinstance(error, UsageError):  # a library that is not installed, a compressed file
             return error
         return DamagedShard(f"{self._shards.describe(shard)}: {error_text(error)}")

@@ -13,6 +13,7 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample, member_column, member_value
+from any2ds.core.tables import value_of_text
 from any2ds.writers.contract import Fields
 
 TEXT = "text.txt"
@@ -99,11 +100,4 @@ def _from_json(type: pa.DataType) -> Callable[[Any], Any] | None:
         return base64.b64decode
     if not (of.is_temporal(type) or of.is_decimal(type)):
         return None
-
-    def restore(text: Any) -> Any:
-        try:
-            return pa.scalar(text, pa.string()).cast(type).as_py()
-        except (pa.ArrowException, ValueError, TypeError):  # a duration, which stays a text
-            return text
-
-    return restore
+    return lambda text: value_of_text(text, type)

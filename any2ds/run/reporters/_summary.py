@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from any2ds.config.options import GROUPS, RETRY_GROUPS
-from any2ds.config.retry_command import retry_call, retry_command
+from any2ds.config.command_line import retry_call, retry_command
 from any2ds.config.signature import with_keywords
 from any2ds.core import plugins
 from any2ds.core.errors import printable, redacted, shard_count

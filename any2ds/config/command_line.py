@@ -21,9 +21,19 @@ def retry_command(folder: str, options: Mapping[str, Any]) -> str:
 
     `options` are as `config.public` has them: what is secret has to be given again by whoever knows it.
     """
-    subject = f"--output_folder={folder}" if folder.startswith("--") else folder
-    arguments = ["any2ds", "retry", subject, *(f"--{name}={_text(value)}" for name, value in _chosen(options))]
-    return _quoted(arguments)
+    return _quoted(
+        ["any2ds", "retry", _subject(folder), *(f"--{name}={_text(value)}" for name, value in _chosen(options))]
+    )
+
+
+def report_command(folder: str) -> str:
+    """The command that writes the report of a dataset."""
+    return _quoted(["any2ds", "report", _subject(folder)])
+
+
+def report_call(folder: str) -> str:
+    """The same as a call from Python."""
+    return f"any2ds.report({folder!r})"
 
 
 def flag(name: str, value: Any) -> str:
@@ -45,6 +55,10 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             value = options[field.name]
             if _plain(value) != _plain(field.default) and _means(field, _text(value), value):
                 yield field.name, value
+
+
+def _subject(folder: str) -> str:
+    return f"--output_folder={folder}" if folder.startswith("-") else folder
 
 
 def _quoted(arguments: list[str]) -> str:

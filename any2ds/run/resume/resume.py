@@ -225,8 +225,8 @@ class _Finder:
         if changed:
             back = _way_back(before, self._now)
             raise OutputError(
-                f"{self._output.url!r} holds shards made with other options ({'; '.join(changed)}). Nothing was changed. "
-                + (f"To go on, run the same command {back}; or {_ANEW}" if back else f"{_ANEW}")
+                f"{self._output.url!r} holds shards made with other options ({'; '.join(changed)}). Nothing was "
+                "changed. " + (f"To go on, run the same command {back}; or {_ANEW}" if back else f"{_ANEW}")
             )
         if match is not None:
             return replace(self._resumed(match, before.behind(match)), goes_on=True)
@@ -464,7 +464,7 @@ def _other_options(before: Manifest, now: Manifest) -> dict[str, tuple[Any, Any]
 
 
 def _way_back(before: Manifest, now: Manifest) -> str:
-    """How to give the options of the dataset: `with --file_ext=jpg, without --preset`; empty if options do not differ."""
+    """How to give the options of the dataset: `with --file_ext=jpg, without --preset`; empty if none differs."""
     others = _other_options(before, now)
     given = " ".join(flag(name, was) for name, (was, _) in others.items() if was is not None)
     left_out = " ".join(f"--{name}" for name, (was, _) in others.items() if was is None)

@@ -1,6 +1,6 @@
 """The command line: flags in, exit code out.
 
-0 done, 1 not everything could be done, 2 it cannot be done, 130 interrupted, 143 terminated.
+0 done, 1 not everything could be done, 2 it cannot be done, 3 `verify`: incomplete, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 if TYPE_CHECKING:
     from any2ds.config.commands import Command
     from any2ds.config.options import ParsedOptions
+
+
+_INCOMPLETE = 3  # of a dataset that the same download command completes: nothing is damaged
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -80,7 +83,7 @@ def _verify(options: ParsedOptions) -> int:
         _write_json(report.to_json(), wanted.json)
     if wanted.json != "-":
         _print("\n".join(map(printable, lines(report))))
-    return 0 if report.ok else 1
+    return 0 if report.ok else _INCOMPLETE if report.is_incomplete else 1
 
 
 def _inspect(options: ParsedOptions) -> int:

@@ -395,6 +395,36 @@ def test_a_run_that_was_stopped_says_how_to_get_the_report(tmp_path: Path, serve
     assert report.exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_verify_tells_an_incomplete_dataset_from_a_damaged_one(
+    number: signal.Signals, tmp_path: Path, server: Server, start: Start
+) -> None:
+    def verified() -> tuple[int, str]:
+        asked = start(command=[sys.executable, "-m", "any2ds", "verify", "out"])
+        said = asked.communicate(timeout=WAIT)[0]
+        return asked.returncode, said.splitlines()[-1]
+
+    running = waiting_run(tmp_path, server, start, "--grace=1")
+    wait_until(lambda: len(list((tmp_path / "out").glob("*_stats.json"))) == 2)
+    workers = children(running.pid)
+    running.send_signal(number)
+    running.communicate(timeout=WAIT)
+    wait_until_gone(workers)
+    code, said = verified()
+    assert code == 3
+    assert said == "INCOMPLETE: 1 shard to go; run the same download command to go on"
+    server.release()
+    same = ("--number_sample_per_shard=5", "--output_format=webdataset", "--processes_count=2", "--timeout=0")
+    assert start(*same).wait(WAIT) == 0
+    assert verified() == (0, "no problems found")
+    (tmp_path / "out" / "00001_stats.json").unlink()
+    assert verified() == (3, "INCOMPLETE: 1 shard to go; run the same download command to go on")
+    (tmp_path / "out" / "00002.tar").write_bytes(b"")
+    code, said = verified()
+    assert code == 1
+    assert said.startswith("--repair removes them")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("distributor", ["multiprocessing", "inline"])
 def test_what_is_not_finished_in_time_is_given_up(

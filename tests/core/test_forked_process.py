@@ -42,7 +42,7 @@ def run(code: str) -> str:
 if sys.platform == "linux":
 
     def test_it_begins_as_a_process_that_was_started() -> None:
-        said = run(
+        output = run(
             "pickle.dump('state', child.stdin); child.stdin.flush()\n"
             "state = pickle.load(child.stdout)\n"
             "assert state == (True, '', ['more'], False, [], [signal.SIG_IGN] * 2, set()), state\n"
@@ -52,7 +52,7 @@ if sys.platform == "linux":
             "child.kill()\n"  # nobody
             "assert child_process.running() == []\n"
         )
-        assert said == "printed once"
+        assert output == "printed once"
 
     def test_its_end_is_that_of_a_process() -> None:
         assert run(

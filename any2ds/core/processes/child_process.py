@@ -74,8 +74,8 @@ def start(module: str, *arguments: str, **how: Any) -> subprocess.Popen[bytes]:
 class ForkedProcess:
     """A copy of this process that runs `main`, with what is used here of Popen.
 
-    It begins with all modules that this process has loaded, so that none is loaded twice. Not for Windows and macOS, and for a
-    process that has no other thread: a copy of a lock that another thread holds stays locked.
+    It begins with all modules that this process has loaded, so that none is loaded twice. Not for Windows and macOS,
+    and for a process that has no other thread: a copy of a lock that another thread holds stays locked.
     """
 
     def __init__(self, main: Callable[[IO[bytes]], None], arguments: Sequence[str]) -> None:

@@ -78,22 +78,12 @@ _TAR_ENDS = (".tar", ".tgz", ".tbz2", ".tbz", ".txz", ".tzst", ".tar.gz", ".tar.
 class ArchiveTransform:
     """Unpacks archives, each once: an archive in an archive is a file like others."""
 
-    extra: ClassVar[str] = ""  # needs no library
-    options: ClassVar[frozenset[str]] = frozenset({"unpack"})
     columns: Mapping[str, pa.DataType] = {"path": pa.string()}
     unpacks: ClassVar[bool] = True
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-
-    @classmethod
-    def of(cls, media: MediaOptions) -> ArchiveTransform:
+    def __init__(self, media: MediaOptions) -> None:
         files = media.files
-        return cls(Limits(files.unpack_max_files, files.unpack_max_bytes, files.unpack_max_ratio))
-
-    @classmethod
-    def libraries(cls, media: MediaOptions) -> Sequence[str]:
-        return ()
+        self._limits = Limits(files.unpack_max_files, files.unpack_max_bytes, files.unpack_max_ratio)
 
     @staticmethod
     def unsupported(sample: Sample) -> str:

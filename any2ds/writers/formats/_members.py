@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
@@ -14,7 +14,9 @@ from any2ds.core.errors import DamagedShard
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample, member_column, member_value
 from any2ds.core.tables import value_of_text
-from any2ds.writers.contract import Fields
+
+if TYPE_CHECKING:
+    from any2ds.writers.contract import Fields
 
 TEXT = "text.txt"
 """The extension of what was taken out of a document that has a caption as well; readers decode it as `txt`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
@@ -14,8 +14,10 @@ from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample
 from any2ds.core.tables import value_of_text
-from any2ds.writers.contract import Fields
 from any2ds.writers.formats._example import DATA, Encoder, bytes_value, feature_kind, features, parse
+
+if TYPE_CHECKING:
+    from any2ds.writers.contract import Fields
 
 _ROWS_AT_ONCE = 256  # encoded in one go
 _HELD = 8 << 20  # bytes of files that wait for that

@@ -6,10 +6,12 @@ import io
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from any2ds.core.errors import DamagedShard
-from any2ds.writers.contract import ShardData
+
+if TYPE_CHECKING:
+    from any2ds.writers.contract import ShardData
 
 
 class RangeFile(io.RawIOBase):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, count, groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,9 +23,11 @@ from any2ds.core.failures import SUCCESS
 from any2ds.core.metadata import HASHES, MetadataTable
 from any2ds.core.samples import Sample, StoredSample
 from any2ds.core.tables import rows_of
-from any2ds.writers.contract import Fields, ShardData
 from any2ds.writers.formats import _huggingface
 from any2ds.writers.formats._spans import RangeFile
+
+if TYPE_CHECKING:
+    from any2ds.writers.contract import Fields, ShardData
 
 DATA = pa.field("data", pa.binary())
 """The column of the files, if it has no other name."""

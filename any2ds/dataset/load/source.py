@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -18,6 +19,7 @@ from any2ds.dataset.load.metadata import Rows, dataset_of
 from any2ds.dataset.load.opened import OpenShards
 from any2ds.dataset.load.selection import Selection
 from any2ds.dataset.load.shards import ShardSet
+from any2ds.dataset.load.stream import Stream, ranks
 from any2ds.writers.contract import Fields
 
 Sample = dict[str, Any]
@@ -101,6 +103,35 @@ class Source(Sequence[Sample]):
             raise UsageError(f"{redacted(self._shards.folder.url)!r} has no metadata")
         rows = dataset_of(self._shards, self._fields.schema).filter(pc.field("status") == SUCCESS)
         return rows if self._selection.where is None else rows.filter(self._selection.where)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the dataset lies on this machine."""
+        return self._shards.folder.is_local
+
+    def stream(
+        self,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        window: int = 10_000,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> Stream:
+        """The samples as a stream, for a DataLoader of PyTorch or any loop: ranks and workers share them out.
+
+        With `shuffle`, blocks of neighbouring samples in an order of their own, shuffled within `window` samples; it
+        depends on `seed` and the epoch alone. A loader that is to be resumed is a StatefulDataLoader of torchdata.
+        `rank` and `world_size` are those of torch.distributed or torchrun, if there are.
+        """
+        if window < 1:
+            raise UsageError(f"window={window}: it takes at least one sample")
+        given = (self, seed, window if shuffle else 0, ranks(rank, world_size))
+        if "torch" not in sys.modules:
+            return Stream(*given)
+        from any2ds.dataset.load.torch_stream import TorchStream
+
+        return TorchStream(*given)  # which a DataLoader knows for an IterableDataset
 
     def _many(self, numbers: Sequence[int]) -> list[Sample]:
         """Samples of the dataset, by their numbers in it, in this order; they are read shard by shard."""

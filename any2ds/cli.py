@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import re
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     from any2ds.core.processes.signals import own_process
 
     own_process()
+    gc.set_threshold(200_000, 20, 20)  # what is loaded is no garbage: looking for it takes a tenth of a short run
     code = 130
     with contextlib.suppress(KeyboardInterrupt):  # before there is anything to clean up
         code = run(list(sys.argv[1:] if arguments is None else arguments))
@@ -402,7 +404,7 @@ def _fitting(text: str, stream: TextIO) -> str:
 
 def _log_to_terminal(is_json: bool) -> None:
     logging.raiseExceptions = False  # the terminal may be gone
-    logging.getLogger("any2ds").addHandler(_json_handler() if is_json else _text_handler())
+    logging.getLogger("any2ds").addHandler(_json_handler() if is_json else _TextHandler())
 
 
 def _json_handler() -> logging.Handler:
@@ -412,7 +414,18 @@ def _json_handler() -> logging.Handler:
     return _jsonlines.JsonHandler()
 
 
-def _text_handler() -> logging.Handler:
+class _TextHandler(logging.Handler):
+    """Writes with rich, which is loaded for the first message, after the first worker process has begun."""
+
+    _rich: logging.Handler | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._rich is None:
+            self._rich = _rich_handler()
+        self._rich.emit(record)
+
+
+def _rich_handler() -> logging.Handler:
     from rich.logging import RichHandler
 
     from any2ds.core.errors import harmless

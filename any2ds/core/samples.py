@@ -72,9 +72,11 @@ class Fetched(NamedTuple):
     attempts: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sample:
     """A file for the dataset, or the failure in its place: what a step of your own (`transform`) is given and returns.
+
+    Not to be changed, but to be replaced; it is not frozen because that takes a microsecond more for each.
 
     Of a row that becomes several samples (an archive, a video cut into clips) each has a `part`.
     """

@@ -369,7 +369,7 @@ class OpenShards:
             self.metrics.wrote(time.monotonic() - now)
 
     def _progress(self) -> Progress:
-        metrics = self.metrics.take(len(self._open) + len(self._publishing))
+        metrics = self.metrics.take()
         progress = Progress(dict(self._outcomes), self._bytes, metrics)
         self._outcomes.clear()
         self._bytes = 0

@@ -1,0 +1,41 @@
+"""Shards whose samples are byte ranges of one file: an index says where each begins and ends."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from any2ds.core.errors import DamagedShard
+from any2ds.writers.contract import ShardData
+
+
+class SpanShard(ABC):
+    """An `IndexedShard`: sample n lies between `offsets[n]` and `offsets[n + 1]`, 8 bytes of memory a sample."""
+
+    def __init__(self, data: ShardData, offsets: array[int]) -> None:
+        """Raises DamagedShard if the index does not fit the data."""
+        count = len(offsets) - 1
+        if data.samples is not None and count != data.samples:
+            raise DamagedShard(f"its index has {count:,} samples, its statistics {data.samples:,}")
+        if offsets[-1] > data.size:
+            raise DamagedShard(f"its index ends at byte {offsets[-1]:,}, and the file at {data.size:,}")
+        self._data, self._offsets, self._count = data, offsets, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self, number: int) -> dict[str, Any]:
+        start, stop = self._offsets[number], self._offsets[number + 1]
+        return self.sample(self._data.read(start, stop - start), 0, stop - start)
+
+    def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        offsets = self._offsets
+        ranges = [(offsets[number], offsets[number + 1] - offsets[number]) for number in numbers]
+        found = self._data.read_many(ranges)
+        return [self.sample(buffer, at, at + size) for (buffer, at), (_, size) in zip(found, ranges, strict=True)]
+
+    @abstractmethod
+    def sample(self, buffer: bytes, start: int, stop: int) -> dict[str, Any]:
+        """What lies between these places of a buffer. Raises DamagedShard."""

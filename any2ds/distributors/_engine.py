@@ -24,6 +24,7 @@ from typing import Protocol
 
 from any2ds.config.options import RunOptions
 from any2ds.core.errors import RunError, error_text, shard_count
+from any2ds.core.processes import child_process
 from any2ds.core.processes.watchdog import Watch
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
@@ -44,6 +45,7 @@ _CLOSE_TIMEOUT = 15.0  # seconds that a cluster may take to end what is cancelle
 _NEAR, _FAR = 0.3, 2.0  # seconds between two deliveries of a task, on disks and on stores
 _LOOKS_PER_TASK = 0.01  # seconds more for each slot: a thousand of them must not be too much for a store
 _LISTENS = 0.2  # seconds between two looks whether to go on waiting
+_NOTHING_BEGINS = 60.0  # seconds after which a log says that the cluster gives us no room
 _UNREACHED = 60.0  # seconds for which the folder may be out of reach before the run ends
 
 
@@ -191,6 +193,7 @@ class _Driver:
         self._errors = self._alone = 0  # batches that failed since a shard was finished
         self._broken = 0  # workers that could not go on since then
         self._has_begun = False  # a task, ever
+        self._warn_at = time.monotonic() + _NOTHING_BEGINS  # if none has by then
         self._stop_at = math.inf
         self._seen = time.monotonic()  # when the folder could be looked at
         self._is_seen = True  # and whether it could last
@@ -213,6 +216,9 @@ class _Driver:
             self._batches.remove(given)
             yield from self._end_batch(given)
         yield from self._give_up_silent()
+        if not self._has_begun and time.monotonic() >= self._warn_at:
+            self._warn_at = math.inf
+            log.warning("the cluster has begun no task yet: it may be busy, or have no machine as asked")
         if self._stop_at < math.inf and (time.monotonic() >= self._stop_at or not any(self._at_work())):
             self._cancel()
             self._batches.clear()
@@ -290,12 +296,16 @@ class _Driver:
         task.deliveries += 1
         if task.attempt != delivery.attempt:
             yield from task.reported.withdrawn()
+            if task.attempt:
+                log.warning("task %d is begun again: the machine that had it was lost", delivery.task)
             task.previous.add(task.attempt)
             task.attempt, task.message = delivery.attempt, ""
         for kind, content in delivery.messages:
             self._has_begun = True
             if kind == "event":
                 yield from self._take_event(task, content)
+            elif kind == "complaint":
+                child_process.complain(content)
             elif kind == "fatal" and self._stop_at == math.inf:
                 raise content
             elif kind == "broken":

@@ -90,10 +90,6 @@ class PysparkDistributor(EngineDistributor):
             if spark.is_local or (present and now - changed > _SETTLED) or now - begun > _LATE:
                 break
             self._news.wait(_LOOK)
-        if not (present or spark.grows or self._is_stopping()):
-            log.warning(
-                "%s has given no executor in %.0f s: it may be busy, or have no machine as asked", spark.master, _LATE
-            )
 
 
 @contextmanager

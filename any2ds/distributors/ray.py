@@ -63,6 +63,7 @@ class RayDistributor(EngineDistributor):
 
 class _Ray:
     patience = 0.0  # its scheduler notices lost machines
+    end_timeout = 15.0
 
     def __init__(self, wanted: int | None) -> None:
         self._wanted = wanted

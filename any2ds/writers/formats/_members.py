@@ -22,24 +22,24 @@ TEXT = "text.txt"
 """The extension of what was taken out of a document that has a caption as well; readers decode it as `txt`."""
 
 
-def members(sample: Sample, metadata: MetadataTable) -> Iterator[tuple[str, int, Iterable[bytes | memoryview]]]:
+def members(sample: Sample, metadata: MetadataTable) -> list[tuple[str, int, Iterable[bytes | memoryview]]]:
     """Name, size in bytes and content of each, in the order in which they are stored."""
     key = sample.key
     if sample.stored is not None:
-        for ext, body in sample.stored.members.items():
-            yield f"{key}.{ext}", body.size, body.chunks()
-        return
+        return [(f"{key}.{ext}", body.size, body.chunks()) for ext, body in sample.stored.members.items()]
+    found: list[tuple[str, int, Iterable[bytes | memoryview]]] = []
     if sample.body is not None:
-        yield f"{key}.{sample.ext}", sample.body.size, sample.body.chunks()
+        found.append((f"{key}.{sample.ext}", sample.body.size, sample.body.chunks()))
         for ext, further in sample.extra_files.items():
             if ext.lower() == CAPTION and metadata.has_captions:  # whose name it is
                 ext = TEXT
-            yield f"{key}.{ext}", further.size, further.chunks()
+            found.append((f"{key}.{ext}", further.size, further.chunks()))
     if metadata.has_captions:
         caption = (sample.row.caption or "").encode()
-        yield f"{key}.txt", len(caption), (caption,)
+        found.append((f"{key}.txt", len(caption), (caption,)))
     described = metadata.to_json(sample)
-    yield f"{key}.json", len(described), (described,)
+    found.append((f"{key}.json", len(described), (described,)))
+    return found
 
 
 def in_samples(found: Iterable[tuple[str, StoredBody]]) -> Iterator[StoredSample]:

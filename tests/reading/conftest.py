@@ -188,6 +188,20 @@ def blocks(title: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", found[1], re.DOTALL | re.MULTILINE)
 
 
+def section_of_the_page(title: str) -> list[str]:
+    """The Python in a section of that page, up to the next."""
+    text = PAGE.read_text(encoding="utf-8")
+    found = re.search(rf"^##? {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert found, f"{PAGE.name} has no section {title!r}"
+    return re.findall(r"^```python\n(.*?)^```$", found[1], re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def page() -> Callable[[str], list[str]]:
+    """`page("With Grain")` are the blocks of Python in that section of docs/loading.md."""
+    return section_of_the_page
+
+
 @pytest.fixture
 def loaded() -> Callable[[str, str], int]:
     """`loaded("webdataset")` runs what any2ds says of how to load `dataset/` with that library, as it stands and in a

@@ -123,3 +123,10 @@ class TestMetadata:
         assert [key for (key,) in duckdb.sql("select key from metadata order by key").fetchall()] == wanted
         assert polars.scan_pyarrow_dataset(metadata).select("key").collect()["key"].to_list() == wanted
         assert metadata.to_table(columns=["key"]).to_pandas()["key"].tolist() == wanted
+
+
+@pytest.mark.parametrize("section", ["Loading", "With Grain"])
+def test_what_the_page_shows(section: str, dataset: Callable[..., Any], page: Callable[[str], list[str]]) -> None:
+    dataset("webdataset")
+    for code in page(section):
+        exec(compile(code, section, "exec"), {"__name__": "page"})

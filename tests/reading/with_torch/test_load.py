@@ -166,3 +166,9 @@ def test_two_processes_train_on_all_samples_together(dataset: Callable[..., Any]
     seen = [Path(f"seen-{rank}").read_text().split() for rank in range(2)]
     assert all(seen)
     assert sorted(seen[0] + seen[1]) == sorted(made.files)
+
+
+def test_what_the_page_shows(dataset: Callable[..., Any], page: Callable[[str], list[str]]) -> None:
+    dataset("webdataset")
+    (code,) = page("With PyTorch")
+    exec(compile(code, "With PyTorch", "exec"), {"__name__": "page"})

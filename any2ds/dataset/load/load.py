@@ -28,6 +28,7 @@ from any2ds.storage.stores import Stores
 from any2ds.writers.contract import Fields
 
 _COPIES = "20GiB"
+_KEYS_AT_ONCE = 100_000
 _OF_FILES = ("data", "key", "ext")
 
 
@@ -111,13 +112,19 @@ def _selection(rows: Rows, shards: ShardSet, split: str | None, condition: pc.Ex
         if part.name == splits.ALL or (part.name == splits.TRAIN and not rows.has(splits.COLUMN)):
             spans.append(part.span(total))
             continue
-        if part.name == splits.HASH:
-            keys = rows.keys().to_pylist()
-            found = pa.array(splits.in_hashes(map(row_key, keys) if shards.is_own else keys, part.hashes()), pa.bool_())
-        else:
-            found = _named(rows, part)
+        is_hash = part.name == splits.HASH
+        found = _hashed(rows.keys(), part, is_own=shards.is_own) if is_hash else _named(rows, part)
         chosen = found if chosen is None else pc.or_(chosen, found)
     return _joined(spans, chosen, mask, total)
+
+
+def _hashed(keys: pa.StringArray, part: splits.Part, is_own: bool) -> pa.BooleanArray:
+    """The samples whose key has a hash of the part: that of its row, in datasets of any2ds."""
+    found = bytearray()
+    for start in range(0, len(keys), _KEYS_AT_ONCE):  # texts of Python take 60 bytes each
+        some = keys.slice(start, _KEYS_AT_ONCE).to_pylist()
+        found += splits.in_hashes(map(row_key, some) if is_own else some, part.hashes())
+    return pa.Array.from_buffers(pa.uint8(), len(found), [None, pa.py_buffer(found)]).cast(pa.bool_())
 
 
 def _named(rows: Rows, part: splits.Part) -> pa.BooleanArray:

@@ -78,5 +78,7 @@ def hash_of(key: str) -> int:
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
 
 
-def in_hashes(keys: Iterable[str], wanted: range) -> list[bool]:
-    return [hash_of(key) in wanted for key in keys]
+def in_hashes(keys: Iterable[str], wanted: range) -> bytearray:
+    """1 for each of the keys whose hash is one of `wanted`, and 0 for the others."""
+    first, stop = wanted.start, wanted.stop
+    return bytearray(first <= hash_of(key) < stop for key in keys)

@@ -32,17 +32,24 @@ def option(
     parse: Parser,
     default: Any = MISSING,
     shown: str | None = None,
-    is_secret: bool = False,
     needs: str = "",
 ) -> Any:
     """A dataclass field that is an option. `shown` replaces the default in the help where it is not a plain value; for
     one without a default it is an example.
 
-    The value of one that `is_secret` is never repeated in an error message. Without what it `needs` (see `needs.py`)
-    the option has no effect, and is refused.
+    Without what it `needs` (see `needs.py`) the option has no effect, and is refused. The value of one whose parser is
+    `secret` is in no message, report or record.
     """
+    is_secret: bool = getattr(parse, "is_secret", False)
     metadata = {"help": help, "parse": parse, "shown": shown, "is_secret": is_secret, "needs": needs}
     return field(default=default, repr=not is_secret, metadata=metadata)
+
+
+def secret(parse: Parser) -> Parser:
+    """The same for a value that may be a credential."""
+    hidden = _as_with(parse, lambda value: parse(value))
+    hidden.is_secret = True  # type: ignore[attr-defined]
+    return hidden
 
 
 def _accepting(types: str) -> Callable[[P], P]:
@@ -534,9 +541,8 @@ def stores() -> Any:
     """The option `storage_options`, which several commands have."""
     return option(
         "credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}}",
-        optional(storage_options),
+        secret(optional(storage_options)),
         None,
-        is_secret=True,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -201,7 +201,7 @@ def in_parts(samples: Sequence[Sample]) -> list[Sample]:
     return [sample.as_part(part, len(samples)) for part, sample in enumerate(samples)]
 
 
-def release(samples: Samples) -> None:
+def release(samples: Iterable[Sample]) -> None:
     """Their files are not wanted any more."""
     for sample in samples:
         if sample.body is not None:

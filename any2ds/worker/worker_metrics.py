@@ -88,9 +88,9 @@ class MetricsCollector:
         self._fetcher = self._buffer = None
         self._received = 0
 
-    def wrote(self, since: float) -> None:
-        """The thread has been writing, since a time of `time.monotonic()`."""
-        if (seconds := time.monotonic() - since) > LONG_WRITE:
+    def wrote(self, seconds: float) -> None:
+        """The thread has been writing for so long; a write of less than LONG_WRITE need not be reported."""
+        if seconds > LONG_WRITE:
             self._long_writes += seconds
 
     def waited(self, cause: Wait, seconds: float) -> None:

@@ -90,17 +90,15 @@ class Sockets:
             return
         if fd in self._watched:
             self._poller.modify(fd, _MASKS[events])
-        else:
-            self._begin(fd, _MASKS[events])
-        self._watched[fd] = events
-
-    def _begin(self, fd: int, mask: int) -> None:
-        if fd in self._idle:
+        elif fd in self._idle:
             self._idle.remove(fd)
-            with contextlib.suppress(FileNotFoundError):  # it was closed, and this is another one of its number
-                self._poller.modify(fd, mask)
-                return
-        self._poller.register(fd, mask)
+            try:
+                self._poller.modify(fd, _MASKS[events])
+            except FileNotFoundError:  # it was closed, and this is another one of its number
+                self._poller.register(fd, _MASKS[events])
+        else:
+            self._poller.register(fd, _MASKS[events])
+        self._watched[fd] = events
 
     def _leave_out(self, idle: int) -> None:
         self._idle.remove(idle)

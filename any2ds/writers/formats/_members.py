@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
@@ -13,30 +13,33 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample, member_column, member_value
-from any2ds.writers.contract import Fields
+from any2ds.core.tables import value_of_text
+
+if TYPE_CHECKING:
+    from any2ds.writers.contract import Fields
 
 TEXT = "text.txt"
 """The extension of what was taken out of a document that has a caption as well; readers decode it as `txt`."""
 
 
-def members(sample: Sample, metadata: MetadataTable) -> Iterator[tuple[str, int, Iterable[bytes | memoryview]]]:
+def members(sample: Sample, metadata: MetadataTable) -> list[tuple[str, int, Iterable[bytes | memoryview]]]:
     """Name, size in bytes and content of each, in the order in which they are stored."""
     key = sample.key
     if sample.stored is not None:
-        for ext, body in sample.stored.members.items():
-            yield f"{key}.{ext}", body.size, body.chunks()
-        return
+        return [(f"{key}.{ext}", body.size, body.chunks()) for ext, body in sample.stored.members.items()]
+    found: list[tuple[str, int, Iterable[bytes | memoryview]]] = []
     if sample.body is not None:
-        yield f"{key}.{sample.ext}", sample.body.size, sample.body.chunks()
+        found.append((f"{key}.{sample.ext}", sample.body.size, sample.body.chunks()))
         for ext, further in sample.extra_files.items():
             if ext.lower() == CAPTION and metadata.has_captions:  # whose name it is
                 ext = TEXT
-            yield f"{key}.{ext}", further.size, further.chunks()
+            found.append((f"{key}.{ext}", further.size, further.chunks()))
     if metadata.has_captions:
         caption = (sample.row.caption or "").encode()
-        yield f"{key}.txt", len(caption), (caption,)
+        found.append((f"{key}.txt", len(caption), (caption,)))
     described = metadata.to_json(sample)
-    yield f"{key}.json", len(described), (described,)
+    found.append((f"{key}.json", len(described), (described,)))
+    return found
 
 
 def in_samples(found: Iterable[tuple[str, StoredBody]]) -> Iterator[StoredSample]:
@@ -99,11 +102,4 @@ def _from_json(type: pa.DataType) -> Callable[[Any], Any] | None:
         return base64.b64decode
     if not (of.is_temporal(type) or of.is_decimal(type)):
         return None
-
-    def restore(text: Any) -> Any:
-        try:
-            return pa.scalar(text, pa.string()).cast(type).as_py()
-        except (pa.ArrowException, ValueError, TypeError):  # a duration, which stays a text
-            return text
-
-    return restore
+    return lambda text: value_of_text(text, type)

@@ -12,7 +12,7 @@ from typing import Any
 from any2ds.config.options import FetchOptions, RunOptions, StorageOptions, changed
 from any2ds.core.errors import OptionError
 
-_OF_NO_USE = frozenset({"quiet", "log_level"})  # to somebody who looks at the terminal
+_LEFT_OUT = frozenset({"quiet", "log_level"})  # whoever reads the command wants to see what it does
 
 
 def retry_command(folder: str, options: Mapping[str, Any]) -> str:
@@ -50,7 +50,7 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The options that differ from their defaults, as far as a retry takes them and text can express them."""
     fields = {f.name: f for group in (StorageOptions, FetchOptions, RunOptions) for f in dataclasses.fields(group)}
     for name, value in changed(options).items():
-        if name in fields and name not in _OF_NO_USE and _means(fields[name], _text(value), value):
+        if name in fields and name not in _LEFT_OUT and _means(fields[name], _text(value), value):
             yield name, value
 
 

@@ -797,7 +797,7 @@ class OptionInfo:
     group: str
     help: str
     default: Any  # MISSING where it has none
-    shown: str  # the default in words
+    shown: str  # the default, as text
     is_flag: bool  # True or False, so that `--name` and `--noname` work
     needs: str  # without which it has no effect: see `needs.py`
     parse: Parser

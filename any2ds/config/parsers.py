@@ -1,7 +1,7 @@
 """What the values of options may be: small parsers, and the only place where values are checked.
 
 Each turns what a person gave (text from the command line, any value from Python or YAML) into the option's type, and
-raises ValueError with the words for what it would have taken.
+raises ValueError with a message that says what it takes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from any2ds.core.errors import OptionError
 Parser = Callable[[Any], Any]
 """Turns what a person gave (text from the command line, any value from Python or YAML) into the option's type.
 
-Raises ValueError with the words for what it would have taken."""
+Raises ValueError with a message that says what it takes."""
 
 P = TypeVar("P", bound=Parser)
 
@@ -397,7 +397,7 @@ def column_types(value: Any) -> dict[str, str]:
 
 
 def parts(kind: str) -> Parser:
-    """Names of parts that the registry knows, each once: a list, or words with commas between them."""
+    """Names of parts that the registry knows, each once: a list, or text with commas between them."""
     known = part(kind)
 
     def parse(value: Any) -> tuple[str, ...]:
@@ -417,7 +417,7 @@ def _among(allowed: Callable[[], tuple[str, ...]], is_allowed: Callable[[Any], b
 
 
 def _with_choices(parse: Parser, choices: Callable[[], tuple[str, ...]]) -> Parser:
-    """The parser, which tells `choices_of` the values that it takes."""
+    """The parser, with the values that it takes for `choices_of`."""
     parse.choices = choices  # type: ignore[attr-defined]
     return parse
 
@@ -530,7 +530,7 @@ def storage_options(value: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(value, Mapping):
         raise ValueError(wanted)
     for name, options in value.items():
-        if not isinstance(options, Mapping):  # nobody should have to guess which store gets a password
+        if not isinstance(options, Mapping):  # it must be clear which store gets a password
             raise ValueError(f"{wanted}: what is under {name!r} is no mapping")
         if str(name) not in fsspec.available_protocols():
             raise ValueError(f"{wanted}: {name!r} is no protocol that fsspec knows")

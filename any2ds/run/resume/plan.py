@@ -95,8 +95,8 @@ class ShardPlan:
         planned, share = self._rows, self._source.share_of(self._rows)
         to_come = 0 if self._by_file else max(0, self._to_come) * self._layout.rows_per_shard
         if self._rank is not None:
-            whole = rows if rows is not None else planned / share if share else planned
-            to_come += round(max(0.0, whole - planned) * (1 - 1 / self._rank.world_size))
+            total = rows if rows is not None else planned / share if share else planned
+            to_come += round(max(0.0, total - planned) * (1 - 1 / self._rank.world_size))
         passed_over = self._passed_over + to_come
         return Outlook(rows, planned, share, passed_over if rows is None else min(passed_over, rows))
 
@@ -168,12 +168,12 @@ class ShardPlan:
             raise
         yield from held
         shards, short = self._next - self._segment.first_shard, tuple(self._short)
-        whole = replace(self._segment, rows=self._rows, shards=shards, short=short, limit=None)
+        ended = replace(self._segment, rows=self._rows, shards=shards, short=short, limit=None)
         if self._rows == self._limit:
             # Runs without the limit, or with a greater one, may have made shards behind it.
             has_more = self._segment.rows is not None or max(self.shards, default=-1) >= self._next
-            whole = self._segment if has_more else replace(whole, limit=self._limit)
-        has_changed, self._segment, self._is_read = whole != self._segment, whole, True
+            ended = self._segment if has_more else replace(ended, limit=self._limit)
+        has_changed, self._segment, self._is_read = ended != self._segment, ended, True
         if has_changed and self._rank is None:
             self._try_to_write()
 
@@ -218,7 +218,7 @@ class ShardPlan:
         """What `.any2ds/run` says now."""
         try:
             return Manifest.parse(self.output.read(layout.RUN_FILE) or b"")
-        except ValueError:  # it was whole when this rank joined
+        except ValueError:  # it was readable when this rank joined
             return self._manifest
 
     def _try_to_write(self) -> None:

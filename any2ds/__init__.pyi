@@ -20,6 +20,7 @@ from any2ds.core.samples import Sample as Sample
 from any2ds.dataset.card.card import Card as Card
 from any2ds.dataset.figures import Figures as Figures
 from any2ds.dataset.inspect import Overview as Overview
+from any2ds.dataset.load.load import load as load
 from any2ds.dataset.verify.verify import VerifyReport as VerifyReport
 from any2ds.run.finish import Completion as Completion
 from any2ds.writers.example_records import parse_example as parse_example
@@ -36,6 +37,7 @@ __all__ = [
     "download",
     "finish",
     "inspect",
+    "load",
     "parse_example",
     "report",
     "retry",
@@ -291,7 +293,7 @@ def download(
         distributor: multiprocessing; pyspark, ray or beam, which run on clusters; or inline for debugging (default: multiprocessing)
         ray_address: the cluster: host:port, ray://host:10001, or auto for the one that this machine is in (needs distributor=ray) (default: RAY_ADDRESS if that is set, else one on this machine that ends with the run)
         beam_options: what Beam's PipelineOptions take: --runner=DataflowRunner,--project=...; a list for values with ,-- in them (needs distributor=beam) (default: this machine)
-        subjob_size: shards that a cluster is given in one job (needs distributor=pyspark|beam) (default: 1000)
+        subjob_size: shards that a cluster is given in one job (needs distributor=pyspark|ray|beam) (default: 1000)
         max_shard_retry: retries of a shard that failed, or whose worker process died (default: 3)
         grace: seconds to finish open shards after Ctrl-C or SIGTERM; 0 stops at once (default: 10)
         transform_threads: threads per process that decode and encode (default: cores / processes that have a shard, at any time: one shard alone uses all cores; 1 on a cluster)
@@ -428,7 +430,7 @@ def retry(
         distributor: multiprocessing; pyspark, ray or beam, which run on clusters; or inline for debugging (default: multiprocessing)
         ray_address: the cluster: host:port, ray://host:10001, or auto for the one that this machine is in (needs distributor=ray) (default: RAY_ADDRESS if that is set, else one on this machine that ends with the run)
         beam_options: what Beam's PipelineOptions take: --runner=DataflowRunner,--project=...; a list for values with ,-- in them (needs distributor=beam) (default: this machine)
-        subjob_size: shards that a cluster is given in one job (needs distributor=pyspark|beam) (default: 1000)
+        subjob_size: shards that a cluster is given in one job (needs distributor=pyspark|ray|beam) (default: 1000)
         max_shard_retry: retries of a shard that failed, or whose worker process died (default: 3)
         grace: seconds to finish open shards after Ctrl-C or SIGTERM; 0 stops at once (default: 10)
         transform_threads: threads per process that decode and encode (default: cores / processes that have a shard, at any time: one shard alone uses all cores; 1 on a cluster)

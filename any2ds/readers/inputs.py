@@ -23,8 +23,8 @@ from any2ds.config.options import InputOptions
 from any2ds.config.parsers import list_format, split_format
 from any2ds.core import layout, plugins
 from any2ds.core.errors import Any2dsError, InputError, MissingColumns, OptionError, ReadError, WrongFormat
+from any2ds.readers import compressed
 from any2ds.readers.columns import is_text_or_binary
-from any2ds.readers.compressed import decompressed
 from any2ds.readers.contract import Columns
 from any2ds.readers.formats._objects import to_batches
 from any2ds.readers.formats._text import BATCH_ROWS, one_line, require, sliced
@@ -134,7 +134,7 @@ class File:
         with ExitStack() as opened:
             stream = cast(BinaryIO, _Counted(self._open(opened, seekable and self.compression is None), self.extent))
             if self.compression is not None:
-                stream = decompressed(stream, self.compression, by_content=self.is_compression_given)
+                stream = compressed.opened(stream, self.compression, by_content=self.is_compression_given)
             stream = cast(BinaryIO, _Guarded(stream, patient=seekable))
             if seekable and not stream.seekable():
                 spool = opened.enter_context(tempfile.TemporaryFile(prefix="any2ds-"))

@@ -16,14 +16,12 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from any2ds.config.options import InputOptions
-from any2ds.config.parsers import split_format
+from any2ds.config.parsers import list_format, split_format
 from any2ds.core import layout, plugins
-from any2ds.core.compression import KINDS as COMPRESSIONS
 from any2ds.core.errors import Any2dsError, InputError, MissingColumns, OptionError, ReadError, WrongFormat
 from any2ds.readers import compressed
 from any2ds.readers.columns import is_text_or_binary
@@ -37,7 +35,6 @@ from any2ds.storage.stores import Stores
 
 STDIN = "-"
 _OPENED_AT_ONCE = 8  # files whose row groups are looked up
-_ALIASES = {"ndjson": "jsonl", "pq": "parquet"}
 
 Batches = Generator[pa.RecordBatch, None, None]
 
@@ -495,14 +492,3 @@ def _outside_datasets(url: str, files: list[InputFile], stores: Stores) -> list[
         )
     inside = tuple(f"{folder}/" for folder in datasets)
     return [file for file in files if not file.path.startswith(inside)]
-
-
-def list_format(name: str) -> tuple[str | None, str | None]:
-    """Format and compression by the name of a file or a URL, each None if unknown."""
-    path = urlsplit(name).path if name.startswith(("http://", "https://")) else name.split("::", 1)[0]
-    *rest, last = path.replace("\\", "/").rsplit("/", 1)[-1].lower().split(".")
-    compression = last if rest and last in COMPRESSIONS else None
-    if compression is not None:
-        *rest, last = rest
-    format = _ALIASES.get(last, last)
-    return (format if rest and plugins.exists("readers", format) else None), compression

@@ -72,44 +72,33 @@ def cuts(
 
     If `batches` raises, the rows before come first.
     """
-    start, shard_id = 0, first_shard
-    for parts in _cut(batches, rows_per_shard, by_file):
-        if isinstance(parts, Exception):
-            raise parts
-        batches_of_it, is_broken_off = parts
-        cut = Cut(shard_id, start, tuple(batches_of_it), is_broken_off)
-        yield cut
-        start, shard_id = start + cut.rows, shard_id + 1
-
-
-def _cut(
-    batches: Iterable[pa.RecordBatch], rows_per_shard: int, by_file: bool
-) -> Iterator[tuple[list[pa.RecordBatch], bool] | Exception]:
     pending: list[pa.RecordBatch] = []
-    missing = rows_per_shard
-    stopped: Exception | None = None
-    iterator = iter(batches)
-    while True:
-        try:
-            batch = next(iterator, None)
-        except Exception as error:  # what was read before is used first
-            stopped, batch = error, None
-        if batch is None:
-            break
-        if by_file and not batch.num_rows and pending:
-            yield pending, False
-            pending, missing = [], rows_per_shard
-        while batch.num_rows:
-            part, batch = batch.slice(0, missing), batch.slice(missing)
-            pending.append(part)
-            missing -= part.num_rows
-            if not missing:
-                yield pending, False
-                pending, missing = [], rows_per_shard
+    start, missing = 0, rows_per_shard
+    failure: Exception | None = None
+
+    def ended() -> Cut:
+        nonlocal start, missing, first_shard
+        cut = Cut(first_shard, start, tuple(pending), failure is not None)
+        pending.clear()
+        start, missing, first_shard = start + cut.rows, rows_per_shard, first_shard + 1
+        return cut
+
+    try:
+        for batch in batches:
+            if by_file and not batch.num_rows and pending:
+                yield ended()
+            while batch.num_rows:
+                pending.append(batch.slice(0, missing))
+                batch = batch.slice(missing)
+                missing -= pending[-1].num_rows
+                if not missing:
+                    yield ended()
+    except Exception as error:  # what was read before is used first
+        failure = error
     if pending:
-        yield pending, stopped is not None
-    if stopped is not None:
-        yield stopped
+        yield ended()
+    if failure is not None:
+        raise failure
 
 
 def _serialize(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:

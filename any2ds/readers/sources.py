@@ -20,7 +20,7 @@ from any2ds.core.metadata import EXPECTED_HASH, HASHES
 from any2ds.readers.bad_rows import BadRow, split, until_bad_row, with_bad_rows
 from any2ds.readers.columns import Misfit, cast_rows, check_types, schema_of, wanted_columns
 from any2ds.readers.contract import Columns
-from any2ds.readers.inputs import Batches, File, Input, OpenRowGroups, Urls, inputs_of
+from any2ds.readers.inputs import Batches, File, Given, Input, OpenRowGroups, inputs_of
 from any2ds.readers.shuffle import RowGroup, mixed, shuffled
 from any2ds.storage.folders import stamps
 from any2ds.storage.stores import Stores
@@ -154,7 +154,7 @@ class Source:
     @property
     def hints(self) -> tuple[str, ...]:
         """Messages for the log about what may be a mistake of the user."""
-        found = [part.hint for part in self._inputs if isinstance(part, Urls) and part.hint]
+        found = [part.hint for part in self._inputs if isinstance(part, Given) and part.hint]
         if self.ignored_columns:
             names = ", ".join(self.ignored_columns)
             found.append(f"the url list holds nothing but URLs, so these columns are ignored: {names}")

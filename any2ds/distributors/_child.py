@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import IO, Any, Protocol
 
-from any2ds.core.processes.child_process import start
+from any2ds.core.processes.child_process import ForkedProcess, start
 from any2ds.core.processes.watchdog import Watch
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
@@ -92,8 +92,12 @@ class LocalLink:
     is_up = True
     lost = fault = ""
 
-    def __init__(self, modules: Sequence[str] = ()) -> None:
-        """`modules` are what the process loads while it waits for the worker."""
+    def __init__(self, modules: Sequence[str] = (), fork: bool = False) -> None:
+        """`modules` are what the process loads while it waits for the worker; `fork` as `ForkedProcess` can."""
+        self._process: subprocess.Popen[bytes] | ForkedProcess
+        if fork:
+            self._process = ForkedProcess(_process.main, modules)
+            return
         # In a session of its own Ctrl-C does not reach it: the parent decides how a run ends.
         own: dict[str, Any] = {"start_new_session": True}
         if sys.platform == "win32":
@@ -141,10 +145,10 @@ class LocalLink:
 _waiting: list[LocalLink] = []
 
 
-def start_ahead(modules: Sequence[str]) -> None:
-    """Start a process that loads `modules` and waits for `local_link`. To be called by the thread that begins the run:
-    Linux ends the process with it."""
-    _waiting.append(LocalLink(modules))
+def start_ahead(modules: Sequence[str], fork: bool = False) -> None:
+    """Start a process that loads `modules` and waits for `local_link`; `fork` as `LocalLink` has it. To be called by
+    the thread that begins the run: Linux ends the process with it."""
+    _waiting.append(LocalLink(modules, fork))
 
 
 def local_link() -> LocalLink:

@@ -23,7 +23,7 @@ from any2ds.storage.disk.space import Room, RoomElsewhere
 from any2ds.storage.disk.staging import staging
 from any2ds.storage.local import LocalStore
 from any2ds.storage.reading import opened, patiently, version_of
-from any2ds.storage.remote import FileServer, GoogleStore, Memory, ObjectStore, Store, renames
+from any2ds.storage.remote import FileServer, GoogleStore, Memory, ObjectStore, renames
 from any2ds.storage.stores import Stores, appears_whole, is_local, protocols
 
 _TRIES = 100  # to make a folder where another process removes the empty one above it
@@ -248,12 +248,8 @@ class OutputFolder:
 
     def sizes(self) -> dict[str, int]:
         """Bytes of the files that lie directly in it, by name. Raises whatever the file system raises."""
-        if self.is_local:
-            with os.scandir(self.path) as found:
-                return {entry.name: entry.stat().st_size for entry in found if entry.is_file()}
-        self.fs.invalidate_cache()
-        listed = [info for info in self.fs.ls(self.path, detail=True) if info["type"] == "file"]
-        return {str(info["name"]).rsplit("/", 1)[-1]: int(info.get("size") or 0) for info in listed}
+        files = [info for info in self.listed() if info["type"] == "file"]
+        return {str(info["name"]).rsplit("/", 1)[-1]: int(info.get("size") or 0) for info in files}
 
     def read(self, name: str) -> bytes | None:
         """The content of a file, or None if it is not there."""
@@ -279,7 +275,7 @@ class OutputFolder:
 
     def listed(self, folder: str = "") -> list[Mapping[str, Any]]:
         """What fsspec tells of what lies directly in it, or in a folder of it. Raises what the file system raises."""
-        return self._store.infos(folder)
+        return self._store.listed(folder)
 
     def is_folder(self, name: str) -> bool:
         return self._store.is_folder(name)
@@ -338,11 +334,7 @@ class OutputFolder:
 
     def local_copy(self, name: str, folder: Path) -> Path:
         """A file or a folder of it on this machine: itself if it is local, else a copy in `folder`."""
-        if self.is_local:
-            return Path(self._full(name))
-        copy = folder / f"previous-{name}"
-        self._store.download(name, copy)
-        return copy
+        return self._store.local_copy(name, folder / f"previous-{name}")
 
     def create_folder(self, name: str) -> None:
         """Make a folder in it, if it is not there; an object store has none."""
@@ -395,7 +387,7 @@ class OutputFolder:
         """Whatever waits to be tried again fails now, in all threads: the run is broken off."""
         self._stop.set()
 
-    def _new_store(self, fsync: bool) -> Store:
+    def _new_store(self, fsync: bool) -> LocalStore | ObjectStore | FileServer:
         if self.is_local:
             return LocalStore(Path(self.path), self._room, fsync)
         kind: type[ObjectStore | FileServer] = FileServer

@@ -19,7 +19,10 @@ from any2ds.storage.disk.staging import remove, staging
 
 
 class LocalStore:
-    """`root` is the folder; in a temporary folder in it are files that are about to be renamed."""
+    """Its methods are those of `OutputFolder`, whose path is `root`.
+
+    In a temporary folder in it are files that are about to be renamed.
+    """
 
     def __init__(self, root: Path, room: Room, fsync: bool) -> None:
         self._root, self._room, self._fsync = root, room, fsync
@@ -36,7 +39,7 @@ class LocalStore:
     def names(self, folder: str, beginning: str = "") -> list[str]:
         return os.listdir(self._root / folder)
 
-    def infos(self, folder: str) -> list[Mapping[str, Any]]:
+    def listed(self, folder: str) -> list[Mapping[str, Any]]:
         return list(LocalFileSystem().ls(str(self._root / folder), detail=True))
 
     def members(self, folder: str) -> list[str]:
@@ -46,21 +49,19 @@ class LocalStore:
     def is_folder(self, name: str) -> bool:
         return (self._root / name).is_dir()
 
-    def download(self, name: str, target: Path) -> None:
-        """It is on this machine."""
-        raise NotImplementedError
+    def local_copy(self, name: str, target: Path) -> Path:
+        return self._root / name
 
     def exists(self, name: str) -> bool:
         return (self._root / name).exists()
 
     def read_many(self, names: Sequence[str]) -> list[bytes | None]:
-        found: list[bytes | None] = []
-        for name in names:
-            try:
-                found.append(self.read(name))
-            except FileNotFoundError:
-                found.append(None)
-        return found
+        return [self._read_if_there(name) for name in names]
+
+    def _read_if_there(self, name: str) -> bytes | None:
+        with suppress(FileNotFoundError):
+            return self.read(name)
+        return None
 
     def read(self, name: str) -> bytes:
         return (self._root / name).read_bytes()

@@ -15,14 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from fsspec import AbstractFileSystem
 
 from any2ds.core import layout
 from any2ds.storage.disk.staging import remove
 from any2ds.storage.lock.owner import Owner
-from any2ds.storage.patience import PATIENT, Patience, persist
+from any2ds.storage.patience import PATIENT, persist
 
 log = logging.getLogger(__name__)
 
@@ -32,101 +32,29 @@ _SMALL_FOR_GCSFS, _GCSFS_BOUNDARY = 5 << 20, b"==0=="
 _TOGETHER = 16  # files of a folder that are uploaded at once, where the library can do that
 
 
-class Store(Protocol):
-    """What an output folder does to the place where it is, by names in it (`00012.tar`, `.any2ds/run`).
-
-    Each raises whatever its file system raises, FileNotFoundError among it.
-    """
-
-    def create(self) -> None: ...
-
-    def create_folder(self, name: str) -> None: ...
-
-    def names(self, folder: str, beginning: str = "") -> list[str]:
-        """What lies directly in a folder, "" for the output folder; others than begin like this may be left out."""
-        ...
-
-    def infos(self, folder: str) -> list[Mapping[str, Any]]:
-        """What fsspec tells of each."""
-        ...
-
-    def members(self, folder: str) -> list[str]:
-        """The paths of what lies at any depth in a folder, relative to it."""
-        ...
-
-    def is_folder(self, name: str) -> bool: ...
-
-    def exists(self, name: str) -> bool:
-        """Whether there is a file, or a folder, of that name."""
-        ...
-
-    def read(self, name: str) -> bytes: ...
-
-    def read_many(self, names: Sequence[str]) -> list[bytes | None]:
-        """What is in small files, as many at once as is of use; None for one that is not there."""
-        ...
-
-    def write(self, name: str, data: bytes) -> None:
-        """A small file, whole or not at all."""
-        ...
-
-    def publish(self, files: Mapping[str, Path]) -> None:
-        """Move local files, or folders of files, to these names, in this order. What has a name already is replaced.
-
-        Each has its name when it is whole, and all are stored for good when this returns.
-        """
-        ...
-
-    def move(self, name: str, new_name: str) -> None:
-        """A file or folder gets another name, under which it replaces what is there."""
-        ...
-
-    def download(self, name: str, target: Path) -> None:
-        """Copy a file, or a folder of files, to this machine."""
-        ...
-
-    def remove(self, name: str) -> None: ...
-
-    def remove_many(self, names: Sequence[str]) -> None:
-        """Files that are there, many at once where that is faster."""
-        ...
-
-    def remove_folder(self, name: str) -> None:
-        """One that is empty."""
-        ...
-
-    def remove_tree(self, name: str) -> None:
-        """A file, or a folder with all that is in it."""
-        ...
-
-
 class _Remote:
     """What both kinds have in common: paths, and trying again. `stop` ends all waiting.
 
-    `guard` is asked before each attempt to change something: a run that waits for a network that is down may lose the
-    folder meanwhile, and must not write over what another run has published there.
+    Methods are those of `OutputFolder`, and raise whatever the file system raises, FileNotFoundError among it. `guard`
+    is asked before each attempt to change something: a run that waits for a network that is down may lose the folder
+    meanwhile, and must not write over what another run has published there.
     """
 
-    def __init__(
-        self,
-        fs: Any,
-        root: str,
-        stop: threading.Event,
-        guard: Callable[[], object],
-        patience: Patience = PATIENT,
-    ) -> None:
+    patience = PATIENT
+
+    def __init__(self, fs: Any, root: str, stop: threading.Event, guard: Callable[[], object]) -> None:
         self.fs = fs
         self._root = root.rstrip("/")
         self._stop = stop
         self._guard = guard
-        self.patience = patience
 
     def names(self, folder: str, beginning: str = "") -> list[str]:
+        """Names that do not begin like this may be left out."""
         path = self._full(folder)
-        listed = (str(info["name"]).rstrip("/") for info in self.infos(folder))
+        listed = (str(info["name"]).rstrip("/") for info in self.listed(folder))
         return [name.rsplit("/", 1)[-1] for name in listed if name != path]
 
-    def infos(self, folder: str) -> list[Mapping[str, Any]]:
+    def listed(self, folder: str) -> list[Mapping[str, Any]]:
         return self._listing(folder, lambda path: list(self.fs.ls(path or "/", detail=True)))
 
     def members(self, folder: str) -> list[str]:
@@ -142,15 +70,23 @@ class _Remote:
         return self._persist(f"listing {folder or self._root}", fresh, answers=(FileNotFoundError, NotADirectoryError))
 
     def is_folder(self, name: str) -> bool:
-        path = self._full(name)
+        info = self._info(name)
+        return info is not None and info["type"] == "directory"
 
-        def fresh() -> bool:
-            self.fs.invalidate_cache()
-            return bool(self.fs.info(path)["type"] == "directory")
+    def exists(self, name: str) -> bool:
+        return self._info(name) is not None
 
-        with contextlib.suppress(FileNotFoundError):
-            return self._persist(f"looking at {name}", fresh, answers=(FileNotFoundError,))
-        return False
+    def _info(self, name: str) -> Mapping[str, Any] | None:
+        return self._persist(f"looking at {name}", lambda: self._look_at(self._full(name)))
+
+    def _look_at(self, path: str) -> Mapping[str, Any] | None:
+        """Unlike `exists` of fsspec it does not take a broken connection for an absent file."""
+        self.fs.invalidate_cache()
+        try:
+            info: Mapping[str, Any] = self.fs.info(path)
+        except FileNotFoundError:
+            return None
+        return info
 
     def create_folder(self, name: str) -> None:
         self._change(f"making {name}", lambda: self.fs.makedirs(self._full(name), exist_ok=True))
@@ -171,7 +107,7 @@ class _Remote:
         )
 
     def read_many(self, names: Sequence[str]) -> list[bytes | None]:
-        if any(char in self._root for char in "*?["):  # fsspec takes these for a glob
+        if self._looks_like_glob:
             return [self._read_if_there(name) for name in names]
         paths = [self._full(name) for name in names]
         known: dict[str, bytes | None] = {}  # also from attempts that did not get them all
@@ -192,22 +128,24 @@ class _Remote:
         self._persist(f"reading {names[0]} and {len(names) - 1} more", attempt)
         return [known.get(path) for path in paths]
 
+    @property
+    def _looks_like_glob(self) -> bool:
+        """Whether fsspec takes a path in it for a glob, where it is given several."""
+        return any(char in self._root for char in "*?[")
+
     def _read_if_there(self, name: str) -> bytes | None:
         try:
             return self.read(name)
         except FileNotFoundError:
             return None
 
-    def exists(self, name: str) -> bool:
-        return self._persist(f"looking for {name}", lambda: self._exists(self._full(name)))
-
-    def download(self, name: str, target: Path) -> None:
-        """Raises FileNotFoundError if it is not there."""
+    def local_copy(self, name: str, target: Path) -> Path:
         if self.is_folder(name):
             target.mkdir()
             self._at_once(lambda member: self._download(f"{name}/{member}", target / member), self.names(name))
         else:
             self._download(name, target)
+        return target
 
     def _download(self, name: str, target: Path) -> None:
         path = self._full(name)
@@ -227,7 +165,7 @@ class _Remote:
             try:
                 how(path)
             except Exception as error:  # some have errors of their own for what is absent
-                if not self._exists(path):
+                if self._look_at(path) is None:
                     raise FileNotFoundError(path) from error
                 raise
 
@@ -235,15 +173,6 @@ class _Remote:
 
     def _full(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
-
-    def _exists(self, path: str) -> bool:
-        """Unlike that of fsspec it does not take a broken connection for an absent file."""
-        self.fs.invalidate_cache()
-        try:
-            self.fs.info(path)
-        except FileNotFoundError:
-            return False
-        return True
 
     def _persist(self, what: str, attempt: Callable[[], T], answers: tuple[type[Exception], ...] = ()) -> T:
         """`persist`, reconnecting before each attempt but the first."""
@@ -311,7 +240,7 @@ class ObjectStore(_Remote):
         return [name for path in found if "/" not in (name := str(path)[len(root) + 1 :])]
 
     def remove_many(self, names: Sequence[str]) -> None:
-        if any(char in self._root for char in "*?["):  # fsspec takes these for a glob
+        if self._looks_like_glob:
             super().remove_many(names)
         else:
             paths = [self._full(name) for name in names]
@@ -420,20 +349,14 @@ class FileServer(_Remote):
                 self._rename(uploaded, name)
                 remove(staged)
 
-    def read(self, name: str) -> bytes:
-        try:
-            return super().read(name)
-        except FileNotFoundError:
-            if not self._persist(f"looking at {name}", lambda: self._exists(self._full(name))):
-                raise
-        return super().read(name)  # fsspec takes other trouble on ftp for an absent file
-
     def move(self, name: str, new_name: str) -> None:
-        source = self._full(name)
-        if self._persist(f"looking at {name}", lambda: self.fs.info(source))["type"] == "directory":
+        info = self._info(name)
+        if info is None:
+            raise FileNotFoundError(name)
+        if info["type"] == "directory":
             with contextlib.suppress(FileNotFoundError):
                 self.remove_tree(new_name)
-        self._rename(source, new_name)
+        self._rename(self._full(name), new_name)
 
     def _put_folder(self, staged: Path, folder: str) -> None:
         self._change(f"making {folder}", lambda: self.fs.makedirs(folder, exist_ok=True))
@@ -453,8 +376,8 @@ class FileServer(_Remote):
             try:
                 self.fs.mv(source, target)
             except Exception:
-                there = self._exists(target)
-                if there and not self._exists(source):
+                there = self._look_at(target) is not None
+                if there and self._look_at(source) is None:
                     return  # it was done, and the answer got lost
                 if not there:
                     raise

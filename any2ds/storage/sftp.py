@@ -1,5 +1,7 @@
 """SFTP as fsspec and paramiko do it, but sessions heal, all waiting ends, and host keys are looked at.
 
+Each thread has a session of its own: with two threads in one, each takes the answers of the other one.
+
 A server that is in the user's or the system's `known_hosts` must have the key that stands there. One that is not is
 believed, with a warning, unless a password would be sent to it over a network. `host_key_policy` changes that, as it
 does in fsspec: `reject` refuses all that are not known, `auto_add` believes them without a word, `warning` with one.
@@ -8,16 +10,20 @@ does in fsspec: `reject` refuses all that are not known, `auto_add` believes the
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import logging
 import os
 import random
+import re
 import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+from urllib.parse import unquote
 
 import paramiko
 from fsspec.implementations.sftp import SFTPFileSystem
@@ -25,9 +31,10 @@ from fsspec.spec import AbstractBufferedFile
 from paramiko.sftp import CMD_DATA, CMD_READ, SFTP_EOF, int64
 
 from any2ds.core.errors import error_text
-from any2ds.storage.sessions import LoggedIn, Sessions, healing, path_of
 
 log = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _PATIENCE = 30.0  # seconds for each step of connecting
 _SILENCE = 60.0  # seconds that a server may take until the next byte
@@ -36,6 +43,8 @@ _GREETINGS = 4  # that one server gets at once; of more than ten OpenSSH drops s
 _TRIES = 5  # to connect
 _PIECE = 1 << 15  # bytes in one answer: the most that every server gives
 _BLOCK = 1 << 21  # bytes that are asked for at once: what the window of a channel holds
+_PAUSES = (0.05, 0.3, 1.5)  # seconds, at most, before what a broken session has not done is asked of a new one
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://(?:([^/]*)@)?(\[[^\]/]*\]|[^/:]*)(?::(\d+))?(/.*)?", re.DOTALL)
 _KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
 
 _greeting: dict[tuple[str, int], threading.BoundedSemaphore] = defaultdict(
@@ -48,8 +57,50 @@ class UnknownHost(paramiko.SSHException, PermissionError):  # type: ignore[misc]
     """Not to be talked to before somebody has looked at its key."""
 
 
-class SftpFileSystem(LoggedIn["_Session"], SFTPFileSystem):  # type: ignore[misc]
-    """For any threads, or for one at a time (`exclusive`).
+def path_of(url: str) -> str:
+    """The path as it stands there, `#`, `?` and `%` included: it is no part of a web address. Without a last slash."""
+    match = _URL.fullmatch(url)
+    return ((match[4] or "/") if match else url).rstrip("/") or "/"
+
+
+def login_of(url: str) -> dict[str, Any]:
+    """Host, port, user name and password, as far as the URL has them; the last two may be percent-encoded in it."""
+    match = _URL.fullmatch(url)
+    if match is None:
+        return {}
+    user, _, password = (match[1] or "").partition(":")
+    found = {
+        "host": match[2].strip("[]"),
+        "port": int(match[3]) if match[3] else None,
+        "username": unquote(user),
+        "password": unquote(password),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _healing(method: F) -> F:
+    """Of a file system or a file of it: what may be done twice is, if the session broke in the middle.
+
+    It is what the libraries of object stores do for each request. Where one thread fetches one file (`exclusive`), that
+    is up to the row and its limits.
+    """
+
+    @functools.wraps(method)
+    def healed(self: Any, *args: Any, **options: Any) -> Any:
+        fs = self if isinstance(self, SftpFileSystem) else self.fs
+        for pause in () if fs.is_exclusive else _PAUSES:
+            try:
+                return method(self, *args, **options)
+            except ConnectionResetError:
+                time.sleep(pause * random.random())
+        return method(self, *args, **options)
+
+    return cast(F, healed)
+
+
+class SftpFileSystem(SFTPFileSystem):  # type: ignore[misc]
+    """For any threads, or for one at a time (`exclusive`). Sessions of threads that are gone are closed as they are
+    collected.
 
     Takes what `paramiko.SSHClient.connect` does, `host_key_policy` and `known_hosts` (a file).
     """
@@ -66,12 +117,31 @@ class SftpFileSystem(LoggedIn["_Session"], SFTPFileSystem):  # type: ignore[misc
             return
         self._policy = _Policy(host_key_policy, bool(options.get("password")))
         self._known_hosts = (known_hosts,) if known_hosts else _KNOWN_HOSTS
-        self.sessions: Sessions[_Session] = Sessions(self._login, lambda session: session.is_broken, exclusive)
+        self.is_exclusive = exclusive
+        self._own: Any = SimpleNamespace() if exclusive else threading.local()
         super().__init__(host, **options)
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
         return [cls._strip_protocol(one) for one in path] if isinstance(path, list) else path_of(os.fspath(path))
+
+    @staticmethod
+    def _get_kwargs_from_urls(urlpath: str) -> dict[str, Any]:
+        return login_of(urlpath)
+
+    @property
+    def ftp(self) -> _Session:
+        """The session of this thread, new if it has none or a broken one. Raises what connecting raises."""
+        session = self.present_session
+        if session is None or session.is_broken:
+            self._own.session = None  # gone before there is another: servers count them
+            session = self._own.session = self._login()
+        return session
+
+    @property
+    def present_session(self) -> _Session | None:
+        """The session of this thread, in whatever state it is."""
+        return getattr(self._own, "session", None)
 
     @property
     def connection(self) -> socket.socket:
@@ -81,7 +151,7 @@ class SftpFileSystem(LoggedIn["_Session"], SFTPFileSystem):  # type: ignore[misc
 
     def _connect(self) -> None:
         """fsspec's constructor calls it; what is wrong with the login should be known by then."""
-        self.sessions.get()
+        _ = self.ftp
 
     def _login(self) -> _Session:
         """Raises what paramiko does, after it was tried again where the server may only have been busy."""
@@ -121,13 +191,21 @@ class SftpFileSystem(LoggedIn["_Session"], SFTPFileSystem):  # type: ignore[misc
         session.get_channel().settimeout(_SILENCE)
         return session
 
-    @healing
+    @_healing
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         return dict(super().info(path))
 
-    @healing
+    @_healing
     def ls(self, path: str, detail: bool = True, **_: Any) -> Any:
         return super().ls(path, detail)
+
+    def exists(self, path: str, **_: Any) -> bool:
+        """Raises what fsspec would take for an absent file: that the server does not answer."""
+        try:
+            self.info(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def isdir(self, path: str) -> bool:
         try:
@@ -135,7 +213,7 @@ class SftpFileSystem(LoggedIn["_Session"], SFTPFileSystem):  # type: ignore[misc
         except FileNotFoundError:
             return False
 
-    @healing
+    @_healing
     def makedirs(self, path: str, exist_ok: bool = False, mode: int = 0o777) -> None:
         """From the innermost folder up: one that is there costs one request. Another process may do the same."""
         path = self._strip_protocol(path)
@@ -163,7 +241,7 @@ class SftpFileSystem(LoggedIn["_Session"], SFTPFileSystem):  # type: ignore[misc
             self.makedirs(self._parent(path), exist_ok=True)
             self.ftp.put(os.fspath(lpath), path)
 
-    @healing
+    @_healing
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         with self.ftp.open(self._strip_protocol(path), "wxb" if mode == "create" else "wb") as file:
             file.write(value)
@@ -192,7 +270,6 @@ class _File(AbstractBufferedFile):  # type: ignore[misc]
     """A file to be read. It can be read by any thread, and goes on in a new session when one breaks."""
 
     def __init__(self, fs: SftpFileSystem, path: str, mode: str, block_size: int, **options: Any) -> None:
-        self.sessions = fs.sessions
         self._handle: tuple[_Session, paramiko.SFTPFile] | None = None
         super().__init__(fs, path, mode, block_size, **options)
         if self.details["type"] == "directory":
@@ -202,9 +279,10 @@ class _File(AbstractBufferedFile):  # type: ignore[misc]
         for first in range(start, end, _BLOCK):
             yield self._fetch_range(first, min(end, first + _BLOCK))
 
-    @healing
+    @_healing
     def _fetch_range(self, start: int, end: int) -> bytes:
-        session, end = self.sessions.get(), min(end, self.size)
+        session: _Session = self.fs.ftp
+        end = min(end, self.size)
         if self._handle is None or self._handle[0] is not session:
             self._handle = session, session.open(self.path, "rb")
         data = session.read_range(self._handle[1], start, end)
@@ -214,7 +292,7 @@ class _File(AbstractBufferedFile):  # type: ignore[misc]
 
     def close(self) -> None:
         handle, self._handle = self._handle, None
-        if handle is not None and handle[0] is self.sessions.present():  # else paramiko closes it as it is collected
+        if handle is not None and handle[0] is self.fs.present_session:  # else paramiko closes it as it is collected
             handle[1].close()  # which says nothing of a broken session
         super().close()
 

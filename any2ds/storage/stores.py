@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
+import fsspec
 from fsspec.core import split_protocol, url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.registry import known_implementations
 
 from any2ds.core import plugins
 from any2ds.core.errors import InputError, conceal, error_text, redacted
-from any2ds.storage.kinds import own_class
+
+# They log failures with tracebacks; the exceptions hold the same, and failures are common on a network.
+for _library in ("paramiko", "gcsfs"):
+    logging.getLogger(_library).addHandler(logging.NullHandler())  # else Python prints it
 
 OBJECT_STORES = frozenset({"abfs", "abfss", "adl", "az", "gcs", "gs", "oci", "oss", "s3", "s3a", "tos"})
 """They have no folders, and an object is there when its upload is complete."""
@@ -25,6 +30,20 @@ _SECRET = re.compile(r"key|secret|token|pass|credential|sas|connection_string|au
 _WHOSE = frozenset({"account_name", "host", "port"})  # options that name the server or account of the others
 _NO_SECRETS = frozenset({"anon", "browser", "cache", "cloud", "google_default"})  # what gcsfs takes as a token
 _LEAST = 4  # characters of what is kept out of messages; less would garble them, and is no secret
+
+
+def filesystem_class(scheme: str) -> Any:
+    """Raises ImportError if its library is missing, ValueError for an unknown scheme."""
+    return own_class(scheme) or fsspec.get_filesystem_class(scheme)
+
+
+def own_class(scheme: str) -> Any:
+    """Ours, where fsspec's cannot be used by threads or does not heal. Raises ImportError if its library is missing."""
+    if scheme in ("sftp", "ssh"):
+        from any2ds.storage.sftp import SftpFileSystem
+
+        return SftpFileSystem
+    return None
 
 
 def protocols(fs: Any) -> frozenset[str]:

@@ -17,7 +17,7 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import Holder, LockFile
 from any2ds.storage.lock.owner import Owner
 from any2ds.storage.lock.run_lock import Intervals, locked
-from any2ds.storage.sessions import login_of, path_of
+from any2ds.storage.sftp import login_of, path_of
 from any2ds.storage.stores import Stores
 from tests.support.gcs import GcsPlace, serve_gcs
 from tests.support.servers import program, running

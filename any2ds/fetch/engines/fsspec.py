@@ -36,8 +36,7 @@ from any2ds.fetch.engines.s3 import S3Object
 from any2ds.fetch.engines.threads import Answer, Refused, ThreadTransfer, causes
 from any2ds.fetch.policy.rules import refuses
 from any2ds.fetch.urls import LOCAL, scheme_of
-from any2ds.storage.kinds import filesystem_class, own_class
-from any2ds.storage.stores import SERVERS, Stores
+from any2ds.storage.stores import SERVERS, Stores, filesystem_class, own_class
 
 _FIRST = 1 << 18  # bytes read at once to begin with
 _LEAST = 1 << 16  # the same, of slow transfers

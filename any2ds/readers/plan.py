@@ -16,10 +16,6 @@ State = Literal["missing", "short", "done"]
 """Of a shard: not written; written, but the list has further rows for it; written."""
 
 
-def nothing_yet(shard_id: int, rows: int) -> State:
-    return "missing"
-
-
 @dataclass(frozen=True, slots=True)
 class Cut:
     """The rows of one shard."""
@@ -42,23 +38,11 @@ class Cut:
 
 
 def plan(
-    batches: Iterable[pa.RecordBatch],
-    schema: pa.Schema,
-    rows_per_shard: int,
-    state: Callable[[int, int], State] = nothing_yet,
-    first_shard: int = 0,
-    by_file: bool = False,
-    check: Callable[[Cut], object] | None = None,
+    cuts: Iterable[Cut], schema: pa.Schema, state: Callable[[Cut], State] = lambda cut: "missing"
 ) -> Iterator[ShardJob]:
-    """The jobs of the shards that `cuts` returns, but for those whose `state(shard_id, rows)` is "done".
-
-    `check` is called with each cut first, and may raise. If `batches` raises, the jobs of the rows before come first;
-    the last one may be short.
-    """
-    for cut in cuts(batches, rows_per_shard, first_shard, by_file):
-        if check is not None:
-            check(cut)
-        if (found := state(cut.shard_id, cut.rows)) != "done":
+    """The jobs of the shards that are not "done" by their `state`, which may raise."""
+    for cut in cuts:
+        if (found := state(cut)) != "done":
             rows = _serialize(cut.batches, schema)
             redo = () if found == "short" else None
             yield ShardJob(cut.shard_id, rows, cut.rows, redo=redo, fingerprint=cut.fingerprint())
@@ -70,7 +54,7 @@ def cuts(
     """Shard `first_shard` + i holds the rows from i * `rows_per_shard`; with `by_file`, an empty batch, which ends each
     file, ends a shard too.
 
-    If `batches` raises, the rows before come first.
+    If `batches` raises, the rows before come first; the last shard of them may be short.
     """
     pending: list[pa.RecordBatch] = []
     start, missing = 0, rows_per_shard

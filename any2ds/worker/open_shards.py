@@ -14,13 +14,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from itertools import islice
 
-import orjson
-
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import DiskFull, error_text
 from any2ds.core.reports import Event, Progress, RobotsCost, ShardError, ShardReport
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Samples, code_of, outcome_of, release
+from any2ds.core.stats import as_written
 from any2ds.storage.disk.space import is_full
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.context import ShardContext
@@ -164,7 +163,7 @@ class OpenShards:
         if (content := self._output.read(name)) is None:
             return None
         try:
-            report = ShardReport.from_json(orjson.loads(content))
+            report = ShardReport.from_json(as_written(content))
         except (KeyError, TypeError, ValueError):
             report = None
         if report is None or (report.shard_id, report.count) != (job.shard_id, job.count):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.reports import ShardReport
 from any2ds.core.rows import Row, ShardJob
-from any2ds.core.samples import Sample, Samples, code_of, outcome_of, release
+from any2ds.core.samples import Sample, Samples, outcome_of, release
 from any2ds.readers.dedupe import Copies, also_the_same, expected_hashes, repeated
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.context import ShardContext, StagedFiles, named, stats_json
@@ -195,10 +195,12 @@ class OpenShard:
             release(left)
             raise
         outcome, position = outcome_of(samples), self._next
-        code = code_of(outcome)
-        self.stats.add_row(outcome.fields["status"], code)
-        if outcome.failure is not None and code not in self.stats.examples:
-            self.stats.add_example(code, self._rows.url(position))
+        code = status = outcome.fields["status"]
+        if outcome.failure is not None:
+            code = outcome.failure.code
+            if code not in self.stats.examples:
+                self.stats.add_example(code, self._rows.url(position))
+        self.stats.add_row(status, code)
         if position not in self._first_of:  # the others were transferred once, for all of them
             self.stats.add_transfer(outcome.fields.get("attempts"), outcome.seconds)
         self._next += 1

@@ -662,18 +662,17 @@ class _Transfer:
             if self._header_size > self._options.max_header_bytes:
                 self._refusal = ("headers_too_large", f"more than {self._options.max_header_bytes} bytes")
         for line in lines:
-            if line[0] in _INITIALS:
-                if line.startswith(b"HTTP/"):  # of each answer: informational ones and the proxy's included
-                    self.discarding = line.partition(b" ")[2][:1] != b"2"
-                    headers.clear()
-                    continue
-                name, _, value = line.partition(b":")
-                key = _HEADERS.get(name.lower())
-                if key is not None:
-                    text = value.strip().decode("latin-1")
-                    if key in headers:  # an X-Robots-Tag may be for one agent, and the next one for everybody
-                        text = headers[key] + ("\n" if key == "x-robots-tag" else ", ") + text
-                    headers[key] = text
+            if line[0] not in _INITIALS:
+                continue
+            name, _, value = line.partition(b":")
+            if key := _HEADERS.get(name.lower()):
+                text = value.strip().decode("latin-1")
+                if key in headers:  # an X-Robots-Tag may be for one agent, and the next one for everybody
+                    text = headers[key] + ("\n" if key == "x-robots-tag" else ", ") + text
+                headers[key] = text
+            elif name.startswith(b"HTTP/"):  # of each answer: informational ones and the proxy's included
+                self.discarding = line.partition(b" ")[2][:1] != b"2"
+                headers.clear()
         lines.clear()
         if "x-robots-tag" in headers and not self.discarding and self._refusal is None and not self.attempt.asks:
             directive = opted_out(headers["x-robots-tag"], self.pool.product, self.pool.opt_outs)

@@ -120,8 +120,9 @@ def _report(options: ParsedOptions) -> int:
     (wanted,) = options.groups
     _print_utf8()
     report.run(options)
-    if wanted.format == "html" and wanted.output != "-":
-        _print(printable(wanted.output or f"{wanted.output_folder.rstrip('/')}/{REPORT_FILE}"))
+    page = f"{wanted.output_folder.rstrip('/')}/{REPORT_FILE}" if wanted.format == "html" else "-"
+    if (path := wanted.output or page) != "-":
+        _print(f"written to {printable(path)}")
     return 0
 
 
@@ -206,8 +207,7 @@ def _page(given: Sequence[str]) -> str | None:
 
     Raises OptionError for a command or shell that there is not.
     """
-    from any2ds.config.commands import COMMANDS
-    from any2ds.core import suggestions
+    from any2ds.config.commands import FIRST_WORDS
     from any2ds.core.errors import OptionError
 
     if not given:
@@ -217,18 +217,10 @@ def _page(given: Sequence[str]) -> str | None:
     asked = [argument for argument in given if argument in ("-h", "--help") or argument.startswith("--help=")]
     first, *others = given
     if first == "help" or asked:
-        from any2ds.config.help import completion_help, help_text
-
         words = [word for word in (others if first == "help" else given) if not word.startswith("-")]
-        about = [argument.partition("=")[2] for argument in asked if "=" in argument]
-        about += words if first == "help" else []
-        topics = [*COMMANDS, "completion"]
-        for word in about:
-            if word not in (*topics, "all", "help"):
-                hint = suggestions.for_name(word, topics) or ", ".join(topics)
-                raise OptionError(f"no command {word!r}: {hint}")
-        name = next((word for word in (*about, *words[:1]) if word in topics), "download")
-        return completion_help() if name == "completion" else help_text(name, "all" in about, _preset_in(given))
+        topics = [argument.partition("=")[2] for argument in asked if "=" in argument]
+        topics += words if first == "help" else [word for word in words[:1] if word in FIRST_WORDS]
+        return _help(topics, _preset_in(given))
     if {"-V", "--version"} & {*given}:
         from any2ds.core.version import __version__
 
@@ -242,11 +234,36 @@ def _page(given: Sequence[str]) -> str | None:
     return None
 
 
-def _command_hint(word: str) -> str:
-    from any2ds.config.commands import COMMANDS
+def _help(topics: Sequence[str], preset: str | None) -> str:
+    """The help on the first topic: a command, `codes` or a code; `all` is for all options of a command.
+
+    Raises OptionError for a topic that there is not.
+    """
+    from any2ds.config.commands import FIRST_WORDS
+    from any2ds.config.help import codes_help, completion_help, help_text
+    from any2ds.core.errors import OptionError
+
+    pages = [topic for topic in topics if topic not in ("all", "help")]
+    for topic in pages:
+        if topic == "codes":
+            return codes_help()
+        with contextlib.suppress(KeyError):
+            return codes_help(topic)
+        if topic not in FIRST_WORDS:
+            hint = _nearest_word(topic) or "any2ds help codes lists the failure codes, any2ds --help=all the options"
+            raise OptionError(f"no command or failure code {topic!r}: {hint}")
+    name = next(iter(pages), "download")
+    return completion_help() if name == "completion" else help_text(name, "all" in topics, preset)
+
+
+def _nearest_word(word: str) -> str:
+    """The nearest command, or the code of an HTTP status; empty if there is none."""
+    from any2ds.config.commands import FIRST_WORDS
     from any2ds.core import suggestions
 
-    return suggestions.for_name(word, [*COMMANDS, "help", "completion"])
+    if re.fullmatch(r"[1-5]\d\d", word):
+        return f"did you mean http_{word}?"
+    return suggestions.for_name(word, FIRST_WORDS)
 
 
 def parse(given: Sequence[str], command: Command) -> dict[str, str]:
@@ -343,7 +360,7 @@ class _Arguments:
         hint = "options are given as --name=value"
         if place == "url_list":
             is_word = re.fullmatch(r"[a-z]+", argument) and not os.path.exists(argument)
-            if not (is_word and (hint := _command_hint(argument))):
+            if not (is_word and (hint := _nearest_word(argument))):
                 return place
         elif place == "output_folder" and "url_list" in self._command.positional:
             suffix = os.path.basename(argument).partition(".")[2]

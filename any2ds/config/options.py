@@ -424,7 +424,7 @@ class RunOptions:
         needs="distributor=beam",
     )
     subjob_size: int = option(
-        "shards that a cluster is given in one job", integer(1), 1000, needs="distributor=pyspark|beam"
+        "shards that a cluster is given in one job", integer(1), 1000, needs="distributor=pyspark|ray|beam"
     )
     max_shard_retry: int = option("retries of a shard that failed, or whose worker process died", integer(0, 1000), 3)
     grace: float = option("seconds to finish open shards after Ctrl-C or SIGTERM; 0 stops at once", grace, 10.0)

@@ -9,9 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
-from typing import IO, Any, Protocol
+from typing import Any
 
 from any2ds.core.processes.child_process import ForkedProcess, start
 from any2ds.core.processes.watchdog import Watch
@@ -26,6 +26,7 @@ GONE = "gone"  # what a listener says when its process has ended, after all of i
 Inbox = SimpleQueue[tuple["Child | None", str, Any]]
 """What happens to the parent: of which process, what, and its content."""
 
+Process = subprocess.Popen[bytes] | ForkedProcess
 END_TIMEOUT = 1.0  # seconds that a process has to end after its last message
 _LONGEST_START = 120.0  # seconds until a process asks for its first job; imports may come over a network
 _OUT_OF_MEMORY = (
@@ -33,144 +34,61 @@ _OUT_OF_MEMORY = (
 )
 
 
-class Link(Protocol):
-    """A process that runs `_process`, and the ways to it and back."""
-
-    @property
-    def name(self) -> str:
-        """What it is called, such as `worker process 17`."""
-        ...
-
-    @property
-    def pid(self) -> int: ...
-
-    @property
-    def is_up(self) -> bool:
-        """Whether there is such a process; until then it waits for room somewhere, which may take any time."""
-        ...
-
-    @property
-    def returncode(self) -> int | None:
-        """As Popen has it, once it is known to have ended."""
-        ...
-
-    @property
-    def lost(self) -> str:
-        """If it went with the machine that it was on, or whatever carried its messages: what happened."""
-        ...
-
-    @property
-    def fault(self) -> str:
-        """If there can be no such process, or none that is of use: why."""
-        ...
-
-    @property
-    def answers(self) -> IO[bytes]:
-        """What it says; it ends with the process."""
-        ...
-
-    def send(self, data: bytes) -> None:
-        """Waits until it is on its way. Raises OSError if the process is gone."""
-        ...
-
-    def close_input(self) -> None:
-        """There is nothing more to be sent."""
-        ...
-
-    def kill(self) -> None:
-        """Without waiting for its end. Called again, by harsher means if there are any."""
-        ...
-
-    def wait(self, seconds: float) -> None:
-        """For its end, up to so long."""
-        ...
+def start_process(modules: Sequence[str] = (), **how: Any) -> subprocess.Popen[bytes]:
+    """A process that loads `modules`, and then waits for its worker; `how` as Popen has it."""
+    # In a session of its own Ctrl-C does not reach it: the parent decides how a run ends.
+    how["start_new_session"] = sys.platform != "win32"
+    if sys.platform == "win32":
+        how["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
+    process = start(_process.__name__, *modules, **how)
+    with contextlib.suppress(OSError):  # if it is gone, its listener reports that; a pipe holds more than this
+        _write(process, pickle.dumps(sys.path, pickle.HIGHEST_PROTOCOL))
+    return process
 
 
-class LocalLink:
-    """A process of this machine, and two pipes."""
-
-    is_up = True
-    lost = fault = ""
-
-    def __init__(self, modules: Sequence[str] = (), fork: bool = False) -> None:
-        """`modules` are what the process loads while it waits for the worker; `fork` as `ForkedProcess` can."""
-        self._process: subprocess.Popen[bytes] | ForkedProcess
-        if fork:
-            self._process = ForkedProcess(_process.main, modules)
-            return
-        # In a session of its own Ctrl-C does not reach it: the parent decides how a run ends.
-        own: dict[str, Any] = {"start_new_session": True}
-        if sys.platform == "win32":
-            own = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-        self._process = start(_process.__name__, *modules, **own)
-        with contextlib.suppress(OSError):  # if it is gone, its listener reports that; a pipe holds more than this
-            self.send(pickle.dumps(sys.path, pickle.HIGHEST_PROTOCOL))
-
-    @property
-    def name(self) -> str:
-        return f"worker process {self.pid}"
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def returncode(self) -> int | None:
-        return self._process.returncode
-
-    @property
-    def answers(self) -> IO[bytes]:
-        assert self._process.stdout is not None
-        return self._process.stdout
-
-    def send(self, data: bytes) -> None:
-        pipe = self._process.stdin
-        assert pipe is not None
-        pipe.write(data)
-        pipe.flush()
-
-    def close_input(self) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def wait(self, seconds: float) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-
-
-_waiting: list[LocalLink] = []
+_waiting: list[Process] = []
 
 
 def start_ahead(modules: Sequence[str], fork: bool = False) -> None:
-    """Start a process that loads `modules` and waits for `local_link`; `fork` as `LocalLink` has it. To be called by
-    the thread that begins the run: Linux ends the process with it."""
-    _waiting.append(LocalLink(modules, fork))
-
-
-def local_link() -> LocalLink:
-    """The process that was started ahead, or a new one."""
-    return _waiting.pop() if _waiting else LocalLink()
+    """Start a process that loads `modules` and waits for a `Child`; `fork` as `ForkedProcess` can. To be called by the
+    thread that begins the run: Linux ends the process with it."""
+    _waiting.append(ForkedProcess(_process.main, modules) if fork else start_process(modules))
 
 
 def end_waiting() -> None:
     """End the process that was started ahead, if nobody has wanted it."""
     while _waiting:
-        link = _waiting.pop()
-        link.kill()
-        link.close_input()
-        link.wait(END_TIMEOUT)
+        process = _waiting.pop()
+        process.kill()
+        _close_input(process)
+        _wait(process, END_TIMEOUT)
+
+
+def _write(process: Process, data: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(data)
+    process.stdin.flush()
+
+
+def _close_input(process: Process) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+
+
+def _wait(process: Process, seconds: float) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
 
 
 class Child:
     """A worker process, and the jobs that it has not reported on."""
 
-    def __init__(self, worker: Worker, inbox: Inbox, new_link: Callable[[], Link] = LocalLink) -> None:
+    def __init__(self, worker: Worker, inbox: Inbox, stderr: int | None = None) -> None:
+        """The process that was started ahead, or a new one; `stderr` is its standard error, if not that of all."""
         first_message = pickle.dumps(worker, pickle.HIGHEST_PROTOCOL)
-        self._link = new_link()
+        own: dict[str, Any] = {} if stderr is None else {"stderr": stderr}
+        self._process: Process = _waiting.pop() if _waiting else start_process(**own)
         self._inbox = inbox
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self.jobs: dict[int, ShardJob] = {}
@@ -187,15 +105,11 @@ class Child:
 
     @property
     def name(self) -> str:
-        return self._link.name
+        return f"worker process {self.pid}"
 
     @property
     def pid(self) -> int:
-        return self._link.pid
-
-    @property
-    def is_up(self) -> bool:
-        return self._link.is_up
+        return self._process.pid
 
     def has_started(self, patience: float) -> None:
         """It has asked for a job; from now on it may say nothing for `patience` seconds."""
@@ -205,7 +119,7 @@ class Child:
     def is_stuck(self, now: float) -> bool:
         """Whether it has sent nothing for too long, although it has something to do."""
         is_busy = bool(self.jobs) or self.released or not self.started
-        return self.watch.look(now, self._messages, self.is_up and is_busy)
+        return self.watch.look(now, self._messages, is_busy)
 
     def give(self, job: ShardJob) -> None:
         self.jobs[job.shard_id] = job
@@ -225,11 +139,6 @@ class Child:
         self.released = True
         self._send(STOP)
 
-    def end_before_start(self) -> None:
-        """End it before it has begun."""
-        self.released = True
-        self.end()
-
     def note(self, event: Event) -> None:
         if isinstance(event, (ShardReport, ShardError)):
             self.jobs.pop(event.shard_id, None)
@@ -241,19 +150,15 @@ class Child:
 
     @property
     def was_killed(self) -> bool:
-        """Whether it has ended by a signal, or with its machine, and so by no decision of its own."""
-        code = self._link.returncode
-        if self.reason or self._link.fault:
-            return False
-        return bool(self._link.lost) or (code is not None and not 0 <= code <= 2)
+        """Whether it has ended by a signal, and so by no decision of its own."""
+        code = self._process.returncode
+        return not self.reason and code is not None and not 0 <= code <= 2
 
     def how_it_ended(self) -> str:
         """How it ended."""
-        if self.reason or self._link.fault:
-            return self.reason or self._link.fault
-        if self._link.lost:
-            return f"the {self.name} was lost: {self._link.lost}"
-        code = self._link.returncode
+        if self.reason:
+            return self.reason
+        code = self._process.returncode
         if code is None or code >= 0:
             return f"the {self.name} ended early, with {code}"
         if code == -getattr(signal, "SIGKILL", 9):
@@ -265,12 +170,12 @@ class Child:
     def end(self, reason: str = "") -> None:
         """Kill it, without waiting: a process that waits for a dead disk ends only when that answers."""
         self.reason = self.reason or reason
-        self._link.kill()
+        self._process.kill()
         self._outbox.put(None)
 
     def wait(self, until: float) -> None:
         """For its end, up to a time of `time.monotonic()`."""
-        self._link.wait(max(0.0, until - time.monotonic()))
+        _wait(self._process, max(0.0, until - time.monotonic()))
 
     def _send(self, kind: str, content: Any = None) -> None:
         self._outbox.put(pickle.dumps((kind, content), pickle.HIGHEST_PROTOCOL))
@@ -280,11 +185,12 @@ class Child:
         # If the process is gone, its listener reports that.
         with contextlib.suppress(OSError):
             while (data := self._outbox.get()) is not None:
-                self._link.send(data)
-        self._link.close_input()
+                _write(self._process, data)
+        _close_input(self._process)
 
     def _listen(self) -> None:
-        pipe = self._link.answers
+        pipe = self._process.stdout
+        assert pipe is not None
         try:
             with pipe, contextlib.suppress(EOFError, OSError):
                 while True:

@@ -24,6 +24,7 @@ from typing import Protocol
 
 from any2ds.config.options import RunOptions
 from any2ds.core.errors import RunError, error_text, shard_count
+from any2ds.core.processes import child_process
 from any2ds.core.processes.watchdog import Watch
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
@@ -40,10 +41,10 @@ _MOST_BYTES = 64 << 20  # of a sub-job; some are here at a time
 # and of one that was lost in company, which may be what is wrong.
 _ERRORS_IN_A_ROW = 3
 _ERRORS_ALONE = 30
-_CLOSE_TIMEOUT = 15.0  # seconds that a cluster may take to end what is cancelled
 _NEAR, _FAR = 0.3, 2.0  # seconds between two deliveries of a task, on disks and on stores
 _LOOKS_PER_TASK = 0.01  # seconds more for each slot: a thousand of them must not be too much for a store
 _LISTENS = 0.2  # seconds between two looks whether to go on waiting
+_NOTHING_BEGINS = 60.0  # seconds after which a log says that the cluster gives us no room
 _UNREACHED = 60.0  # seconds for which the folder may be out of reach before the run ends
 
 
@@ -78,10 +79,6 @@ class ThreadBatch(ABC):
     def error(self) -> str:
         return self._message
 
-    def wait(self, until: float) -> None:
-        """Until it has ended, or that time of the monotonic clock."""
-        self._thread.join(max(0.0, until - time.monotonic()))
-
     @abstractmethod
     def cancel(self) -> None: ...
 
@@ -102,6 +99,8 @@ class Engine(Protocol):
 
     # Seconds without a sign of life after which the machine of a task is gone; 0 where the cluster notices by itself.
     patience: float
+
+    end_timeout: float  # seconds that it may take to end what is cancelled
 
     def begin(self, tasks: Sequence[Task]) -> Batch:
         """Have `tasks` called, on whatever machines, without waiting."""
@@ -186,11 +185,13 @@ class _Driver:
         self._numbers = count()
         self._tasks: dict[int, _RunningTask] = {}  # those that are not over
         self._batches: list[_RunningBatch] = []
+        self._cancelled: list[Batch] = []  # and may still be ending
         self._shares: deque[Sequence[PackedJob]] = deque()  # of a sub-job, each for a task that has no room yet
         self._returned: deque[PackedJob] = deque()  # whose task was lost
         self._errors = self._alone = 0  # batches that failed since a shard was finished
         self._broken = 0  # workers that could not go on since then
         self._has_begun = False  # a task, ever
+        self._warn_at = time.monotonic() + _NOTHING_BEGINS  # if none has by then
         self._stop_at = math.inf
         self._seen = time.monotonic()  # when the folder could be looked at
         self._is_seen = True  # and whether it could last
@@ -213,9 +214,11 @@ class _Driver:
             self._batches.remove(given)
             yield from self._end_batch(given)
         yield from self._give_up_silent()
+        if not self._has_begun and time.monotonic() >= self._warn_at:
+            self._warn_at = math.inf
+            log.warning("the cluster has begun no task yet: it may be busy, or have no machine as asked")
         if self._stop_at < math.inf and (time.monotonic() >= self._stop_at or not any(self._at_work())):
-            self._cancel()
-            self._batches.clear()
+            self._cancel(tuple(self._batches))
 
     def stop(self, stop_at: float) -> Iterator[Event]:
         """From now on only what is begun comes to its end."""
@@ -230,15 +233,26 @@ class _Driver:
 
     def close(self) -> None:
         self._sub_jobs.stop()
-        self._cancel()
+        self._cancel(tuple(self._batches))
+        self._await_cancelled()
         with contextlib.suppress(Exception):  # of any file system; the next run removes what is left
             self._mailbox.close(self._output)
 
-    def _cancel(self) -> None:
-        for given in self._batches:
+    def _cancel(self, batches: Sequence[_RunningBatch]) -> None:
+        """They count no more, although they may still be ending."""
+        for given in batches:
+            self._batches.remove(given)
             given.batch.cancel()
-        until = time.monotonic() + _CLOSE_TIMEOUT
-        while not all(given.batch.has_ended() for given in self._batches) and time.monotonic() < until:
+            self._cancelled.append(given.batch)
+
+    def _await_cancelled(self) -> None:
+        until = time.monotonic() + self._engine.end_timeout
+        while any(not batch.has_ended() for batch in self._cancelled):
+            if time.monotonic() > until:
+                log.warning(
+                    "the cluster has not ended its tasks within %.0f s: see to it there", self._engine.end_timeout
+                )
+                return
             time.sleep(0.02)
 
     def _at_work(self) -> Iterator[_RunningTask]:
@@ -290,12 +304,16 @@ class _Driver:
         task.deliveries += 1
         if task.attempt != delivery.attempt:
             yield from task.reported.withdrawn()
+            if task.attempt:
+                log.warning("task %d is begun again: the machine that had it was lost", delivery.task)
             task.previous.add(task.attempt)
             task.attempt, task.message = delivery.attempt, ""
         for kind, content in delivery.messages:
             self._has_begun = True
             if kind == "event":
                 yield from self._take_event(task, content)
+            elif kind == "complaint":
+                child_process.complain(content)
             elif kind == "fatal" and self._stop_at == math.inf:
                 raise content
             elif kind == "broken":
@@ -361,8 +379,7 @@ class _Driver:
                 given.watch.look(now, given.deliveries, expected=False)
                 continue
             if given.watch.look(now, given.deliveries, expected=given.deliveries > 0) or given.has_lost_tasks:
-                self._batches.remove(given)
-                given.batch.cancel()
+                self._cancel([given])
                 message = f"nobody has begun a task for {given.watch.silent:.0f} s: its machine is gone"
                 if given.has_lost_tasks:
                     message = "a task that was not begun was ended with those of a machine that is gone"

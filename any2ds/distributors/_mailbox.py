@@ -23,8 +23,9 @@ from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["began", "event", "broken", "fatal", "ended"]
-"""Messages of a task: it has begun; an event; why its worker cannot go on; an error that ends the run; it has ended."""
+Kind = Literal["began", "event", "complaint", "broken", "fatal", "ended"]
+"""Messages of a task: it has begun; an event; a line of its standard error; why its worker cannot go on; an error that
+ends the run; it has ended."""
 
 _NAME = re.compile(r"(\d+)-([0-9a-f]{32})-(\d+)\.post")
 _STOP = "stop"
@@ -101,6 +102,7 @@ class Mailbox:
 
 
 _OPEN = "open"
+_MOST_COMPLAINTS = 1000  # lines of standard error in a delivery
 _SILENCE = 5.0  # seconds after which an attempt without messages leaves an empty delivery: it lives
 
 
@@ -116,6 +118,7 @@ class Outbox:
         self._is_stopping = False
         self._lock = threading.Lock()
         self._unsent: list[tuple[Kind, Any]] = []
+        self._complaints = 0  # among these
         self._signed: bytes | None = None  # a delivery that may have arrived or not, and is sent again as it is
         self._number = 0
         self._sent = time.monotonic()
@@ -137,6 +140,14 @@ class Outbox:
     def say(self, kind: Kind, content: Any = None) -> None:
         with self._lock:
             self._unsent.append((kind, content))
+
+    def complain(self, line: bytes) -> bool:
+        """Send a line of standard error, unless too many wait already."""
+        with self._lock:
+            self._complaints += 1
+            if self._complaints <= _MOST_COMPLAINTS:
+                self._unsent.append(("complaint", line))
+            return self._complaints <= _MOST_COMPLAINTS
 
     def _run(self) -> None:
         warned = False
@@ -161,7 +172,7 @@ class Outbox:
     def _send(self) -> None:
         if self._signed is None:
             with self._lock:
-                unsent, self._unsent = self._unsent, []
+                unsent, self._unsent, self._complaints = self._unsent, [], 0
             if not unsent and time.monotonic() - self._sent < _SILENCE:
                 return
             self._signed = self._mailbox.signed(unsent)

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import pickle
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,10 +25,12 @@ import pyarrow as pa
 from any2ds.config.options import RunOptions
 from any2ds.core.errors import ENDS_THE_RUN, LockLost, OutputError, OutputInUse, RunError
 from any2ds.core.rows import ShardJob
+from any2ds.core.version import __version__
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._mailbox import Mailbox, Outbox
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.lock.owner import Owner
 from any2ds.storage.lock.run_lock import Guard, Intervals, RunLock, held
 
 log = logging.getLogger(__name__)
@@ -32,11 +38,16 @@ log = logging.getLogger(__name__)
 _INTERVALS = Intervals(beat=5.0, stale=30.0)
 _WAIT = 5.0  # seconds between two looks whether the attempt that is at the task still is
 _HEAVY = 16 << 20  # bytes of rows; schedulers are made for less, and Spark's takes no more than 128 MB
+_LONGEST_LINE = 1 << 16  # bytes of a message on standard error
 _CODEC = "zstd"  # takes rows to a quarter of their size, at 2 ms for 10 000 of them
 
 
 class UnseenFolder(OutputError):
     """A machine of the cluster has another folder, or none, where the run has its output."""
+
+
+class OtherVersion(RunError):
+    """A machine of the cluster has another any2ds than the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +102,10 @@ class Task:
         is_again = output.exists(begun)
         output.write(begun, b"")
         distributor = MultiprocessingDistributor(replace(self.options, processes_count=1))
-        with Outbox(self.mailbox, output, self.number, attempt, distributor.stop) as outbox:
+        with (
+            Outbox(self.mailbox, output, self.number, attempt, distributor.stop) as outbox,
+            _complaints(outbox) as distributor.stderr,
+        ):
             outbox.say("began")
             events: Any = distributor.map(worker, self._unpacked(is_again))
             try:
@@ -118,10 +132,44 @@ class Task:
             yield replace(job, rows=rows, attempt=max(job.attempt, 1) if is_again else job.attempt)
 
 
+@contextmanager
+def _complaints(outbox: Outbox) -> Iterator[int]:
+    """A file descriptor for standard error, of which the run shows what is written to it."""
+    reading, writing = os.pipe()
+
+    def forward() -> None:
+        host = f"{Owner.here().host}: ".encode()
+        with open(reading, "rb") as lines:
+            while line := lines.readline(_LONGEST_LINE):
+                if not outbox.complain(host + line):
+                    os.write(2, line)
+
+    thread = threading.Thread(target=forward, name="any2ds-complaints", daemon=True)
+    thread.start()
+    try:
+        yield writing
+    finally:
+        os.close(writing)
+        thread.join(1.0)  # a program that a step has started may have it, and live on
+
+
 def perform(tasks: Iterable[Callable[[], None]]) -> None:
     """For clusters that send a function: a machine has to import nothing but this module for it."""
     for task in tasks:
         task()
+
+
+def perform_pickled(version: str, path: Sequence[str], folder: str, task: bytes) -> None:
+    """For clusters whose processes may have another any2ds than `version`, for which OtherVersion is raised.
+
+    `path` and `folder` are the `sys.path` and working directory of the run: what is there as well is used.
+    """
+    if version != __version__:
+        raise OtherVersion(f"any2ds {version} is needed, and {__version__} is installed")
+    sys.path += [place for place in path if place not in sys.path and os.path.exists(place)]
+    if os.path.isdir(folder):
+        os.chdir(folder)
+    pickle.loads(task)()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ if find_spec("apache_beam") is None:  # which only the child process imports
 
 _LONGEST_START = 300.0  # seconds for a process that imports Beam, which takes it three where nobody else is at work
 _NEAR, _FAR = 0.1, 5.0  # seconds between two looks at a pipeline
-_CLOSE_TIMEOUT = 10.0  # seconds for processes that were killed
-_REMOTE_END_TIMEOUT = 60.0  # seconds that a service may take to hear that a pipeline is cancelled
+# Seconds for processes that were killed, and for a service to hear that a pipeline is cancelled.
+_END_TIMEOUT, _REMOTE_END_TIMEOUT = 10.0, 60.0
 
 
 class BeamDistributor(EngineDistributor):
@@ -46,11 +46,7 @@ class BeamDistributor(EngineDistributor):
     def engine(self) -> Iterator[_Beam]:
         with processes as children:
             asked = _asked(self._options)
-            engine = _Beam(children, asked, _terms(children, asked))
-            try:
-                yield engine
-            finally:
-                engine.close()
+            yield _Beam(children, asked, _terms(children, asked))
 
 
 class _Processes:
@@ -121,22 +117,11 @@ class _Beam:
     def __init__(self, children: Children[Any, Any], asked: Asked, terms: Terms) -> None:
         self._children, self._asked, self._terms = children, asked, terms
         self.slots, self.patience = terms.slots, terms.patience
+        self.end_timeout = _END_TIMEOUT if terms.is_local else _REMOTE_END_TIMEOUT
         self.most = math.inf  # a pipeline for each task would cost more than tasks beyond the slots do
-        self._begun: list[_Pipeline] = []
 
     def begin(self, tasks: Sequence[Task]) -> _Pipeline:
-        pipeline = _Pipeline(self._children, self._asked, self._terms, tasks)
-        self._begun = [*(other for other in self._begun if not other.has_ended()), pipeline]
-        return pipeline
-
-    def close(self) -> None:
-        for pipeline in self._begun:
-            pipeline.cancel()
-        until = time.monotonic() + (_CLOSE_TIMEOUT if self._terms.is_local else _REMOTE_END_TIMEOUT)
-        for pipeline in self._begun:
-            pipeline.wait(until)
-            if not pipeline.has_ended() and not self._terms.is_local:
-                log.warning("Beam has not cancelled a pipeline within %.0f s: see to it there", _REMOTE_END_TIMEOUT)
+        return _Pipeline(self._children, self._asked, self._terms, tasks)
 
 
 class _Pipeline(ThreadBatch):

@@ -36,7 +36,6 @@ _SETTLED = 3.0  # seconds without a further executor, after which those that are
 _LATE = 60.0  # seconds after which the first is not waited for any more: the cluster may be busy for hours
 _CONNECT = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"}  # variables that say that there is no JVM of ours
 _LOOK = 0.1  # seconds between two looks
-_CLOSE_TIMEOUT = 5.0  # seconds that it may take to see that its session has ended
 _STANDALONE = "spark://"
 _ANSWERS_WITHIN = 10.0  # seconds that a master has to take a connection
 _RAISED = 'Exception in thread "main" '  # before what ended a Spark that was starting
@@ -77,7 +76,8 @@ class PysparkDistributor(EngineDistributor):
             self._await_executors(spark)
             yield spark
         finally:
-            spark.close()
+            with _without_py4j_log():
+                spark.context.stop()
 
     def _await_executors(self, spark: _Spark) -> None:
         """They come one after the other, and shards are shared out among those that are there."""
@@ -90,10 +90,6 @@ class PysparkDistributor(EngineDistributor):
             if spark.is_local or (present and now - changed > _SETTLED) or now - begun > _LATE:
                 break
             self._news.wait(_LOOK)
-        if not (present or spark.grows or self._is_stopping()):
-            log.warning(
-                "%s has given no executor in %.0f s: it may be busy, or have no machine as asked", spark.master, _LATE
-            )
 
 
 @contextmanager
@@ -185,11 +181,12 @@ def _check_master(master: str | None) -> None:
 
 
 class _Spark:
+    patience = 0.0  # its scheduler notices lost machines
+    end_timeout = 15.0
+
     def __init__(self, context: SparkContext, wanted: int | None) -> None:
-        self._context, self._wanted = context, wanted
+        self.context, self._wanted = context, wanted
         self.most = wanted or math.inf
-        self.patience = 0.0  # its scheduler notices lost machines
-        self._begun: list[_Job] = []
         self.master = str(context.master)
         self.is_local = self.master.startswith("local")
         conf = context.getConf()
@@ -210,26 +207,16 @@ class _Spark:
     def present(self) -> int:
         """Tasks that the executors which are there can run at a time; 0 if there is none yet."""
         try:
-            spark: Any = self._context._jsc.sc()
+            spark: Any = self.context._jsc.sc()
             self._known = int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
         except Exception as error:  # it is none of Spark's documented interfaces; or the session has been stopped
             log.debug("the number of slots is unknown: %s", error_text(error))
             with contextlib.suppress(Exception):
-                self._known = int(self._context.defaultParallelism)
+                self._known = int(self.context.defaultParallelism)
         return self._known
 
     def begin(self, tasks: Sequence[Task]) -> _Job:
-        job = _Job(self._context, tasks)
-        self._begun = [*(other for other in self._begun if not other.has_ended()), job]
-        return job
-
-    def close(self) -> None:
-        """Jobs end with the session."""
-        with _without_py4j_log():
-            self._context.stop()
-            until = time.monotonic() + _CLOSE_TIMEOUT
-            for job in self._begun:
-                job.wait(until)
+        return _Job(self.context, tasks)
 
 
 class _Job(ThreadBatch):

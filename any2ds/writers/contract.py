@@ -97,6 +97,7 @@ class Fields:
 
     columns: tuple[str, ...] | None = None  # `data` and columns of the metadata; None: all
     schema: pa.Schema | None = None  # of the metadata; None if there are none
+    data_column: str | None = None  # what the dataset calls the column of its files; None: as their extension
 
 
 class IndexedShard(Protocol):

@@ -22,6 +22,7 @@ from any2ds.core.errors import LockLost, OptionError, RunError
 from any2ds.core.reports import Event, Progress, ShardReport
 from any2ds.distributors._contract import Distributor
 from any2ds.storage.lock.lock_file import LockRef
+from any2ds.storage.lock.owner import Owner
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG, children, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
@@ -47,7 +48,7 @@ def ours(cluster: RayCluster) -> Iterator[RayCluster]:
 
 
 def distributor(**given: Any) -> Distributor:
-    config = Config.from_options({"url_list": "-", "distributor": "ray", **given})
+    config = Config.from_options({"url_list": "-", "distributor": "ray", "subjob_size": 8, **given})
     made: Distributor = plugins.load("distributors", "ray")(config.run)
     return made
 
@@ -67,7 +68,8 @@ class TestRay(ProcessDistributorContract):
 
     def test_both_nodes_work(self, ours: RayCluster) -> None:
         where: dict[int, str] = {}
-        with closing(self.events(ScriptedWorker(seconds=0.01), jobs_of(100_000))) as events:
+        worker = ScriptedWorker(seconds=0.01)
+        with closing(self.map(distributor(subjob_size=1000), worker, jobs_of(100_000))) as events:
             for event in events:
                 if isinstance(event, ShardReport) and (pid := int(event.start_time)) not in where:
                     (where[pid],) = [ip for ip in (HEAD, SECOND) if pid in ours.workers(ip)]
@@ -78,15 +80,14 @@ class TestRay(ProcessDistributorContract):
     def test_workers_for_which_there_is_no_room_are_no_failure(self) -> None:
         events = list(distributor(processes_count=5).map(ScriptedWorker(), jobs_of(30)))
         assert len(reports(events)) == 30
-        assert len({report.start_time for report in reports(events)}) <= 2
 
-    def test_an_actor_that_dies_costs_nothing(self, ours: RayCluster) -> None:
+    def test_a_process_of_ray_that_dies_costs_nothing(self, ours: RayCluster) -> None:
         worker, killed = ScriptedWorker(seconds=0.05), 0
         events: list[Event] = []
-        for event in self.events(worker, jobs_of(40)):
+        for event in self.map(distributor(subjob_size=1000), worker, jobs_of(40)):
             events.append(event)
             if isinstance(event, ShardReport) and not killed:
-                (killed,) = [a for ip in (HEAD, SECOND) for a in ours.actors(ip) if event.start_time in children(a)]
+                (killed,) = [a for ip in (HEAD, SECOND) for a in ours.processes(ip) if event.start_time in children(a)]
                 os.kill(killed, signal.SIGKILL)
         assert sorted(report.shard_id for report in reports(events)) == list(range(40))
         reported = sum(event.outcomes.get("success", 0) for event in events if isinstance(event, Progress))
@@ -94,16 +95,13 @@ class TestRay(ProcessDistributorContract):
 
     def test_what_workers_say_is_heard(self, capfd: pytest.CaptureFixture[str]) -> None:
         self.run(Talkative(), jobs_of(1))
-        said = capfd.readouterr().err
-        assert f"{HEAD}: a word" in said or f"{SECOND}: a word" in said
+        assert f"{Owner.here().host}: a word" in capfd.readouterr().err
 
     def test_a_folder_that_others_do_not_see_is_told_as_that(self, tmp_path: Path) -> None:
-        elsewhere = tmp_path / "on the driver only"
-        config = Config.from_options({"url_list": "-", "output_folder": elsewhere})
+        config = Config.from_options({"url_list": "-", "output_folder": tmp_path})
         worker = ShardWorker(config.output, config.fetch, locks=(LockRef(".any2ds/lock", "a run"),))
         with pytest.raises(LockLost, match=r"does not see .*use a shared folder, or an object store"):
             list(self.make_distributor().map(worker, jobs_of(1)))
-        assert not elsewhere.exists()
 
     def test_what_the_caller_has_connected_stays_so(self) -> None:
         self.run(ScriptedWorker(), jobs_of(1))
@@ -133,7 +131,7 @@ def test_nobody_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_no_cluster_is_told_before_anything_is_made(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("any2ds.distributors.ray._CONNECTS_WITHIN", 5.0)
+    monkeypatch.setattr("any2ds.distributors.ray._INIT_TIMEOUT", 5.0)
     address = server.url("").partition("//")[2].strip("/")
     with pytest.raises(OptionError, match="no Ray cluster can be reached there"):
         download(
@@ -208,7 +206,7 @@ def test_a_node_that_is_lost_costs_nothing(cluster: RayCluster, tmp_path: Path, 
     server.release()
     said = running.communicate(timeout=LONG)[1]
     assert running.returncode == 0, said
-    assert f"worker process {lost[0]} on {SECOND} was lost" in said
+    assert "is begun again" in said
     expect_whole(tmp_path)
     wait_until(lambda: not cluster.workers(HEAD))
 

@@ -16,6 +16,7 @@ from any2ds.config.commands import COMMANDS
 from any2ds.config.completion import SHELLS
 from any2ds.config.help import help_text, short_help
 from any2ds.config.options import declared
+from any2ds.core.failures import FAILURE_CODES
 from any2ds.core.version import DOCUMENTATION, __version__
 from any2ds.testing.processes import LONG, children, is_running
 from any2ds.testing.server import serve
@@ -357,6 +358,20 @@ def test_each_command_has_its_help_however_it_is_asked_for(tmp_path: Path) -> No
     assert len(shown) == 1
     assert "any2ds retry OUTPUT_FOLDER" in shown.pop()
     assert any2ds("help", cwd=tmp_path).stdout == any2ds("-h", cwd=tmp_path).stdout
+
+
+def test_a_failure_code_is_explained_however_it_is_written(tmp_path: Path) -> None:
+    one = any2ds("help", "http_404", cwd=tmp_path)
+    assert (one.returncode, one.stderr) == (0, "")
+    assert "The file is gone" in " ".join(one.stdout.split())
+    assert any2ds("help", "success", cwd=tmp_path).stdout.split() == ["success", "stored"]
+    every = any2ds("help", "codes", cwd=tmp_path).stdout
+    assert all(f"  {code} " in every or f"  {code}\n" in every for code in FAILURE_CODES)
+    assert "any2ds help codes" in any2ds(cwd=tmp_path).stdout
+    for typed, hint in (("404", "http_404?"), ("verfy", "verify?"), ("xyzzy", "any2ds help codes")):
+        unknown = any2ds("help", typed, cwd=tmp_path)
+        assert unknown.returncode == 2
+        assert hint in unknown.stderr
 
 
 def test_completion_has_a_help_that_says_where_its_line_goes(tmp_path: Path) -> None:

@@ -38,7 +38,12 @@ NEEDS: list[tuple[str, Any, str, list[dict[str, Any]]]] = [
     ),
     ("ray_address", "head:6379", "distributor=ray", [{"distributor": "ray"}]),
     ("beam_options", "--runner=DirectRunner", "distributor=beam", [{"distributor": "beam"}]),
-    ("subjob_size", 1000, "distributor=pyspark|beam", [{"distributor": "pyspark"}, {"distributor": "beam"}]),
+    (
+        "subjob_size",
+        1000,
+        "distributor=pyspark|ray|beam",
+        [{"distributor": name} for name in ("pyspark", "ray", "beam")],
+    ),
     ("tensorboard_dir", "logs", "reporters=tensorboard", [{"reporters": "jsonl,tensorboard"}]),
     ("wandb_project", "any2ds", WANDB, [{"enable_wandb": True}, {"reporters": "wandb"}]),
     ("wandb_entity", "us", WANDB, [{"enable_wandb": True}]),
@@ -148,7 +153,7 @@ def test_retry_does_not_judge_the_file_of_a_download(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"image_size": 300, "resize_mode": "no"}, "image_size=300 has no effect with resize_mode=no"),
-        ({"subjob_size": 10}, "subjob_size has no effect without distributor=pyspark|beam"),
+        ({"subjob_size": 10}, "subjob_size has no effect without distributor=pyspark|ray|beam"),
         ({"enable_wandb": False, "wandb_project": "mine"}, "wandb_project has no effect without enable_wandb"),
         ({"disable_all_reencoding": True, "image_size": 3}, "no effect with disable_all_reencoding: image_size"),
         ({"resize_mode": "no"}, ""),

@@ -27,7 +27,7 @@ from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageE
 from any2ds.dataset.load.source import Source
 from any2ds.testing.server import Server, serve
 
-FORMATS = ["webdataset"]
+FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
 ROWS = 23  # of which one fails
 SHARD = 5
 FAILED = 7
@@ -440,6 +440,36 @@ class TestBadInput:
         build(server, own, first=1, incremental_mode="extend")
         assert [sample["key"] for sample in ds] == KEYS
         assert len(any2ds.load(own)) == 2 * len(KEYS)
+
+    @pytest.mark.parametrize("output_format", ["parquet", "tfrecord", "arrayrecord"])
+    def test_garbled_and_truncated_shards_of_records(
+        self, output_format: str, made: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        shutil.copytree(made(output_format), tmp_path / "dataset")
+        shard = tmp_path / "dataset" / f"00000.{output_format}"
+        ds = any2ds.load(tmp_path / "dataset")
+        good = shard.read_bytes()
+        place = good.index(content(2)) + 5
+        shard.write_bytes(good[:place] + b"\xff" + good[place + 1 :])
+        if output_format != "parquet":  # the others have checksums
+            with pytest.raises(DamagedShard, match=f"shard 00000.{output_format} "):
+                list(ds)
+        shard.write_bytes(good[:-100])
+        with pytest.raises(DamagedShard, match=f"shard 00000.{output_format} .* had .* when the dataset was opened"):
+            pickle.loads(pickle.dumps(ds))[2]
+
+    def test_a_file_that_is_missing(self, made: Callable[[str], Path], tmp_path: Path) -> None:
+        shutil.copytree(made("files"), tmp_path / "dataset")
+        ds = any2ds.load(tmp_path / "dataset")
+        assert ds[0]["data"] == content(0)
+        (tmp_path / "dataset" / "00000" / "000002.bin").unlink()
+        with pytest.raises(DamagedShard, match=r"shard 00000 .*'000002': .*No such file"):
+            ds[2]
+
+    def test_compressed_records(self, server: Server, tmp_path: Path) -> None:
+        folder = build(server, tmp_path / "dataset", "tfrecord", tfrecord_compression="gzip")
+        with pytest.raises(UsageError, match="no samples by number: make it without compression"):
+            any2ds.load(folder)[0]
 
     def test_a_format_without_files(self, server: Server, tmp_path: Path) -> None:
         folder = build(server, tmp_path / "dummy", "dummy")

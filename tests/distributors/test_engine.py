@@ -12,7 +12,6 @@ from any2ds.config.options import Config, RunOptions
 from any2ds.core.errors import RunError, error_text
 from any2ds.core.reports import ShardError, ShardReport
 from any2ds.core.rows import ShardJob
-from any2ds.distributors import _engine
 from any2ds.distributors._engine import EngineDistributor
 from any2ds.distributors._mailbox import Mailbox
 from any2ds.distributors._task import PackedJob, StoredTasks, Task, UnseenFolder
@@ -52,6 +51,7 @@ class Calls:
 
 class Threads:
     slots, patience = 2, 0.0
+    end_timeout = 1.0  # a thread that hangs cannot be ended, however long it is waited for
 
     def __init__(self, call: Callable[[Task], None], most: float = math.inf) -> None:
         self._call, self.most = call, most
@@ -73,11 +73,6 @@ class ThreadsDistributor(EngineDistributor):
 
 
 class TestEngine(ProcessDistributorContract):
-    @pytest.fixture(autouse=True)
-    def impatience(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A thread that hangs cannot be ended, however long it is waited for."""
-        monkeypatch.setattr(_engine, "_CLOSE_TIMEOUT", 1.0)
-
     def make_distributor(self) -> ThreadsDistributor:
         return ThreadsDistributor(running())
 

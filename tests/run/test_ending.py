@@ -177,7 +177,7 @@ def test_processes_that_all_end_at_their_start_end_the_run(
 ) -> None:
     (tmp_path / "killed_at_start.py").write_text(KILLED_AT_START)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("any2ds.distributors._team._KILLS_IN_A_ROW", 5)
+    monkeypatch.setattr("any2ds.distributors.multiprocessing._KILLS_IN_A_ROW", 5)
     import killed_at_start
 
     distributor = MultiprocessingDistributor(config_of(tmp_path, processes_count=1).run)

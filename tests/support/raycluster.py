@@ -89,13 +89,13 @@ class RayCluster:
         said = (self._folder / f"{ip}.log").read_bytes()
         return b"--block" in said or self._nodes[ip].poll() is not None
 
-    def actors(self, ip: str) -> list[int]:
-        """The processes of a node in which actors or tasks are, or may come to be."""
+    def processes(self, ip: str) -> list[int]:
+        """The processes of a node in which tasks are, or may come to be."""
         return [pid for pid in children(self._raylet(ip)) if not _title(pid).endswith("Agent")]
 
     def workers(self, ip: str) -> list[int]:
-        """The processes of any2ds that its actors have started."""
-        return [worker for actor in self.actors(ip) for worker in children(actor)]
+        """The processes of any2ds that its tasks have started."""
+        return [worker for process in self.processes(ip) for worker in children(process)]
 
     def kill(self, ip: str) -> None:
         """Without warning: what Ray has there and what it has started, but not what that has started in its turn."""

@@ -13,18 +13,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from any2ds.core.errors import MissingColumns, UsageError
+from any2ds.config.parsers import byte_count
+from any2ds.core.errors import MissingColumns, OptionError, UsageError
 from any2ds.core.samples import row_key
 from any2ds.dataset.load import expressions, splits
 from any2ds.dataset.load.files import cache_folder
 from any2ds.dataset.load.metadata import Rows, schema_of
 from any2ds.dataset.load.opened import OpenShards
+from any2ds.dataset.load.remote import ShardCopies
 from any2ds.dataset.load.selection import Selection
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.dataset.load.source import Source
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import Fields
 
+_COPIES = "20GiB"
 _OF_FILES = ("data", "key", "ext")
 
 
@@ -36,6 +39,7 @@ def load(
     columns: Sequence[str] | None = None,
     storage_options: Mapping[str, Mapping[str, Any]] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str | None = None,
 ) -> Source:
     """The samples of a finished dataset, by number: `len(ds)`, `ds[7]`, `ds[100:200]`, `ds[[5, 1, 9]]`, iteration.
 
@@ -48,20 +52,27 @@ def load(
     where: a condition on the metadata, such as "width >= 512 and label in (1, 2)", or an expression of pyarrow
     columns: which columns a sample has, `data` among them (default: all)
     storage_options: credentials and settings of stores, by protocol: {'s3': {'endpoint_url': 'https://...'}}
-    cache_dir: folder for indexes that had to be made (default: ANY2DS_CACHE, else any2ds in the user's cache)
+    cache_dir: folder for copies of remote shards and for indexes that had to be made (default: ANY2DS_CACHE, else
+        any2ds in the user's cache folder)
+    cache_bytes: copy the shards that are read to cache_dir, and keep those used last up to so many bytes, such as
+        "50GiB" (default: byte ranges are read, without a copy; 20GiB for arrayrecord and files, which need one)
 
     Raises OutputError for a folder that is no dataset or has no finished shard, DamagedShard where files of it are
     missing or damaged, and UsageError for a split, condition or column that it does not have.
     """
     shards = ShardSet.of(os.fspath(folder), Stores(storage_options))
-    cache = Path(cache_dir) if cache_dir is not None else cache_folder()
+    try:
+        most = byte_count(_COPIES if cache_bytes is None else cache_bytes)
+    except ValueError as error:
+        raise OptionError(f"invalid cache_bytes={cache_bytes!r}: expected {error}") from None
+    copies = ShardCopies(Path(cache_dir) if cache_dir is not None else cache_folder(), most)
     if not shards.total:  # other tools' tar files, whose counts are in their indexes
-        opened = OpenShards(shards, Fields(), cache)
+        opened = OpenShards(shards, Fields(), copies)
         counts = [opened.count(shard) for shard in range(len(shards))]
         shards = replace(shards, starts=array("Q", accumulate(counts, initial=0)))
     schema = schema_of(shards)
-    fields = Fields(_wanted(columns, schema), schema)
-    opened = OpenShards(shards, fields, cache)
+    fields = Fields(_wanted(columns, schema), schema, shards.data_column)
+    opened = OpenShards(shards, fields, copies, is_copied=cache_bytes is not None)
     rows = Rows(shards, schema, opened)
     condition = _condition(where, schema)
     selection = _selection(rows, shards, split, condition)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
@@ -13,7 +13,10 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample, member_column, member_value
-from any2ds.writers.contract import Fields
+from any2ds.core.tables import value_of_text
+
+if TYPE_CHECKING:
+    from any2ds.writers.contract import Fields
 
 TEXT = "text.txt"
 """The extension of what was taken out of a document that has a caption as well; readers decode it as `txt`."""
@@ -99,11 +102,4 @@ def _from_json(type: pa.DataType) -> Callable[[Any], Any] | None:
         return base64.b64decode
     if not (of.is_temporal(type) or of.is_decimal(type)):
         return None
-
-    def restore(text: Any) -> Any:
-        try:
-            return pa.scalar(text, pa.string()).cast(type).as_py()
-        except (pa.ArrowException, ValueError, TypeError):  # a duration, which stays a text
-            return text
-
-    return restore
+    return lambda text: value_of_text(text, type)

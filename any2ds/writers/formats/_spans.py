@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+import io
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from any2ds.core.errors import DamagedShard
-from any2ds.writers.contract import ShardData
+
+if TYPE_CHECKING:
+    from any2ds.writers.contract import ShardData
+
+
+class RangeFile(io.RawIOBase):
+    """The data file of a shard, for libraries that want a file."""
+
+    def __init__(self, data: ShardData) -> None:
+        self._data, self._at = data, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._data.size}[whence])
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._data.size - self._at)
+        found = self._data.read(self._at, left if size < 0 else min(size, left))
+        self._at += len(found)
+        return found
 
 
 class SpanShard(ABC):
@@ -25,6 +54,9 @@ class SpanShard(ABC):
 
     def __len__(self) -> int:
         return self._count
+
+    def keys(self) -> list[str]:
+        return [str(self.get(number)["key"]) for number in range(self._count)]
 
     def get(self, number: int) -> dict[str, Any]:
         start, stop = self._offsets[number], self._offsets[number + 1]

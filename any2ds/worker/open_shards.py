@@ -1,4 +1,4 @@
-"""The shards that are open in one process: takes outcomes, writes and publishes, and tells what happened."""
+"""The shards that are open in one process: takes outcomes, writes, publishes, and reports what happened."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class OpenShards:
     def _published(self, job: ShardJob) -> ShardReport | None:
         """The figures of a shard that was finished by an earlier attempt of this run, whose report got lost.
 
-        What is there is removed if it tells something else: as long as stats are there, no data may be replaced.
+        Statistics of another shard are removed: as long as they are there, no data may be replaced.
         """
         name = self._layout.stats_name(job.shard_id)
         if (content := self._output.read(name)) is None:
@@ -190,7 +190,7 @@ class OpenShards:
         self._errors.append(self._error_of(job, error))
 
     def _retract(self, shard: Shard) -> None:
-        """Its rows are told again, or do not count."""
+        """Its rows are reported once more, or do not count."""
         self._outcomes.subtract(shard.reported)
         self._bytes -= shard.reported_bytes
 
@@ -258,7 +258,7 @@ class OpenShards:
             self._publishing.append((shard, self._publisher.submit(shard.publish, self._output)))
 
     def rows_to_record_as_failed(self) -> list[list[Row]]:
-        """The rows, by shard, of the hopeless shards that have come since the last call."""
+        """The rows, by shard, of the shards that came since the last call and are not to be fetched."""
         found = []
         while self.record_as_failed:
             found.append(self.record_as_failed.popleft().rows_without_outcome())
@@ -324,7 +324,7 @@ class OpenShards:
         while self._found:
             report = self._found.popleft()
             self._leave(report.shard_id)
-            self._outcomes.update(report.status_dict)  # what was told by the process that made it was taken back
+            self._outcomes.update(report.status_dict)  # what its process had reported was taken back
             self._bytes += report.bytes
             yield report
         while self._publishing:

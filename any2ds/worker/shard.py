@@ -42,8 +42,8 @@ class OpenShard:
         self._next = 0  # position whose turn it is
         self.stats = ShardStats()
         self._bytes = 0  # of stored files
-        self._beside = 0  # bytes of further files, and of what else is large in the metadata
-        self.reported: Counter[str] = Counter()  # rows by outcome, as far as Progress has told of them
+        self._further = 0  # bytes of further files, and of what else is large in the metadata
+        self.reported: Counter[str] = Counter()  # rows by outcome, as far as Progress has reported them
         self.reported_bytes = 0  # of these
         self.handed = 0  # position up to which a fetcher has taken the rows
         self.closed = False  # no more of its rows are to be fetched
@@ -140,7 +140,7 @@ class OpenShard:
     @property
     def staged(self) -> int:
         """Bytes of bodies on the staging disk, about."""
-        return self._bytes + self._beside
+        return self._bytes + self._further
 
     def flush(self) -> None:
         """Let the writer let go of it."""
@@ -214,7 +214,7 @@ class OpenShard:
             self._account(writer.held)
         self._bytes += size
         if self.metadata.added or sample.extra_files:
-            self._beside += self.metadata.added or sum(further.size for further in sample.extra_files.values())
+            self._further += self.metadata.added or sum(further.size for further in sample.extra_files.values())
         self.stats.add_file(sample.ext, size, sample.not_processed)
 
     def _make_room(self, sample: Sample) -> None:

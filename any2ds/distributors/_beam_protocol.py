@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from any2ds.distributors._task import StoredTasks
+from any2ds.distributors._task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Pipeline:
 
     asked: Asked
     numbers: tuple[int, ...]
-    stored_tasks: StoredTasks
+    task: Task  # one of them
 
 
 @dataclass(frozen=True, slots=True)

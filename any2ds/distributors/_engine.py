@@ -16,6 +16,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import count
@@ -23,7 +24,7 @@ from queue import Empty, Full, Queue
 from typing import Protocol
 
 from any2ds.config.options import RunOptions
-from any2ds.core.errors import RunError, error_text, shard_count
+from any2ds.core.errors import OutputError, RunError, error_text, shard_count
 from any2ds.core.processes import child_process
 from any2ds.core.processes.watchdog import Watch
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
@@ -41,6 +42,7 @@ _MOST_BYTES = 64 << 20  # of a sub-job; some are here at a time
 # and of one that was lost in company, which may be what is wrong.
 _ERRORS_IN_A_ROW = 3
 _ERRORS_ALONE = 30
+_AT_ONCE = 8  # tasks that are written at once
 _NEAR, _FAR = 0.3, 2.0  # seconds between two deliveries of a task, on disks and on stores
 _LOOKS_PER_TASK = 0.01  # seconds more for each slot: a thousand of them must not be too much for a store
 _LISTENS = 0.2  # seconds between two looks whether to go on waiting
@@ -277,10 +279,14 @@ class _Driver:
         patience = self._engine.patience
         running = {next(self._numbers): _RunningTask(jobs, patience) for jobs in shares}
         self._tasks.update(running)
-        tasks = [
-            Task.of(number, self._worker, jobs, self._mailbox, self._options)
-            for number, jobs in zip(running, shares, strict=True)
-        ]
+        tasks = [Task(number, self._worker, self._mailbox, self._options) for number in running]
+        try:
+            with ThreadPoolExecutor(min(_AT_ONCE, len(tasks)), thread_name_prefix="any2ds-tasks") as pool:
+                list(pool.map(Task.leave, tasks, shares))
+        except OutputError:
+            raise
+        except Exception as error:  # every file system has exceptions of its own
+            raise OutputError(f"{self._output.url!r}: no task can be left there: {error_text(error)}") from error
         self._batches.append(_RunningBatch(self._engine.begin(tasks), running, Watch(patience, time.monotonic())))
 
     # --- hearing ---

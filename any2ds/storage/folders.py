@@ -242,10 +242,6 @@ class OutputFolder:
         except Exception as error:  # every file system has exceptions of its own
             raise OutputError(f"output folder {self.url!r} cannot be listed: {error_text(error)}") from error
 
-    def state_names(self) -> list[str]:
-        """What lies directly in the folder for the state, by names in the output folder."""
-        return [f"{layout.STATE_FOLDER}/{name}" for name in self.names(layout.STATE_FOLDER)]
-
     def sizes(self) -> dict[str, int]:
         """Bytes of the files that lie directly in it, by name. Raises whatever the file system raises."""
         files = [info for info in self.listed() if info["type"] == "file"]
@@ -253,10 +249,7 @@ class OutputFolder:
 
     def read(self, name: str) -> bytes | None:
         """The content of a file, or None if it is not there."""
-        try:
-            return self._store.read(name)
-        except FileNotFoundError:
-            return None
+        return self._store.read(name)
 
     def read_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
         """Small files, many at once where that is faster; None for one that is not there.

@@ -40,7 +40,7 @@ help:
 	@echo "make install   .venv with any2ds and what the tests need"
 	@echo "make lint      style; make type: types; make format (or black): put the style right"
 	@echo "make docs      the documentation site, into docs/build"
-	@echo "make stubs     any2ds/__init__.pyi, from the declared options"
+	@echo "make stubs     any2ds/__init__.pyi and docs/failure-codes.md, from what is declared"
 	@echo "make smoke     wheel and sdist, installed into clean environments and tried"
 	@echo "make bench     benchmarks; make bench-quick only tries whether they run"
 	@echo "make crash     runs that are killed, into full disks and failing stores too; half an hour"
@@ -92,9 +92,10 @@ format black: $(TEST)
 	$(RUN) -m ruff check --fix-only .
 	$(RUN) -m ruff format .
 
-# The types of the public functions, for editors and type checkers.
+# The types of the public functions, for editors and type checkers; the page on failure codes.
 stubs: $(TEST)
 	$(RUN) tools/stubs.py
+	$(RUN) tools/failure_codes.py
 
 # A release as a user gets it.
 smoke: | $(RUN)

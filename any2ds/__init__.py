@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from any2ds.core.declaration import transform
     from any2ds.dataset.card.card import card
     from any2ds.dataset.inspect import inspect
+    from any2ds.dataset.load.load import load
     from any2ds.dataset.report.report import report
     from any2ds.dataset.verify.verify import verify
     from any2ds.run.download import download
@@ -37,6 +38,7 @@ __all__ = [
     "download",
     "finish",
     "inspect",
+    "load",
     "parse_example",
     "report",
     "retry",
@@ -49,6 +51,7 @@ _COMMANDS = {
     "download": "run.download",
     "finish": "run.finish",
     "inspect": "dataset.inspect",
+    "load": "dataset.load.load",
     "parse_example": "writers.example_records",
     "report": "dataset.report.report",
     "retry": "run.retry",

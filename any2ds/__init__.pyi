@@ -20,6 +20,7 @@ from any2ds.core.samples import Sample as Sample
 from any2ds.dataset.card.card import Card as Card
 from any2ds.dataset.figures import Figures as Figures
 from any2ds.dataset.inspect import Overview as Overview
+from any2ds.dataset.load.load import load as load
 from any2ds.dataset.verify.verify import VerifyReport as VerifyReport
 from any2ds.run.finish import Completion as Completion
 from any2ds.writers.example_records import parse_example as parse_example
@@ -36,6 +37,7 @@ __all__ = [
     "download",
     "finish",
     "inspect",
+    "load",
     "parse_example",
     "report",
     "retry",

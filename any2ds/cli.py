@@ -1,11 +1,12 @@
 """The command line: flags in, exit code out.
 
-0 done, 1 not everything could be done, 2 it cannot be done, 130 interrupted, 143 terminated.
+0 done, 1 not everything could be done, 2 it cannot be done, 3 `verify`: incomplete, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import re
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
     from any2ds.config.options import ParsedOptions
 
 
+_INCOMPLETE = 3  # of a dataset that the same download command completes: nothing is damaged
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     from any2ds.core.processes.signals import own_process
 
     own_process()
+    gc.set_threshold(200_000, 20, 20)  # what is loaded is no garbage: looking for it takes a tenth of a short run
     code = 130
     with contextlib.suppress(KeyboardInterrupt):  # before there is anything to clean up
         code = run(list(sys.argv[1:] if arguments is None else arguments))
@@ -80,7 +85,7 @@ def _verify(options: ParsedOptions) -> int:
         _write_json(report.to_json(), wanted.json)
     if wanted.json != "-":
         _print("\n".join(map(printable, lines(report))))
-    return 0 if report.ok else 1
+    return 0 if report.ok else _INCOMPLETE if report.is_incomplete else 1
 
 
 def _inspect(options: ParsedOptions) -> int:
@@ -115,8 +120,9 @@ def _report(options: ParsedOptions) -> int:
     (wanted,) = options.groups
     _print_utf8()
     report.run(options)
-    if wanted.format == "html" and wanted.output != "-":
-        _print(printable(wanted.output or f"{wanted.output_folder.rstrip('/')}/{REPORT_FILE}"))
+    page = f"{wanted.output_folder.rstrip('/')}/{REPORT_FILE}" if wanted.format == "html" else "-"
+    if (path := wanted.output or page) != "-":
+        _print(f"written to {printable(path)}")
     return 0
 
 
@@ -201,8 +207,7 @@ def _page(given: Sequence[str]) -> str | None:
 
     Raises OptionError for a command or shell that there is not.
     """
-    from any2ds.config.commands import COMMANDS
-    from any2ds.core import suggestions
+    from any2ds.config.commands import FIRST_WORDS
     from any2ds.core.errors import OptionError
 
     if not given:
@@ -212,18 +217,10 @@ def _page(given: Sequence[str]) -> str | None:
     asked = [argument for argument in given if argument in ("-h", "--help") or argument.startswith("--help=")]
     first, *others = given
     if first == "help" or asked:
-        from any2ds.config.help import completion_help, help_text
-
         words = [word for word in (others if first == "help" else given) if not word.startswith("-")]
-        about = [argument.partition("=")[2] for argument in asked if "=" in argument]
-        about += words if first == "help" else []
-        topics = [*COMMANDS, "completion"]
-        for word in about:
-            if word not in (*topics, "all", "help"):
-                hint = suggestions.for_name(word, topics) or ", ".join(topics)
-                raise OptionError(f"no command {word!r}: {hint}")
-        name = next((word for word in (*about, *words[:1]) if word in topics), "download")
-        return completion_help() if name == "completion" else help_text(name, "all" in about, _preset_in(given))
+        topics = [argument.partition("=")[2] for argument in asked if "=" in argument]
+        topics += words if first == "help" else [word for word in words[:1] if word in FIRST_WORDS]
+        return _help(topics, _preset_in(given))
     if {"-V", "--version"} & {*given}:
         from any2ds.core.version import __version__
 
@@ -237,11 +234,36 @@ def _page(given: Sequence[str]) -> str | None:
     return None
 
 
-def _command_hint(word: str) -> str:
-    from any2ds.config.commands import COMMANDS
+def _help(topics: Sequence[str], preset: str | None) -> str:
+    """The help on the first topic: a command, `codes` or a code; `all` is for all options of a command.
+
+    Raises OptionError for a topic that there is not.
+    """
+    from any2ds.config.commands import FIRST_WORDS
+    from any2ds.config.help import codes_help, completion_help, help_text
+    from any2ds.core.errors import OptionError
+
+    pages = [topic for topic in topics if topic not in ("all", "help")]
+    for topic in pages:
+        if topic == "codes":
+            return codes_help()
+        with contextlib.suppress(KeyError):
+            return codes_help(topic)
+        if topic not in FIRST_WORDS:
+            hint = _nearest_word(topic) or "any2ds help codes lists the failure codes, any2ds --help=all the options"
+            raise OptionError(f"no command or failure code {topic!r}: {hint}")
+    name = next(iter(pages), "download")
+    return completion_help() if name == "completion" else help_text(name, "all" in topics, preset)
+
+
+def _nearest_word(word: str) -> str:
+    """The nearest command, or the code of an HTTP status; empty if there is none."""
+    from any2ds.config.commands import FIRST_WORDS
     from any2ds.core import suggestions
 
-    return suggestions.for_name(word, [*COMMANDS, "help", "completion"])
+    if re.fullmatch(r"[1-5]\d\d", word):
+        return f"did you mean http_{word}?"
+    return suggestions.for_name(word, FIRST_WORDS)
 
 
 def parse(given: Sequence[str], command: Command) -> dict[str, str]:
@@ -338,7 +360,7 @@ class _Arguments:
         hint = "options are given as --name=value"
         if place == "url_list":
             is_word = re.fullmatch(r"[a-z]+", argument) and not os.path.exists(argument)
-            if not (is_word and (hint := _command_hint(argument))):
+            if not (is_word and (hint := _nearest_word(argument))):
                 return place
         elif place == "output_folder" and "url_list" in self._command.positional:
             suffix = os.path.basename(argument).partition(".")[2]
@@ -382,7 +404,7 @@ def _fitting(text: str, stream: TextIO) -> str:
 
 def _log_to_terminal(is_json: bool) -> None:
     logging.raiseExceptions = False  # the terminal may be gone
-    logging.getLogger("any2ds").addHandler(_json_handler() if is_json else _text_handler())
+    logging.getLogger("any2ds").addHandler(_json_handler() if is_json else _TextHandler())
 
 
 def _json_handler() -> logging.Handler:
@@ -392,7 +414,18 @@ def _json_handler() -> logging.Handler:
     return _jsonlines.JsonHandler()
 
 
-def _text_handler() -> logging.Handler:
+class _TextHandler(logging.Handler):
+    """Writes with rich, which is loaded for the first message, after the first worker process has begun."""
+
+    _rich: logging.Handler | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._rich is None:
+            self._rich = _rich_handler()
+        self._rich.emit(record)
+
+
+def _rich_handler() -> logging.Handler:
     from rich.logging import RichHandler
 
     from any2ds.core.errors import harmless

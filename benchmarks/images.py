@@ -203,7 +203,7 @@ def make_images(folder: Path, width: int, height: int) -> None:
 
 def step(images: int) -> None:
     """CPU of the thread for one image after another, by the step and by the loop's body; the median of the ratios."""
-    work = ImageTransform.of(MediaOptions(TransformOptions(file_size=SIZE), ImageOptions(encode_format="jpg")))
+    work = ImageTransform(MediaOptions(TransformOptions(file_size=SIZE), ImageOptions(encode_format="jpg")))
     fields = {"mime_type": "image/jpeg", "ext": "jpg"}
     for shape, wanted in SHAPES.items():
         files = [jpeg_of(photograph(*shape, seed), BYTES) for seed in range(min(images, 8))]

@@ -1,6 +1,6 @@
 """The documentation site: Sphinx with MyST. `make docs` builds it.
 
-Pages on options, failure codes and the Python API are made here from the code; the architecture, the recipes and other
+Pages on options and the Python API are made here from the code; the architecture, the recipes and other
 documents of the repository are taken from where they are.
 """
 
@@ -16,7 +16,6 @@ from typing import Any
 import any2ds
 from any2ds.config.commands import COMMANDS
 from any2ds.config.options import declared
-from any2ds.core.failures import FAILURE_CODES, NO_FAILURES
 from any2ds.core.version import HOMEPAGE, __version__
 
 project, author, release = "any2ds", "the any2ds authors", __version__
@@ -42,7 +41,6 @@ _PAGES = {  # documents of the repository -> pages of the site
     "CONTRIBUTING.md": "made/contributing.md",
     "CHANGELOG.md": "made/changelog.md",
     "benchmarks/README.md": "made/benchmarks.md",
-    "any2ds/core/failures.py": "made/failures.md",
     **{
         f"dataset_examples/{path.name}": f"made/recipes/{path.name}"
         for path in (ROOT / "dataset_examples").glob("*.md")
@@ -55,7 +53,6 @@ def main() -> None:
         if name.endswith(".md") and (ROOT / name).exists():
             _write(page, _relinked((ROOT / name).read_text(encoding="utf-8"), Path(name).parent, Path(page).parent))
     _write("made/options.md", "\n".join(_options()))
-    _write("made/failures.md", "\n".join(_failures()))
     _write("made/api.md", "\n".join(_api()))
 
 
@@ -126,27 +123,6 @@ def _options() -> Iterable[str]:
                 yield "| option | default | meaning |\n|---|---|---|"
             yield f"| `{info.name}` | {_cell(info.shown)} | {_cell(info.help)} |"
         yield ""
-
-
-def _failures() -> Iterable[str]:
-    yield "# Failure codes"
-    yield ""
-    yield "```bash\nany2ds retry dataset --codes=timeout_total,http_5xx\n```"
-    yield ""
-    yield (
-        "Each row of a list ends with one code: `success`, or why it is not in the dataset. The codes are in the "
-        "column `error_code` of the metadata, in `status_dict` of the statistics, and in `--codes` of `any2ds retry`, "
-        "which by default takes those that another attempt can help (transient)."
-    )
-    yield ""
-    yield "| code | transient | what it means | what to do |\n|---|---|---|---|"
-    for code, known in FAILURE_CODES.items():
-        yield f"| `{code}` | {'yes' if known.transient else ''} | {_cell(known.meaning)} | {_cell(known.advice)} |"
-    yield "| `http_<status>` | 408, 425, 429, 5xx | the server answered with that status | by status: see the report |"
-    yield ""
-    yield "Outcomes that are no failures:\n\n| code | what it means |\n|---|---|"
-    for code, meaning in NO_FAILURES.items():
-        yield f"| `{code}` | {_cell(meaning)} |"
 
 
 def _api() -> Iterable[str]:

@@ -56,8 +56,9 @@ def test_mypy_knows_each_option_and_its_type(tmp_path: Path) -> None:
     assert sorted(set(wrong)) == list(range(start, start + len(WRONG)))
 
 
-def test_the_stub_is_current() -> None:
-    command = [sys.executable, "tools/stubs.py", "--check"]
+@pytest.mark.parametrize("tool", ["stubs", "failure_codes"])
+def test_what_tools_make_from_the_code_is_current(tool: str) -> None:
+    command = [sys.executable, f"tools/{tool}.py", "--check"]
     checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG)
     assert (checked.returncode, checked.stderr) == (0, "")
 

@@ -87,3 +87,6 @@ COMMANDS: Mapping[str, Command] = {
         [options.FinishOptions],
     ),
 }
+
+FIRST_WORDS = (*COMMANDS, "completion", "help")
+"""What may stand first on a command line, besides a list."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 
-from any2ds.config.commands import COMMANDS, SHORT_NAMES
+from any2ds.config.commands import COMMANDS, FIRST_WORDS, SHORT_NAMES
 from any2ds.config.options import OptionInfo, declared
 
 _FILES = frozenset(
     {"url_list", "output_folder", "output", "json", "cookies", "staging_dir", "tensorboard_dir", "config"}
 )
-_WORDS = (*COMMANDS, "completion", "help")  # that may stand first
 _CONFIG = "YAML or JSON file with options"
 _HELP = "show the help; --help=all: all options"
 _LONGEST = 70  # characters of a description
@@ -41,7 +40,7 @@ def _bash() -> str:
         for info in _all_options().values()
         if info.choices
     ]
-    return _BASH.format(commands=" ".join(_WORDS), names="\n".join(names), values="\n".join(values))
+    return _BASH.format(commands=" ".join(FIRST_WORDS), names="\n".join(names), values="\n".join(values))
 
 
 def _written(command: str) -> list[str]:
@@ -62,7 +61,7 @@ _any2ds() {{
   [[ ${{#given[@]}} -gt 2 && " {commands} " == *" ${{given[1]}} "* ]] && command="${{given[1]}}"
   case $command in
     completion) words="bash fish zsh" ;;
-    help) words="{commands}" ;;
+    help) words="{commands} codes" ;;
 {names}
   esac
   case $word in
@@ -141,8 +140,9 @@ def _fish() -> str:
     lines.append(f"complete -c any2ds -n {first} -a completion -d 'print a completion script'")
     lines.append(f"complete -c any2ds -n {first} -a help -d 'show the help of a command'")
     lines.append("complete -c any2ds -f -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'")
-    lines.append(f"complete -c any2ds -f -n '__fish_seen_subcommand_from help' -a {shlex.quote(' '.join(COMMANDS))}")
-    others = " ".join(name for name in _WORDS if name != "download")
+    topics = shlex.quote(" ".join((*COMMANDS, "codes")))
+    lines.append(f"complete -c any2ds -f -n '__fish_seen_subcommand_from help' -a {topics}")
+    others = " ".join(name for name in FIRST_WORDS if name != "download")
     for name in COMMANDS:
         seen = (
             f"not __fish_seen_subcommand_from {others}" if name == "download" else f"__fish_seen_subcommand_from {name}"

@@ -11,6 +11,7 @@ from typing import Any
 from any2ds.config import presets
 from any2ds.config.commands import COMMANDS, SHORT_NAMES, Command
 from any2ds.config.options import OptionInfo, declared
+from any2ds.core.failures import FAILURE_CODES, NO_FAILURES, failure_code
 from any2ds.core.version import DOCUMENTATION, __version__
 
 _FIRST = (
@@ -55,6 +56,7 @@ def short_help(width: int | None = None) -> str:
     page.title("More")
     page.entry("any2ds --help", "the common options by task; --help=all: all of them")
     page.entry("any2ds help COMMAND", "the help of a command")
+    page.entry("any2ds help codes", "why rows fail; any2ds help http_404: what one code means")
     page.entry(DOCUMENTATION, "the documentation")
     return page.whole()
 
@@ -101,6 +103,24 @@ def completion_help() -> str:
     return page.whole()
 
 
+def codes_help(code: str | None = None, width: int | None = None) -> str:
+    """What an outcome code means and what to do about it, or all of them. Raises KeyError if there is no such code."""
+    page = _Page(width)
+    if code is not None and code in NO_FAILURES:
+        page.entry(code, NO_FAILURES[code])
+        return page.whole()
+    for name in FAILURE_CODES if code is None else [code]:
+        known = failure_code(name)
+        page.entry(name, f"{known.meaning}. {known.advice}" + (" [transient]" if known.transient else ""))
+    if code is None:
+        page.entry("http_<status>", "the server answered with that status: any2ds help http_404")
+        page.lines += ["", *page.wrapped("any2ds retry takes those that are transient: another attempt can help.")]
+        page.title("No failures")
+        for name, meaning in NO_FAILURES.items():
+            page.entry(name, meaning)
+    return page.whole()
+
+
 def _sections(command: Command, everything: bool) -> Iterator[tuple[str, list[OptionInfo]]]:
     infos = list(declared(command.groups))
     if command.common and not everything:
@@ -121,16 +141,16 @@ class _Page:
         self._width = min(width or shutil.get_terminal_size((80, 24)).columns, _WIDEST)
 
     def text(self, text: str) -> None:
-        self.lines += self._wrapped(text, 0)
+        self.lines += self.wrapped(text, 0)
 
     def title(self, text: str) -> None:
-        self.lines += ["", *self._wrapped(f"{text}:", 0)]
+        self.lines += ["", *self.wrapped(f"{text}:", 0)]
 
     def usage(self, *usages: str) -> None:
         self.lines.append("")
         for number, usage in enumerate(usages):
             start = "usage: " if not number else " " * 7
-            self.lines += [line if part else start + line.lstrip() for part, line in enumerate(self._wrapped(usage, 7))]
+            self.lines += [line if part else start + line.lstrip() for part, line in enumerate(self.wrapped(usage, 7))]
 
     def option(self, info: OptionInfo, text: str, default: Any = None) -> None:
         """An option, what it does, and its default unless that is nothing."""
@@ -148,9 +168,9 @@ class _Page:
         """A name, and what it means beside it, or below it where there is no room."""
         start = f"  {name}"
         if self._width < _NARROW:
-            self.lines += [start, *self._wrapped(text, 6)]
+            self.lines += [start, *self.wrapped(text, 6)]
             return
-        lines = self._wrapped(text, _COLUMN)
+        lines = self.wrapped(text, _COLUMN)
         if len(start) + 2 <= _COLUMN:
             lines[0] = f"{start:<{_COLUMN}}{lines[0].lstrip()}"
         else:
@@ -168,7 +188,7 @@ class _Page:
     def whole(self) -> str:
         return "\n".join([*self.lines, ""])
 
-    def _wrapped(self, text: str, indent: int) -> list[str]:
+    def wrapped(self, text: str, indent: int = 0) -> list[str]:
         indentation = " " * indent
         return textwrap.wrap(
             text, self._width, initial_indent=indentation, subsequent_indent=indentation,

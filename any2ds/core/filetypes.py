@@ -85,10 +85,9 @@ def recognize(head: bytes, media_type: str | None) -> tuple[str | None, str]:
 def recognize_file(body: Body | StoredBody, media_type: str | None) -> tuple[str | None, str]:
     """As `recognize`; where neither signature nor media type tells, by a look at the file: HTML, SVG, JSON, Parquet."""
     head = body.head()
-    found = recognize(head, media_type)
-    if found[0] != media_type or media_type not in _UNHELPFUL:
+    if found := type_by_signature(head):
         return found
-    return _looked_at(body, head) or found
+    return (_looked_at(body, head) if media_type in _UNHELPFUL else None) or (media_type, _ext_of(media_type))
 
 
 def _looked_at(body: Body | StoredBody, head: bytes) -> tuple[str, str] | None:

@@ -62,7 +62,6 @@ class WorkerMetrics:
     in_flight: int = 0
     window: int = 0  # transfers that may be in flight
     queued: int = 0  # rows that wait for their hosts
-    open_shards: int = 0
     memory: int = 0  # bytes, its children included
     hosts: tuple[HostLoad, ...] = ()  # that most rows wait for, the worst first
     adapts: bool = False  # whether it adapts the window
@@ -97,12 +96,12 @@ class Snapshot:
     queued: int = 0
     workers: int = 0
     memory: int = 0  # bytes, over all workers and this process
-    shards_open: int = 0
+    shards_open: int = 0  # given to workers, and not reported yet
     shards_done: int = 0  # in this run
     shards_failed: int = 0
     shards_before: int = 0  # that were finished before
     total_rows: int | None = None  # that this run has to do, if known
     share: float | None = None  # 0 to 1 of the run that is done: of its rows, or of the list's bytes
-    eta: float | None = None  # seconds that are left
+    eta: float | None = None  # seconds that are left; None while it stops
     hosts: tuple[HostLoad, ...] = ()
-    verdict: Verdict | None = None
+    verdict: Verdict | None = None  # None while it stops

@@ -50,7 +50,6 @@ _EXTRAS = {
 # Kind of part -> the package whose modules are the parts, but for those that begin with an underscore.
 _PACKAGES = {
     "readers": "any2ds.readers.formats",
-    "transforms": "any2ds.transforms.steps",
     "writers": "any2ds.writers.formats",
     "distributors": "any2ds.distributors",
     "reporters": "any2ds.run.reporters",

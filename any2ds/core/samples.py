@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,9 +72,11 @@ class Fetched(NamedTuple):
     attempts: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sample:
     """A file for the dataset, or the failure in its place: what a step of your own (`transform`) is given and returns.
+
+    Not to be changed, but to be replaced; it is not frozen because that takes a microsecond more for each.
 
     Of a row that becomes several samples (an archive, a video cut into clips) each has a `part`.
     """
@@ -199,7 +201,7 @@ def in_parts(samples: Sequence[Sample]) -> list[Sample]:
     return [sample.as_part(part, len(samples)) for part, sample in enumerate(samples)]
 
 
-def release(samples: Samples) -> None:
+def release(samples: Iterable[Sample]) -> None:
     """Their files are not wanted any more."""
     for sample in samples:
         if sample.body is not None:

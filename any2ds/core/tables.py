@@ -27,6 +27,14 @@ def to_json(value: Any) -> bytes:
     return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS)
 
 
+def value_of_text(text: Any, type: pa.DataType) -> Any:
+    """The value of this type for which JSON has a text; the text itself where Arrow does not read it (durations)."""
+    try:
+        return pa.scalar(text, pa.string()).cast(type).as_py()
+    except (pa.ArrowException, ValueError, TypeError):
+        return text
+
+
 _NOT_OF_PYTHON = (ValueError, OverflowError, ArithmeticError, pa.ArrowException)
 
 

@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 
 _MOST_WORDS = 400  # characters
 _READ_FOR_WORDS = 64 << 10  # bytes
-_AS_IT_IS = 48 << 10  # bytes of an image that is shown without having been decoded here
-_AS_IT_IS_PIXELS = 4_000_000
+_AS_IT_IS = 48 << 10  # bytes of an image that is shown without having been decoded here, if it cannot be,
+THUMBNAIL_BYTES = 24 << 10  # and of one that need not be: a thumbnail of a photograph has as many
+_AS_IT_IS_PIXELS = 1_000_000
 _SVG_AS_IT_IS = 32 << 10
 _LONGEST_START, _PATIENCE = 60.0, 15.0  # seconds for a child to begin, and for one file
 _MOST_FAILURES = 3  # of children, after which no more are started
@@ -81,6 +82,8 @@ class PreviewPool:
             return View(kind, text=beginning_of(data, mime_type, ext))
         if kind == "other":
             return View(kind)
+        if kind == "image" and len(data) <= THUMBNAIL_BYTES and (picture := as_it_is(data)) is not None:
+            return View(kind, picture, facts=f"{picture.width} x {picture.height}" if picture.width else "")
         view = View(kind)
         if self._failures < _MOST_FAILURES and _can_be_opened(kind):
             try:

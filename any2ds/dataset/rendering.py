@@ -5,12 +5,23 @@ Whatever comes from a list, a server or the name of a file is text in them, and 
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, pass_eval_context, select_autoescape
+from jinja2 import (
+    Environment,
+    FileSystemBytecodeCache,
+    FileSystemLoader,
+    StrictUndefined,
+    pass_eval_context,
+    select_autoescape,
+)
+from jinja2.bccache import Bucket
 from jinja2.nodes import EvalContext
 from markupsafe import Markup, escape
 
@@ -18,15 +29,30 @@ from any2ds.core import text
 from any2ds.core.errors import printable
 from any2ds.core.failures import NO_FAILURES, failure_code, meaning_of
 
+_TEMPLATES = Path(__file__).parent / "templates"
 _LONGEST = 500  # characters of a text in Markdown
 _PUNCTUATION = re.compile(r"([\\`*_{}\[\]()#+.!|~$:@-])")
+
+
+class _Compiled(FileSystemBytecodeCache):
+    """Compiled templates, kept beside them as Python keeps modules: to compile one takes longer than to fill it."""
+
+    def __init__(self) -> None:
+        super().__init__(str(_TEMPLATES / "__pycache__"), f"%s.{sys.implementation.cache_tag}.jinja")
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        with contextlib.suppress(OSError):  # the folder is not ours to write to
+            if not sys.dont_write_bytecode:
+                Path(self.directory).mkdir(exist_ok=True)
+                super().dump_bytecode(bucket)
 
 
 @cache
 def environment() -> Environment:
     """The templates in `templates/`; those of HTML escape what they are given."""
     found = Environment(
-        loader=PackageLoader("any2ds.dataset"),
+        loader=FileSystemLoader(_TEMPLATES),
+        bytecode_cache=_Compiled(),
         autoescape=select_autoescape(["html"]),
         undefined=StrictUndefined,
         trim_blocks=True,

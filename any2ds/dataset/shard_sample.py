@@ -45,6 +45,7 @@ class ShardSample:
     dataset: Dataset  # with these shards only
     shards: int  # finished shards of the dataset
     samples: Mapping[int, int] = field(default_factory=dict)  # shard -> samples; empty without a list of shards
+    data_bytes: Mapping[int, int] = field(default_factory=dict)  # shard -> size of its data file; the same
     totals: Totals | None = None  # None without a list of shards
     pattern: str | None = None  # of all data files, see `shard_list`; None without a list of shards
 
@@ -68,7 +69,7 @@ class ShardSample:
 def _from_list(folder: OutputFolder, stores: Stores | None, most: int, chance: random.Random) -> ShardSample | None:
     """By `.any2ds/shards`; None if it is open, because a run is at work. Raises any exception if it is broken."""
     run = Manifest.parse(folder.read(layout.RUN_FILE) or b"")
-    kept: list[tuple[int, int]] = []  # shard and its samples: a random choice among those so far
+    kept: list[tuple[int, int, int]] = []  # shard, samples, bytes of data: a random choice among those so far
     rows = samples = size = shards = 0
     exts: Counter[str] = Counter()
     with folder.open(layout.SHARDS_FILE) as raw, io.BufferedReader(raw, _BUFFER_BYTES) as file:  # type: ignore[type-var]
@@ -81,15 +82,18 @@ def _from_list(folder: OutputFolder, stores: Stores | None, most: int, chance: r
             samples += entry["nsamples"]
             size += entry["bytes"]
             exts.update(entry["exts"])
+            own = entry["shard_id"], entry["nsamples"], entry["filesize"]
             if shards <= most:
-                kept.append((entry["shard_id"], entry["nsamples"]))
+                kept.append(own)
             elif (place := chance.randrange(shards)) < most:
-                kept[place] = entry["shard_id"], entry["nsamples"]
+                kept[place] = own
     if shards != head["shards"]:
         raise OutputError(f"{layout.SHARDS_FILE} is truncated")
-    dataset = Dataset(folder.url, stores, _files(folder, run, [number for number, _ in kept]))
+    dataset = Dataset(folder.url, stores, _files(folder, run, [number for number, _, _ in kept]))
     totals = Totals(shards, rows, samples, size, dict(exts.most_common()))
-    return ShardSample(dataset, shards, dict(sorted(kept)), totals, head["pattern"])
+    kept.sort()
+    samples_of = {number: own for number, own, _ in kept}
+    return ShardSample(dataset, shards, samples_of, {number: own for number, _, own in kept}, totals, head["pattern"])
 
 
 def _entries(file: Iterator[bytes]) -> Iterator[dict[str, Any]]:

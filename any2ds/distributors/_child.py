@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from any2ds.core.processes.child_process import start
+from any2ds.core.processes.child_process import ForkedProcess, start
 from any2ds.core.processes.watchdog import Watch
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
@@ -26,6 +26,7 @@ GONE = "gone"  # what a listener says when its process has ended, after all of i
 Inbox = SimpleQueue[tuple["Child | None", str, Any]]
 """What happens to the parent: of which process, what, and its content."""
 
+Process = subprocess.Popen[bytes] | ForkedProcess
 END_TIMEOUT = 1.0  # seconds that a process has to end after its last message
 _LONGEST_START = 120.0  # seconds until a process asks for its first job; imports may come over a network
 _OUT_OF_MEMORY = (
@@ -45,13 +46,13 @@ def start_process(modules: Sequence[str] = (), **how: Any) -> subprocess.Popen[b
     return process
 
 
-_waiting: list[subprocess.Popen[bytes]] = []
+_waiting: list[Process] = []
 
 
-def start_ahead(modules: Sequence[str]) -> None:
-    """Start a process that loads `modules` and waits for a `Child`. To be called by the thread that begins the run:
-    Linux ends the process with it."""
-    _waiting.append(start_process(modules))
+def start_ahead(modules: Sequence[str], fork: bool = False) -> None:
+    """Start a process that loads `modules` and waits for a `Child`; `fork` as `ForkedProcess` can. To be called by the
+    thread that begins the run: Linux ends the process with it."""
+    _waiting.append(ForkedProcess(_process.main, modules) if fork else start_process(modules))
 
 
 def end_waiting() -> None:
@@ -63,19 +64,19 @@ def end_waiting() -> None:
         _wait(process, END_TIMEOUT)
 
 
-def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
+def _write(process: Process, data: bytes) -> None:
     assert process.stdin is not None
     process.stdin.write(data)
     process.stdin.flush()
 
 
-def _close_input(process: subprocess.Popen[bytes]) -> None:
+def _close_input(process: Process) -> None:
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.close()
 
 
-def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
+def _wait(process: Process, seconds: float) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
 
@@ -87,7 +88,7 @@ class Child:
         """The process that was started ahead, or a new one; `stderr` is its standard error, if not that of all."""
         first_message = pickle.dumps(worker, pickle.HIGHEST_PROTOCOL)
         own: dict[str, Any] = {} if stderr is None else {"stderr": stderr}
-        self._process = _waiting.pop() if _waiting else start_process(**own)
+        self._process: Process = _waiting.pop() if _waiting else start_process(**own)
         self._inbox = inbox
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self.jobs: dict[int, ShardJob] = {}

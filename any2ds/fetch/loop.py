@@ -181,7 +181,7 @@ class Loop:
                 schedule.excuse(attempt, now)
             elif self._is_crowd(attempt, failure):
                 schedule.excuse(attempt, now, failure)
-            elif fetched := schedule.settle(attempt, failure, now):
+            elif fetched := schedule.finish(attempt, failure, now):
                 yield fetched
 
     def _is_crowd(self, attempt: Attempt, failure: Failure) -> bool:

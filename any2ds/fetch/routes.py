@@ -28,13 +28,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-def engine_of(scheme: str, web_engine: str) -> str:
-    """`curl`, `requests` or `fsspec`."""
-    if scheme in FILE_SYSTEMS:
-        return "fsspec"
-    return web_engine
-
-
 def web_engine(wanted: str) -> str:
     """The engine for http(s): the one that is wanted, or `requests` where libcurl cannot be had.
 
@@ -151,8 +144,7 @@ class Routes:
             engine.expect(transfers)
 
     def start(self, attempt: Attempt, url: str) -> None:
-        scheme = scheme_of(url)
-        (self._by_scheme.get(scheme) or self._choose(scheme)).start(attempt, url)
+        (self._by_scheme.get(url[: url.index(":")]) or self._choose(url)).start(attempt, url)
 
     def poll(self, wait: float) -> list[tuple[Attempt, Payload | Failure]]:
         if self._main is None:
@@ -185,17 +177,14 @@ class Routes:
         """The one that carries an attempt in flight."""
         url = attempt.url or normalize(attempt.row.url)
         assert isinstance(url, str)  # or it would not have been started
-        return self._engine_for(url)
+        return self._by_scheme.get(scheme_of(url)) or self._choose(url)
 
-    def _engine_for(self, url: str) -> Transport:
+    def _choose(self, url: str) -> Transport:
         scheme = scheme_of(url)
-        return self._by_scheme.get(scheme) or self._choose(scheme)
-
-    def _choose(self, scheme: str) -> Transport:
         if not self._web_engine and scheme not in FILE_SYSTEMS:
             self._web_engine = web_engine(self._options.fetcher)
             refuse_impossible(self._options, self._web_engine)  # where a worker has another engine than the driver
-        name = engine_of(scheme, self._web_engine)
+        name = "fsspec" if scheme in FILE_SYSTEMS else self._web_engine
         engine = self._by_scheme[scheme] = self._engines.get(name) or self._open(name)
         return engine
 

@@ -23,9 +23,10 @@ import pyarrow as pa
 from any2ds.config.options import InputOptions
 from any2ds.config.parsers import split_format
 from any2ds.core import layout, plugins
+from any2ds.core.compression import KINDS as COMPRESSIONS
 from any2ds.core.errors import Any2dsError, InputError, MissingColumns, OptionError, ReadError, WrongFormat
+from any2ds.readers import compressed
 from any2ds.readers.columns import is_text_or_binary
-from any2ds.readers.compressed import CODECS, decompressed
 from any2ds.readers.contract import Columns
 from any2ds.readers.formats._objects import to_batches
 from any2ds.readers.formats._text import BATCH_ROWS, one_line, require, sliced
@@ -136,7 +137,7 @@ class File:
         with ExitStack() as opened:
             stream = cast(BinaryIO, _Counted(self._open(opened, seekable and self.compression is None), self.extent))
             if self.compression is not None:
-                stream = decompressed(stream, self.compression, by_content=self.is_compression_given)
+                stream = compressed.opened(stream, self.compression, by_content=self.is_compression_given)
             stream = cast(BinaryIO, _Guarded(stream, patient=seekable))
             if seekable and not stream.seekable():
                 spool = opened.enter_context(tempfile.TemporaryFile(prefix="any2ds-"))
@@ -500,7 +501,7 @@ def list_format(name: str) -> tuple[str | None, str | None]:
     """Format and compression by the name of a file or a URL, each None if unknown."""
     path = urlsplit(name).path if name.startswith(("http://", "https://")) else name.split("::", 1)[0]
     *rest, last = path.replace("\\", "/").rsplit("/", 1)[-1].lower().split(".")
-    compression = last if rest and last in CODECS else None
+    compression = last if rest and last in COMPRESSIONS else None
     if compression is not None:
         *rest, last = rest
     format = _ALIASES.get(last, last)

@@ -16,7 +16,7 @@ from any2ds.storage.stores import Stores
 
 log = logging.getLogger(__name__)
 
-_SAMPLES = 64
+_SAMPLES = 32
 _SECONDS, _SECONDS_FOR_SAMPLES = 8.0, 1.0  # at most; most datasets take less than half a second for both
 _LONGEST_WAIT = 60.0  # seconds for the report, in all
 _MOST_SHARDS = 2000  # looked at

@@ -26,7 +26,7 @@ def run(
     """
     reporter = Reporters(reporters)
     finished = len(ledger.plan.shards)
-    monitor = Monitor(finished, ledger.plan.outlook)
+    monitor = Monitor(finished, ledger.plan.outlook, lambda: ledger.open_shards)
 
     def happened(event: Event) -> None:
         monitor.take(event)
@@ -34,7 +34,12 @@ def run(
             reporter.on_shard(event)
 
     with stoppable(distributor.stop, grace) as stop:
-        is_stopping = False
+
+        def look_for_stop() -> None:  # not in the signal handler, which may do very little
+            if stop.asked is not None and not monitor.is_stopping:
+                monitor.is_stopping = True
+                reporter.on_stopping(ledger.open_shards, stop.grace)
+
         try:
             reporter.on_start(finished)
             with reporter.watching(monitor):
@@ -44,9 +49,7 @@ def run(
                     with closing(events):
                         for event in events:
                             ledger.check_lock()
-                            if stop.asked is not None and not is_stopping:
-                                is_stopping = True  # reported here, because a signal handler may do very little
-                                reporter.on_stopping(ledger.open_shards, stop.grace)
+                            look_for_stop()
                             happened(ledger.record(event))
                     ledger.check_lock()
                     if stop.asked is not None:
@@ -57,6 +60,7 @@ def run(
                 for error in ledger.given_up():
                     happened(error)
         finally:
+            look_for_stop()
             ledger.close()
             reporter.on_finish(ledger.total, was_stopped=stop.asked is not None)
         stop.check()

@@ -86,16 +86,21 @@ class _History:
 
 
 class Monitor:
-    """Takes events in one thread and snapshots in any. `memory` returns that of this process."""
+    """Takes events in one thread and snapshots in any.
+
+    `open_shards` returns how many shards workers have been given, and not reported; `memory` that of this process.
+    """
 
     def __init__(
         self,
         finished_shards: int = 0,
         outlook: Callable[[], Outlook] = Outlook,
+        open_shards: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
         memory: Callable[[], int] = lambda: resources.memory(children=False),
     ) -> None:
-        self._clock, self._outlook, self._memory = clock, outlook, memory
+        self._clock, self._outlook, self._open_shards, self._memory = clock, outlook, open_shards, memory
+        self.is_stopping = False  # set once the run was asked to stop: nobody knows what is left then
         self._started = self._turned = clock()
         self._lock = threading.Lock()
         self._outcomes: Counter[str] = Counter()  # from Progress
@@ -161,8 +166,7 @@ class Monitor:
         memory = (0 if is_counted else memory) + sum(each.memory for each in workers)
         latencies = self._latencies[0] + self._latencies[1]
         outlook, hosts = self._outlook(), _worst_hosts(workers)
-        # The last metrics of a worker may be older than the last reports of its shards.
-        are_all_reported = outlook.is_read and self._reported.total() >= (outlook.expected or 0)
+        limit = verdict([each for _, each in self._recent], hosts, outlook.is_read)
         share, eta = _progress(outlook.expected, max(0, outcomes.total()), pace.rows)
         return Snapshot(
             seconds=now - self._started,
@@ -181,15 +185,15 @@ class Monitor:
             queued=sum(each.queued for each in workers),
             workers=len(workers),
             memory=memory,
-            shards_open=0 if are_all_reported else sum(each.open_shards for each in workers),
+            shards_open=self._open_shards(),
             shards_done=self._shards_done,
             shards_failed=self._shards_failed,
             shards_before=self._before,
             hosts=hosts,
             total_rows=None if outlook.rows is None else round(outlook.expected or 0),
             share=share,
-            eta=eta,
-            verdict=verdict([each for _, each in self._recent], hosts, outlook.is_read),
+            eta=None if self.is_stopping else eta,
+            verdict=None if self.is_stopping else limit,
         )
 
     def _forget(self, now: float) -> None:

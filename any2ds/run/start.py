@@ -6,8 +6,11 @@ What is loaded here is little, because the process that is started waits for it.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
+import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,13 +21,13 @@ from any2ds.config.parsers import COMPRESSIONS, split_format
 from any2ds.config.watch import WatchOptions
 from any2ds.core import plain_arrow, plugins
 from any2ds.core.processes.signals import is_own_process
-from any2ds.core.terminal.children import listen_ahead, stop_listening
+from any2ds.core.terminal.children import ChildOutput, listen_ahead, stop_listening
 from any2ds.distributors._child import end_waiting
 from any2ds.distributors._child import start_ahead as start_process
 from any2ds.distributors._process import PLAIN
 
+_SHARED = ("any2ds.worker.worker",)  # the run needs it as well, and almost all that it loads
 _OF_EVERY_WORKER = (
-    "any2ds.worker.worker",
     "any2ds.worker.open_shards",
     "any2ds.worker.steps",
     "any2ds.worker.describe",
@@ -48,14 +51,27 @@ def started_ahead(options: ParsedOptions) -> Iterator[None]:
 def _start(options: ParsedOptions) -> None:
     running = options.group(RunOptions)
     is_plain = _is_plain(options)
-    if running.distributor == "multiprocessing":
-        logging.getLogger("any2ds").setLevel(running.log_level.upper())
-        watch = options.group(WatchOptions)
-        if not running.quiet and (watch.log_format == "json" or _is_terminal()):
-            with contextlib.suppress(OSError):
-                listen_ahead()
-        with contextlib.suppress(OSError):  # the run tries it again, and says so
-            start_process([*([PLAIN] if is_plain else []), *_OF_EVERY_WORKER, *_parts(options)])
+    if running.distributor != "multiprocessing":
+        return
+    logging.getLogger("any2ds").setLevel(running.log_level.upper())
+    watch = options.group(WatchOptions)
+    output: ChildOutput | None = None
+    if not running.quiet and (watch.log_format == "json" or _is_terminal()):
+        with contextlib.suppress(OSError):
+            output = listen_ahead()
+    shared = (*_SHARED, *_parts(options))
+    with contextlib.suppress(OSError):  # the run tries it again, and reports it
+        # A copy of this process has its modules, where another process loads them again. Not safe to copy are a process
+        # with threads and macOS's libraries; other people's parts may load what is not, either.
+        if is_plain and hasattr(os, "fork") and sys.platform != "darwin" and threading.active_count() == 1:
+            plain_arrow.load()
+            for module in shared:
+                importlib.import_module(module)
+            start_process(_OF_EVERY_WORKER, fork=True)
+        else:
+            start_process([*([PLAIN] if is_plain else []), *shared, *_OF_EVERY_WORKER])
+    if output is not None:
+        output.start()
     if is_plain:
         plain_arrow.load()
 

@@ -19,7 +19,6 @@ from typing import Any
 import pyarrow as pa
 
 from any2ds.config.media import AudioOptions, ImageOptions, MediaOptions, VideoOptions
-from any2ds.core import plugins
 from any2ds.core.errors import (
     DiskFull,
     MissingExtra,
@@ -33,12 +32,9 @@ from any2ds.core.manifest import StepRecord
 from any2ds.core.metadata import STORED_BYTES, STORED_CRC32
 from any2ds.core.samples import Sample, in_parts, member_column
 from any2ds.storage.disk.space import is_full
-from any2ds.transforms.contract import OF_THE_RUN, BatchTransform, Rejected, Transform
+from any2ds.transforms.contract import OF_THE_RUN, STEPS, BatchTransform, Rejected
 
 log = logging.getLogger(__name__)
-
-ORDER = ("archive", "image", "audio", "video", "text")
-"""The modules of this package that are steps, as they are gone through; those of the user come last."""
 
 _LONGEST_MESSAGE = 1000  # characters of an error that are stored with a row
 _UNDECODED = frozenset({"image", "audio", "video", "text"})  # the steps that disable_all_reencoding leaves out
@@ -273,27 +269,27 @@ def _refuse_what_is_left_out(media: MediaOptions) -> None:
         )
 
 
-def _asked_for(media: MediaOptions) -> Iterator[tuple[str, type[Transform], tuple[str, ...]]]:
-    """The steps that options ask for, and which options do."""
+def _asked_for(media: MediaOptions) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The steps of any2ds that options ask for, and which options do."""
     options = media.asked()
-    for name in ORDER if options else ():
-        if name in _UNDECODED and media.files.disable_all_reencoding:
-            continue
-        step: type[Transform] = plugins.load("transforms", name)
-        if asked := tuple(option for option in options if option in step.options):
-            yield name, step, asked
+    for name, step in STEPS.items():
+        if not (name in _UNDECODED and media.files.disable_all_reencoding) and (
+            asked := tuple(option for option in options if option in step.options)
+        ):
+            yield name, asked
 
 
 def _built_in(media: MediaOptions, by_preset: Mapping[str, str]) -> list[tuple[str, Any]]:
     """The steps by name. Raises MissingExtra with all extras that are missing."""
     steps, missing, wanted = list[tuple[str, Any]](), list[str](), ""
-    for name, step, asked in _asked_for(media):
+    for name, asked in _asked_for(media):
         try:
-            steps.append((name, step.of(media)))
+            module = importlib.import_module(f"any2ds.transforms.steps.{name}")
+            steps.append((name, module.PART(media)))
         except ImportError:
             given = {by_preset[option] for option in asked if option in by_preset} or {f"--{min(asked)}"}
             wanted = wanted or min(given)
-            missing.append(step.extra)
+            missing.append(STEPS[name].extra)
     if missing:
         extras = [extra for extra in missing if not (extra == "audio" and "video" in missing)]  # which is part of it
         raise MissingExtra(wanted, ",".join(extras))
@@ -302,10 +298,13 @@ def _built_in(media: MediaOptions, by_preset: Mapping[str, str]) -> list[tuple[s
 
 def step_records(media: MediaOptions) -> tuple[StepRecord, ...]:
     """The steps of any2ds that options ask for, with the versions of their libraries, which are installed."""
-    return tuple(
-        StepRecord(name, asked, {library: (_version(library),) for library in step.libraries(media)})
-        for name, step, asked in _asked_for(media)
-    )
+    records = []
+    for name, asked in _asked_for(media):
+        libraries = STEPS[name].libraries
+        if name == "video" and (media.video.frames or media.video.frame_interval):
+            libraries += STEPS["image"].libraries
+        records.append(StepRecord(name, asked, {library: (_version(library),) for library in libraries}))
+    return tuple(records)
 
 
 def _version(library: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
-from any2ds.config.media import MediaOptions
+from any2ds.config.media import AudioOptions, ImageOptions, MediaOptions, VideoOptions
 from any2ds.core.errors import BrokenStep
 from any2ds.core.samples import Sample, is_text_member
 
@@ -16,23 +17,14 @@ if TYPE_CHECKING:
 class Transform(Protocol):
     """A step that changes files. Called from several threads at once, with samples whose bodies are in memory.
 
-    Its module can be imported without the libraries that it needs. One that adds extra files to a sample
-    (`with_member`) names their extensions in `members`; in record formats each is a column.
+    One that adds extra files to a sample (`with_member`) names their extensions in `members`; in record formats each is
+    a column.
     """
 
-    extra: ClassVar[str]  # the extra that installs them
-    options: ClassVar[frozenset[str]]  # the options that turn it on
     columns: Mapping[str, pa.DataType]  # of the metadata that it fills
 
-    @classmethod
-    def of(cls, media: MediaOptions) -> Transform:
-        """Raises ImportError if a library is missing, OptionError."""
-        ...
-
-    @classmethod
-    def libraries(cls, media: MediaOptions) -> Sequence[str]:
-        """The packages that determine the bytes and the metadata that it makes."""
-        ...
+    def __init__(self, media: MediaOptions) -> None:
+        """Raises OptionError, and ImportError for a library that only some options need."""
 
     def unsupported(self, sample: Sample) -> str:
         """Why it does not take a file of its own media, for the report; else ""."""
@@ -52,6 +44,33 @@ class Transform(Protocol):
         Raises NotDecodable for a broken file, and Rejected. Any other exception is the row's `transform_error`.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """What is known of a step of any2ds without its libraries, which its module imports."""
+
+    options: frozenset[str]  # that turn it on
+    extra: str = ""  # that installs its libraries
+    libraries: tuple[str, ...] = ()  # the packages that determine the bytes and the metadata that it makes
+
+
+STEPS: Mapping[str, StepInfo] = {
+    "archive": StepInfo(frozenset({"unpack"})),
+    "image": StepInfo(
+        frozenset({"file_size", "decode_check", *ImageOptions.__dataclass_fields__}),
+        "image",
+        ("opencv", "pillow", "simplejpeg"),
+    ),
+    "audio": StepInfo(frozenset({"decode_check", *AudioOptions.__dataclass_fields__}), "audio", ("av",)),
+    "video": StepInfo(
+        frozenset({"decode_check", "min_duration", "max_duration", *VideoOptions.__dataclass_fields__}),
+        "video",
+        ("av",),
+    ),
+    "text": StepInfo(frozenset({"extract_text"}), "text", ("trafilatura", "lxml", "pypdfium2", "charset-normalizer")),
+}
+"""By module of `steps`, in the order in which a file goes through them; steps of the user come last."""
 
 
 class BatchTransform(Protocol):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import count
+from functools import partial
+from itertools import chain, count, islice, repeat
 
 import pyarrow as pa
 
@@ -76,16 +77,21 @@ class JobRows:
         return Sample(row, None, "", fields, failure)
 
     def _rows(self, table: pa.Table, numbers: Iterable[int]) -> Iterator[Row]:
-        shard_id, key = self._shard_id, self._layout.keys(self._shard_id)
+        """Without a call of a function in Python for each of them."""
+        return chain.from_iterable(self._batches(table, iter(numbers)))
+
+    def _batches(self, table: pa.Table, positions: Iterator[int]) -> Iterator[Iterator[Row]]:
+        key = self._layout.keys(self._shard_id)
         extra = [name for name in table.schema.names if name not in _OWN]
         has_captions = "caption" in table.schema.names
-        positions = iter(numbers)
         for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
             urls = batch.column("url").to_pylist()
             captions = batch.column("caption").to_pylist() if has_captions else [None] * len(urls)
             extras = rows_of(batch.select(extra)) if extra else [None] * len(urls)
             hashes = expected_hashes(batch)
             expected = [None] * len(urls) if hashes is None else hashes.to_pylist()
-            for url, caption, columns, digest in zip(urls, captions, extras, expected, strict=True):
-                position = next(positions)
-                yield Row(shard_id, position, key(position), url, caption, columns, digest)
+            some = list(islice(positions, len(urls)))
+            fields = zip(
+                repeat(self._shard_id, len(urls)), some, map(key, some), urls, captions, extras, expected, strict=True
+            )
+            yield map(partial(tuple.__new__, Row), fields)

@@ -26,8 +26,8 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.worker.context import ShardContext
 from any2ds.worker.rewrite.rewrite import RewrittenShard, Shard
 from any2ds.worker.rows import ShardRows
-from any2ds.worker.shard import WORTH_A_FLUSH, OpenShard
-from any2ds.worker.worker_metrics import MetricsCollector
+from any2ds.worker.shard import OpenShard
+from any2ds.worker.worker_metrics import LONG_WRITE, MetricsCollector
 
 log = logging.getLogger(__name__)
 
@@ -224,43 +224,26 @@ class OpenShards:
         shard.reported[code] += rows
         size = 0
         for sample in samples:
-            size += rows * sample.size
+            if sample.body is not None:
+                size += rows * sample.body.size
         self._bytes += size
         shard.reported_bytes += size
+        self._write(shard, samples)
+
+    def _write(self, shard: Shard, samples: Samples = ()) -> None:
+        """Write the samples of a row; without them, more of those that were waiting."""
         self.writing = True
         since = time.monotonic()
         try:
-            if not shard.take(samples):
+            if not (shard.take(samples) if samples else shard.write_pending()):
                 self.unwritten.append(shard)
         except Exception as error:  # this shard is lost, the others are not
             self._give_up(shard.job, error)
             return
         finally:
             self.writing = False
-            self.metrics.wrote(since)
-        self._settle(shard)
-
-    def _write_pending(self) -> None:
-        """Write more of the shards of which much was waiting."""
-        for _ in range(len(self.unwritten)):
-            shard = self.unwritten.popleft()
-            if self._open.get(shard.job.shard_id) is not shard:  # given up meanwhile
-                continue
-            self.writing = True
-            since = time.monotonic()
-            try:
-                if not shard.write_pending():
-                    self.unwritten.append(shard)
-            except Exception as error:  # as in `take`
-                self._give_up(shard.job, error)
-                continue
-            finally:
-                self.writing = False
-                self.metrics.wrote(since)
-            self._settle(shard)
-
-    def _settle(self, shard: Shard) -> None:
-        """After something was written."""
+            if (seconds := time.monotonic() - since) > LONG_WRITE:
+                self.metrics.wrote(seconds)
         if self.buffer.used > self.buffer.half and shard.held:
             self._relieve()
         if shard.complete:
@@ -313,8 +296,7 @@ class OpenShards:
         """Make the writer that holds the most let go of it; the formats that write at once hold nothing."""
         shards = list(self._open.values())
         fullest = max(shards, key=lambda shard: shard.held, default=None)
-        # Where writers alone hold more than half of a small buffer, no transfer may begin until one lets go.
-        if fullest is not None and fullest.held >= min(WORTH_A_FLUSH, self.buffer.half // len(shards)):
+        if fullest is not None and self.buffer.is_short(fullest.held, len(shards)):
             try:
                 fullest.flush()
             except Exception as error:
@@ -326,7 +308,10 @@ class OpenShards:
         Whenever it waits, for a disk or an upload, there is Progress all the same: the process is alive.
         """
         self._look_at_room()
-        self._write_pending()
+        for _ in range(len(self.unwritten)):
+            shard = self.unwritten.popleft()
+            if self._open.get(shard.job.shard_id) is shard:  # it was not given up meanwhile
+                self._write(shard)
         while self._settled:
             shard = self._settled.popleft()
             self._outcomes.update(shard.settled)
@@ -381,10 +366,10 @@ class OpenShards:
             self._output.staging_room.check()
         finally:
             self.writing = False
-            self.metrics.wrote(now)
+            self.metrics.wrote(time.monotonic() - now)
 
     def _progress(self) -> Progress:
-        metrics = self.metrics.take(len(self._open) + len(self._publishing))
+        metrics = self.metrics.take()
         progress = Progress(dict(self._outcomes), self._bytes, metrics)
         self._outcomes.clear()
         self._bytes = 0

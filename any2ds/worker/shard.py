@@ -18,7 +18,6 @@ from any2ds.worker.job_rows import JobRows
 from any2ds.worker.shard_stats import ShardStats
 from any2ds.writers.contract import ShardWriter
 
-WORTH_A_FLUSH = 1 << 20  # bytes held by a writer; less would make tiny row groups
 _TURN = 64 << 20  # bytes written in one go of what was waiting; sockets wait meanwhile
 
 
@@ -37,7 +36,7 @@ class OpenShard:
         self._rows = JobRows(job, layout)
         self.metadata = context.metadata(self._rows.table)
         self._staged = StagedFiles(context, job.shard_id)
-        self._writer: ShardWriter | None = None  # opened with the first sample: many shards may be waiting
+        self._writer: ShardWriter | None = None  # opened with the first sample
         self._accounted = 0  # bytes held by the writer that the buffer knows of
         self._waiting: dict[int, Samples] = {}  # outcomes whose turn has not come
         self._next = 0  # position whose turn it is
@@ -97,7 +96,8 @@ class OpenShard:
         False if more can be written by `go_on`, which is for the next turn because this one took long enough. Raises
         OSError and whatever else the writer raises; the shard is to be discarded then.
         """
-        samples = named(samples, self._taken)
+        if self._taken:
+            samples = named(samples, self._taken)
         position = samples[0].row.position
         if position != self._next:
             self._waiting[position] = samples
@@ -117,7 +117,7 @@ class OpenShard:
         enough = self._bytes + _TURN
         while (samples := self._known()) is not None:
             self._write_next(samples)
-            if self._buffer.used > self._buffer.half and self.held >= WORTH_A_FLUSH:
+            if self._buffer.is_short(self.held):
                 self.flush()  # nobody else looks after the memory before the turn is over
             if self._bytes >= enough:
                 return False
@@ -154,7 +154,7 @@ class OpenShard:
 
     def publish(self, output: OutputFolder) -> ShardReport:
         """Complete the files and give them their final names: data, metadata, then the stats, which mean `done`."""
-        writer = self._writer or self._open()
+        self._writer = writer = self._writer or self._staged.open(self.metadata)
         writer.close()
         data_bytes = self._staged.data_bytes
         output.publish_all({**self._staged.data(), **self._staged.write_metadata(self.metadata)})
@@ -180,38 +180,40 @@ class OpenShard:
 
     def _write_next(self, samples: Samples) -> None:
         is_shared = self._copies is not None and self._copies.keep(samples)
-        for number, sample in enumerate(samples):
-            try:
-                self._write(sample, is_shared)
-            except BaseException:
-                release(samples[number + 1 :])
-                raise
+        left = iter(samples)
+        try:
+            for sample in left:
+                try:
+                    self.metadata.add(sample)
+                    if sample.body is not None:
+                        if is_shared:
+                            self._make_room(sample)
+                        self._store(sample, sample.body.size)
+                finally:
+                    release((sample,))
+        except BaseException:
+            release(left)
+            raise
         outcome, position = outcome_of(samples), self._next
-        self.stats.add_row(outcome.fields["status"], code_of(outcome), lambda: self._rows.url(position))
+        code = code_of(outcome)
+        self.stats.add_row(outcome.fields["status"], code)
+        if outcome.failure is not None and code not in self.stats.examples:
+            self.stats.add_example(code, self._rows.url(position))
         if position not in self._first_of:  # the others were transferred once, for all of them
             self.stats.add_transfer(outcome.fields.get("attempts"), outcome.seconds)
         self._next += 1
 
-    def _write(self, sample: Sample, is_shared: bool) -> None:
-        body = sample.body
-        try:
-            self.metadata.add(sample)
-        except BaseException:
-            release((sample,))
-            raise
-        if body is not None:
-            try:
-                if is_shared:
-                    self._make_room(sample)
-                (self._writer or self._open()).write(sample)
-            finally:
-                release((sample,))
-                if self.held != self._accounted:
-                    self._account(self.held)
-            self._bytes += body.size
-            if self.metadata.added or sample.extra_files:
-                self._beside += self.metadata.added or sum(further.size for further in sample.extra_files.values())
-            self.stats.add_file(sample.ext, body.size, sample.not_processed)
+    def _store(self, sample: Sample, size: int) -> None:
+        writer = self._writer
+        if writer is None:  # many shards may be waiting for their first sample
+            writer = self._writer = self._staged.open(self.metadata)
+        writer.write(sample)
+        if writer.held != self._accounted:
+            self._account(writer.held)
+        self._bytes += size
+        if self.metadata.added or sample.extra_files:
+            self._beside += self.metadata.added or sum(further.size for further in sample.extra_files.values())
+        self.stats.add_file(sample.ext, size, sample.not_processed)
 
     def _make_room(self, sample: Sample) -> None:
         """It is going to wait, which it does in the spool unless there is plenty of memory."""
@@ -222,7 +224,3 @@ class OpenShard:
     def _account(self, held: int) -> None:
         self._buffer.used += held - self._accounted
         self._accounted = held
-
-    def _open(self) -> ShardWriter:
-        self._writer = self._staged.open(self.metadata)
-        return self._writer

@@ -33,14 +33,17 @@ class ShardStats:
         self._codes: Counter[str] = Counter()
         self._exts: Counter[str] = Counter()
         self._samples = 0
-        self._examples: dict[str, str] = {}  # code -> URL of a row that failed so
+        self.examples: dict[str, str] = {}  # code -> URL of a row that failed so
 
-    def add_row(self, status: str, code: str, url: Callable[[], str | None]) -> None:
-        """A row has this outcome. `url` is called for the first row of each code of a failure."""
+    def add_row(self, status: str, code: str) -> None:
+        """A row has this outcome."""
         self._statuses[status] += 1
         self._codes[code] += 1
-        if status not in NO_FAILURES and code not in self._examples and (shown := example_of(url())):
-            self._examples[code] = shown
+
+    def add_example(self, code: str, url: str | None) -> None:
+        """A row with this URL has failed so; the first one of a code is kept."""
+        if shown := example_of(url):
+            self.examples.setdefault(code, shown)
 
     def add_file(self, ext: str | None, size: int | None, not_processed: str = "") -> None:
         """A file is stored."""
@@ -62,7 +65,10 @@ class ShardStats:
         """A row and its files, by what the metadata say of its samples; `sizes` in bytes where they do not say it."""
         outcome = samples[first_of([fields.get("status") for fields in samples])]
         status = outcome.get("status") or _FAILED
-        self.add_row(status, status if status in NO_FAILURES else outcome.get("error_code") or status, url)
+        code = status if status in NO_FAILURES else outcome.get("error_code") or status
+        self.add_row(status, code)
+        if status not in NO_FAILURES and code not in self.examples:
+            self.add_example(code, url())
         for fields, size in zip_longest(samples, sizes):
             if fields.get("status") == SUCCESS:
                 stored = fields.get(STORED_BYTES.name)
@@ -91,6 +97,6 @@ class ShardStats:
             exts=dict(self._exts),
             not_processed=most_frequent(self.not_processed),
             attempts=self.attempts,
-            examples=self._examples,
+            examples=self.examples,
             latencies=dict(self.latencies.counts),
         )

@@ -88,9 +88,9 @@ class MetricsCollector:
         self._fetcher = self._buffer = None
         self._received = 0
 
-    def wrote(self, since: float) -> None:
-        """The thread has been writing, since a time of `time.monotonic()`."""
-        if (seconds := time.monotonic() - since) > LONG_WRITE:
+    def wrote(self, seconds: float) -> None:
+        """The thread has been writing for so long; a write of less than LONG_WRITE need not be reported."""
+        if seconds > LONG_WRITE:
             self._long_writes += seconds
 
     def waited(self, cause: Wait, seconds: float) -> None:
@@ -99,7 +99,7 @@ class MetricsCollector:
     def waited_to_publish(self, since: float) -> None:
         self.waited(self._publishing, time.monotonic() - since)
 
-    def take(self, open_shards: int) -> WorkerMetrics:
+    def take(self) -> WorkerMetrics:
         """What has happened since the last call. To be called in the thread that works."""
         traffic = _together(self._before, self._fetcher.traffic() if self._fetcher is not None else Traffic())
         now, own_cpu, cpu = time.monotonic(), time.thread_time(), resources.cpu()
@@ -122,7 +122,6 @@ class MetricsCollector:
             in_flight=traffic.in_flight,
             window=traffic.window,
             queued=traffic.queued,
-            open_shards=open_shards,
             memory=resources.memory(),
             hosts=traffic.hosts,
             adapts=traffic.adapts,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
 
 from any2ds.config.options import OutputOptions
 from any2ds.core.metadata import MetadataTable
@@ -42,6 +45,11 @@ class ShardWriter(Protocol):
         """
         ...
 
+    @staticmethod
+    def indexed(data: ShardData, fields: Fields) -> IndexedShard:
+        """The samples of a finished shard by number. Raises DamagedShard if it, or its index, is broken."""
+        ...
+
 
 class WithSidecars(ShardWriter, Protocol):
     """A writer that has `sidecars`."""
@@ -53,3 +61,57 @@ class WithSidecars(ShardWriter, Protocol):
         Raises OSError, or anything else where the file is broken.
         """
         ...
+
+
+class ShardData(Protocol):
+    """The data file of a finished shard, on this machine or in a store. All methods raise DamagedShard."""
+
+    name: str
+    size: int  # bytes; 0 for a folder
+    samples: int | None  # as many as the shard should have; None if unknown
+
+    def read(self, start: int, size: int) -> bytes:
+        """Exactly `size` bytes."""
+        ...
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[bytes, int]]:
+        """For each pair of start and size a buffer, and where in it the range begins: neighbours share a buffer."""
+        ...
+
+    def index(self, end: str, make: Callable[[Path], bytes]) -> bytes:
+        """The content of the sidecar with this end of its name, or what `make` returns for the data file."""
+        ...
+
+    def metadata(self, columns: Sequence[str]) -> pa.Table:
+        """These columns of the rows that have samples, in order."""
+        ...
+
+    def local(self) -> Path:
+        """The data file on this machine, maybe a copy for as long as this object lives."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What a sample that is read by number consists of."""
+
+    columns: tuple[str, ...] | None = None  # `data` and columns of the metadata; None: all
+    schema: pa.Schema | None = None  # of the metadata; None if there are none
+    data_column: str | None = None  # what the dataset calls the column of its files; None: as their extension
+
+
+class IndexedShard(Protocol):
+    """The samples of one shard, by number: `key`, `data`, `ext`, the columns of the metadata, and further files.
+
+    It may be used by several threads. Raises DamagedShard, which names the key where that is known.
+    """
+
+    def __len__(self) -> int: ...
+
+    def keys(self) -> list[str]:
+        """Of all samples; it may read as much as all of them."""
+        ...
+
+    def get(self, number: int) -> dict[str, Any]: ...
+
+    def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]: ...

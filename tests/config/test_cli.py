@@ -16,6 +16,7 @@ from any2ds.config.commands import COMMANDS
 from any2ds.config.completion import SHELLS
 from any2ds.config.help import help_text, short_help
 from any2ds.config.options import declared
+from any2ds.core.failures import FAILURE_CODES
 from any2ds.core.version import DOCUMENTATION, __version__
 from any2ds.testing.processes import LONG, children, is_running
 from any2ds.testing.server import serve
@@ -232,6 +233,30 @@ def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_created(
     assert is_unchanged
 
 
+def test_a_folder_made_with_other_options_is_refused_with_each_way_out(media: Path, tmp_path: Path) -> None:
+    with serve(media) as server:
+        (tmp_path / "urls.txt").write_text("".join(f"{server.url(str(n))}\n" for n in range(6)))
+        first = ("urls.txt", "ds", "--file_ext=bin", "--number_sample_per_shard=4", "--report=False")
+        assert any2ds(*first, "--limit=4", cwd=tmp_path).returncode == 0
+        other = ("urls.txt", "ds", "--output_format=webdataset", "--report=False", "--compute_hash=sha256")
+
+        refused = any2ds(*other, cwd=tmp_path)
+
+        assert refused.returncode == 2
+        assert "output_format was 'files', now 'webdataset'" in refused.stderr
+        back = "with --output_format=files --number_sample_per_shard=4 --file_ext=bin, without --compute_hash;"
+        assert back in refused.stderr
+        assert any2ds(*other, "--preset=img2dataset", cwd=tmp_path).stderr.count(", now ") == 1
+        going_on = ("urls.txt", "ds", "--report=False", *back.removesuffix(";").split(", ")[0].split()[1:])
+        assert any2ds(*going_on, cwd=tmp_path).returncode == 0
+        assert {"00000", "00001"} <= names_in(tmp_path / "ds")
+        assert "another output_folder" in refused.stderr
+        assert any2ds("urls.txt", "other", *other[2:], cwd=tmp_path).returncode == 0
+        assert "--incremental_mode=overwrite" in refused.stderr
+        assert any2ds(*other, "--incremental_mode=overwrite", cwd=tmp_path).returncode == 0
+        assert "00000.tar" in names_in(tmp_path / "ds")
+
+
 def test_a_list_that_breaks_off_is_used_up_to_there_and_the_place_is_told(media: Path, tmp_path: Path) -> None:
     with serve(media) as server:
         (tmp_path / "urls.csv").write_text(f"url,n\n{server.url('0')},0\n{server.url('1')},1\nbroken,2,3,4\nx,5\n")
@@ -333,6 +358,20 @@ def test_each_command_has_its_help_however_it_is_asked_for(tmp_path: Path) -> No
     assert len(shown) == 1
     assert "any2ds retry OUTPUT_FOLDER" in shown.pop()
     assert any2ds("help", cwd=tmp_path).stdout == any2ds("-h", cwd=tmp_path).stdout
+
+
+def test_a_failure_code_is_explained_however_it_is_written(tmp_path: Path) -> None:
+    one = any2ds("help", "http_404", cwd=tmp_path)
+    assert (one.returncode, one.stderr) == (0, "")
+    assert "The file is gone" in " ".join(one.stdout.split())
+    assert any2ds("help", "success", cwd=tmp_path).stdout.split() == ["success", "stored"]
+    every = any2ds("help", "codes", cwd=tmp_path).stdout
+    assert all(f"  {code} " in every or f"  {code}\n" in every for code in FAILURE_CODES)
+    assert "any2ds help codes" in any2ds(cwd=tmp_path).stdout
+    for typed, hint in (("404", "http_404?"), ("verfy", "verify?"), ("xyzzy", "any2ds help codes")):
+        unknown = any2ds("help", typed, cwd=tmp_path)
+        assert unknown.returncode == 2
+        assert hint in unknown.stderr
 
 
 def test_completion_has_a_help_that_says_where_its_line_goes(tmp_path: Path) -> None:

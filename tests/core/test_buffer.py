@@ -12,10 +12,10 @@ from any2ds.core.bodies.buffer import Body, Buffer
 
 
 def body_of(buffer: Buffer, data: bytes, chunk: int = 1000) -> Body:
-    receiving = buffer.receive()
+    body = Body(buffer)
     for start in range(0, len(data), chunk):
-        receiving.write(data[start : start + chunk])
-    return receiving.finish()
+        body.write(data[start : start + chunk])
+    return body
 
 
 @given(st.lists(st.tuples(st.binary(max_size=3000), st.integers(1, 700)), max_size=20), st.integers(100, 20_000))
@@ -40,11 +40,11 @@ def test_bodies_are_whole_and_memory_is_bounded_whatever_arrives(arrivals: list[
 def test_bodies_that_arrive_at_once_do_not_mix() -> None:
     buffer = Buffer(1000, 10)
     contents = [bytes([n]) * 5000 for n in range(10)]
-    arriving = [buffer.receive() for _ in contents]
+    arriving = [Body(buffer) for _ in contents]
     for start in range(0, 5000, 100):
-        for receiving, content in zip(arriving, contents, strict=True):
-            receiving.write(content[start : start + 100])
-    assert [receiving.finish().read() for receiving in arriving] == contents
+        for body, content in zip(arriving, contents, strict=True):
+            body.write(content[start : start + 100])
+    assert [body.read() for body in arriving] == contents
     buffer.close()
 
 

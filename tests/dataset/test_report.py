@@ -311,7 +311,11 @@ def test_the_command(dataset: Path, tmp_path: Path) -> None:
     assert (broken.returncode, "no such folder" in broken.stderr) == (2, True)
     page = tmp_path / "page.html"
     written = any2ds(str(dataset), f"--output={page}", "--samples=0")
-    assert (written.stdout.strip(), "<article" in page.read_text(encoding="utf-8")) == (str(page), False)
+    assert (written.stdout, "<article" in page.read_text(encoding="utf-8")) == (f"written to {page}\n", False)
+    assert any2ds(str(dataset), "--samples=0").stdout == f"written to {dataset}/report.html\n"
+    figures = tmp_path / "figures.json"
+    assert any2ds(str(dataset), "--format=json", f"--output={figures}").stdout == f"written to {figures}\n"
+    assert json.loads(figures.read_text(encoding="utf-8"))["rows"] == 60
 
 
 @pytest.mark.parametrize("place", ["-", None, "page.html"])

@@ -22,7 +22,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from any2ds.config.options import Config, OutputOptions
-from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.errors import DiskFull, OptionError, OutputError, ReadError
 from any2ds.core.failures import DUPLICATE
 from any2ds.core.layout import Layout
@@ -256,17 +256,16 @@ def shard_of(
     shard = OpenShard(job, ShardContext(options, writer, folder), buffer, fetch_once=True)
     samples = []
     for row in shard.rows():
-        receiving = buffer.receive()
-        receiving.write(b"x" * size)
-        samples.append(Sample(row, receiving.finish(), "bin", {"status": "success"}))
+        body = Body(buffer)
+        body.write(b"x" * size)
+        samples.append(Sample(row, body, "bin", {"status": "success"}))
     return shard, samples
 
 
 def test_a_shared_body_is_accounted_for_once_until_its_last_owner_is_done() -> None:
     buffer = Buffer(1 << 20, 1)
-    receiving = buffer.receive()
-    receiving.write(b"x" * 1000)
-    body = receiving.finish()
+    body = Body(buffer)
+    body.write(b"x" * 1000)
     body.share(2)
     for _ in range(2):
         body.release()

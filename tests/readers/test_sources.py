@@ -32,10 +32,10 @@ import pytest
 from fsspec.registry import _registry
 
 from any2ds.config.options import Config, InputOptions
+from any2ds.core.compression import KINDS
 from any2ds.core.errors import InputError, MissingColumns, MissingExtra, OptionError, ReadError, UsageError, WrongFormat
 from any2ds.core.manifest import ListFile
 from any2ds.readers.bad_rows import split
-from any2ds.readers.compressed import CODECS
 from any2ds.readers.inputs import list_format
 from any2ds.readers.sources import Source
 
@@ -170,7 +170,7 @@ class TestFormats:
             assert urls(put(tmp_path / name, written), input_format=f"{format}.{suffix}") == URLS
 
     def test_all_names_of_formats(self) -> None:
-        for format, suffix in itertools.product(FORMATS, ["", *CODECS]):
+        for format, suffix in itertools.product(FORMATS, ["", *KINDS]):
             given = f"{format}.{suffix}" if suffix else format
             assert Config.from_options({"url_list": "x", "input_format": given}).input.input_format == given
         for wrong in ("csv.rar", "cvs.gz", ".gz", "csv.gz.gz"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -343,6 +344,7 @@ def waiting_run(tmp_path: Path, server: Server, start: Start, *options: str) -> 
     shards = ("--number_sample_per_shard=5", "--output_format=webdataset", "--processes_count=2")
     running = start(*shards, "--timeout=0", *options)
     server.wait_for("held", within=WAIT)
+    server.wait_for("ok", 14, within=WAIT)  # all three are open
     return running
 
 
@@ -358,6 +360,69 @@ def test_shards_whose_last_rows_are_under_way_are_finished(tmp_path: Path, serve
     assert running.returncode == 130
     assert "run the same command again" in said
     expect_whole(tmp_path / "out", 3, 15)
+
+
+def test_while_it_stops_open_shards_are_counted_in_one_way_and_nothing_is_promised(
+    tmp_path: Path, server: Server, start: Start
+) -> None:
+    running = waiting_run(tmp_path, server, start, "--grace=2", "--log_interval=0.1")
+    running.send_signal(signal.SIGINT)
+    said = running.communicate(timeout=WAIT)[1]
+    lines = said[said.index("stopping: ") :].splitlines()
+    counts = [
+        (int(found[1]), int(found[2]))
+        for found in map(re.compile(r"shards: (\d+) open, (\d+) done").search, lines)
+        if found
+    ]
+    assert {open_ones + done for open_ones, done in counts} == {3}
+    assert counts[-1][0] == 1
+    assert "1 open given up" in said
+    assert not any(words in "\n".join(lines) for words in ("left", "raise --", "The end of the list"))
+
+
+def test_a_run_that_was_stopped_says_how_to_get_the_report(tmp_path: Path, server: Server, start: Start) -> None:
+    running = waiting_run(tmp_path, server, start, "--grace=1")
+    wait_until(lambda: len(list((tmp_path / "out").glob("*_stats.json"))) == 2)
+    running.send_signal(signal.SIGINT)
+    said = running.communicate(timeout=WAIT)[1]
+    report = tmp_path / "out" / "report.html"
+    assert "to look at: " not in said
+    assert not report.exists()
+    assert "to look at what is finished: any2ds report out\n" in said
+    asked = start(command=[sys.executable, "-m", "any2ds", "report", "out"])
+    asked.communicate(timeout=WAIT)
+    assert asked.returncode == 0
+    assert report.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_verify_tells_an_incomplete_dataset_from_a_damaged_one(
+    number: signal.Signals, tmp_path: Path, server: Server, start: Start
+) -> None:
+    def verified() -> tuple[int, str]:
+        asked = start(command=[sys.executable, "-m", "any2ds", "verify", "out"])
+        said = asked.communicate(timeout=WAIT)[0]
+        return asked.returncode, said.splitlines()[-1]
+
+    running = waiting_run(tmp_path, server, start, "--grace=1")
+    wait_until(lambda: len(list((tmp_path / "out").glob("*_stats.json"))) == 2)
+    workers = children(running.pid)
+    running.send_signal(number)
+    running.communicate(timeout=WAIT)
+    wait_until_gone(workers)
+    code, said = verified()
+    assert code == 3
+    assert said == "INCOMPLETE: 1 shard to go; run the same download command to go on"
+    server.release()
+    same = ("--number_sample_per_shard=5", "--output_format=webdataset", "--processes_count=2", "--timeout=0")
+    assert start(*same).wait(WAIT) == 0
+    assert verified() == (0, "no problems found")
+    (tmp_path / "out" / "00001_stats.json").unlink()
+    assert verified() == (3, "INCOMPLETE: 1 shard to go; run the same download command to go on")
+    (tmp_path / "out" / "00002.tar").write_bytes(b"")
+    code, said = verified()
+    assert code == 1
+    assert said.startswith("--repair removes them")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

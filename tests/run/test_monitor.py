@@ -16,7 +16,10 @@ class Watched:
     def __init__(self, **outlook: Any) -> None:
         self.now = 100.0
         self.outlook = Outlook(**outlook)
-        self.monitor = Monitor(0, lambda: self.outlook, lambda: self.now, lambda: 1000)
+        self.open_shards = 0
+        self.monitor = Monitor(
+            0, lambda: self.outlook, lambda: self.open_shards, clock=lambda: self.now, memory=lambda: 1000
+        )
 
     def rows(self, count: int, code: str = "success", **metrics: Any) -> None:
         worker = metrics.pop("worker", "here:1")
@@ -127,20 +130,27 @@ def test_where_nothing_is_told_before_a_shard_is_finished_that_counts() -> None:
     assert snapshot.successes_per_second > 0
 
 
-def test_when_all_shards_are_reported_none_is_open() -> None:
-    watched = Watched(rows=20, planned=20)
-    watched.rows(20, open_shards=2)  # its last word
-    for shard_id, open_shards in ((0, 2), (1, 0)):
-        watched.monitor.take(ShardReport(shard_id=shard_id, count=10, status_dict={"success": 10}))
-        assert watched.monitor.snapshot().shards_open == open_shards
+def test_while_it_stops_nobody_knows_what_is_left_or_gets_advice() -> None:
+    watched = Watched(rows=1000, planned=1000)
+    watched.open_shards = 3
+    for _ in range(20):
+        watched.now += 0.5
+        watched.rows(10, waits={"hosts": 0.5})
+        before = watched.monitor.snapshot()
+    watched.monitor.is_stopping = True
+    now = watched.monitor.snapshot()
+    assert before.eta is not None
+    assert before.verdict is not None
+    assert (now.eta, now.verdict) == (None, None)
+    assert (now.outcomes, now.share, now.shards_open) == (before.outcomes, before.share, 3)
 
 
 def test_a_worker_that_says_nothing_any_more_does_not_count() -> None:
     watched = Watched()
-    watched.rows(1, worker="here:1", in_flight=100, window=256, memory=5, open_shards=2)
-    watched.rows(1, worker="here:2", in_flight=50, window=256, memory=7, open_shards=1)
+    watched.rows(1, worker="here:1", in_flight=100, window=256, memory=5)
+    watched.rows(1, worker="here:2", in_flight=50, window=256, memory=7)
     snapshot = watched.monitor.snapshot()
-    assert (snapshot.workers, snapshot.in_flight, snapshot.window, snapshot.shards_open) == (2, 150, 512, 3)
+    assert (snapshot.workers, snapshot.in_flight, snapshot.window) == (2, 150, 512)
     assert snapshot.memory == 1012
     watched.now += 8
     watched.rows(1, worker="here:2", in_flight=60)

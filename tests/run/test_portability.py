@@ -55,7 +55,7 @@ def refuse(event, arguments):
         raise ModuleNotFoundError("No module named 'resource'", name="resource")
 
 
-for name in ("sched_getaffinity", "statvfs"):
+for name in ("sched_getaffinity", "statvfs", "fork"):
     delattr(os, name)
 sys.addaudithook(refuse)
 """

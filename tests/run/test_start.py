@@ -12,9 +12,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-# In every Python process below the folder: once `asked` is there, it leaves the names of its modules.
+# In every Python process below the folder: once `asked` is there, it leaves the names of its modules. It is no thread
+# that `threading` knows, so that the run forks as it does without it.
 WITNESS = """
-import os, sys, threading, time
+import _thread, os, sys, time
 
 def look(folder=os.environ["WITNESS"]):
     while not os.path.exists(os.path.join(folder, "asked")):
@@ -25,7 +26,11 @@ def look(folder=os.environ["WITNESS"]):
         file.write("\\n".join(names))
     os.rename(path + "~", path)
 
-threading.Thread(target=look, daemon=True).start()
+def begin():
+    _thread.start_new_thread(look, ())
+
+os.register_at_fork(after_in_child=begin)
+begin()
 """
 
 # Neither the run nor its worker needs them for URLs that are stored as they come.
@@ -44,7 +49,7 @@ NOT_IN_THE_RUN = (
     "pycurl pycares any2ds.config.completion any2ds.config.help any2ds.core.bodies.buffer any2ds.fetch.engines.curl"
     " any2ds.fetch.loop any2ds.worker.open_shards"
 )
-NOT_IN_THE_WORKER = "rich.console rich.text any2ds.cli any2ds.run any2ds.readers.sources any2ds.dataset"
+NOT_IN_THE_WORKER = "rich.console rich.text any2ds.run.download any2ds.readers.sources any2ds.dataset"
 
 
 @contextmanager

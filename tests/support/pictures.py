@@ -82,6 +82,6 @@ def through(data: bytes, media_type: str | None = None, row: Mapping[str, Any] |
     fields = {"status": SUCCESS, "mime_type": mime_type, "ext": ext}
     sample = Sample(Row(0, 0, "000000000", "http://x", extra=row), StoredBody.of(data), ext, fields)
     files, images = parse_groups({"file_size": 256, **options}, (TransformOptions, ImageOptions))
-    made = attempted(ImageTransform.of(MediaOptions(files, images)), sample)
+    made = attempted(ImageTransform(MediaOptions(files, images)), sample)
     assert isinstance(made, Sample)
     return made

@@ -99,7 +99,7 @@ def unpacked(tmp_path: Path, fetched: Callable[..., Any]) -> Unpacked:
 
 
 def step(**options: Any) -> ArchiveTransform:
-    made = ArchiveTransform.of(MediaOptions(files=TransformOptions(unpack=True, **options)))
+    made = ArchiveTransform(MediaOptions(files=TransformOptions(unpack=True, **options)))
     assert made is not None
     return made
 

@@ -46,7 +46,7 @@ def sample(data: bytes, media_type: str | None = None) -> Sample:
 
 def step(limit: int = 2**30, **options: Any) -> AudioTransform:
     files = TransformOptions(unpack_max_bytes=limit)
-    return AudioTransform.of(MediaOptions(files=files, audio=AudioOptions(**options)))
+    return AudioTransform(MediaOptions(files=files, audio=AudioOptions(**options)))
 
 
 def made(data: bytes, media_type: str | None = None, **options: Any) -> Sample:
@@ -86,7 +86,7 @@ def test_it_is_known_by_its_bytes_whatever_the_server_says(
     wanted = MediaOptions(audio=AudioOptions(audio_format="flac"))
     given = sample(tone(muxer, encoder, 1.0, 48_000, options=options), served_as)
     assert given.ext == ext
-    (found,) = StepGroup((AudioTransform.of(wanted), VideoTransform.of(wanted)))(given)
+    (found,) = StepGroup((AudioTransform(wanted), VideoTransform(wanted)))(given)
     assert (found.ext, found.fields["sample_rate"]) == ("flac", 48_000)
     assert found.fields["duration"] == pytest.approx(1.0, abs=0.05)
 
@@ -153,7 +153,7 @@ def test_the_right_codec_in_another_container_is_not_encoded_again(
     data = tone(muxer, name, 1.0, 48_000)
     both = (AudioTransform, VideoTransform)
     wanted = MediaOptions(audio=AudioOptions(audio_format=audio_format))
-    (found,) = StepGroup(tuple(one.of(wanted) for one in both))(sample(data))
+    (found,) = StepGroup(tuple(one(wanted) for one in both))(sample(data))
     assert (code_of(found), found.ext) == ("success", audio_format)
     assert found.data.startswith(magic)
     assert packets(found.data) == packets(data)
@@ -272,7 +272,7 @@ def test_the_cover_of_an_album_is_no_video() -> None:
     assert found.fields["codec"] == "mp3"
     assert made(data, audio_format="flac").ext == "flac"
     as_video = attempted(
-        VideoTransform.of(MediaOptions()), replace(found, fields={**found.fields, "mime_type": "video/mp4"})
+        VideoTransform(MediaOptions()), replace(found, fields={**found.fields, "mime_type": "video/mp4"})
     )
     assert isinstance(as_video, Sample)
     assert "width" not in as_video.fields

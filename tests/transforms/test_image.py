@@ -154,7 +154,7 @@ def bombs() -> Iterator[tuple[str, bytes]]:
 
 @pytest.mark.parametrize(("kind", "data"), tuple(bombs()), ids=["png", "jpeg", "gif", "bmp", "webp"])
 def test_a_bomb_is_refused_by_its_header(kind: str, data: bytes) -> None:
-    step = ImageTransform.of(MediaOptions(TransformOptions(file_size=256)))
+    step = ImageTransform(MediaOptions(TransformOptions(file_size=256)))
     made = through(data)
     assert code(made) == "too_many_pixels"
     assert step.memory(sample_of(data)) == 0
@@ -166,7 +166,7 @@ def sample_of(data: bytes) -> Sample:
 
 
 def test_memory_is_what_is_decoded() -> None:
-    step = ImageTransform.of(MediaOptions(TransformOptions(file_size=256)))
+    step = ImageTransform(MediaOptions(TransformOptions(file_size=256)))
     large = np.zeros((1100, 1700, 3), np.uint8)
     baseline, progressive = (encoded(large, "JPEG", progressive=is_progressive) for is_progressive in (False, True))
     assert step.memory(sample_of(baseline)) < 1700 * 1100 * 3 / 10  # by 4 in both directions
@@ -350,5 +350,5 @@ def test_a_quality_that_the_format_does_not_have_is_refused(format: str, quality
 
 
 def test_one_image_takes_one_thread() -> None:
-    ImageTransform.of(MediaOptions(TransformOptions(file_size=256)))
+    ImageTransform(MediaOptions(TransformOptions(file_size=256)))
     assert cv2.getNumThreads() == 1

@@ -70,7 +70,7 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import Sample
 from any2ds.transforms.steps.image import ImageTransform
 
-step = ImageTransform.of(MediaOptions(TransformOptions(file_size=256)))
+step = ImageTransform(MediaOptions(TransformOptions(file_size=256)))
 body = StoredBody.of(open(sys.argv[1], "rb").read())
 for number in range(60):
     if number == 10:

@@ -281,6 +281,7 @@ def test_a_pdf_that_takes_all_memory_is_the_only_one_that_fails(extracted: Extra
 
 def test_without_its_libraries_extract_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trafilatura", None)
+    monkeypatch.delitem(sys.modules, "any2ds.transforms.steps.text", raising=False)  # which has imported it
 
     with pytest.raises(MissingExtra, match=r"any2ds\[text\]"):
         download(["http://127.0.0.1:9/a"], output_folder=tmp_path / "out", extract_text=True, quiet=True)

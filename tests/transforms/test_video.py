@@ -56,7 +56,7 @@ def media(**options: Any) -> MediaOptions:
 
 def all_made(data: bytes, columns: dict[str, Any] | None = None, **options: Any) -> list[Sample]:
     wanted = media(**options)
-    return StepGroup((AudioTransform.of(wanted), VideoTransform.of(wanted)))(sample(data, **(columns or {})))
+    return StepGroup((AudioTransform(wanted), VideoTransform(wanted)))(sample(data, **(columns or {})))
 
 
 def made(data: bytes, **options: Any) -> Sample:
@@ -259,7 +259,7 @@ def test_options_for_sound_that_have_no_effect_on_video_are_told_once(
     options: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     wanted, data = media(**options), a_film(seconds=0.4)
-    step = StepGroup((AudioTransform.of(wanted), VideoTransform.of(wanted)))
+    step = StepGroup((AudioTransform(wanted), VideoTransform(wanted)))
     with caplog.at_level("WARNING", "any2ds"):
         for one in (film("mp4", "libx264", None, seconds=0.4), data, data):
             (found,) = step(sample(one))
@@ -415,7 +415,7 @@ def test_frames_of_a_film_that_is_not_wanted_as_an_image() -> None:
 def test_memory_for_frames_grows_with_the_image() -> None:
     wanted = {"frames": 1, "resize_mode": "border"}
     little, much = (sample(a_film(seconds=0.2, size=size, sound=None)) for size in ((160, 120), (1280, 720)))
-    step = VideoTransform.of(media(**wanted))
+    step = VideoTransform(media(**wanted))
     assert step.memory(much) - step.memory(little) > 20 * 1280 * 720
 
 
@@ -452,7 +452,7 @@ def test_more_clips_than_anybody_wants_are_not_made() -> None:
 
 
 def test_images_beyond_the_most_there_may_be_are_not_left_out_silently(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("any2ds.transforms.steps._video_work._MOST_STILLS", 10)
+    monkeypatch.setattr("any2ds.transforms.steps.video._MOST_STILLS", 10)
     data = a_film(seconds=2.0, size=(64, 48))
     assert len(all_made(data, frame_interval=0.2)) == 10
     assert len(all_made(that_lasts(1e16), frame_interval=0.21)) == 10  # what it claims does not count
@@ -501,7 +501,7 @@ def bomb(header: bool) -> bytes:
 def test_huge_frames_fail_by_their_header(options: dict[str, Any]) -> None:
     found = made(bomb(header=True), **options)
     assert (code_of(found), found.fields["error_message"]) == ("too_many_pixels", "65535 x 65535")
-    assert StepGroup((VideoTransform.of(media(**options)),)).memory(sample(bomb(header=True))) < 20_000_000
+    assert StepGroup((VideoTransform(media(**options)),)).memory(sample(bomb(header=True))) < 20_000_000
     if options:
         assert code_of(made(bomb(header=False), **options)) == "not_decodable"
     data = a_film(seconds=0.2, size=(400, 300), sound=None)
@@ -511,9 +511,9 @@ def test_huge_frames_fail_by_their_header(options: dict[str, Any]) -> None:
 
 def test_memory_grows_with_the_frames() -> None:
     little, much = (sample(a_film(seconds=0.2, size=size, sound=None)) for size in ((160, 120), (1280, 720)))
-    step = VideoTransform.of(media(video_fps=10))
+    step = VideoTransform(media(video_fps=10))
     assert step.memory(much) - step.memory(little) > 20 * 1280 * 720
-    assert VideoTransform.of(media()).memory(much) < 20_000_000
+    assert VideoTransform(media()).memory(much) < 20_000_000
 
 
 def test_too_short_and_too_long() -> None:
@@ -634,4 +634,4 @@ def test_results_are_bounded() -> None:
 )
 def test_options_that_exclude_each_other_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
-        VideoTransform.of(media(**options))
+        VideoTransform(media(**options))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from any2ds.config.options import Config
 from any2ds.core import plugins
-from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.failures import Failure
 from any2ds.core.layout import Layout
 from any2ds.core.metrics import Traffic
@@ -68,9 +68,9 @@ class Shuffled:
         self.asked[row.url] += 1
         if row.url.endswith("3"):
             return Fetched(row, Failure("fetch", "http_404", http_status=404))
-        receiving = self._buffer.receive()
-        receiving.write(content(row.url))
-        return Fetched(row, Payload(receiving.finish(), None, 200, None, 0.0))
+        body = Body(self._buffer)
+        body.write(content(row.url))
+        return Fetched(row, Payload(body, None, 200, None, 0.0))
 
     def traffic(self) -> Traffic:
         return Traffic()

@@ -440,9 +440,8 @@ def test_a_body_that_cannot_be_hashed_fails_its_row_and_is_given_back() -> None:
 @pytest.mark.parametrize("way", ["fail_row", "drop", "flag"])
 def test_the_memory_of_a_file_that_is_not_stored_is_given_back_at_once(way: str) -> None:
     buffer = Buffer(1 << 20, 1)
-    receiving = buffer.receive()
-    receiving.write(b"x" * 1000)
-    body: Body = receiving.finish()
+    body = Body(buffer)
+    body.write(b"x" * 1000)
     sample = described(body, OTHER, on_hash_mismatch=way)
     assert (sample.body is None) == (way != "flag")
     assert buffer.used == (1000 if way == "flag" else 0)
@@ -453,9 +452,9 @@ def test_the_memory_of_a_file_that_is_not_stored_is_given_back_at_once(way: str)
 
 def test_a_secret_in_the_wrong_column_is_not_told() -> None:
     buffer = Buffer(1 << 20, 1)
-    receiving = buffer.receive()
-    receiving.write(b"x")
-    words = described(receiving.finish(), "http://me:secret@host/" + "x" * 1000).fields["error_message"]
+    body = Body(buffer)
+    body.write(b"x")
+    words = described(body, "http://me:secret@host/" + "x" * 1000).fields["error_message"]
     assert "secret" not in words
     assert len(words) < 500
     buffer.close()

@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import decimal
 import math
+import random
 import struct
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from any2ds.core.metadata import MetadataTable
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Sample
 from any2ds.worker.job_rows import JobRows
+from any2ds.writers.formats import _example
 from any2ds.writers.formats._example import Encoder, FeatureKind, feature_kind, parse, varint
 from any2ds.writers.formats.tfrecord import TfrecordWriter
 from tests.support.records import examples
@@ -140,6 +142,40 @@ def test_numbers_that_are_not_packed_and_fields_that_nobody_knows_are_read() -> 
     unknown = b"\x78\x01" + field(9, b"?") + b"\x75" + bytes(4) + b"\x71" + bytes(8)
     record = field(1, b"".join([*entries, empty, unknown])) + unknown
     assert parse(record) == {"n": [300, -1], "f": [0.5, 1.5, 2.5], "e": []}
+
+
+def test_only_the_columns_that_are_asked_for(tmp_path: Path) -> None:
+    record = record_of({"a": 1, "b": "text", "c": [1.5, 2.5]})
+    assert parse(record, {"c", "a", "none"}) == {"a": [1], "c": [1.5, 2.5]}
+    assert parse(record, ()) == {}
+
+
+def test_the_short_way_through_a_record_finds_what_the_long_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in records that are cut, or in which single bytes are others."""
+    good = record_of({"a": 1, "b": "text" * 50, "c": [1.5, 2.5], "d": -1, "e": 0.5, "f": 300, "data": "x" * 20})
+    chance = random.Random(5)
+    records = [good, b"", *(good[:end] for end in range(0, len(good), 7))]
+    for _ in range(3000):
+        damaged = bytearray(good)
+        damaged[chance.randrange(len(good))] = chance.choice((chance.randrange(256), 0, 0x0A, 0x12, 0x80, 0xFF))
+        records.append(bytes(damaged))
+
+    def outcome(record: bytes) -> str:
+        try:
+            return repr(parse(record))
+        except ValueError:
+            return "no record"
+
+    found = [outcome(record) for record in records]
+    monkeypatch.setattr(_example, "_places", lambda record: None)
+    monkeypatch.setattr(_example, "_one_value", lambda record, start, stop: None)
+    assert found == [outcome(record) for record in records]
+    assert 100 < found.count("no record") < len(found) - 100
+
+
+def record_of(values: dict[str, Any]) -> bytes:
+    table = pa.table({name: [value] for name, value in values.items()})
+    return Encoder(table.schema).heads(table, [3])[0] + b"abc"
 
 
 def test_what_is_no_record_is_a_value_error_and_never_worse() -> None:

@@ -17,6 +17,7 @@ from typing import cast
 
 _HEAD = 8192  # bytes, long enough to recognise a file type by
 _PIECE = 1 << 20  # bytes written and read at once
+_WORTH_A_FLUSH = 1 << 20  # bytes held by a writer; less would make tiny row groups
 _SEGMENT = 16 << 20  # bytes in one file or block; so many bodies share a file that descriptors do not run out
 
 
@@ -47,8 +48,10 @@ class Buffer:
         """No new transfer should start: what is in flight may still grow to its share."""
         return self.paused or self.used + self._isolated > self.half + self.few
 
-    def receive(self) -> Receiving:
-        return Receiving(self)
+    def is_short(self, held: int, writers: int = 1) -> bool:
+        """Whether a writer that holds `held` bytes, and is one of so many, should let go of them."""
+        # Where writers alone hold more than half of a small buffer, no transfer may begin until one lets go.
+        return self.used > self.half and held >= min(_WORTH_A_FLUSH, self.half // writers)
 
     def close(self) -> None:
         """Give the disk back; no body on it can be read after."""
@@ -196,57 +199,8 @@ class Spool:
         return Segment(self, self._files[-1])
 
 
-class Receiving:
-    """A body that is still arriving."""
-
-    __slots__ = ("_buffer", "_chunks", "_extents", "size")
-
-    def __init__(self, buffer: Buffer) -> None:
-        self._buffer = buffer
-        self._chunks: list[bytes] = []
-        self._extents: list[Extent] = []
-        self.size = 0
-
-    def write(self, chunk: bytes) -> None:
-        """Raises OSError if the disk is full."""
-        count = len(chunk)
-        self.size += count
-        buffer = self._buffer
-        buffer.received += count
-        if self._extents:
-            self._extents += buffer.spool.append(chunk)
-            return
-        self._chunks.append(chunk)
-        buffer.used += count
-        if buffer.used > buffer.half and self.size > buffer.share:
-            for held in self._chunks:
-                self._extents += buffer.spool.append(held)
-            self._forget_chunks()
-
-    def finish(self) -> Body:
-        """The body, complete; this object is ready for the next one."""
-        size, self.size = self.size, 0
-        if self._extents:
-            extents, self._extents = self._extents, []
-            return Body(self._buffer, size, None, extents)
-        chunks, self._chunks = self._chunks, []
-        return Body(self._buffer, size, chunks)
-
-    def discard(self) -> None:
-        """Forget what arrived; this object is ready for the next body."""
-        for extent in self._extents:
-            extent.release()
-        self._extents = []
-        self._forget_chunks()
-        self.size = 0
-
-    def _forget_chunks(self) -> None:
-        self._buffer.used -= sum(map(len, self._chunks))
-        self._chunks.clear()
-
-
 class ThreadBody:
-    """A body that arrives in another thread than the buffer's own, under the same rule as `Receiving`."""
+    """A body that arrives in another thread than the buffer's own, under the same rule as `Body.write`."""
 
     __slots__ = ("_buffer", "chunks", "file", "size")
 
@@ -284,18 +238,32 @@ class ThreadBody:
 
 
 class Body:
-    """A complete body of `size` bytes. Its owner calls `release` when done with it; nothing can be read after."""
+    """A body, of which `size` bytes have arrived. Its owner releases it in the end; nothing can be read after."""
 
     __slots__ = ("_buffer", "_chunks", "_extents", "_other_owners", "size")
 
     def __init__(
-        self, buffer: Buffer, size: int, chunks: list[bytes] | None, extents: list[Extent] | None = None
+        self, buffer: Buffer, size: int = 0, chunks: list[bytes] | None = None, extents: list[Extent] | None = None
     ) -> None:
         self._buffer = buffer
         self.size = size
-        self._chunks = chunks  # as they arrived: to join them would cost as much as to write them
+        # As they arrived: to join them would cost as much as to write them. None where they are in the spool.
+        self._chunks = [] if chunks is None and extents is None else chunks
         self._extents = extents
         self._other_owners = 0
+
+    def write(self, chunk: bytes) -> None:
+        """More of it has arrived. Raises OSError if the disk is full."""
+        buffer, count = self._buffer, len(chunk)
+        self.size += count
+        buffer.received += count
+        if self._chunks is not None:
+            self._chunks.append(chunk)
+            buffer.used += count
+            if buffer.used > buffer.half and self.size > buffer.share:
+                self.spill()
+        elif self._extents is not None:
+            self._extents += buffer.spool.append(chunk)
 
     def share(self, owners: int) -> None:
         """It gets so many more owners; it is free when each of them has released it."""

@@ -1,4 +1,4 @@
-"""Child processes: how one is started, ends with its parent, and answers one question after the other.
+"""Child processes: how one is started or forked, ends with its parent, and answers one question after the other.
 
 Plain child processes and two pipes, rather than the `multiprocessing` module, whose children import the user's main
 module again: a script or notebook that calls `download()` at top level would start itself over and over.
@@ -14,12 +14,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
-from typing import IO, Any, Generic, TypeVar
+from typing import IO, Any, Generic, NoReturn, TypeVar
 
-from any2ds.core.processes import quieting
+from any2ds.core.processes import quieting, signals
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -27,7 +28,11 @@ Answer = TypeVar("Answer")
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _QUIET, _LOUD = "quiet", "loud"
 _CLOSE_TIMEOUT = 10.0  # seconds that a child has to end, once its pipes are closed
-_started: list[subprocess.Popen[bytes]] = []  # those that have ended are forgotten when another one begins
+_FOR_THE_PARENT = [  # signals: it says how its children end
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+# Those that have ended are forgotten when another one begins.
+_started: list[subprocess.Popen[bytes] | ForkedProcess] = []
 
 # What a child runs first, so that it finds the modules that the parent has found; argv is the parent's pid, the module
 # with `main`, and whether libraries are to be quiet. Ctrl-C is for the parent, and so are SIGTERM and SIGHUP, which
@@ -62,8 +67,91 @@ def start(module: str, *arguments: str, **how: Any) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), module, voice, *arguments]
     how.setdefault("stderr", quieting.stderr() if _stderr is None else _stderr)
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how)
-    _started[:] = [*(other for other in _started if other.returncode is None), child]
+    _remember(child)
     return child
+
+
+class ForkedProcess:
+    """A copy of this process that runs `main`, with what is used here of Popen.
+
+    It begins with all modules that this process has loaded, so that none is loaded twice. Not for Windows and macOS,
+    and for a process that has no other thread: a copy of a lock that another thread holds stays locked.
+    """
+
+    def __init__(self, main: Callable[[IO[bytes]], None], arguments: Sequence[str]) -> None:
+        """As `start`, in a session of its own. Raises OSError."""
+        parent, voice = os.getpid(), _QUIET if quieting.is_wanted() else _LOUD
+        inlet, to_child = os.pipe()
+        from_child, outlet = os.pipe()
+        for stream in (sys.stdout, sys.stderr):  # what is in their buffers would be written twice
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                stream.flush()
+        # A signal between the fork and it ignores them would run the handlers of the parent in the child.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_PARENT)
+        try:
+            self.pid = os.fork()
+            if not self.pid:
+                os.close(to_child)
+                os.close(from_child)
+                sys.argv[:] = ["-c", str(parent), main.__module__, voice, *arguments]
+                _run_in_fork(main, inlet, outlet, blocked)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            os.close(inlet)
+            os.close(outlet)
+        self.stdin, self.stdout = os.fdopen(to_child, "wb"), os.fdopen(from_child, "rb")
+        self.returncode: int | None = None
+        self._lock = threading.Lock()  # a process id may be another's once it has been waited for
+        _remember(self)
+
+    def kill(self) -> None:
+        with self._lock:
+            if self.returncode is None:
+                os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        until, pause = time.monotonic() + timeout, 0.0005
+        while True:
+            with self._lock:
+                if self.returncode is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+                    self.returncode = os.waitstatus_to_exitcode(ended[1])
+            if self.returncode is not None:
+                return self.returncode
+            if time.monotonic() >= until:
+                raise subprocess.TimeoutExpired("fork", timeout)
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+
+
+def _run_in_fork(main: Callable[[IO[bytes]], None], inlet: int, outlet: int, mask: Iterable[int]) -> NoReturn:
+    """Bring the copy into the state of a process that was started, and run it to its end."""
+    try:
+        os.setsid()
+        for number in _FOR_THE_PARENT:
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signals.not_own_process()
+        _started.clear()
+        logging.getLogger("any2ds").handlers.clear()
+        logging.getLogger("any2ds").setLevel(logging.NOTSET)
+        stderr = quieting.stderr() if _stderr is None else _stderr
+        if stderr is not None:
+            os.dup2(stderr, 2)
+        os.dup2(outlet, 1)
+        os.close(outlet)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        main(os.fdopen(inlet, "rb"))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _remember(child: subprocess.Popen[bytes] | ForkedProcess) -> None:
+    _started[:] = [*(other for other in _started if other.returncode is None), child]
 
 
 def running() -> list[int]:

@@ -156,6 +156,12 @@ def is_own_process() -> bool:
     return _process_is_ours
 
 
+def not_own_process() -> None:
+    """In a copy of such a process."""
+    global _process_is_ours
+    _process_is_ours = False
+
+
 def _again(number: int) -> None:
     """Let the main thread have the signal again; one that waits in the system is interrupted by a real one."""
     if sys.platform == "win32":

@@ -16,14 +16,15 @@ _LAST_LINES = 1.0  # seconds to wait for the last lines of children that have en
 _listening: ChildOutput | None = None
 
 
-def listen_ahead() -> None:
-    """Pass the lines of children on to standard error, until there is somebody who shows them. Raises OSError."""
+def listen_ahead() -> ChildOutput:
+    """Passes the lines of children on to standard error, until there is somebody who shows them; it has yet to start.
+    Raises OSError."""
 
     def pass_on(line: str) -> None:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
 
-    ChildOutput(pass_on)
+    return ChildOutput(pass_on)
 
 
 def stop_listening() -> None:
@@ -33,22 +34,25 @@ def stop_listening() -> None:
 
 
 class ChildOutput:
-    """Until `close`, calls `take` in a thread with each line, without its end, of children that are started."""
+    """From `start` to `close`, calls `take` in a thread with each line, without its end, that children write."""
 
     def __init__(self, take: Callable[[str], None]) -> None:
         global _listening
         self._take = take
         inlet, self._outlet = os.pipe()
         self._thread = threading.Thread(target=self._listen, args=(inlet,), name="any2ds-children", daemon=True)
-        self._thread.start()
         child_process.let_children_write_to(self._outlet)
         _listening = self
+
+    def start(self) -> ChildOutput:
+        self._thread.start()
+        return self
 
     @classmethod
     def of(cls, take: Callable[[str], None]) -> ChildOutput:
         """The one that listens already, from now on to `take`; else a new one."""
         if _listening is None:
-            return cls(take)
+            return cls(take).start()
         _listening._take = take
         return _listening
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import textwrap
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[kMGT]?B|m?s|min|h|d)\b)")
 _LOG_WIDTH = 120  # columns where there is no terminal, such as the log of a CI
 
 
@@ -79,8 +81,10 @@ def stderr_console() -> StderrConsole:
 
 
 def wrapped(text: str, width: int) -> str:
-    """In lines of no more than `width` columns; a word that is longer stays whole, so that it can be copied."""
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    """In lines of no more than `width` columns. A longer word stays whole, so that it can be copied, and so does a
+    number with its unit."""
+    joined = _BEFORE_UNIT.sub("\xa0", text)
+    return textwrap.fill(joined, width, break_long_words=False, break_on_hyphens=False).replace("\xa0", " ")
 
 
 def is_terminal(stream: Any) -> bool:

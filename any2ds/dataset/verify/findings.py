@@ -19,6 +19,7 @@ KINDS = {
     "shard_list": ".any2ds/shards is missing or does not describe the shards; --repair writes it",
     "unreadable": "the system or the store does not let a file be read, so it is not checked",
     "missing": "shards that are not there; the same download command makes them",
+    "unread": "no run has read the url list to its end; the same download command continues",
     "list": "the shards do not hold the rows of the url list",
     "run_file": ".any2ds/run is missing or unreadable, so no run can continue in this folder",
     "leftover": "what a killed run left behind",
@@ -26,6 +27,9 @@ KINDS = {
 }
 """The closed list."""
 _BROKEN = {"stats", "metadata", "keys", "data", "samples", "hash", "unfinished"}  # the shard has to be made again
+
+
+_INCOMPLETE = {"missing", "unread", "unfinished", "leftover", "shard_list"}  # as a stopped run leaves a dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,11 @@ class Finding:
     def is_broken(self) -> bool:
         """Whether the shard has to be made again."""
         return self.kind in _BROKEN
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether it is more than what the same download command completes, as after a run that was stopped."""
+        return self.kind not in _INCOMPLETE
 
     def to_json(self) -> dict[str, object]:
         return {"kind": self.kind, "shard": self.shard_id, "words": self.message}

@@ -63,6 +63,7 @@ class VerifyReport:
     seed: int | None = None  # picks the same shards again
     findings: tuple[Finding, ...] = ()  # by shard; those of the whole dataset come last
     notes: tuple[str, ...] = ()  # worth knowing, but not wrong
+    missing: tuple[int, ...] = ()  # shards that are not there, as far as the list was read
     repaired: tuple[int, ...] = ()  # shards that were removed, to be made again
 
     @property
@@ -70,27 +71,34 @@ class VerifyReport:
         return not self.findings
 
     @property
+    def is_incomplete(self) -> bool:
+        """Whether nothing is wrong but what the same download command completes, as after a run that was stopped."""
+        return bool(self.findings) and not any(finding.is_damage for finding in self.findings)
+
+    @property
     def broken(self) -> tuple[int, ...]:
         """Shards that have to be made again."""
         return tuple(sorted({f.shard_id for f in self.findings if f.is_broken and f.shard_id is not None}))
 
     def __repr__(self) -> str:
-        found = "no problems" if self.ok else _count(self.findings)
+        found = "no problems" if self.ok else "incomplete" if self.is_incomplete else _count(self.findings)
         return f"<VerifyReport {redacted(self.output_folder)}: {shard_count(self.shards)}, {self.rows:,} rows, {found}>"
 
     def _repr_html_(self) -> str:
         from rich.text import Text
 
         texts = [Text(with_keywords(printable(line), "verify", [VerifyOptions])) for line in lines(self)]
-        texts[-1].stylize("green" if self.ok else "red")
+        texts[-1].stylize("green" if self.ok else "yellow" if self.is_incomplete else "red")
         return html(texts)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "output_folder": redacted(self.output_folder),
             "ok": self.ok,
+            "incomplete": self.is_incomplete,
             **{name: getattr(self, name) for name in _REPORTED},
             "broken_shards": self.broken,
+            "missing_shards": self.missing,
             "repaired_shards": self.repaired,
             "findings": [finding.to_json() for finding in self.findings],
         }
@@ -148,6 +156,7 @@ def _report(
             *_findings_of_shard_list(dataset, results),
         ),
         notes=tuple(notes),
+        missing=tuple(expected.missing),
     )
 
 
@@ -205,7 +214,7 @@ def _findings_of_lists(dataset: Dataset, expected: ExpectedShards) -> Iterator[F
     if dataset.run is None:
         return
     if expected.has_unread_list:
-        yield Finding("list", "the url list was not read to its end: the same download command continues")
+        yield Finding("unread", "the url list was not read to its end: the same download command continues")
     if beyond := expected.beyond:
         total = shard_count(sum(segment.shards or 0 for segment in expected.lists))
         yield Finding("list", f"{_are(beyond)} not of this list, which has rows for {total}")
@@ -292,6 +301,15 @@ def _findings_of_shard_list(dataset: Dataset, results: Sequence[ShardResult]) ->
 
 def _count(findings: Sequence[Finding]) -> str:
     return "1 finding" if len(findings) == 1 else f"{len(findings):,} findings"
+
+
+def _to_go(report: VerifyReport) -> str:
+    """How much is missing: `at least 3 shards to go; `, as far as that is known."""
+    unfinished = {found.shard_id for found in report.findings if found.kind == "unfinished"}
+    count = len(unfinished | {*report.missing})
+    if any(found.kind == "unread" for found in report.findings):
+        return f"at least {shard_count(count)} to go; " if count else "the url list was not read to its end; "
+    return f"{shard_count(count)} to go; " if count else ""
 
 
 def _shards(numbers: Sequence[int]) -> str:
@@ -396,6 +414,9 @@ def lines(report: VerifyReport, most: int = 40) -> Iterator[str]:
         yield f"{read}; contents of {shard_count(report.shards_read)} read {effort}: {picks}"
     if report.ok:
         yield "no problems found"
+        return
+    if report.is_incomplete:
+        yield f"INCOMPLETE: {_to_go(report)}run the same download command to go on"
         return
     broken = f", {shard_count(len(report.broken))} to be made again" if report.broken else ""
     yield f"PROBLEMS: {_count(report.findings)}{broken}"

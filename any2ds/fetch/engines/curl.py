@@ -20,7 +20,7 @@ from urllib.request import getproxies_environment
 import pycurl
 
 from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
-from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import redacted
 from any2ds.core.failures import Failure, http_failure
@@ -129,7 +129,7 @@ class CurlTransport:
         bodies = others = 0
         for attempt, transfer in self._by_attempt.items():
             if transfer.sent and not attempt.late:
-                if transfer.receiving.size and not transfer.discarding:
+                if transfer.body.size:
                     bodies += 1
                 else:
                     others += 1
@@ -214,7 +214,7 @@ class CurlTransport:
         for transfer in self._by_attempt.values():
             if transfer.sent:
                 self._multi.remove_handle(transfer.handle)
-            transfer.receiving.discard()
+            transfer.body.release()
         for transfer in self._by_handle.values():
             transfer.handle.close()
         self._by_attempt.clear()
@@ -250,7 +250,8 @@ class CurlTransport:
         if not pool.is_proxied:
             origin = at[:end] if (end := at.find("/", 8)) > 0 else at
             if origin in pool.addresses and at is transfer.url:  # else it depends on who has redirected to it
-                transfer.resolve_nothing()
+                if transfer.resolved:
+                    transfer.resolve_nothing()
                 self._add(transfer)
                 return
             host, port, is_name = _asked_at(origin) if len(origin) < _LONG else _asked_at.__wrapped__(origin)
@@ -361,8 +362,8 @@ class CurlTransport:
                 del self._waiting[host]
             if self._resolver is not None:
                 self._resolver.leave(host)
-        if transfer.receiving.size:
-            transfer.receiving.discard()
+        if transfer.body.size:
+            transfer.drop_body()
         del self._by_attempt[transfer.attempt]
         transfer.pool.idle.append(transfer)
 
@@ -404,9 +405,11 @@ class _Transfer:
     __slots__ = (
         "_addresses",
         "_bounds_headers",
+        "_buffer",
         "_changed",
         "_cut",
         "_decoder",
+        "_dropped",
         "_error",
         "_header_size",
         "_headers",
@@ -415,17 +418,17 @@ class _Transfer:
         "_options",
         "_redirects",
         "_refusal",
-        "_resolved",
         "_robots",
         "at",
         "attempt",
+        "body",
         "connect_by",
         "discarding",
         "flow",
         "handle",
         "lines",
         "pool",
-        "receiving",
+        "resolved",
         "sent",
         "started",
         "url",
@@ -434,7 +437,9 @@ class _Transfer:
     def __init__(self, buffer: Buffer, pool: _Pool, robots: Robots | None) -> None:
         self.handle = pycurl.Curl()
         self._robots = robots
-        self.receiving = buffer.receive()
+        self._buffer = buffer
+        self.body = Body(buffer)  # as far as it has arrived
+        self._dropped = 0  # bytes of a body that nobody wants, an error page's most often
         self.pool = pool
         self._options = pool.profile.options
         self._jar = pool.profile.jar
@@ -442,7 +447,7 @@ class _Transfer:
         self._header_size = 0
         self.lines: list[bytes] = []  # of headers, not yet read
         self._headers: dict[str, str] = {}  # of the last answer, those that matter
-        self._resolved = ""  # what libcurl is told of the addresses of a host, in its own notation
+        self.resolved = ""  # what libcurl is told of the addresses of a host, in its own notation
         self._addresses: list[str] = []  # that were asked, redirects included
         self._changed: set[int] = set()  # libcurl's options that differ from what all handles have
         self.flow = Flow()
@@ -470,7 +475,7 @@ class _Transfer:
         if self._changed:
             self._restore()
         self._longest = self._options.max_file_bytes
-        self._header_size = 0
+        self._header_size = self._dropped = 0
         self._cut = False  # enough has been read
         if attempt.asks or attempt.probe:
             self._prepare(attempt)
@@ -507,9 +512,8 @@ class _Transfer:
         """Make ready to follow a redirect to `url`."""
         self.discarding = False
         self._decoder = None
-        self._header_size = 0
+        self._header_size = self._dropped = 0
         self._headers.clear()
-        self.receiving.discard()
         self.connect_by = time.monotonic() + self._options.connect_timeout
         if self._changed:
             self._restore()
@@ -535,9 +539,9 @@ class _Transfer:
         listed = ",".join(f"[{address}]" if ":" in address else address for address in addresses)
         # The plus lets libcurl forget it, after a minute; without one it never would.
         resolved = f"+{host}:{port}:{listed}"
-        if resolved != self._resolved:
+        if resolved != self.resolved:
             self.handle.setopt(pycurl.RESOLVE, [resolved])
-            self._resolved = resolved
+            self.resolved = resolved
 
     def shorten_connect_timeout(self) -> None:
         """By what resolving has taken."""
@@ -548,9 +552,9 @@ class _Transfer:
 
     def resolve_nothing(self) -> None:
         """The host is an address, or libcurl is to resolve it."""
-        if self._resolved:
+        if self.resolved:
             self.handle.unsetopt(pycurl.RESOLVE)
-            self._resolved = ""
+            self.resolved = ""
 
     def unresolved(self, failure: Failure) -> Failure:
         return replace(failure, detail=f"{failure.detail}: {parts(self.at)[2]}", final_url=self._end_of_redirects)
@@ -567,7 +571,12 @@ class _Transfer:
     @property
     def received(self) -> int:
         """Bytes of the body that have come over the network."""
-        return self.receiving.size if self._decoder is None else self._decoder.received
+        return self._dropped + self.body.size if self._decoder is None else self._decoder.received
+
+    def drop_body(self) -> None:
+        """Nobody wants what has arrived."""
+        self.body.release()
+        self.body = Body(self._buffer)
 
     @property
     def _end_of_redirects(self) -> str | None:
@@ -621,7 +630,6 @@ class _Transfer:
         if self._robots is not None and not self.attempt.asks and (refusal := self._robots.redirect_refusal(url)):
             return replace(refusal, http_status=status, final_url=at)
         self._redirects += 1
-        self.receiving.discard()
         return url
 
     def _hold_secrets_back(self) -> None:
@@ -674,7 +682,7 @@ class _Transfer:
 
     def _write(self, chunk: bytes) -> int | None:
         """libcurl's `WRITEFUNCTION`: not None if no more is wanted."""
-        receiving, decoder = self.receiving, self._decoder
+        body, decoder = self.body, self._decoder
         if self.lines:
             self.read_headers()
             if self._refusal is None and "content-encoding" in self._headers and not self.discarding:
@@ -682,15 +690,15 @@ class _Transfer:
             if self._refusal is not None:
                 return -1
         if self.discarding:
-            receiving.size += len(chunk)
-            return None if receiving.size <= _ERROR_BODY else -1
+            self._dropped += len(chunk)
+            return None if self._dropped <= _ERROR_BODY else -1
         try:
             for piece in (chunk,) if decoder is None else decoder.decode(chunk):
-                if receiving.size + len(piece) > self._longest:
+                if body.size + len(piece) > self._longest:
                     if self.attempt.asks:
-                        receiving.write(piece[: self._longest - receiving.size])
+                        body.write(piece[: self._longest - body.size])
                     return self._stop_at_longest()
-                receiving.write(piece)
+                body.write(piece)
         except Undecodable as error:
             self._refusal = (error.code, str(error))
             return -1
@@ -724,12 +732,14 @@ class _Transfer:
             return Failure("fetch", *self._refusal, status, url)
         if self._decoder is not None and not (self._decoder.finished or self._cut):
             return Failure("fetch", "truncated", BROKEN_STREAM, status, url)
-        if not self.receiving.size:
+        body = self.body
+        if not body.size:
             return Failure("fetch", "empty_body", "", status, url)
         # Raw, because servers put into their headers what they like.
         headers = self._headers
+        self.body = Body(self._buffer)
         return Payload(
-            self.receiving.finish(),
+            body,
             _media_type(handle.getinfo_raw(pycurl.CONTENT_TYPE)),
             status,
             url,

@@ -69,6 +69,7 @@ class Host:
         "not_before",
         "policy",
         "queue",
+        "silent",
         "woken_at",
     )
 
@@ -82,6 +83,7 @@ class Host:
         self.down_until = 0.0  # until then it is not asked at all
         self.gated = False  # its rows are subject to robots.txt
         self.down_as: Failure | None = None  # the refusal for which it is not; None where it was silent
+        self.silent = True  # it has not answered lately, or not after the last timeout
         self._silence = 0  # timeouts since its last answer
         self._refusals = 0  # rounds of 429 and 503 since its last other answer
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
@@ -107,11 +109,6 @@ class Host:
     def answers(self) -> bool:
         """Whether it has answered lately."""
         return self._answers > 0
-
-    @property
-    def silent(self) -> bool:
-        """Whether it has not answered lately, or not after the last timeout."""
-        return not self._answers or self._silence > 0
 
     @property
     def has_slot(self) -> bool:
@@ -159,9 +156,11 @@ class Host:
             else:
                 self._answers += 1
                 self._refusals = 0
+            self.silent = not self._answers or self._silence > 0
             return
         self._silence = self._refusals = 0
         self._answers += 1
+        self.silent = False
         if self._limit < self.policy.max_per_host:
             self._limit = min(
                 self._limit + (1.0 if self._slow_start else 1.0 / self._limit), float(self.policy.max_per_host)

@@ -137,7 +137,7 @@ class Schedule:
     @property
     def full(self) -> bool:
         """Whether all connections are busy."""
-        return self._full
+        return self.in_flight - min(self._late, self.spare) >= self.slots
 
     def worst(self, now: float, most: int = 5) -> tuple[HostLoad, ...]:
         """The hosts that most rows wait for; it looks at all of them."""
@@ -147,7 +147,7 @@ class Schedule:
     def next(self, now: float) -> Attempt | None:
         """The attempt to start now, if there is room and a host that may be asked."""
         crowded = bool(self._to_silent or self._late) and self._crowded(now)
-        if self._full:
+        if self.full:
             return None
         while self._later and self._later[0][0] <= now:
             attempt = heapq.heappop(self._later)[2]
@@ -178,8 +178,9 @@ class Schedule:
         while self.fresh and looked_at < _LOOKED_AT and len(self._silent) <= _MOST_SILENT * self.slots:
             looked_at += 1
             row = self.fresh.popleft()
-            attempt = Attempt(row, self._host_of(row))
-            host = attempt.host
+            name, policy = (host_name(row.url), self._policy) if self._named is None else self._named(row.url)
+            host = self._hosts.get(name) or self._new_host(name, policy, row.url)
+            attempt = Attempt(row, host)
             if host.down_until > now:
                 self._give_up(attempt, now)
                 continue
@@ -209,12 +210,25 @@ class Schedule:
         return given_up
 
     def finish(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
-        """Record how an attempt ended. None if the row is going to be tried again."""
-        self._release(attempt)
-        return self._settle(attempt, outcome, now)
+        """Record how an attempt ended, which may be suspended. None if the row is going to be tried again."""
+        host = attempt.host
+        if attempt.running:
+            self._release(attempt)
+        else:
+            host.deferred -= 1
+        self._learn_of_host(host, outcome, now)
+        if isinstance(outcome, Payload):
+            self._latency += 0.05 * (outcome.seconds - self._latency)
+        elif self._try_again(attempt, outcome, now):
+            return None
+        if attempt.asks:
+            self._learn(attempt, outcome, now)
+        if not host.in_flight:
+            self._forget(host, now)
+        return None if attempt.asks else Fetched(attempt.row, outcome, attempt.sent)
 
     def suspend(self, attempt: Attempt, now: float) -> None:
-        """An attempt has ended, and `settle` or `excuse` will say later what follows from it."""
+        """An attempt has ended, and `finish` or `excuse` will say later what follows from it."""
         attempt.host.deferred += 1
         self._release(attempt)
         self._offer_turn(attempt.host, now)
@@ -226,11 +240,6 @@ class Schedule:
             self._learn_of_host(attempt.host, failure, now)
         self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
 
-    def settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
-        """Like `finish`, for an attempt that is suspended."""
-        attempt.host.deferred -= 1
-        return self._settle(attempt, outcome, now)
-
     def _release(self, attempt: Attempt) -> None:
         attempt.running = False
         self.in_flight -= 1
@@ -238,19 +247,6 @@ class Schedule:
         if attempt.late:
             self._late -= 1
             attempt.late = False
-
-    def _settle(self, attempt: Attempt, outcome: Payload | Failure, now: float) -> Fetched | None:
-        host = attempt.host
-        self._learn_of_host(host, outcome, now)
-        if isinstance(outcome, Payload):
-            self._latency += 0.05 * (outcome.seconds - self._latency)
-        if isinstance(outcome, Failure) and self._try_again(attempt, outcome, now):
-            return None
-        if attempt.asks:
-            self._learn(attempt, outcome, now)
-        if not host.in_flight:
-            self._forget(host, now)
-        return None if attempt.asks else Fetched(attempt.row, outcome, attempt.sent)
 
     def _learn_of_host(self, host: Host, outcome: Payload | Failure, now: float) -> None:
         host.learn(outcome, now)
@@ -292,7 +288,7 @@ class Schedule:
     def wait(self, now: float) -> float:
         """Seconds until a deadline, a retry or a host is due; infinite if none is."""
         due = float("inf")
-        if not self._full:
+        if not self.full:
             if self._interrupted and self.fresh:
                 return 0.0
             due = min(queue[0][0] if queue else due for queue in (self._later, self._paused))
@@ -317,10 +313,6 @@ class Schedule:
     def _comes_last(self, host: Host) -> bool:
         """Where it is crowded: a silent host, but for a first attempt as long as it may wait in a spare place."""
         return host.silent and (host.in_flight > 0 or self._late >= self.spare)
-
-    @property
-    def _full(self) -> bool:
-        return self.in_flight - self.spared >= self.slots
 
     def _give_up(self, attempt: Attempt, now: float) -> None:
         failure = Failure("fetch", "host_down", f"{attempt.host.name} has not answered anything")
@@ -398,15 +390,9 @@ class Schedule:
             host.woken_at = host.not_before
             heapq.heappush(self._paused, (host.not_before, next(self._order), host))
 
-    def _host_of(self, row: Row) -> Host:
-        if self._named is None:
-            name, policy = host_name(row.url), self._policy
-        else:
-            name, policy = self._named(row.url)
-        host = self._hosts.get(name)
-        if host is None:
-            host = self._hosts[name] = Host(name, bounded(policy, row.url))
-            host.gated = self._robots is not None and self._robots.asks(name)
+    def _new_host(self, name: str, policy: HostPolicy, url: str | None) -> Host:
+        host = self._hosts[name] = Host(name, bounded(policy, url))
+        host.gated = self._robots is not None and self._robots.asks(name)
         return host
 
     def _past_robots(self, attempt: Attempt, now: float) -> Attempt | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from any2ds.core.errors import MissingColumns, ReadError, WrongFormat
 from any2ds.readers.bad_rows import BadRow, excerpt
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._objects import Group, lines, parsed, to_batches
+from any2ds.readers.formats._objects import Group, line_batches, parsed, to_batches
 from any2ds.readers.formats._text import BATCH_ROWS, blocks, one_line
 
 Form = Literal["lines", "objects", "array", "columns", "lists", "index", "split", "table"]
@@ -42,7 +42,7 @@ class Json:
         form, keys = _form(head.lstrip(), columns.url)
         pieces = chain([head], pieces)
         if form == "lines":
-            yield from to_batches(lines(pieces), columns, schema, "line")
+            yield from line_batches(pieces, columns, schema)
         elif form in ("columns", "lists"):
             found = _Columns(columns.names, form == "lists").read(pieces)
             names = list(dict.fromkeys([*keys, *(name for name in columns.names if found[name])]))

@@ -8,7 +8,7 @@ from typing import BinaryIO, ClassVar
 import pyarrow as pa
 
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._objects import lines, to_batches
+from any2ds.readers.formats._objects import line_batches
 from any2ds.readers.formats._text import BLOCK, blocks
 
 
@@ -20,7 +20,7 @@ class Jsonl:
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         has_types = schema is not None or not columns.others
         pieces = blocks(stream, held=0 if has_types else BLOCK)  # one object is too few to tell types from
-        return to_batches(lines(pieces), columns, schema, "line")
+        return line_batches(pieces, columns, schema)
 
 
 PART = Jsonl

@@ -58,7 +58,9 @@ class Reporter:
         """A shard is finished, or has failed."""
 
     def on_stopping(self, open_shards: int, grace: float) -> None:
-        """The run was asked to stop; so many shards are open, and may be finished within `grace` seconds."""
+        """The run was asked to stop; so many shards are open, and may be finished within `grace` seconds.
+
+        Called before `on_finish` of every run that is stopped by a signal."""
 
     def on_finish(self, total: RunReport) -> None:
         """The run has ended."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from rich.text import Text
 from any2ds.core.errors import printable, redacted
 from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, SUCCESS
 from any2ds.core.metrics import HostLoad, Snapshot
+from any2ds.core.terminal.stderr import wrapped
 from any2ds.core.text import duration, number, percent, size, time_left
 from any2ds.run.reporters._figures import rows_tried
 
@@ -19,7 +19,6 @@ _MOST_HOSTS = 3  # named
 _HOST_LENGTH = 40  # characters of a host's name
 _WHY_LENGTH = 60
 _BAR = 40  # columns at most
-_LIMIT_LINES = 2  # about what limits the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +36,20 @@ ASCII = Glyphs("#", "-", " | ", "...")
 
 
 def live(now: Snapshot, columns: int, glyphs: Glyphs = UNICODE, whole: str = "the list") -> list[Text]:
-    """Lines of at most so many columns, without what is unknown or has no room.
+    """Lines of at most so many columns, without what is unknown.
 
     `whole` names what the share is of while its number of rows is unknown.
     """
-    lines = [_progress(now, columns, glyphs, whole)]
+    lines = _progress(now, columns, glyphs, whole)
     for pieces, style in (
         (_speed(now), ""),
         (_state(now), ""),
         (_failures(now), "yellow"),
         (_hosts(now, glyphs), ""),
+        ([_limit(now)], "cyan"),
     ):
-        if line := _fitting(pieces, columns, glyphs):
-            lines.append(Text(f" {line}", style=style))
-    limit = textwrap.wrap(_limit(now), columns - 1, max_lines=_LIMIT_LINES, placeholder=glyphs.ellipsis)
-    return [*lines, *(Text(f" {line}", style="cyan") for line in limit)]
+        lines += [Text(f" {line}", style=style) for line in _wrapped(pieces, columns - 1, glyphs)]
+    return lines
 
 
 def plain(now: Snapshot) -> str:
@@ -79,20 +77,20 @@ def _rows(now: Snapshot) -> str:
     return f"{rows:,}{of} rows"
 
 
-def _progress(now: Snapshot, columns: int, glyphs: Glyphs, whole: str) -> Text:
+def _progress(now: Snapshot, columns: int, glyphs: Glyphs, whole: str) -> list[Text]:
     """`12,345 of 100,000 rows ━━━━━────── 12.3%, 4 min left`; without a share, only the rows."""
     text = Text(f" {_rows(now)}", style="bold")
     if now.share is None:
-        return text
+        return [text]
     after = f" {percent(now.share, 1)}{'' if now.total_rows is not None else f' of {whole}'}"
-    remaining = f"{glyphs.between}{_left(now)}" if _left(now) else ""
-    if text.cell_len + len(after) + len(remaining) < columns:
-        after += remaining
+    remaining = _left(now)
+    if remaining and text.cell_len + len(f"{after}{glyphs.between}{remaining}") < columns:
+        after, remaining = f"{after}{glyphs.between}{remaining}", ""
     width = min(_BAR, columns - text.cell_len - len(after) - 2)
     if width >= 8:
         full = int(width * now.share)
         text.append(" ").append(glyphs.done * full, "green").append(glyphs.todo * (width - full), "not bold dim")
-    return text.append(after)
+    return [text.append(after), *([Text(f" {remaining}")] if remaining else [])]
 
 
 def _left(now: Snapshot) -> str:
@@ -152,15 +150,16 @@ def _host(host: HostLoad, glyphs: Glyphs) -> str:
     return f"{shortened(host.name, _HOST_LENGTH, glyphs.ellipsis)} {host.waiting:,}{why}"
 
 
-def _fitting(pieces: Iterable[str], columns: int, glyphs: Glyphs) -> str:
-    """As many of them as there is room for, in order; the first one is shortened if need be."""
-    line = ""
-    for piece in pieces:
-        longer = f"{line}{glyphs.between}{piece}" if line else piece
-        if Text(longer).cell_len > columns - 1:
-            return line or shortened(piece, columns - 1, glyphs.ellipsis)
-        line = longer
-    return line
+def _wrapped(pieces: Iterable[str], columns: int, glyphs: Glyphs) -> list[str]:
+    """The pieces in lines, which break between them; a longer one breaks at its words."""
+    lines: list[str] = []
+    for piece in filter(None, pieces):
+        longer = f"{lines[-1]}{glyphs.between}{piece}" if lines else piece
+        if Text(longer).cell_len <= columns:
+            lines[-1:] = [longer]
+        else:
+            lines += wrapped(piece, columns).split("\n")
+    return lines
 
 
 def shortened(text: str, length: int, ellipsis: str = "...") -> str:

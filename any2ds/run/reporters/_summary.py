@@ -15,8 +15,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from any2ds.config.command_line import report_call, report_command, retry_call, retry_command
 from any2ds.config.options import GROUPS, RETRY_GROUPS
-from any2ds.config.retry_command import retry_call, retry_command
 from any2ds.config.signature import with_keywords
 from any2ds.core import plugins
 from any2ds.core.errors import printable, redacted, shard_count
@@ -61,6 +61,7 @@ class Summary:
     retry: str | None = None  # the command, or the call, that retries what may work now
     received: int = 0  # bytes, if known
     page: str | None = None  # where the report is going to be
+    report: str | None = None  # the command, or the call, that writes it of what is finished, if the run does not
     left_to_others: int | None = None  # shards, if others make the dataset as well
     shard_size: float = 0  # rows of the largest, if the list has so many; 0 if unknown
     limit: int | None = None  # rows of the list that the run read, if it may have more
@@ -77,16 +78,28 @@ class Summary:
         return total.count - total.successes - total.dropped - total.filtered - total.duplicates
 
 
-def summary_of(total: RunReport, run: RunInfo, done: Iterable[int] = (), now: Snapshot | None = None) -> Summary:
+def summary_of(
+    total: RunReport,
+    run: RunInfo,
+    done: Iterable[int] = (),
+    now: Snapshot | None = None,
+    was_stopped: bool = False,
+) -> Summary:
     """`done` are the shards that this run has finished, in order; `now` its metrics in the end."""
     folder = printable(redacted(run.output.url))
     outcomes = tuple(_outcome(code, rows, total) for code, rows in in_order(total.status_dict))
+    given_folder = str(run.options.get("output_folder") or run.output.url)
     retry = None
     if any(outcome.transient for outcome in outcomes):
         command = retry_command if run.from_shell else retry_call
-        retry = printable(redacted(command(str(run.options.get("output_folder") or run.output.url), run.options)))
+        retry = printable(redacted(command(given_folder, run.options)))
     left = len(run.missing()) if run.member and not (total.left_shards or total.failed_shards) else None
-    has_page = run.options.get("report") and total.shards and not total.left_shards and not (run.member and left != 0)
+    wants_page = run.options.get("report") and (total.shards or (was_stopped and total.skipped_shards))
+    is_whole = not (was_stopped or total.left_shards)
+    report = None
+    if wants_page and not is_whole and not run.member:
+        report = printable(redacted(report_command(given_folder) if run.from_shell else report_call(given_folder)))
+    has_page = wants_page and is_whole and not (run.member and left != 0)
     name = report_file(run.made is not None and run.made.preset is not None)
     page = f"{folder.rstrip('/')}/{name}" if has_page else None
     limit = run.options.get("limit")
@@ -100,6 +113,7 @@ def summary_of(total: RunReport, run: RunInfo, done: Iterable[int] = (), now: Sn
         retry=retry,
         received=now.received if now is not None else 0,
         page=page,
+        report=report,
         left_to_others=left,
         shard_size=min(run.made.number_sample_per_shard, total_rows or math.inf) if run.made is not None else 0,
         limit=limit if limit is not None and total_rows == limit else None,
@@ -259,6 +273,8 @@ def _lines(summary: Summary) -> Iterator[str]:
         yield f"to load: {where}"
     if summary.page:
         yield f"to look at: {summary.page}"
+    if summary.report:
+        yield f"to look at what is finished: {summary.report}"
     if total.robots.files:
         excluded = sum(total.status_dict.get(code, 0) for code in ("robots", "robots_unreachable"))
         each = f"{total.robots.seconds / total.robots.files:.2f} s each"

@@ -42,6 +42,7 @@ class _Console(Reporter):
         self._printed = 0.0  # when the last line about the progress was
         self._done: set[int] = set()  # shards
         self._now: Snapshot | None = None
+        self._was_stopped = False
 
     def on_progress(self, now: Snapshot) -> None:
         self._now = now
@@ -51,6 +52,9 @@ class _Console(Reporter):
             self._shard_failed(event)
         else:
             self._done.add(event.shard_id)
+
+    def on_stopping(self, open_shards: int, grace: float) -> None:
+        self._was_stopped = True
 
     def _shard_failed(self, error: ShardError) -> None:
         raise NotImplementedError
@@ -63,7 +67,7 @@ class _Console(Reporter):
         return True
 
     def _summary(self, total: RunReport) -> Summary:
-        return summary_of(total, self._run, sorted(self._done), self._now)
+        return summary_of(total, self._run, sorted(self._done), self._now, self._was_stopped)
 
     def _status(self, columns: int, glyphs: _status.Glyphs = _status.UNICODE) -> list[Text]:
         if self._now is None:
@@ -100,6 +104,7 @@ class _Terminal(_Console):
         self._console.print_message(_failed(error), "yellow" if error.again else "red")
 
     def on_stopping(self, open_shards: int, grace: float) -> None:
+        super().on_stopping(open_shards, grace)
         self._console.print_message(_stopping(open_shards, grace), "yellow")
 
     def on_finish(self, total: RunReport) -> None:
@@ -132,6 +137,7 @@ class _Notebook(_Console):
         self._add(Text(_failed(error), style="yellow" if error.again else "red"))
 
     def on_stopping(self, open_shards: int, grace: float) -> None:
+        super().on_stopping(open_shards, grace)
         self._add(Text(_stopping(open_shards, grace), style="yellow"))
 
     def on_finish(self, total: RunReport) -> None:
@@ -175,6 +181,7 @@ class _Json(_Console):
         _jsonlines.write("shard_failed", **fields)
 
     def on_stopping(self, open_shards: int, grace: float) -> None:
+        super().on_stopping(open_shards, grace)
         _jsonlines.write("stopping", shards_open=open_shards, grace=grace)
 
     def on_finish(self, total: RunReport) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from any2ds.config import presets
+from any2ds.config.command_line import flag
 from any2ds.config.media import MEDIA_GROUPS
 from any2ds.config.options import Config, InputOptions, OutputOptions
 from any2ds.core import layout
@@ -58,14 +59,14 @@ _DECIDING = (
     "dedupe",
     *(field.name for group in MEDIA_GROUPS for field in fields(group)),
 )
+_ANEW = "--incremental_mode=overwrite starts anew, and another output_folder holds another dataset"
 _WAYS_OUT = (
     "Nothing was changed. Go on with the list as it was; or --incremental_mode=extend puts this one behind the shards "
-    "that are there, --incremental_mode=overwrite starts anew, and another output_folder holds another dataset"
+    f"that are there, {_ANEW}"
 )
 _WAYS_OUT_SHUFFLED = (
     "A shuffled list that has grown or changed comes in another order. Nothing was changed. Go on with the list as it "
-    "was, and put new rows into a list of their own with --incremental_mode=extend; or --incremental_mode=overwrite "
-    "starts anew, and another output_folder holds another dataset"
+    f"was, and put new rows into a list of their own with --incremental_mode=extend; or {_ANEW}"
 )
 
 
@@ -222,9 +223,10 @@ class _Finder:
         if not self._finished and (match is not None or not self._extends):
             return _Place(self._this)  # starting anew loses nothing
         if changed:
+            back = _way_back(before, self._now)
             raise OutputError(
-                f"{self._output.url!r} holds shards made with other options ({'; '.join(changed)}): "
-                "use the same options to go on, or another output_folder"
+                f"{self._output.url!r} holds shards made with other options ({'; '.join(changed)}). Nothing was "
+                "changed. " + (f"To go on, run the same command {back}; or {_ANEW}" if back else f"{_ANEW}")
             )
         if match is not None:
             return replace(self._resumed(match, before.behind(match)), goes_on=True)
@@ -446,20 +448,34 @@ def _alike(name: str, before: Any, now: Any) -> bool:
     return bool(before == now or name == "row_group_bytes" or (name == "dedupe" and "run" not in (before, now)))
 
 
-def _changed(before: Manifest, now: Manifest) -> list[str]:
-    """What decides about shards and is another one now, in words."""
+def _other_options(before: Manifest, now: Manifest) -> dict[str, tuple[Any, Any]]:
+    """Option -> its value before and now, for those that differ; a preset stands for all that it sets."""
     # Of an option that came later, the dataset was made with what is its default now.
     defaults = {
         f.name: f.default for group in (InputOptions, OutputOptions, *MEDIA_GROUPS) for f in dataclasses.fields(group)
     }
     options = {**defaults, "metadata_format": ["parquet"], **before.options}
-    changed = [
-        f"{name} was {options.get(name)!r}, now {value!r}"
+    others = {
+        name: (options.get(name), value)
         for name, value in now.options.items()
         if not _alike(name, options.get(name), value)
-    ]
-    if changed:  # which also decide about keys and columns
-        return changed
+    }
+    return {"preset": others["preset"]} if "preset" in others else others
+
+
+def _way_back(before: Manifest, now: Manifest) -> str:
+    """How to give the options of the dataset: `with --file_ext=jpg, without --preset`; empty if none differs."""
+    others = _other_options(before, now)
+    given = " ".join(flag(name, was) for name, (was, _) in others.items() if was is not None)
+    left_out = " ".join(f"--{name}" for name, (was, _) in others.items() if was is None)
+    return ", ".join([f"with {given}"] * bool(given) + [f"without {left_out}"] * bool(left_out))
+
+
+def _changed(before: Manifest, now: Manifest) -> list[str]:
+    """What decides about shards and differs now, as text."""
+    if others := _other_options(before, now):  # which also decide about keys and columns
+        return [f"{name} was {was!r}, now {value!r}" for name, (was, value) in others.items()]
+    changed = []
     if (were := _steps_of(before)) != (are := _steps_of(now)):
         changed.append(f"its files went through {were}, and would now go through {are}")
     if before.key_format != now.key_format:

@@ -8,8 +8,8 @@ from typing import Any
 import cv2
 import numpy as np
 
-from any2ds.config.media import MediaOptions
-from any2ds.core.errors import NotDecodable
+from any2ds.config.media import ImageOptions, MediaOptions
+from any2ds.core.errors import NotDecodable, OptionError
 from any2ds.core.processes.resources import keep_freed_memory
 from any2ds.core.samples import Sample
 from any2ds.transforms.contract import Rejected
@@ -27,7 +27,13 @@ class ImageWork:
     """For one run; called from several threads at once."""
 
     def __init__(self, media: MediaOptions) -> None:
+        """Raises OptionError for values that exclude each other."""
         self._options = options = media.image
+        quality = options.encode_quality
+        if options.encode_format == "png" and quality > 9 and quality != ImageOptions().encode_quality:
+            raise OptionError(f"encode_quality={quality}: for png it is how hard it is compressed, from 0 to 9")
+        if options.encode_format != "png" and quality == 0:
+            raise OptionError("encode_quality=0: a whole number from 1 to 100")
         size = media.files.file_size or 0
         self._sizing = Sizing(options.resize_mode, size, options.resize_only_if_bigger)
         # Without a size and a format originals are wanted, as they are.

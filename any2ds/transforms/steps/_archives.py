@@ -6,6 +6,7 @@ Names are only text: no file is opened or created by a name in an archive.
 from __future__ import annotations
 
 import io
+import lzma
 import stat
 import struct
 import tarfile
@@ -16,9 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
+from any2ds.core import compression
 from any2ds.core.errors import NotDecodable
 from any2ds.transforms.contract import Rejected
-from any2ds.transforms.steps._compression import PieceReader, Pieces, decompressed
 
 _PIECE = 1 << 18  # bytes read at a time
 _BLOCK = 512  # bytes, of which a tar is made
@@ -40,6 +43,9 @@ _HEADERS = (
     tarfile.GNUTYPE_LONGLINK,
 )
 _JUNK = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
+
+
+Pieces = Iterator[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +249,7 @@ class _TarInfo(tarfile.TarInfo):
 def untarred(pieces: Pieces, meter: Meter) -> Iterator[Member]:
     """The files of a tar, in its order; `pieces` are counted already. Raises NotDecodable, Rejected."""
     try:
-        stream: Any = PieceReader(pieces)
+        stream: Any = compression.PieceFile(pieces)
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_TarInfo, encoding="utf-8") as archive:
             while (info := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # which grows for ever
@@ -258,7 +264,7 @@ def untarred(pieces: Pieces, meter: Meter) -> Iterator[Member]:
                 file = archive.extractfile(info)
                 assert file is not None
                 yield Member(path, joined(iter(partial(file.read, _PIECE), b"")))
-        for _ in pieces:  # data behind the tar are ignored, but for the checksum
+        while stream.read(_PIECE):  # data behind the tar are ignored, but for the checksum
             pass
     except NotDecodable:
         raise
@@ -272,6 +278,15 @@ def _tar_path(name: str) -> str:
 
 
 # --- one compressed file ---
+
+
+def decompressed(data: bytes | memoryview, kind: str) -> Pieces:
+    """`data` as it was before compression, see `compression.decompressed`. Raises NotDecodable where it is broken."""
+    try:
+        stream: Any = pa.BufferReader(pa.py_buffer(data))
+        yield from compression.decompressed(stream, kind, ignores_trailing=True)
+    except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError, pa.ArrowException) as error:
+        raise NotDecodable(f"the compressed data are broken: {error}") from error
 
 
 def gzip_name(data: bytes) -> str:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from any2ds.config.media import MediaOptions
 from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.compression import kind_of
 from any2ds.core.errors import NotDecodable
 from any2ds.core.filetypes import recognize_file, type_of_name
 from any2ds.core.samples import Sample
@@ -21,6 +22,7 @@ from any2ds.transforms.steps._archives import (
     Limits,
     Member,
     Meter,
+    decompressed,
     gzip_name,
     is_blank,
     is_file,
@@ -31,7 +33,6 @@ from any2ds.transforms.steps._archives import (
     zip_directory,
     zip_path,
 )
-from any2ds.transforms.steps._compression import decompressed, kind_of
 
 _TYPES = frozenset(
     {
@@ -78,22 +79,12 @@ _TAR_ENDS = (".tar", ".tgz", ".tbz2", ".tbz", ".txz", ".tzst", ".tar.gz", ".tar.
 class ArchiveTransform:
     """Unpacks archives, each once: an archive in an archive is a file like others."""
 
-    extra: ClassVar[str] = ""  # needs no library
-    options: ClassVar[frozenset[str]] = frozenset({"unpack"})
     columns: Mapping[str, pa.DataType] = {"path": pa.string()}
     unpacks: ClassVar[bool] = True
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-
-    @classmethod
-    def of(cls, media: MediaOptions) -> ArchiveTransform:
+    def __init__(self, media: MediaOptions) -> None:
         files = media.files
-        return cls(Limits(files.unpack_max_files, files.unpack_max_bytes, files.unpack_max_ratio))
-
-    @classmethod
-    def libraries(cls, media: MediaOptions) -> Sequence[str]:
-        return ()
+        self._limits = Limits(files.unpack_max_files, files.unpack_max_bytes, files.unpack_max_ratio)
 
     @staticmethod
     def unsupported(sample: Sample) -> str:
@@ -115,7 +106,7 @@ class ArchiveTransform:
             if (kind := kind_of(data)) is None:
                 return min(most, len(data))
             meter = Meter(self._limits, len(data))
-            return sum(len(piece) for piece in meter.over(decompressed(memoryview(data), kind)))
+            return sum(len(piece) for piece in meter.over(decompressed(data, kind)))
         except (NotDecodable, Rejected):  # which is raised again when it is unpacked
             return most
 
@@ -128,7 +119,7 @@ class ArchiveTransform:
                 return sample
             return _samples(sample, list(unzipped(data, entries, meter)))
         kind = kind_of(data)
-        pieces = meter.over(decompressed(memoryview(data), kind) if kind else _cut(data))
+        pieces = meter.over(decompressed(data, kind) if kind else _cut(data))
         head = b""
         while len(head) < _HEAD and (piece := next(pieces, b"")):
             head += piece

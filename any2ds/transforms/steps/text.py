@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
 import pyarrow as pa
+import pypdfium2  # noqa: F401 - for children, which import it again
+import trafilatura
 
 from any2ds.config.media import MediaOptions
 from any2ds.core.processes.child_process import ChildEnded
 from any2ds.core.samples import Sample
+from any2ds.transforms.steps._charset import decoded
 from any2ds.transforms.steps._pdf import MOST_MEMORY, MOST_SECONDS, PdfReader
 
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
@@ -35,27 +38,14 @@ _PDF_BYTES = 64 << 20  # that pdfium takes in its process for a document, about,
 
 
 class TextTransform:
-    extra: ClassVar[str] = "text"
-    options: ClassVar[frozenset[str]] = frozenset({"extract_text"})
-    columns: Mapping[str, pa.DataType] = {"pages": pa.int32()}
-    members: Mapping[str, pa.DataType] = {"txt": pa.string()}
+    columns: ClassVar[Mapping[str, pa.DataType]] = {"pages": pa.int32()}
+    members: ClassVar[Mapping[str, pa.DataType]] = {"txt": pa.string()}
 
-    def __init__(self, pdf_text: PdfReader) -> None:
-        self._pdf_text = pdf_text
-
-    @classmethod
-    def of(cls, media: MediaOptions) -> TextTransform:
-        import pypdfium2  # noqa: F401
-        import trafilatura  # noqa: F401
-
+    def __init__(self, media: MediaOptions) -> None:
         # They log something for each malformed page.
         for name in ("trafilatura", "htmldate", "courlan", "charset_normalizer", "justext", "pypdfium2"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        return cls(PdfReader())
-
-    @classmethod
-    def libraries(cls, media: MediaOptions) -> Sequence[str]:
-        return ("trafilatura", "lxml", "pypdfium2", "charset-normalizer")
+        self._pdf_text = PdfReader()
 
     @staticmethod
     def unsupported(sample: Sample) -> str:
@@ -95,10 +85,6 @@ PART = TextTransform
 
 def main_text(page: bytes) -> str:
     """The main text of a page in lines, without navigation and comments; may be empty."""
-    import trafilatura
-
-    from any2ds.transforms.steps._charset import decoded
-
     return trafilatura.extract(_LONG_TAG.sub(_with_few_attributes, decoded(page)), include_comments=False) or ""
 
 

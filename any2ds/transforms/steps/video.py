@@ -3,29 +3,34 @@ kept, dropped or split off, as options say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from any2ds.config.media import MediaOptions, VideoOptions
+from any2ds.core.errors import NotDecodable, OptionError
 from any2ds.core.samples import Sample
-from any2ds.transforms.steps import image
+from any2ds.transforms.contract import STEPS, Rejected
+from any2ds.transforms.steps import _av, _clips, _sound, _video
+from any2ds.transforms.steps._av import Facts, Picture
+from any2ds.transforms.steps._clips import WHOLE, Clip
+from any2ds.transforms.steps._video import Plan
+from any2ds.transforms.steps.audio import AudioTransform, check_length
 
 if TYPE_CHECKING:
-    from any2ds.transforms.steps._video_work import VideoWork
+    from any2ds.transforms.image.work import ImageWork
 
-_OTHERS = ("mpegurl",)  # playlists
+_HEADER = 8 << 20  # bytes for reading one, in which FFmpeg may look at the first frames
+_MOST_STILLS = 100_000
+_PER_PIXEL = 12  # bytes of an image that is made smaller: itself, in floats, and what becomes of it
+_PLAYLISTS = ("mpegurl",)
 _EITHER = frozenset({"audio/ogg", "audio/mp4"})  # what looks like sound by its first bytes, and may be video
 
 
 class VideoTransform:
-    """The step for video. `VideoWork` does the work, and needs the libraries."""
-
-    extra: ClassVar[str] = "video"
-    options: ClassVar[frozenset[str]] = frozenset(
-        {"decode_check", "min_duration", "max_duration", *VideoOptions.__dataclass_fields__}
-    )
     columns: Mapping[str, pa.DataType] = {
         "duration": pa.float64(),
         "fps": pa.float64(),
@@ -39,42 +44,252 @@ class VideoTransform:
         "channels": pa.int32(),
     }
 
-    def __init__(self, media: MediaOptions, work: VideoWork) -> None:
-        self._work = work
-        self.members: Mapping[str, pa.DataType] = dict.fromkeys(work.members, pa.binary())
-        wanted, times = media.video, list[str]()
-        if wanted.clip_seconds or wanted.clips_col:
-            times += ["clip_start", "clip_end"]
-        if wanted.frames or wanted.frame_interval:
-            times.append("frame_time")
+    def __init__(self, media: MediaOptions) -> None:
+        """Raises ImportError without OpenCV, OptionError for what cannot be, or not be encoded here."""
+        _check(media)
+        self._options, self._sound = media.video, media.audio
+        self._max_pixels, self._limit = media.image.max_image_area, media.files.unpack_max_bytes
+        self._alone = AudioTransform(media)  # for files without pictures that look like video
+        self._checks = media.files.decode_check
+        self._has_audio_step = not STEPS["audio"].options.isdisjoint(media.asked())
+        self._is_cut = bool(media.video.clip_seconds or media.video.clips_col)
+        # Whether packets are asked how long it lasts: a header may claim centuries, each second of it a clip.
+        self._is_judged = media.audio.limits_duration or media.video.clip_seconds > 0
+        self._images: ImageWork | None = None
+        if media.video.frames or media.video.frame_interval:
+            from any2ds.transforms.image.work import ImageWork
+
+            self._images = ImageWork(media)
+        # What sound that is split off is encoded as:
+        split_form = _sound.FORMATS["wav" if media.audio.audio_format == "keep" else media.audio.audio_format]
+        self._split_form = split_form if media.video.video_audio == "split" else None
+        self.members: Mapping[str, pa.DataType] = {split_form.ext: pa.binary()} if self._split_form else {}
+        times = ["clip_start", "clip_end"] if self._is_cut else []
+        times += ["frame_time"] if self._images is not None else []
         self.columns = {**self.columns, **dict.fromkeys(times, pa.float64())}
-
-    @classmethod
-    def of(cls, media: MediaOptions) -> VideoTransform:
-        """Raises ImportError without PyAV or OpenCV, and OptionError for what cannot be, or not be encoded here."""
-        from any2ds.transforms.steps._video_work import VideoWork
-
-        return cls(media, VideoWork(media))
-
-    @classmethod
-    def libraries(cls, media: MediaOptions) -> Sequence[str]:
-        return ("av", *(image.LIBRARIES if media.video.frames or media.video.frame_interval else ()))
 
     @staticmethod
     def takes(sample: Sample) -> bool:
         kind, _, name = sample.mime_type.partition("/")
-        return (kind == "video" and not name.endswith(_OTHERS)) or sample.mime_type in _EITHER
+        return (kind == "video" and not name.endswith(_PLAYLISTS)) or sample.mime_type in _EITHER
 
     @staticmethod
     def unsupported(sample: Sample) -> str:
         kind, _, name = sample.mime_type.partition("/")
-        return f"{sample.mime_type} is a playlist" if kind == "video" and name.endswith(_OTHERS) else ""
+        return f"{sample.mime_type} is a playlist" if kind == "video" and name.endswith(_PLAYLISTS) else ""
 
     def memory(self, sample: Sample) -> int:
-        return self._work.memory(sample)
+        if not (_video.changes(self._options) or self._checks):
+            return _HEADER
+        facts = _av.facts_of(sample.data, self._max_pixels)
+        if facts.picture is None:
+            return self._alone.memory(sample)
+        if self._images is not None:
+            width, height = facts.picture.shown
+            return _HEADER + _video.memory(facts, None) + _PER_PIXEL * width * height + min(self._limit, sample.size)
+        plan = _video.plan_of(self._options, facts, sample.ext, self._is_cut)
+        if plan is None and self._checks:
+            return _HEADER + _video.memory(facts, None)
+        if plan is None or plan.encoder is None:
+            return _HEADER + 2 * sample.size
+        return _HEADER + _video.memory(facts, plan) + 2 * sample.size
 
     def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
-        return self._work(sample)
+        facts = _av.facts_of(sample.data, self._max_pixels, self._is_judged)
+        picture = facts.picture
+        if picture is None:  # sound alone
+            is_done = self._has_audio_step or sample.mime_type.startswith("audio/")
+            return sample if is_done else self._alone.of_sound(sample, facts)
+        if not AudioTransform.takes(sample):
+            sample = self._alone.of_video(sample, facts)
+        reported = _reported(sample, facts, picture)
+        try:
+            check_length(facts, self._sound)
+            if self._checks:
+                _av.decode_all(facts)
+            clips = self._clips(reported, facts)
+            if self._images is not None:
+                if (refusal := self._images.refusal(*picture.shown)) is not None:
+                    raise Rejected(*refusal)
+                return list(self._stills(reported, facts, clips, self._images))
+            return list(self._cut(reported, facts, clips)) if clips else self._whole(reported, facts)
+        except Rejected as error:
+            return reported.failed(error.code, str(error))
+
+    def _clips(self, sample: Sample, facts: Facts) -> list[Clip]:
+        """Empty: it stays whole. Raises Rejected."""
+        wanted = self._options
+        if column := wanted.clips_col:
+            try:
+                return _clips.of_value((sample.row.extra or {}).get(column, sample.fields.get(column)))
+            except ValueError as error:
+                raise Rejected("bad_clips", f"{column}: {error}") from None
+        if wanted.clip_seconds and facts.duration:
+            return _clips.of_one_length(facts.duration, wanted.clip_seconds, self._sound.min_duration)
+        return []
+
+    # --- video ---
+
+    def _whole(self, sample: Sample, facts: Facts) -> Sample:
+        plan = _video.plan_of(self._options, facts, sample.ext, is_clip=False)
+        if plan is None:
+            return self._named(sample)
+        data = _video.encoded(facts, plan, self._limit, WHOLE)
+        return self._with_sound(_stored(sample, data, plan), facts, WHOLE)
+
+    def _named(self, sample: Sample) -> Sample:
+        """A file that is in the format wanted already is called as those that are made so."""
+        wanted = self._options.video_format
+        if wanted == "keep" or sample.ext == wanted:
+            return sample
+        reported = {**sample.fields, "ext": wanted, "mime_type": _video.CONTAINERS[wanted].mime_type}
+        return replace(sample, ext=wanted, fields=reported)
+
+    def _cut(self, sample: Sample, facts: Facts, clips: Sequence[Clip]) -> Iterator[Sample]:
+        plan = _video.plan_of(self._options, facts, sample.ext, is_clip=True)
+        assert plan is not None
+        left = self._limit
+        for clip in clips:
+            marked, part = _clipped(sample, facts, clip)
+            if part is None:
+                yield marked
+                continue
+            video = _video.encoded(facts, plan, left, part)
+            left -= len(video)
+            made = _stored(marked.with_fields(duration=part.end - part.start), video, plan)
+            yield self._with_sound(made, facts, part)
+
+    def _with_sound(self, made: Sample, facts: Facts, clip: Clip) -> Sample:
+        """With its sound in an extra file, if that is to be split off."""
+        wanted = self._sound
+        if self._split_form is None or facts.sound is None:
+            return made
+        target = _sound.nearest(self._split_form, facts.sound, wanted.audio_rate, wanted.audio_channels)
+        try:
+            sound, _ = _sound.encoded(facts, target, self._limit, clip)
+        except NotDecodable:
+            if clip != WHOLE:  # there may be no sound in this part of it
+                return made
+            raise
+        return made.with_member(target.form.ext, sound).with_fields(**target.fields)
+
+    # --- images ---
+
+    def _stills(self, sample: Sample, facts: Facts, clips: Sequence[Clip], images: ImageWork) -> Iterator[Sample]:
+        """They are treated as any image is, and never were a file before."""
+        parts = self._parts(sample, facts, clips)
+        if self._count(parts) > _MOST_STILLS:  # a header may claim centuries: count by the packets
+            facts = _av.facts_of(facts.data, self._max_pixels, exact=True)
+            parts = self._parts(sample, facts, clips)
+            if self._count(parts) > _MOST_STILLS:
+                raise self._too_many_stills()
+        assert facts.picture is not None
+        size = _video.size_of(facts.picture, self._options.video_size)
+        left, once = self._limit, not self._options.frames
+        for marked, clip in parts:
+            if clip is None:
+                yield marked
+                continue
+            for at, pixels in _video.stills(facts, self._times(clip), clip.end, size, once):
+                made = images.of_pixels(marked.with_fields(frame_time=at), pixels)
+                left -= made.size
+                if left < 0:
+                    message = f"its images are more than {self._limit:,} bytes (--unpack_max_bytes)"
+                    raise Rejected("unpacks_too_large", message)
+                yield made
+
+    def _parts(self, sample: Sample, facts: Facts, clips: Sequence[Clip]) -> list[tuple[Sample, Clip | None]]:
+        """The clips, see `_clipped`, or all of the video; its end is infinite where nothing tells it."""
+        if clips:
+            return [_clipped(sample, facts, clip) for clip in clips]
+        assert facts.picture is not None
+        known = [seconds for seconds in (facts.picture.seconds, facts.duration) if seconds]
+        return [(sample, Clip(0.0, min(known) if known else 0.0 if self._options.frames else math.inf))]
+
+    def _count(self, parts: Sequence[tuple[Sample, Clip | None]]) -> float:
+        """How many images these parts become at most; those without a known end are counted while they are made."""
+        return sum(self._count_in(clip) for _, clip in parts if clip is not None and math.isfinite(clip.end))
+
+    def _count_in(self, clip: Clip) -> float:
+        if self._options.frames:
+            return self._options.frames
+        found = (clip.end - clip.start) / self._options.frame_interval + 1 - 1e-9
+        return max(1, math.floor(found)) if math.isfinite(found) else math.inf
+
+    def _times(self, clip: Clip) -> Iterator[float]:
+        """In the middle of so many equal parts, or from the start on every so many seconds."""
+        count, every = self._options.frames, self._options.frame_interval
+        if count:
+            part = (clip.end - clip.start) / (2 * count)
+            yield from (clip.start + part * (2 * number + 1) for number in range(count))
+            return
+        count = int(min(self._count_in(clip), _MOST_STILLS + 1))
+        yield from (clip.start + number * every for number in range(count))
+        if count > _MOST_STILLS:  # asked for only if the last one was on screen
+            raise self._too_many_stills()
+
+    def _too_many_stills(self) -> Rejected:
+        named = "frames" if self._options.frames else "frame_interval"
+        return Rejected("unpacks_too_large", f"it becomes more than {_MOST_STILLS:,} images (--{named})")
 
 
 PART = VideoTransform
+
+
+def _check(media: MediaOptions) -> None:
+    """Raises OptionError for options that exclude each other, and for what this build of PyAV cannot encode."""
+    wanted = media.video
+    for one, other in (("frames", "frame_interval"), ("clip_seconds", "clips_col")):
+        if getattr(wanted, one) and getattr(wanted, other):
+            raise OptionError(f"{one} and {other}: only one of them")
+    _video.check(wanted)
+    if not (wanted.frames or wanted.frame_interval):
+        return
+    if media.image.bbox_col:
+        raise OptionError("bbox_col: boxes are blurred in images, not in those that frames makes of video")
+    if wanted.video_audio == "split":
+        raise OptionError("video_audio=split: there is no place for sound beside the images that frames makes")
+    for name in ("video_fps", "video_format"):
+        if getattr(wanted, name) != getattr(VideoOptions(), name):
+            raise OptionError(f"{name}: frames makes images instead of video (encode_format is their format)")
+
+
+def _clipped(sample: Sample, facts: Facts, clip: Clip) -> tuple[Sample, Clip | None]:
+    """The sample with the times of the clip, which ends no later than the file; None if the file ends before it."""
+    if facts.duration is not None and clip.start >= facts.duration:
+        message = f"the clip from {clip.start:g} s begins behind the end, which is at {facts.duration:.3f} s"
+        return sample.with_fields(clip_start=clip.start, clip_end=clip.end).failed("too_short", message), None
+    clip = Clip(clip.start, min(clip.end, facts.duration or clip.end))
+    return sample.with_fields(clip_start=clip.start, clip_end=clip.end), clip
+
+
+def _reported(sample: Sample, facts: Facts, picture: Picture) -> Sample:
+    width, height = picture.shown
+    sound = facts.sound
+    return sample.with_fields(
+        duration=facts.duration,
+        fps=picture.fps,
+        width=width,
+        height=height,
+        original_width=width,
+        original_height=height,
+        video_codec=picture.codec,
+        codec=sound and sound.codec,
+        sample_rate=sound and sound.rate,
+        channels=sound and sound.channels,
+    )
+
+
+def _stored(sample: Sample, data: bytes, plan: Plan) -> Sample:
+    """The sample with a video that was made as `plan` says."""
+    container = plan.container
+    known: dict[str, Any] = {}
+    if plan.encoder is not None:
+        known["video_codec"] = _video.CODECS[plan.encoder]
+    if plan.sound is not None:
+        known |= plan.sound.fields
+    elif not plan.has_sound:
+        known |= {"codec": None, "sample_rate": None, "channels": None}
+    if plan.fps:
+        known["fps"] = plan.fps
+    return sample.with_data(data, container.name, container.mime_type, width=plan.width, height=plan.height, **known)

@@ -11,7 +11,7 @@ protobuf's library would have to be of the version that TensorFlow, in the same 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -30,6 +30,7 @@ _KIND_OF_LIST: dict[int, Kind] = {number: kind for kind, number in _LIST_OF_KIND
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types
 _64_BITS = (1 << 64) - 1
 _NAN = float("nan")
+_FLOAT = struct.Struct("<f")
 _HEADS_KEPT = 4096  # of values of one column, by their length
 
 Read = Callable[[int, int], bytes]
@@ -230,13 +231,75 @@ def varint(value: int) -> bytes:
 # --- reading back ---
 
 
-def parse(record: bytes) -> dict[str, list[Any]]:
-    """The values of every feature of a record, in its order: bytes, int or float. Raises ValueError if it is none."""
+def parse(record: bytes, columns: Collection[str] | None = None) -> dict[str, list[Any]]:
+    """The values of the features of a record, in its order: bytes, int or float; only those of `columns`, if given.
+
+    Raises ValueError for what is no record.
+    """
     read = reader_of(record)
     found: dict[str, list[Any]] = {}
-    for name, start, stop in features(read, len(record)):
-        found[name] = _values(read, start, stop)
+    for name, start, stop in _places(record) or features(read, len(record)):
+        if columns is None or name in columns:
+            values = _one_value(record, start, stop)
+            found[name] = _values(read, start, stop) if values is None else values
     return found
+
+
+def _places(record: bytes) -> list[tuple[str, int, int]] | None:
+    """What `features` yields, in a fifth of the time, for a record as every encoder writes it; None for any other."""
+    found = []
+    try:
+        at, end = _length(record, 0, 0x0A)
+        if end != len(record):
+            return None
+        while at < end:
+            at, stop = _length(record, at, 0x0A)
+            name, name_stop = _length(record, at, 0x0A)
+            start, feature_stop = _length(record, name_stop, 0x12)
+            if feature_stop != stop or stop > end:
+                return None
+            found.append((record[name:name_stop].decode(), start, stop))
+            at = stop
+    except (IndexError, ValueError):
+        return None
+    return found
+
+
+def _length(record: bytes, at: int, tag: int) -> tuple[int, int]:
+    """From where to where the value goes whose field begins at `at`. Raises ValueError if it has another tag."""
+    if record[at] != tag:
+        raise ValueError("another field")
+    size = record[at + 1]
+    at += 2
+    if size >= 0x80:
+        size &= 0x7F
+        shift = 7
+        while (byte := record[at]) >= 0x80:
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+        size |= byte << shift
+        at += 1
+    return at, at + size
+
+
+def _one_value(record: bytes, start: int, stop: int) -> list[Any] | None:
+    """The value of a feature that has exactly one of bytes, one float or one small number; None for any other."""
+    try:
+        kind = record[start]
+        at, end = _length(record, start, kind)
+        at, last = _length(record, at, 0x0A)
+    except (IndexError, ValueError):
+        return None
+    if end != stop or last != stop:
+        return None
+    if kind == 0x0A:
+        return [record[at:stop]]
+    if kind == 0x12 and stop - at == 4:
+        return list(_FLOAT.unpack_from(record, at))
+    if kind == 0x1A and stop - at == 1 and record[at] < 0x80:
+        return [record[at]]
+    return None
 
 
 def reader_of(record: bytes) -> Read:

@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import base64
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
 
 from any2ds.core.bodies.stored import StoredBody
+from any2ds.core.errors import DamagedShard
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.samples import CAPTION, Sample, StoredSample
+from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample, member_column, member_value
+from any2ds.core.tables import value_of_text
+
+if TYPE_CHECKING:
+    from any2ds.writers.contract import Fields
 
 TEXT = "text.txt"
 """The extension of what was taken out of a document that has a caption as well; readers decode it as `txt`."""
 
 
-def members(sample: Sample, metadata: MetadataTable) -> Iterator[tuple[str, int, Iterable[bytes | memoryview]]]:
+def members(sample: Sample, metadata: MetadataTable) -> list[tuple[str, int, Iterable[bytes | memoryview]]]:
     """Name, size in bytes and content of each, in the order in which they are stored."""
     key = sample.key
     if sample.stored is not None:
-        for ext, body in sample.stored.members.items():
-            yield f"{key}.{ext}", body.size, body.chunks()
-        return
+        return [(f"{key}.{ext}", body.size, body.chunks()) for ext, body in sample.stored.members.items()]
+    found: list[tuple[str, int, Iterable[bytes | memoryview]]] = []
     if sample.body is not None:
-        yield f"{key}.{sample.ext}", sample.body.size, sample.body.chunks()
+        found.append((f"{key}.{sample.ext}", sample.body.size, sample.body.chunks()))
         for ext, further in sample.extra_files.items():
             if ext.lower() == CAPTION and metadata.has_captions:  # whose name it is
                 ext = TEXT
-            yield f"{key}.{ext}", further.size, further.chunks()
+            found.append((f"{key}.{ext}", further.size, further.chunks()))
     if metadata.has_captions:
         caption = (sample.row.caption or "").encode()
-        yield f"{key}.txt", len(caption), (caption,)
+        found.append((f"{key}.txt", len(caption), (caption,)))
     described = metadata.to_json(sample)
-    yield f"{key}.json", len(described), (described,)
+    found.append((f"{key}.json", len(described), (described,)))
+    return found
 
 
 def in_samples(found: Iterable[tuple[str, StoredBody]]) -> Iterator[StoredSample]:
@@ -44,3 +54,52 @@ def in_samples(found: Iterable[tuple[str, StoredBody]]) -> Iterator[StoredSample
         gathered[ext] = body
     if gathered:
         yield StoredSample(key, gathered)
+
+
+class SampleBuilder:
+    """Makes what `load` gives of the files of a sample: its metadata are those in its `.json`.
+
+    Values that JSON has no notation for get the type of their column in the metadata again; a NaN stays None.
+    """
+
+    def __init__(self, fields: Fields) -> None:
+        self._columns = fields.columns
+        schema = fields.schema or ()
+        restored = {field.name: make for field in schema if (make := _from_json(field.type)) is not None}
+        columns = fields.columns
+        self._restored = {name: make for name, make in restored.items() if columns is None or name in columns}
+
+    def __call__(self, key: str, members: dict[str, bytes]) -> dict[str, Any]:
+        """`members` are the content of its files by extension, which this changes. Raises DamagedShard."""
+        described = members.pop(METADATA, None)
+        try:
+            sample = {} if described is None else orjson.loads(described)
+        except ValueError as error:
+            raise DamagedShard(f"{key!r}: its {METADATA} cannot be read: {error}") from error
+        if type(sample) is not dict:
+            sample = {METADATA: sample}
+        ext = sample.get("ext")
+        if ext not in members:  # those of other tools
+            ext = next((each for each in members if each != CAPTION), CAPTION if CAPTION in members else None)
+        data = None if ext is None else members.pop(ext)
+        if members:
+            text = members.pop(CAPTION, None)
+            if text is not None and "caption" not in sample:
+                sample["caption"] = text.decode("utf-8", "replace")
+            for further, content in members.items():
+                sample[member_column(further)] = member_value(further, content)
+        sample["key"], sample["ext"], sample["data"] = key, ext, data
+        for name, restore in self._restored.items():
+            if (value := sample.get(name)) is not None:
+                sample[name] = restore(value)
+        return sample if self._columns is None else {name: sample.get(name) for name in self._columns}
+
+
+def _from_json(type: pa.DataType) -> Callable[[Any], Any] | None:
+    """How a value of this type is made of the text that stands for it; None if JSON has it as it is."""
+    of = pa.types
+    if of.is_binary(type) or of.is_large_binary(type) or of.is_fixed_size_binary(type):
+        return base64.b64decode
+    if not (of.is_temporal(type) or of.is_decimal(type)):
+        return None
+    return lambda text: value_of_text(text, type)

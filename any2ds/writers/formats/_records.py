@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
+import orjson
 import pyarrow as pa
 
 from any2ds.core.bodies.stored import StoredBody
-from any2ds.core.errors import DamagedShard
+from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.metadata import MetadataTable
-from any2ds.core.samples import Sample, StoredSample
-from any2ds.writers.formats._example import DATA, Encoder, bytes_value, features
+from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample
+from any2ds.core.tables import value_of_text
+from any2ds.writers.formats._example import DATA, Encoder, bytes_value, feature_kind, features, parse
+
+if TYPE_CHECKING:
+    from any2ds.writers.contract import Fields
 
 _ROWS_AT_ONCE = 256  # encoded in one go
 _HELD = 8 << 20  # bytes of files that wait for that
@@ -76,6 +82,66 @@ class ExampleWriter(ABC):
         if stop - first != len(rows):  # some have failed
             table = table.take([row - first for row in rows])
         return self._encoder.heads(table, sizes)
+
+
+class RecordBuilder:
+    """Makes what `load` gives of a record.
+
+    Records know no null: a null text is "", a number 0 or NaN, and what is written as JSON or text is None again.
+    """
+
+    def __init__(self, fields: Fields, data: str | None) -> None:
+        """`data` is the feature of the file; None where it is the last one, whose name is its extension."""
+        self._fields, self._data = fields, data
+        self._types = {field.name: field.type for field in fields.schema or ()}
+        self._read = {name: make for name, type in self._types.items() if (make := _from_values(type)) is not None}
+
+    def __call__(self, record: bytes) -> dict[str, Any]:
+        """Raises DamagedShard."""
+        wanted = self._fields.columns
+        try:
+            if wanted is None or self._data is None:
+                found = parse(record)
+            else:
+                found = parse(record, {self._data if name == "data" else name for name in wanted})
+            data = self._data or self._file_of(found)
+            sample: dict[str, Any] = {}
+            for name, values in found.items():
+                if name == data:
+                    sample["data"] = values[0]
+                elif (read := self._read.get(name)) is not None:
+                    sample[name] = read(values)
+                else:
+                    sample[name] = values[0] if len(values) == 1 else values
+        except (ValueError, IndexError, KeyError) as error:
+            raise DamagedShard(f"a record is no sample: {error_text(error)}") from error
+        if self._data is None:
+            sample["ext"] = data
+        return sample if wanted is None else {name: sample.get(name) for name in wanted}
+
+    def _file_of(self, features: dict[str, Any]) -> str:
+        """In datasets of other tools, the feature that is no column of the metadata."""
+        return next((name for name in reversed(features) if name not in {*self._types, CAPTION, METADATA}), "")
+
+
+def _from_values(type: pa.DataType) -> Callable[[list[Any]], Any] | None:
+    """How the value of a column is made of those in its feature; None if it is the only one as it is."""
+    of = pa.types
+    if of.is_dictionary(type):
+        type = type.value_type
+    kind = feature_kind(type)
+    if kind.is_list:
+        is_text = of.is_string(type.value_type) or of.is_large_string(type.value_type)
+        return (lambda values: [value.decode() for value in values]) if is_text else list
+    if of.is_string(type) or of.is_large_string(type):
+        return lambda values: values[0].decode()
+    if of.is_boolean(type):
+        return lambda values: bool(values[0])
+    if of.is_nested(type):
+        return lambda values: orjson.loads(values[0]) if values[0] else None
+    if kind.kind == "bytes" and not (of.is_binary(type) or of.is_large_binary(type) or of.is_fixed_size_binary(type)):
+        return lambda values: value_of_text(values[0].decode(), type) if values[0] else None
+    return None
 
 
 def stored_sample(read: Callable[[int, int], bytes], size: int) -> StoredSample:

@@ -28,6 +28,17 @@ def pack(offsets: array[int]) -> bytes:
     return offsets.tobytes()
 
 
+def unpack(content: bytes) -> array[int]:
+    """The numbers of an index. Raises ValueError if it is none."""
+    offsets = array("Q")
+    offsets.frombytes(content)  # raises ValueError for a part of a number
+    if sys.byteorder == "big":
+        offsets.byteswap()
+    if not offsets:
+        raise ValueError("the index is empty")
+    return offsets
+
+
 def index_of(path: Path) -> bytes:
     """That of a tar file that is there, whoever made it. Raises OSError, or tarfile.TarError where it is broken."""
     found = _plain_offsets(path)

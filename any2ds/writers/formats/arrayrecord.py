@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from any2ds.config.options import OutputOptions
 from any2ds.core.errors import DamagedShard, OptionError, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import StoredSample
+from any2ds.writers.contract import Fields, ShardData
 from any2ds.writers.formats._example import reader_of
-from any2ds.writers.formats._records import ExampleWriter, stored_sample
+from any2ds.writers.formats._records import ExampleWriter, RecordBuilder, stored_sample
 
 if sys.platform == "win32":
     raise OptionError("arrayrecord needs Linux or macOS: its library is not to be had for Windows; tfrecord is")
@@ -65,6 +66,43 @@ class ArrayrecordWriter(ExampleWriter):
             for _ in range(file.num_records()):
                 record: bytes = file.read()
                 yield stored_sample(reader_of(record), len(record))
+
+    @staticmethod
+    def indexed(data: ShardData, fields: Fields) -> ArrayrecordShard:
+        return ArrayrecordShard(data, fields)
+
+
+class ArrayrecordShard:
+    """Records by number, through the library; it takes three times as long for several of them at once."""
+
+    def __init__(self, data: ShardData, fields: Fields) -> None:
+        self._data = data  # which keeps a copy on this machine alive
+        self._build = RecordBuilder(fields, fields.data_column)
+        self._file = ArrayRecordReader(str(data.local()), _ONE_BY_ONE)
+        if not self._file.ok():
+            try:
+                self._file.close()
+            except RuntimeError as error:
+                raise DamagedShard(error_text(error)) from error
+        self._count = int(self._file.num_records())
+        if data.samples is not None and self._count != data.samples:
+            raise DamagedShard(f"it has {self._count:,} records, its statistics say {data.samples:,}")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def keys(self) -> list[str]:
+        return [str(self.get(number)["key"]) for number in range(self._count)]
+
+    def get(self, number: int) -> dict[str, Any]:
+        try:
+            (record,) = self._file.read(number, number + 1)
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise DamagedShard(error_text(error)) from error
+        return self._build(record)
+
+    def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        return [self.get(number) for number in numbers]
 
 
 @contextmanager

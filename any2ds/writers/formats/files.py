@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import Sample, StoredSample
-from any2ds.writers.formats._members import in_samples, members
+from any2ds.writers.contract import Fields, ShardData
+from any2ds.writers.formats._members import SampleBuilder, in_samples, members
 
 
 class FilesWriter:
@@ -45,6 +48,45 @@ class FilesWriter:
         except OSError as error:
             raise DamagedShard(error_text(error)) from error
         yield from in_samples((name, _stored(path / name)) for name in names)
+
+    @staticmethod
+    def indexed(data: ShardData, fields: Fields) -> FolderShard:
+        return FolderShard(data, fields)
+
+
+class FolderShard:
+    """Samples of a folder by number, in the order of their keys. Of each file its name is in memory."""
+
+    def __init__(self, data: ShardData, fields: Fields) -> None:
+        self._folder, self._build = data.local(), SampleBuilder(fields)
+        try:
+            names = sorted(name for name in os.listdir(self._folder) if not name.startswith("."))
+        except OSError as error:
+            raise DamagedShard(error_text(error)) from error
+        found = groupby(names, key=lambda name: name.partition(".")[0])
+        self._names = ["\n".join(own) for _, own in found]
+        if data.samples is not None and len(self._names) != data.samples:
+            raise DamagedShard(f"it has {len(self._names):,} samples, its statistics say {data.samples:,}")
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def keys(self) -> list[str]:
+        return [names.partition(".")[0] for names in self._names]
+
+    def get(self, number: int) -> dict[str, Any]:
+        found, key = {}, ""
+        for name in self._names[number].split("\n"):
+            key, _, ext = name.partition(".")
+            try:
+                with open(self._folder / name, "rb", buffering=0) as file:
+                    found[ext] = file.read()
+            except OSError as error:
+                raise DamagedShard(f"{key!r}: {error_text(error)}") from error
+        return self._build(key, found)
+
+    def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        return [self.get(number) for number in numbers]
 
 
 def _stored(path: Path) -> StoredBody:

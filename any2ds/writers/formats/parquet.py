@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import accumulate
+import os
+import threading
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate, count, groupby
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,9 +19,15 @@ import pyarrow.parquet as pq
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, error_text
+from any2ds.core.failures import SUCCESS
 from any2ds.core.metadata import HASHES, MetadataTable
 from any2ds.core.samples import Sample, StoredSample
+from any2ds.core.tables import rows_of
 from any2ds.writers.formats import _huggingface
+from any2ds.writers.formats._spans import RangeFile
+
+if TYPE_CHECKING:
+    from any2ds.writers.contract import Fields, ShardData
 
 DATA = pa.field("data", pa.binary())
 """The column of the files, if it has no other name."""
@@ -127,6 +139,112 @@ class ParquetWriter:
             raise
         except Exception as error:  # of Arrow and of the system, whatever garbled bytes lead to
             raise DamagedShard(error_text(error)) from error
+
+    @staticmethod
+    def indexed(data: ShardData, fields: Fields) -> ParquetShard:
+        return ParquetShard(data, fields)
+
+
+class ParquetShard:
+    """Rows that have files, by number. A row group is read at once; those read last stay in memory."""
+
+    def __init__(self, data: ShardData, fields: Fields) -> None:
+        self._fields = fields
+        self.token = next(_TOKENS)
+        self._lock = threading.Lock()  # one file of Arrow is for one thread
+        self._groups = RecentGroups.of_this_process()
+        try:
+            self._file = pq.ParquetFile(pa.PythonFile(RangeFile(data), "r"), **THRIFTY)
+            groups = self._file.metadata
+            self._ends = list(accumulate(groups.row_group(n).num_rows for n in range(groups.num_row_groups)))
+            schema = self._file.schema_arrow
+            self._bodies = body_columns(schema)
+            self._columns = self._read_columns(schema)
+            self._rows: Sequence[int] = range(groups.num_rows)
+            if "status" in schema.names and groups.num_rows != data.samples:
+                statuses = self._file.read(["status"])["status"].combine_chunks()
+                self._rows = array("I", pc.indices_nonzero(pc.equal(statuses, SUCCESS)).to_pylist())
+        except Exception as error:  # of Arrow and of the system, whatever garbled bytes lead to
+            raise DamagedShard(error_text(error)) from error
+        if data.samples is not None and len(self._rows) != data.samples:
+            raise DamagedShard(f"it has {len(self._rows):,} samples, its statistics say {data.samples:,}")
+
+    def _read_columns(self, schema: pa.Schema) -> list[str]:
+        wanted = self._fields.columns
+        if wanted is None:
+            return list(schema.names)
+        is_ours = "ext" in schema.names
+        bodies = self._bodies if "data" in wanted or ("ext" in wanted and not is_ours) else []
+        return [name for name in schema.names if name in wanted or name in bodies] or ["key"]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def keys(self) -> list[str]:
+        with self._lock:
+            return list(self._file.read(["key"])["key"].take(pa.array(self._rows)).to_pylist())
+
+    def get(self, number: int) -> dict[str, Any]:
+        return self.get_many([number])[0]
+
+    def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        by_group = groupby((self._rows[number] for number in numbers), key=partial(bisect_right, self._ends))
+        for group, rows in by_group:
+            first = self._ends[group - 1] if group else 0
+            table = self._groups.get(self, group, self._read)
+            picked = table.take(pa.array([row - first for row in rows], pa.int64()))
+            found += map(self._sample, rows_of(picked))
+        return found
+
+    def _read(self, group: int) -> pa.RecordBatch:
+        try:
+            with self._lock:
+                batches = self._file.read_row_group(group, columns=self._columns).combine_chunks().to_batches()
+        except Exception as error:  # of Arrow and of the system, whatever garbled bytes lead to
+            raise DamagedShard(f"row group {group}: {error_text(error)}") from error
+        return batches[0]
+
+    def _sample(self, row: dict[str, Any]) -> dict[str, Any]:
+        for name in self._bodies:
+            if (body := row.pop(name, None)) is not None:
+                row["data"] = body["bytes"] if isinstance(body, dict) else body
+                row.setdefault("ext", name)
+        wanted = self._fields.columns
+        return row if wanted is None else {name: row.get(name) for name in wanted}
+
+
+_TOKENS = count()  # for each shard that is opened
+_RECENT_BYTES = 64 << 20
+
+
+class RecentGroups:
+    """The row groups that this process has read last: all of them together have at most `_RECENT_BYTES`."""
+
+    _instance: RecentGroups | None = None
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._held: dict[tuple[int, int], pa.RecordBatch] = {}
+        self._bytes = 0
+
+    @classmethod
+    def of_this_process(cls) -> RecentGroups:
+        if cls._instance is None or cls._instance._pid != os.getpid():
+            cls._instance = cls()
+        return cls._instance
+
+    def get(self, shard: ParquetShard, group: int, read: Callable[[int], pa.RecordBatch]) -> pa.RecordBatch:
+        key = (shard.token, group)
+        if (found := self._held.get(key)) is None:
+            found = read(group)
+            with self._lock:
+                self._held[key] = found
+                self._bytes += found.nbytes
+                while self._bytes > _RECENT_BYTES and len(self._held) > 1:
+                    self._bytes -= self._held.pop(next(iter(self._held))).nbytes
+        return found
 
 
 def data_column(schema: pa.Schema) -> str | None:

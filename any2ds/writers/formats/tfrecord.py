@@ -12,18 +12,22 @@ import os
 import struct
 import tempfile
 import zlib
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from google_crc32c import extend, value
 
 from any2ds.config.options import OutputOptions
-from any2ds.core.errors import DamagedShard, error_text
+from any2ds.core.errors import DamagedShard, UsageError, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import StoredSample
+from any2ds.writers.contract import Fields, ShardData
+from any2ds.writers.formats import _tarindex
 from any2ds.writers.formats._example import reader_of
-from any2ds.writers.formats._records import ExampleWriter, stored_sample
+from any2ds.writers.formats._records import ExampleWriter, RecordBuilder, stored_sample
+from any2ds.writers.formats._spans import SpanShard
 
 _PIECE = 1 << 20  # bytes read at once
 _IN_MEMORY = 16 << 20  # bytes of a record up to which it is read as a whole
@@ -64,6 +68,47 @@ class TfrecordWriter(ExampleWriter):
                     yield stored_sample(read, size)
         except (OSError, EOFError, zlib.error) as error:
             raise DamagedShard(error_text(error)) from error
+
+    @staticmethod
+    def indexed(data: ShardData, fields: Fields) -> TfrecordShard:
+        return TfrecordShard(data, _tarindex.unpack(data.index(INDEX_END, _index_of)), fields)
+
+
+class TfrecordShard(SpanShard):
+    """Records by number; the checksum of each is compared."""
+
+    def __init__(self, data: ShardData, offsets: array[int], fields: Fields) -> None:
+        super().__init__(data, offsets)
+        self._build = RecordBuilder(fields, fields.data_column)
+
+    def sample(self, buffer: bytes, start: int, stop: int) -> dict[str, Any]:
+        record = buffer[start + _HEADER.size : stop - _CRC.size]
+        length, _ = _HEADER.unpack_from(buffer, start)
+        if length != len(record) or masked(value(record)) != buffer[stop - _CRC.size : stop]:
+            raise DamagedShard(f"a record of {length:,} bytes is garbled")
+        return self._build(record)
+
+
+INDEX_END = ".tfrecord.idx"
+
+
+def _index_of(path: Path) -> bytes:
+    """Where each record begins, and at last where the file ends, as unsigned 64-bit integers."""
+    offsets = array("Q")
+    with path.open("rb", buffering=_HEADER.size) as file:
+        size, at = os.fstat(file.fileno()).st_size, 0
+        while header := file.read(_HEADER.size):
+            if header[:2] == _GZIP and not at:
+                raise UsageError("gzip-compressed tfrecord has no samples by number: make it without compression")
+            if len(header) < _HEADER.size or masked(value(header[:8])) != header[8:]:
+                raise DamagedShard(f"no record begins at byte {at:,}, or its length is garbled")
+            offsets.append(at)
+            at += _HEADER.size + _HEADER.unpack(header)[0] + _CRC.size
+            file.seek(at)
+    if at != size:
+        raise DamagedShard(f"its last record ends at byte {at:,}, and the file at {size:,}")
+    offsets.append(at)
+    return _tarindex.pack(offsets)
 
 
 def masked(crc: int) -> bytes:

@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from any2ds import download, retry
+from any2ds.config.command_line import retry_call, retry_command
 from any2ds.config.options import Config, OutputOptions, StorageOptions, public
-from any2ds.config.retry_command import retry_call, retry_command
 from any2ds.core.failures import FAILURE_CODES, failure_code
 from any2ds.core.reports import RobotsCost, RunReport
 from any2ds.core.text import duration, number, percent, time_left

@@ -1,4 +1,4 @@
-"""The command, and the call from Python, that fetches again what failed in a dataset."""
+"""Options written as a command line, or a call from Python, takes them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,38 @@ _OF_NO_USE = frozenset({"quiet", "log_level"})  # to somebody who looks at the t
 
 
 def retry_command(folder: str, options: Mapping[str, Any]) -> str:
-    """For the shell, with what `options` say beside the defaults on fetching, storing and running.
+    """The command that fetches again what failed, with those `options` on fetching, storing and running that differ
+    from their defaults.
 
     `options` are as `config.public` has them: what is secret has to be given again by whoever knows it.
     """
-    subject = f"--output_folder={folder}" if folder.startswith("--") else folder
-    arguments = ["any2ds", "retry", subject, *(f"--{name}={_text(value)}" for name, value in _chosen(options))]
-    return subprocess.list2cmdline(arguments) if sys.platform == "win32" else shlex.join(arguments)
+    return _quoted(
+        ["any2ds", "retry", _subject(folder), *(f"--{name}={_text(value)}" for name, value in _chosen(options))]
+    )
+
+
+def report_command(folder: str) -> str:
+    """The command that writes the report of a dataset."""
+    return _quoted(["any2ds", "report", _subject(folder)])
+
+
+def report_call(folder: str) -> str:
+    """The same as a call from Python."""
+    return f"any2ds.report({folder!r})"
+
+
+def flag(name: str, value: Any) -> str:
+    """`--name=value`, quoted for a shell."""
+    return _quoted([f"--{name}={_text(value)}"])
 
 
 def retry_call(folder: str, options: Mapping[str, Any]) -> str:
-    """The same as a line of Python."""
+    """The same as a call from Python."""
     return f"any2ds.retry({', '.join([repr(folder), *(f'{name}={value!r}' for name, value in _chosen(options))])})"
 
 
 def _chosen(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The options that differ from their defaults, as far as a retry takes them and they can be said in words."""
+    """The options that differ from their defaults, as far as a retry takes them and text can express them."""
     for group in (StorageOptions, FetchOptions, RunOptions):
         for field in dataclasses.fields(group):
             if field.name not in options or field.name in _OF_NO_USE or field.metadata["is_secret"]:
@@ -39,6 +55,14 @@ def _chosen(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             value = options[field.name]
             if _plain(value) != _plain(field.default) and _means(field, _text(value), value):
                 yield field.name, value
+
+
+def _subject(folder: str) -> str:
+    return f"--output_folder={folder}" if folder.startswith("-") else folder
+
+
+def _quoted(arguments: list[str]) -> str:
+    return subprocess.list2cmdline(arguments) if sys.platform == "win32" else shlex.join(arguments)
 
 
 def _plain(value: Any) -> Any:

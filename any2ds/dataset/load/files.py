@@ -1,0 +1,152 @@
+"""The data files of shards on this machine, read by byte ranges, and the indexes that were made for them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from any2ds.core.errors import DamagedShard, error_text
+from any2ds.storage.folders import OutputFolder
+
+_MOST_AT_ONCE = 1 << 30  # bytes; a single read of the system gives no more than 2 GiB
+_MOST_JOINED = 8 << 20  # bytes that are read at once for neighbours
+_HEADER = struct.Struct("<4Q")  # of a made index: size, modification time and inode of its data file, size of the index
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOfFolder:
+    """Which shard a file belongs to, and what its data file should be like."""
+
+    folder: OutputFolder
+    name: str  # of the data file
+    size: int  # bytes; 0 if unknown
+    samples: int | None  # None if unknown
+    cache: Path  # folder for indexes
+    metadata: Callable[[Sequence[str]], pa.Table]
+
+    def sidecar(self, end: str) -> bytes | None:
+        """The file beside the data with this end of its name; None if it is not there. Raises DamagedShard."""
+        try:
+            return self.folder.read(self.name.rpartition(".")[0] + end)
+        except Exception as error:  # every file system has exceptions of its own
+            raise DamagedShard(f"its index cannot be read: {error_text(error)}") from error
+
+
+class LocalShard:
+    """A `ShardData` on this machine. One descriptor is open for as long as it lives, for positional reads only."""
+
+    def __init__(self, shard: ShardOfFolder, path: Path) -> None:
+        """Raises DamagedShard if the data file is not there, or not of its size."""
+        self.name, self.samples, self.size = shard.name, shard.samples, 0
+        self._shard, self._path = shard, path
+        self._descriptor = -1
+        try:
+            found = os.stat(path)
+            if not os.path.isdir(path):
+                self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+                found = os.fstat(self._descriptor)
+                self.size = found.st_size
+        except OSError as error:
+            raise DamagedShard(error_text(error)) from error
+        if shard.size and self.size != shard.size:
+            raise DamagedShard(f"it has {self.size:,} bytes, and had {shard.size:,} when the dataset was opened")
+        self._version = (found.st_size, found.st_mtime_ns, found.st_ino)
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    def read(self, start: int, size: int) -> bytes:
+        try:
+            found = _pread(self._descriptor, min(size, _MOST_AT_ONCE), start)
+        except OSError as error:
+            raise DamagedShard(error_text(error)) from error
+        return found if len(found) == size else self._rest(found, start, size)
+
+    def _rest(self, found: bytes, start: int, size: int) -> bytes:
+        """What the system did not read in one go."""
+        parts = [found]
+        left = size - len(found)
+        while left and parts[-1]:
+            parts.append(_pread(self._descriptor, min(left, _MOST_AT_ONCE), start + size - left))
+            left -= len(parts[-1])
+        if left:
+            raise DamagedShard(f"it ends at byte {start + size - left:,}, where a sample goes on to {start + size:,}")
+        return b"".join(parts)
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[bytes, int]]:
+        found: list[tuple[bytes, int]] = []
+        for start, size, several in joined(ranges):
+            buffer = self.read(start, size)
+            found += [(buffer, own - start) for own in several]
+        return found
+
+    def index(self, end: str, make: Callable[[Path], bytes]) -> bytes:
+        return found if (found := self._shard.sidecar(end)) is not None else self._made(end, make)
+
+    def _made(self, end: str, make: Callable[[Path], bytes]) -> bytes:
+        """From the cache of indexes, where it is kept with size, time and inode of its data file."""
+        name = hashlib.sha256(f"{self._shard.folder.identity}/{self.name}{end}".encode()).hexdigest()[:32]
+        kept = self._shard.cache / "indexes" / name[:2] / f"{name}.idx"
+        with suppress(OSError):
+            content = kept.read_bytes()
+            if content[: _HEADER.size] == _HEADER.pack(*self._version, len(content) - _HEADER.size):
+                return content[_HEADER.size :]
+        content = make(self._path)
+        with suppress(OSError):  # without a cache, each process makes it for itself
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            staged = kept.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+            staged.write_bytes(_HEADER.pack(*self._version, len(content)) + content)
+            os.replace(staged, kept)
+        return content
+
+    def metadata(self, columns: Sequence[str]) -> pa.Table:
+        return self._shard.metadata(columns)
+
+    def local(self) -> Path:
+        return self._path
+
+
+def joined(ranges: Sequence[tuple[int, int]], gap: int = 0) -> list[tuple[int, int, list[int]]]:
+    """Start, size and the starts of its ranges for each read, in the order of `ranges`, of which neighbours share one.
+
+    Ranges with up to `gap` bytes between them are neighbours.
+    """
+    found: list[tuple[int, int, list[int]]] = []
+    for start, size in ranges:
+        if found:
+            first, total, starts = found[-1]
+            if first + total <= start <= first + total + gap and start + size - first <= _MOST_JOINED:
+                starts.append(start)
+                found[-1] = first, start + size - first, starts
+                continue
+        found.append((start, size, [start]))
+    return found
+
+
+def cache_folder() -> Path:
+    """For what can be made again: `ANY2DS_CACHE`, else the user's."""
+    if own := os.environ.get("ANY2DS_CACHE"):
+        return Path(own)
+    home = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
+    return Path(home or "~/.cache").expanduser() / "any2ds"
+
+
+if hasattr(os, "pread"):
+    _pread = os.pread
+else:  # Windows
+    _LOCK = threading.Lock()
+
+    def _pread(descriptor: int, size: int, start: int, /) -> bytes:
+        with _LOCK:
+            os.lseek(descriptor, start, os.SEEK_SET)
+            return os.read(descriptor, size)

@@ -1,0 +1,144 @@
+"""`any2ds.load`: opens a finished dataset for training."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from any2ds.config.parsers import byte_count
+from any2ds.core.errors import MissingColumns, OptionError, UsageError
+from any2ds.core.samples import row_key
+from any2ds.dataset.load import expressions, splits
+from any2ds.dataset.load.files import cache_folder
+from any2ds.dataset.load.metadata import Rows, schema_of
+from any2ds.dataset.load.opened import OpenShards
+from any2ds.dataset.load.remote import ShardCopies
+from any2ds.dataset.load.selection import Selection
+from any2ds.dataset.load.shards import ShardSet
+from any2ds.dataset.load.source import Source
+from any2ds.storage.stores import Stores
+from any2ds.writers.contract import Fields
+
+_COPIES = "20GiB"
+_OF_FILES = ("data", "key", "ext")
+
+
+def load(
+    folder: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    where: str | pc.Expression | None = None,
+    columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, Mapping[str, Any]] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str | None = None,
+) -> Source:
+    """The samples of a finished dataset, by number: `len(ds)`, `ds[7]`, `ds[100:200]`, `ds[[5, 1, 9]]`, iteration.
+
+    It takes any folder that any2ds, img2dataset or any2dataset wrote, and folders of webdataset's tar files, local or
+    remote. Shards that are not finished when it is opened are left out.
+
+    folder: path or URL of the dataset
+    split: a part, as in TensorFlow Datasets: train[:80%], train[-1000:], hash[:80%] (by a hash of the key),
+        test (where the column `split` says so), joined by + (default: all samples)
+    where: a condition on the metadata, such as "width >= 512 and label in (1, 2)", or an expression of pyarrow
+    columns: which columns a sample has, `data` among them (default: all)
+    storage_options: credentials and settings of stores, by protocol: {'s3': {'endpoint_url': 'https://...'}}
+    cache_dir: folder for copies of remote shards and for indexes that had to be made (default: ANY2DS_CACHE, else
+        any2ds in the user's cache folder)
+    cache_bytes: copy the shards that are read to cache_dir, and keep those used last up to so many bytes, such as
+        "50GiB" (default: byte ranges are read, without a copy; 20GiB for arrayrecord and files, which need one)
+
+    Raises OutputError for a folder that is no dataset or has no finished shard, DamagedShard where files of it are
+    missing or damaged, and UsageError for a split, condition or column that it does not have.
+    """
+    shards = ShardSet.of(os.fspath(folder), Stores(storage_options))
+    try:
+        most = byte_count(_COPIES if cache_bytes is None else cache_bytes)
+    except ValueError as error:
+        raise OptionError(f"invalid cache_bytes={cache_bytes!r}: expected {error}") from None
+    copies = ShardCopies(Path(cache_dir) if cache_dir is not None else cache_folder(), most)
+    if not shards.total:  # other tools' tar files, whose counts are in their indexes
+        opened = OpenShards(shards, Fields(), copies)
+        counts = [opened.count(shard) for shard in range(len(shards))]
+        shards = replace(shards, starts=array("Q", accumulate(counts, initial=0)))
+    schema = schema_of(shards)
+    fields = Fields(_wanted(columns, schema), schema, shards.data_column)
+    opened = OpenShards(shards, fields, copies, is_copied=cache_bytes is not None)
+    rows = Rows(shards, schema, opened)
+    condition = _condition(where, schema)
+    selection = _selection(rows, shards, split, condition)
+    return Source(shards, opened, replace(selection, where=condition), fields)
+
+
+def _wanted(columns: Sequence[str] | None, schema: pa.Schema | None) -> tuple[str, ...] | None:
+    """Raises MissingColumns."""
+    if columns is None:
+        return None
+    if isinstance(columns, str):
+        raise UsageError(f"columns takes a list of names: [{columns!r}]")
+    if schema is not None:
+        known = [*_OF_FILES, *schema.names]
+        if missing := [name for name in columns if name not in known]:
+            raise MissingColumns(missing, list(dict.fromkeys(known)), "columns")
+    return tuple(dict.fromkeys(columns))
+
+
+def _condition(where: str | pc.Expression | None, schema: pa.Schema | None) -> pc.Expression | None:
+    if isinstance(where, str):
+        return expressions.parse(where, schema.names if schema is not None else ())
+    return where
+
+
+def _selection(rows: Rows, shards: ShardSet, split: str | None, condition: pc.Expression | None) -> Selection:
+    total = shards.total
+    mask = None if condition is None else rows.mask(condition)
+    if split is None:
+        return Selection((range(total),), mask)
+    spans, chosen = [], None
+    for part in splits.parse(split):
+        if part.name == splits.ALL or (part.name == splits.TRAIN and not rows.has(splits.COLUMN)):
+            spans.append(part.span(total))
+            continue
+        if part.name == splits.HASH:
+            keys = rows.keys().to_pylist()
+            found = pa.array(splits.in_hashes(map(row_key, keys) if shards.is_own else keys, part.hashes()), pa.bool_())
+        else:
+            found = _named(rows, part)
+        chosen = found if chosen is None else pc.or_(chosen, found)
+    return _joined(spans, chosen, mask, total)
+
+
+def _named(rows: Rows, part: splits.Part) -> pa.BooleanArray:
+    """The samples whose column `split` has the name of the part, or a span of them. Raises UsageError."""
+    if not rows.has(splits.COLUMN):
+        raise UsageError(
+            f"split: there is no {part.name!r}: all samples are train, and no column is called {splits.COLUMN}"
+        )
+    found = rows.mask(pc.field(splits.COLUMN) == part.name)
+    numbers = pc.indices_nonzero(found)
+    if not len(numbers):
+        raise UsageError(f"split: no sample has {part.name!r} in the column {splits.COLUMN}")
+    span = part.span(len(numbers))
+    if len(span) == len(numbers):
+        return found
+    chosen = set(numbers[span.start : span.stop].to_pylist())
+    return pa.array([number in chosen for number in range(len(found))], pa.bool_())
+
+
+def _joined(spans: list[range], chosen: pa.Array | None, mask: pa.Array | None, total: int) -> Selection:
+    """Ranges in the order of the split; together with a choice by keys, all in the order of the dataset."""
+    if chosen is None:
+        return Selection(tuple(spans), mask)
+    if spans:
+        inside = pa.array([any(number in span for span in spans) for number in range(total)], pa.bool_())
+        chosen = pc.or_(chosen, inside)
+    return Selection((range(total),), chosen if mask is None else pc.and_(chosen, mask))

@@ -1,0 +1,133 @@
+"""The metadata of the samples of a dataset, in the order of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
+
+from any2ds.core.errors import DamagedShard, UsageError, error_text, redacted
+from any2ds.core.failures import SUCCESS
+from any2ds.dataset.load.shards import ShardSet
+from any2ds.writers.formats.parquet import THRIFTY, body_columns
+
+if TYPE_CHECKING:
+    from any2ds.dataset.load.opened import OpenShards
+
+_IS_STORED = pc.field("status") == SUCCESS
+
+
+def schema_of(shards: ShardSet) -> pa.Schema | None:
+    """The columns, without those of the files, of the first and the last shard; None if there are no metadata.
+
+    Raises DamagedShard.
+    """
+    schemas = []
+    for number in dict.fromkeys((0, len(shards) - 1)):
+        if not shards.names or not (table := shards.tables[number]):
+            return None
+        with _translated(shards, number), shards.folder.open(table) as file:
+            schema = pq.read_schema(file)
+            bodies = body_columns(schema) if table == shards.names[number] else []
+            schemas.append(pa.schema([field for field in schema if field.name not in bodies]))
+            schemas[-1] = schemas[-1].remove_metadata()
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DamagedShard(f"the metadata of {redacted(shards.folder.url)!r} disagree: {error_text(error)}") from error
+
+
+def dataset_of(shards: ShardSet, schema: pa.Schema) -> pads.Dataset:
+    """The metadata of all finished shards; nothing is read yet."""
+    folder = shards.folder
+    paths = [f"{folder.path.rstrip('/')}/{table}" for table in shards.tables]
+    filesystem = LocalFileSystem() if folder.is_local else PyFileSystem(FSSpecHandler(folder.fs))
+    return pads.FileSystemDataset.from_paths(paths, schema, pads.ParquetFileFormat(), filesystem)
+
+
+class Rows:
+    """The rows of the metadata that have samples: all or some of their columns, in the order of the data."""
+
+    def __init__(self, shards: ShardSet, schema: pa.Schema | None, opened: OpenShards) -> None:
+        self._shards, self._schema, self._opened = shards, schema, opened
+
+    def has(self, column: str) -> bool:
+        return self._schema is not None and column in self._schema.names
+
+    def mask(self, condition: pc.Expression) -> pa.BooleanArray:
+        """Which samples of the dataset meet a condition on the metadata. Raises UsageError, DamagedShard."""
+        if self._schema is None:
+            raise UsageError(f"{redacted(self._shards.folder.url)!r} has no metadata that could be searched")
+        columns = {"found": condition} if self._shards.is_own else {"found": condition, "key": pc.field("key")}
+        table = self._read(columns)
+        if not pa.types.is_boolean(table["found"].type):
+            raise UsageError(f"where: the condition is neither true nor false, but {table['found'].type}")
+        found = pc.fill_null(table["found"], False)
+        if self._shards.is_own:
+            return _one_chunk(found)
+        wanted = set(table["key"].filter(found).to_pylist())
+        return pa.array([key in wanted for key in self._keys_in_data()], pa.bool_())
+
+    def keys(self) -> pa.StringArray:
+        """The key of each sample of the dataset. Raises DamagedShard."""
+        if self._schema is None or not self._shards.is_own:
+            return pa.array(self._keys_in_data(), pa.string())
+        return _one_chunk(self._read({"key": pc.field("key")})["key"])
+
+    def _keys_in_data(self) -> Iterator[str]:
+        for shard in range(len(self._shards)):
+            yield from self._opened.keys(shard)
+
+    def _read(self, columns: dict[str, pc.Expression]) -> pa.Table:
+        shards = self._shards
+        dataset = dataset_of(shards, self._schema)
+        try:
+            table = dataset.to_table(columns=columns, filter=_IS_STORED)
+        except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
+            self._look_for_damage()
+            raise UsageError(f"where: {error_text(error)}") from error
+        except (pa.ArrowException, OSError) as error:
+            self._look_for_damage()
+            raise DamagedShard(f"metadata of {redacted(shards.folder.url)!r}: {error_text(error)}") from error
+        if table.num_rows != shards.total:
+            self._look_for_damage()
+        return table
+
+    def _look_for_damage(self) -> None:
+        """Raises DamagedShard for the first shard whose metadata cannot be read, or have another number of samples."""
+        for shard, table in enumerate(self._shards.tables):
+            with _translated(self._shards, shard), self._shards.folder.open(table) as file:
+                with pq.ParquetFile(file, **THRIFTY) as parquet:
+                    statuses = parquet.read(["status"])["status"]
+                found, wanted = pc.sum(pc.equal(statuses, SUCCESS)).as_py() or 0, self._shards.samples(shard)
+                if found != wanted:
+                    raise DamagedShard(f"{table} tells of {found:,} samples, and its statistics of {wanted:,}")
+
+
+def stored_rows(shards: ShardSet, shard: int, columns: Sequence[str]) -> pa.Table:
+    """These columns of the rows of a shard that have samples, as far as there are any. Raises DamagedShard."""
+    table = shards.tables[shard]
+    with _translated(shards, shard), shards.folder.open(table) as file, pq.ParquetFile(file, **THRIFTY) as parquet:
+        wanted = [name for name in columns if name in parquet.schema_arrow.names]
+        found = parquet.read(["status", *wanted])
+        return found.filter(pc.equal(found["status"], SUCCESS)).select(wanted)
+
+
+@contextmanager
+def _translated(shards: ShardSet, shard: int) -> Iterator[None]:
+    try:
+        yield
+    except DamagedShard:
+        raise
+    except Exception as error:  # of Arrow, or any file system
+        raise DamagedShard(f"metadata of {shards.describe(shard)}: {error_text(error)}") from error
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

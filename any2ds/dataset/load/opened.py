@@ -1,0 +1,102 @@
+"""The shards of a dataset that this process has open, as many as fit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from any2ds.core import plugins
+from any2ds.core.errors import DamagedShard, UsageError, error_text
+from any2ds.dataset.load.files import LocalShard, ShardOfFolder
+from any2ds.dataset.load.metadata import stored_rows
+from any2ds.dataset.load.remote import RemoteShard, ShardCopies
+from any2ds.dataset.load.shards import ShardSet
+from any2ds.writers.contract import Fields, IndexedShard, ShardData
+
+_MOST_OPEN = 256  # shards: 20 MB of indexes for shards of 10,000 samples, and as many descriptors
+
+
+class OpenShards:
+    """Opens shards when they are asked for; the one opened first is closed for another. Each process has its own."""
+
+    def __init__(self, shards: ShardSet, fields: Fields, copies: ShardCopies, is_copied: bool = False) -> None:
+        """`copies` is the folder for indexes that had to be made and copies of remote shards; with `is_copied`, of all
+        shards that are read, else of those in formats that cannot be read by ranges."""
+        self._shards, self._fields, self._copies, self._is_copied = shards, fields, copies, is_copied
+        self._open: dict[int, IndexedShard] = {}
+        self._pid = os.getpid()
+
+    def __reduce__(self) -> tuple[type[OpenShards], tuple[Any, ...]]:
+        return OpenShards, (self._shards, self._fields, self._copies, self._is_copied)
+
+    def get(self, shard: int, number: int) -> dict[str, Any]:
+        """A sample of a shard. Raises DamagedShard."""
+        opened = self._open.get(shard) if self._pid == os.getpid() else None
+        try:
+            return (opened or self._opened(shard)).get(number)
+        except Exception as error:
+            raise self._named(shard, error) from error
+
+    def get_many(self, shard: int, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """Samples of a shard, best in ascending order. Raises DamagedShard."""
+        opened = self._open.get(shard) if self._pid == os.getpid() else None
+        try:
+            return (opened or self._opened(shard)).get_many(numbers)
+        except Exception as error:
+            raise self._named(shard, error) from error
+
+    def count(self, shard: int) -> int:
+        """How many samples its index has. Raises DamagedShard."""
+        try:
+            return len(self._opened(shard))
+        except Exception as error:
+            raise self._named(shard, error) from error
+
+    def keys(self, shard: int) -> list[str]:
+        """The keys of its samples, in the order of the data. Raises DamagedShard."""
+        try:
+            return self._opened(shard).keys()
+        except Exception as error:
+            raise self._named(shard, error) from error
+
+    def _opened(self, shard: int) -> IndexedShard:
+        if self._pid != os.getpid():  # after a fork: what is open belongs to the parent
+            self._open, self._pid = {}, os.getpid()
+            self._shards = replace(self._shards, folder=copy(self._shards.folder))  # with connections of its own
+        if (opened := self._open.get(shard)) is None:
+            writer = plugins.load("writers", self._shards.output_format)
+            if not hasattr(writer, "indexed"):
+                raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
+            opened = writer.indexed(self._data(shard), self._fields)
+            while len(self._open) >= _MOST_OPEN:
+                self._open.pop(next(iter(self._open)), None)  # another thread may have been first
+            self._open[shard] = opened
+        return opened
+
+    def _data(self, shard: int) -> ShardData:
+        shards = self._shards
+        count = shards.samples(shard) or None  # of other tools' tar files it is known when they are open
+        name = shards.names[shard]
+        of_folder = ShardOfFolder(
+            shards.folder,
+            name,
+            shards.data_bytes[shard],
+            count,
+            self._copies.folder,
+            partial(stored_rows, shards, shard),
+        )
+        if shards.folder.is_local:
+            return LocalShard(of_folder, Path(shards.folder.path) / name)
+        if self._is_copied:
+            return self._copies.opened(of_folder)
+        return RemoteShard(of_folder, self._copies)
+
+    def _named(self, shard: int, error: Exception) -> Exception:
+        if isinstance(error, UsageError):  # a library that is not installed, a compressed file
+            return error
+        return DamagedShard(f"{self._shards.describe(shard)}: {error_text(error)}")

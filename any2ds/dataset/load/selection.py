@@ -1,0 +1,40 @@
+"""Which samples of a dataset a source has: a range of their numbers, or those that a mask names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Small where it is pickled: one bit for each sample of the dataset, or nothing."""
+
+    ranges: tuple[range, ...]  # of numbers of samples, in this order
+    mask: pa.BooleanArray | None = None  # of all samples of the dataset; None: those of the ranges
+    where: pc.Expression | None = None  # the condition that is a part of the mask
+
+    def __reduce__(self) -> tuple[type[Selection], tuple[Any, ...]]:
+        return Selection, (self.ranges, self.mask, self.where)
+
+    @cached_property
+    def numbers(self) -> Sequence[int]:
+        """The samples, by their numbers in the dataset: a range, or 8 bytes a sample."""
+        if self.mask is None and len(self.ranges) == 1:
+            return self.ranges[0]
+        parts = [pa.array([], pa.uint64())]
+        for span in self.ranges:
+            if self.mask is None:
+                parts.append(pa.array(span, pa.uint64()))
+            else:
+                inside = pc.indices_nonzero(self.mask.slice(span.start, len(span)))
+                parts.append(pc.add(inside, pa.scalar(span.start, pa.uint64())))
+        joined = pa.concat_arrays(parts)
+        if not len(joined):
+            return range(0)
+        return cast("Sequence[int]", memoryview(joined.buffers()[1]).cast("Q")[: len(joined)])

@@ -1,0 +1,126 @@
+"""The finished shards of a dataset as `load` opens it: how many samples each has, and where its files lie."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from any2ds.core import layout, plugins
+from any2ds.core.errors import DamagedShard, OutputError, error_text, redacted
+from any2ds.dataset.dataset import Dataset, ShardFiles
+from any2ds.dataset.shard_sample import ShardSample
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.stores import Stores
+
+_ALL = 1 << 62
+_TAR = ".tar"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSet:
+    """The finished shards of one dataset, in order; those without a sample are left out. Small, and can be pickled.
+
+    A folder of tar files that other tools wrote, such as those of webdataset, has neither statistics nor metadata.
+    """
+
+    folder: OutputFolder
+    output_format: str
+    is_own: bool  # made by any2ds: keys begin with that of the row, and data are in the order of the metadata
+    names: tuple[str, ...]  # data files
+    tables: tuple[str, ...]  # metadata of each; "" where there are none
+    starts: array[int] = field(repr=False)  # number of the first sample of each shard, and at last that of all samples
+    data_bytes: array[int] = field(repr=False)  # size of each data file; 0 if unknown
+    data_column: str | None = None  # what record formats call the file; None: as its extension
+
+    @classmethod
+    def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
+        """Raises OutputError for a folder that holds no dataset or no finished shard, DamagedShard where files are
+        missing or have another size than they should have."""
+        try:
+            opened = ShardSample.of(url, stores, most=_ALL)
+        except OutputError:
+            if (foreign := _tars(url, stores)) is not None:
+                return foreign
+            raise
+        dataset = opened.dataset
+        if not dataset.finished:
+            if dataset.run is None and (foreign := _tars(url, stores)) is not None:
+                return foreign
+            raise OutputError(f"{redacted(url)!r} has no finished shard")
+        writer = dataset.writer or plugins.load("writers", dataset.output_format or "")  # says what is missing
+        if writer.extension is None:
+            raise OutputError(f"{redacted(url)!r} stores no files: read its metadata with pyarrow or pandas")
+        return cls._of_dataset(dataset, opened)
+
+    @classmethod
+    def _of_dataset(cls, dataset: Dataset, opened: ShardSample) -> ShardSet:
+        samples, sizes = dict(opened.samples), dict(opened.data_bytes)
+        if not samples:
+            for files, stats in dataset.stats(dataset.finished):
+                if isinstance(stats, Exception):
+                    raise DamagedShard(f"{files.stats} of {redacted(dataset.folder.url)!r}: {error_text(stats)}")
+                samples[files.shard_id] = stats.samples
+                sizes[files.shard_id] = stats.data_bytes or 0
+        shards = [files for files in dataset.finished if samples[files.shard_id]]
+        _check_presence(dataset, shards, sizes)
+        return cls(
+            dataset.folder,
+            dataset.output_format or "",
+            not dataset.is_img2dataset,
+            tuple(files.data or "" for files in shards),
+            tuple(files.metadata or "" for files in shards),
+            array("Q", accumulate((samples[files.shard_id] for files in shards), initial=0)),
+            array("Q", (sizes.get(files.shard_id, 0) for files in shards)),
+            str(dataset.run.options.get("data_column") or "data") if dataset.run and not dataset.hides else None,
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def total(self) -> int:
+        """Number of samples."""
+        return self.starts[-1]
+
+    def samples(self, shard: int) -> int:
+        return self.starts[shard + 1] - self.starts[shard]
+
+    def describe(self, shard: int) -> str:
+        """For messages."""
+        return f"shard {self.names[shard]} of {redacted(self.folder.url)!r}"
+
+
+def _check_presence(dataset: Dataset, shards: Sequence[ShardFiles], sizes: dict[int, int]) -> None:
+    """Each data file of a local dataset is there, with the size in its statistics."""
+    url = redacted(dataset.folder.url)
+    if not dataset.folder.is_local:
+        return
+    try:
+        there = {entry.name: entry for entry in os.scandir(dataset.folder.path)}
+    except OSError as error:
+        raise OutputError(f"{url!r} cannot be listed: {error_text(error)}") from error
+    for files in shards:
+        name = files.data or layout.Layout(1, 1).shard_name(files.shard_id)
+        if files.data is None or name not in there:
+            raise DamagedShard(f"shard {name} of {url!r} is missing, though its statistics are there")
+        if (size := sizes.get(files.shard_id)) and there[name].stat().st_size != size:
+            found = there[name].stat().st_size
+            raise DamagedShard(f"shard {name} of {url!r} has {found:,} bytes, its statistics say {size:,}")
+
+
+def _tars(url: str, stores: Stores | None) -> ShardSet | None:
+    """A folder of tar files without statistics of any tool; None if it is not one."""
+    folder = OutputFolder(url, stores=stores)
+    with suppress(Exception):  # every file system has exceptions of its own, and the caller one that says more
+        sizes = folder.sizes()
+        names = sorted(name for name in sizes if name.endswith(_TAR))
+        is_of_a_run = any(name.endswith("_stats.json") for name in sizes) or folder.exists(layout.STATE_FOLDER)
+        if names and not is_of_a_run:
+            tables = ("",) * len(names)
+            unknown, data_bytes = array("Q", bytes(8 * len(names) + 8)), array("Q", [sizes[name] for name in names])
+            return ShardSet(folder, "webdataset", False, tuple(names), tables, unknown, data_bytes)
+    return None

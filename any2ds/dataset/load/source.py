@@ -1,0 +1,122 @@
+"""A dataset as a sequence of samples, which every training framework takes as it is."""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, overload
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from any2ds.core.errors import UsageError, redacted
+from any2ds.core.failures import SUCCESS
+from any2ds.dataset.load.metadata import Rows, dataset_of
+from any2ds.dataset.load.opened import OpenShards
+from any2ds.dataset.load.selection import Selection
+from any2ds.dataset.load.shards import ShardSet
+from any2ds.writers.contract import Fields
+
+Sample = dict[str, Any]
+_READ_AT_ONCE = 64  # samples of an iteration
+
+
+class Source(Sequence[Sample]):
+    """The samples of a dataset, in the order of its list: `len`, `[7]`, `[-1]`, `[100:200]`, `[[5, 1, 9]]`, iteration.
+
+    A sample is a dict of `key`, `data` (the file), `ext`, and the columns of the metadata. Reading raises DamagedShard,
+    which names shard and key. It can be pickled, used after a fork and by several threads; a slice is a list.
+    """
+
+    def __init__(self, shards: ShardSet, opened: OpenShards, selection: Selection, fields: Fields) -> None:
+        self._shards, self._opened, self._selection, self._fields = shards, opened, selection, fields
+        self._numbers = selection.numbers
+        self._starts = shards.starts
+
+    def __reduce__(self) -> tuple[type[Source], tuple[Any, ...]]:
+        return Source, (self._shards, self._opened, self._selection, self._fields)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, item: int) -> Sample: ...
+    @overload
+    def __getitem__(self, item: slice | Sequence[int]) -> list[Sample]: ...
+    def __getitem__(self, item: int | slice | Sequence[int]) -> Sample | list[Sample]:
+        if type(item) is not int:
+            if isinstance(item, slice):
+                return self._many(self._numbers[item])
+            if isinstance(item, Iterable):  # a list, or an array of NumPy or PyTorch
+                return self.__getitems__(list(item))
+            item = operator.index(item)
+        try:
+            number = self._numbers[item]
+        except IndexError:
+            raise IndexError(f"sample {item} of {len(self):,}") from None
+        shard = bisect_right(self._starts, number) - 1
+        return self._opened.get(shard, number - self._starts[shard])
+
+    def __getitems__(self, items: Sequence[int]) -> list[Sample]:
+        """Several samples, in this order; PyTorch's DataLoader and Hugging Face's datasets ask for batches by it."""
+        numbers = self._numbers
+        try:
+            return self._many([numbers[operator.index(item)] for item in items])
+        except IndexError:
+            raise IndexError(f"one of the samples {list(items)[:20]} is not among {len(self):,}") from None
+
+    def __iter__(self) -> Iterator[Sample]:
+        numbers = self._numbers
+        for start in range(0, len(numbers), _READ_AT_ONCE):
+            yield from self._many(numbers[start : start + _READ_AT_ONCE])
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.features)
+        return f"<any2ds {self._shards.folder.url!r}: {len(self):,} samples in {len(self._shards):,} shards ({names})>"
+
+    @cached_property
+    def features(self) -> dict[str, pa.DataType]:
+        """Column -> Arrow type of what a sample has, as far as the dataset describes it: not of further files."""
+        own = {"data": pa.binary(), "key": pa.string(), "ext": pa.string()}
+        described = {field.name: field.type for field in self._fields.schema or ()}
+        wanted = self._fields.columns
+        return {name: type for name, type in {**own, **described}.items() if wanted is None or name in wanted}
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of its samples, in order; read anew each time."""
+        keys = Rows(self._shards, self._fields.schema, self._opened).keys()
+        return list(keys.take(pa.array(self._numbers, pa.uint64())).to_pylist())
+
+    @property
+    def metadata(self) -> pads.Dataset:
+        """The rows of the stored samples of the dataset, those that meet `where`, as a dataset of pyarrow.
+
+        Nothing is read yet. A `split` does not show in it. Raises UsageError where there are no metadata.
+        """
+        if self._fields.schema is None:
+            raise UsageError(f"{redacted(self._shards.folder.url)!r} has no metadata")
+        rows = dataset_of(self._shards, self._fields.schema).filter(pc.field("status") == SUCCESS)
+        return rows if self._selection.where is None else rows.filter(self._selection.where)
+
+    def _many(self, numbers: Sequence[int]) -> list[Sample]:
+        """Samples of the dataset, by their numbers in it, in this order; they are read shard by shard."""
+        starts = self._starts
+        order = sorted(range(len(numbers)), key=numbers.__getitem__)
+        found: list[Sample] = [{}] * len(numbers)
+        place = 0
+        while place < len(order):
+            shard = bisect_right(starts, numbers[order[place]]) - 1
+            first, stop = starts[shard], starts[shard + 1]
+            group = []
+            while place < len(order) and numbers[order[place]] < stop:
+                group.append(order[place])
+                place += 1
+            for at, sample in zip(
+                group, self._opened.get_many(shard, [numbers[each] - first for each in group]), strict=True
+            ):
+                found[at] = sample
+        return found

@@ -1,0 +1,488 @@
+"""`any2ds.load`: a finished dataset as a sequence of samples, in every format."""
+
+import datetime
+import hashlib
+import io
+import multiprocessing
+import os
+import pickle
+import random
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import webdataset
+
+import any2ds
+from any2ds import download
+from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageError
+from any2ds.dataset.load.source import Source
+from any2ds.testing.server import Server, serve
+
+FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
+ROWS = 23  # of which one fails
+SHARD = 5
+FAILED = 7
+TEST = [f"{n // SHARD:05d}{n % SHARD}" for n in (3, 11, 15, 19)]
+KEYS = [f"{n // SHARD:05d}{n % SHARD}" for n in range(ROWS) if n != FAILED]
+
+STEP = '''
+import any2ds
+
+@any2ds.transform(members=("note.txt", "mask.bin"))
+def parts(sample):
+    """Two samples of some rows, and further files of all."""
+    samples = [sample]
+    if b"2" in sample.data:
+        samples = [sample.with_data(b"part %d of " % n + sample.data) for n in range(2)]
+    return [each.with_member("note.txt", b"gr\\xc3\\xbcn").with_member("mask.bin", b"\\x00\\xff") for each in samples]
+'''
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ANY2DS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    media = tmp_path_factory.mktemp("media")
+    for n in range(ROWS):
+        (media / f"{n}.bin").write_bytes(content(n))
+    with serve(media, {f"{FAILED}.bin": ["404"]}) as running:
+        yield running
+
+
+def content(n: int) -> bytes:
+    return b"file %d " % n * (n + 1)
+
+
+def rows(server: Server, first: int = 0) -> pa.Table:
+    numbers = [*range(first, ROWS), *range(first)]
+    return pa.table(
+        {
+            "url": [server.url(f"{n}.bin") for n in numbers],
+            "caption": [f"größe {n}" for n in numbers],
+            "label": pa.array([n % 3 for n in numbers], pa.int32()),
+            "score": pa.array([n / 2 for n in numbers]),
+            "when": pa.array([datetime.datetime(2026, 1, 1 + n) for n in numbers], pa.timestamp("us")),
+            "raw": pa.array([bytes([n, 255]) for n in numbers]),
+            "tags": pa.array([["a"] * (n % 3) for n in numbers], pa.list_(pa.string())),
+            "split": ["test" if n % 4 == 3 else "train" for n in numbers],
+        }
+    )
+
+
+EXTRA = ["label", "score", "when", "raw", "tags", "split"]
+
+
+@pytest.fixture(scope="module")
+def made(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The dataset in a format; nobody changes it."""
+    folders: dict[str, Path] = {}
+
+    def make(output_format: str) -> Path:
+        if output_format not in folders:
+            folders[output_format] = tmp_path_factory.mktemp(output_format) / "dataset"
+            build(server, folders[output_format], output_format)
+        return folders[output_format]
+
+    return make
+
+
+def build(server: Server, folder: Path, output_format: str = "webdataset", first: int = 0, **options: Any) -> Path:
+    download(
+        rows(server, first),
+        output_folder=folder,
+        output_format=output_format,
+        caption_col="caption",
+        save_additional_columns=EXTRA,
+        **{
+            "number_sample_per_shard": SHARD,
+            "distributor": "inline",
+            "quiet": True,
+            "fsync": False,
+            "file_ext": "bin",
+            **options,
+        },
+    )
+    return folder
+
+
+@pytest.fixture
+def own(made: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A copy of the dataset of tar files, to be damaged."""
+    shutil.copytree(made("webdataset"), tmp_path / "dataset")
+    return tmp_path / "dataset"
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+class TestSource:
+    def test_a_sample_is_its_file_and_its_row_of_the_metadata(
+        self, output_format: str, made: Callable[[str], Path]
+    ) -> None:
+        ds = any2ds.load(made(output_format))
+        assert len(ds) == ROWS - 1
+        sample = ds[9]
+        wanted = {
+            "key": "000020",
+            "data": content(10),
+            "ext": "bin",
+            "caption": "größe 10",
+            "label": 1,
+            "score": 5.0,
+            "when": datetime.datetime(2026, 1, 11),
+            "raw": b"\x0a\xff",
+            "tags": ["a"],
+            "split": "test" if 10 % 4 == 3 else "train",
+            "status": "success",
+            "bytes": len(content(10)),
+        }
+        assert {name: sample[name] for name in wanted} == wanted
+
+    def test_samples_are_in_the_order_of_the_list_without_what_failed(
+        self, output_format: str, made: Callable[[str], Path]
+    ) -> None:
+        ds = any2ds.load(made(output_format))
+        assert [sample["key"] for sample in ds] == KEYS == ds.keys
+        assert [sample["data"] for sample in ds] == [content(n) for n in range(ROWS) if n != FAILED]
+
+    def test_numbers_slices_and_lists(self, output_format: str, made: Callable[[str], Path]) -> None:
+        ds = any2ds.load(made(output_format))
+        every = list(ds)
+        assert ds[-1] == every[-1]
+        assert ds[3:17:4] == every[3:17:4]
+        assert ds[::-1] == every[::-1]
+        assert ds[[5, 21, 5, -22, 9]] == [every[n] for n in (5, 21, 5, 0, 9)]
+        assert ds[[]] == ds[5:5] == []
+        for wrong in (22, -23):
+            with pytest.raises(IndexError, match="of 22"):
+                ds[wrong]
+        with pytest.raises(IndexError, match="22"):
+            ds[[1, 22]]
+
+    def test_columns_that_are_asked_for_and_no_others(self, output_format: str, made: Callable[[str], Path]) -> None:
+        ds = any2ds.load(made(output_format), columns=["data", "label", "key"])
+        assert ds[4] == {"data": content(4), "label": 1, "key": "000004"}
+        assert list(ds.features) == ["data", "key", "label"]
+        with pytest.raises(MissingColumns, match="no column 'labell'; columns that exist: data, key, ext, url"):
+            any2ds.load(made(output_format), columns=["labell"])
+
+    def test_it_is_small_when_it_is_pickled_and_opens_its_shards_anew(
+        self, output_format: str, made: Callable[[str], Path]
+    ) -> None:
+        ds = any2ds.load(made(output_format), where="label = 1")
+        first = ds[0]
+        packed = pickle.dumps(ds)
+        assert len(packed) < 10_000
+        assert list(pickle.loads(packed)) == list(ds)
+        assert first["key"] == "000001"
+
+    @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+    def test_in_processes(self, output_format: str, method: str, made: Callable[[str], Path]) -> None:
+        if output_format == "arrayrecord" and method == "fork":
+            pytest.skip("its library has threads of its own, which a fork loses")
+        ds = any2ds.load(made(output_format))
+        _ = ds[0]
+        with multiprocessing.get_context(method).Pool(2) as pool:
+            assert pool.map(ds.__getitem__, range(len(ds))) == list(ds)
+
+    def test_in_threads(self, output_format: str, made: Callable[[str], Path]) -> None:
+        ds = any2ds.load(made(output_format))
+        wanted = list(ds)
+        numbers = random.Random(1).choices(range(len(ds)), k=2000)
+        with ThreadPoolExecutor(8) as threads:
+            assert list(threads.map(ds.__getitem__, numbers)) == [wanted[n] for n in numbers]
+
+    def test_several_samples_of_a_row_and_further_files(
+        self, output_format: str, server: Server, tmp_path: Path
+    ) -> None:
+        (tmp_path / "step.py").write_text(STEP)
+        folder = build(server, tmp_path / "parts", output_format, transform=f"{tmp_path / 'step.py'}:parts")
+        ds = any2ds.load(folder)
+        double = [n for n in range(ROWS) if b"2" in content(n) and n != FAILED]
+        assert len(ds) == ROWS - 1 + len(double)
+        assert [sample["key"] for sample in ds][2:4] == ["000002_0000", "000002_0001"]
+        assert ds[3]["data"] == b"part 1 of " + content(2)
+        assert (ds[3]["note_txt"], ds[3]["mask_bin"], ds[3]["caption"]) == ("grün", b"\x00\xff", "größe 2")
+
+    def test_split_and_where_are_the_same_in_every_format(
+        self, output_format: str, made: Callable[[str], Path]
+    ) -> None:
+        folder = made(output_format)
+        found = any2ds.load(folder, split="hash[:40%]", where="score >= 2 and tags is not null")
+        hashes = [int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") for key in KEYS]
+        wanted = [key for key, own in zip(KEYS[4:], hashes[4:], strict=True) if own < 0.4 * 2**64]
+        assert [sample["key"] for sample in found] == found.keys == wanted
+
+
+class TestSplits:
+    @pytest.mark.parametrize(
+        ("split", "keys"),
+        [
+            ("all", KEYS),
+            ("all[:3]", KEYS[:3]),
+            ("all[-2:]", KEYS[-2:]),
+            ("all[:50%]", KEYS[:11]),
+            ("all[10%:20%]", KEYS[2:4]),
+            ("all[20:] + all[:1]", [*KEYS[20:], *KEYS[:1]]),
+            ("test", TEST),
+            ("test[1:]", TEST[1:]),
+            ("train+test", KEYS),
+            ("train", [key for key in KEYS if key not in TEST]),
+            ("test+all[:2]", [*KEYS[:2], *TEST]),
+        ],
+    )
+    def test_which_samples(self, split: str, keys: list[str], made: Callable[[str], Path]) -> None:
+        assert any2ds.load(made("webdataset"), split=split).keys == keys
+
+    def test_without_a_column_of_that_name_all_is_train(self, own: Path) -> None:
+        for path in own.glob("*.parquet"):
+            pq.write_table(pq.read_table(path).drop_columns(["split"]), path)
+        assert any2ds.load(own, split="train[:3]").keys == KEYS[:3]
+
+    def test_hashes_share_the_samples_out(self, made: Callable[[str], Path]) -> None:
+        parts = [any2ds.load(made("webdataset"), split=f"hash[{n}%:{n + 25}%]").keys for n in (0, 25, 50, 75)]
+        assert sorted(key for part in parts for key in part) == KEYS
+        assert all(parts)
+
+    @pytest.mark.parametrize("split", ["", "all[", "all[a:]", "hash[:5]", "all[:101%]", "nothing", "all[5]", "a++b"])
+    def test_what_cannot_be_understood(self, split: str, made: Callable[[str], Path]) -> None:
+        with pytest.raises(UsageError, match="split: "):
+            any2ds.load(made("webdataset"), split=split)
+
+
+class TestWhere:
+    @pytest.mark.parametrize(
+        ("where", "condition"),
+        [
+            ("label = 1", lambda row: row["label"] == 1),
+            ("label != 1 and score<4.5", lambda row: row["label"] != 1 and row["score"] < 4.5),
+            ("not (label in (1, 2) or score > 9)", lambda row: not (row["label"] in (1, 2) or row["score"] > 9)),
+            ("label not in (0)", lambda row: row["label"] != 0),
+            ("caption == 'größe 3' OR caption = \"größe 4\"", lambda row: row["caption"] in ("größe 3", "größe 4")),
+            ("`final_url` is null", lambda row: True),
+            ("final_url is not null", lambda row: False),
+            ("-1 < label", lambda row: True),
+            ("true and label >= 1.5", lambda row: row["label"] == 2),
+        ],
+    )
+    def test_which_samples(
+        self, where: str, condition: Callable[[dict[str, Any]], bool], made: Callable[[str], Path]
+    ) -> None:
+        every = any2ds.load(made("webdataset"))
+        found = any2ds.load(made("webdataset"), where=where)
+        assert list(found) == [sample for sample in every if condition(sample)]
+
+    def test_an_expression_of_pyarrow(self, made: Callable[[str], Path]) -> None:
+        found = any2ds.load(
+            made("webdataset"), where=pc.starts_with(pc.field("caption"), "größe 2"), split="train[:15]"
+        )
+        assert [sample["caption"] for sample in found] == ["größe 2"]
+
+    @pytest.mark.parametrize(
+        ("where", "message"),
+        [
+            ("", "empty"),
+            ("label = ", "it ends"),
+            ("label = 1 score = 2", "'score' at character 11"),
+            ("label = 1)", r"'\)' at character 10"),
+            ("(label = 1", "it ends, where '\\)' was expected"),
+            ("__import__('os')", "no column '__import__'"),
+            ("label; drop", "';' .*at character 6|'; drop' at character 6"),
+            ("labell = 1", "no column 'labell'; columns that exist: key, url"),
+            ("label in (score)", "'score' at character 11"),
+            ("label in ()", r"'\)' at character 11"),
+            ("label = 'x'", "where: "),
+            ("caption > 5", "where: "),
+            ("caption", "where: "),
+            ("(" * 100 + "label = 1" + ")" * 100, "nested too deeply"),
+            ("label = 1 or " * 3000 + "label = 2", "too long"),
+        ],
+    )
+    def test_what_cannot_be_understood(self, where: str, message: str, made: Callable[[str], Path]) -> None:
+        with pytest.raises(UsageError, match=message):
+            any2ds.load(made("webdataset"), where=where)
+
+    def test_the_metadata_are_a_dataset_of_pyarrow(self, made: Callable[[str], Path]) -> None:
+        ds = any2ds.load(made("webdataset"), where="label = 2")
+        table = ds.metadata.to_table(columns=["key", "label"])
+        assert table["key"].to_pylist() == ds.keys
+        assert set(table["label"].to_pylist()) == {2}
+
+
+class TestOtherTools:
+    def test_a_folder_of_tar_files_of_webdataset(self, tmp_path: Path, cache: Path) -> None:
+        folder = tmp_path / "others"
+        folder.mkdir()
+        with webdataset.ShardWriter(str(folder / "train-%03d.tar"), maxcount=4, verbose=0) as sink:
+            for n in range(10):
+                sink.write({"__key__": f"a/{n:03d}", "jpg": b"image %d" % n, "txt": f"text {n}", "cls": n})
+        ds = any2ds.load(folder)
+        assert len(ds) == 10
+        assert ds[7] == {"key": "007", "ext": "cls", "data": b"7", "jpg": b"image 7", "caption": "text 7"}
+        assert ds.keys == [f"{n:03d}" for n in range(10)]
+        assert list(cache.rglob("*.idx"))
+        assert list(any2ds.load(folder)) == list(ds)
+        with pytest.raises(UsageError, match="no metadata"):
+            any2ds.load(folder, where=pc.field("x") == 1)
+
+    def test_an_index_in_the_cache_is_made_anew_for_another_file(self, tmp_path: Path, cache: Path) -> None:
+        for count in (3, 5):
+            with webdataset.TarWriter(str(tmp_path / "0.tar")) as sink:
+                for n in range(count):
+                    sink.write({"__key__": str(n), "jpg": b"image %d of %d" % (n, count)})
+            ds = any2ds.load(tmp_path)
+            assert [sample["data"] for sample in ds] == [b"image %d of %d" % (n, count) for n in range(count)]
+
+    def test_samples_of_img2dataset_are_not_in_the_order_of_its_metadata(self, own: Path) -> None:
+        """As it writes them: in the order in which they arrived, without an index and a list of shards."""
+        shutil.rmtree(own / ".any2ds")
+        for path in own.glob("*.tar*"):
+            if path.suffix == ".tar":
+                with tarfile.open(path) as tar:
+                    members = [(member, tar.extractfile(member)) for member in tar]
+                    files = [(member, file.read()) for member, file in members if file]
+                keys = sorted({member.name.partition(".")[0] for member, _ in files}, reverse=True)
+                with tarfile.open(path, "w") as tar:
+                    for key in keys:
+                        for member, data in files:
+                            if member.name.startswith(key):
+                                tar.addfile(member, io.BytesIO(data))
+            else:
+                path.unlink()
+        for path in own.glob("*_stats.json"):
+            stats = orjson.loads(path.read_bytes())
+            path.write_bytes(orjson.dumps({name: stats[name] for name in ("count", "successes", "failed_to_download")}))
+        ds = any2ds.load(own, where="label = 1")
+        assert len(ds) == 8 - (FAILED % 3 == 1)
+        assert all(sample["label"] == 1 for sample in ds)
+        assert ds.keys == [sample["key"] for sample in ds] != sorted(ds.keys)
+
+
+class TestBadInput:
+    def test_a_folder_that_is_none(self, tmp_path: Path) -> None:
+        with pytest.raises(OutputError, match="no such folder"):
+            any2ds.load(tmp_path / "nothing")
+        with pytest.raises(OutputError, match="holds no dataset"):
+            any2ds.load(tmp_path)
+
+    def test_no_finished_shard(self, own: Path) -> None:
+        for path in (*own.glob("*_stats.json"), own / ".any2ds" / "shards"):
+            path.unlink()
+        with pytest.raises(OutputError, match="no finished shard"):
+            any2ds.load(own)
+
+    def test_a_shard_that_is_missing_or_cut(self, own: Path) -> None:
+        (own / "00002.tar").write_bytes((own / "00002.tar").read_bytes()[:-512])
+        with pytest.raises(DamagedShard, match=r"shard 00002\.tar .* has 19,968 bytes, its statistics say 20,480"):
+            any2ds.load(own)
+        (own / "00002.tar").unlink()
+        with pytest.raises(DamagedShard, match=r"shard 00002\.tar .* is missing"):
+            any2ds.load(own)
+
+    def test_a_shard_that_is_cut_while_it_is_open(self, own: Path) -> None:
+        ds = any2ds.load(own)
+        assert ds[0]["key"] == KEYS[0]
+        os.truncate(own / "00000.tar", 3000)
+        with pytest.raises(DamagedShard, match=r"shard 00000\.tar .*: it ends at byte 3,000"):
+            list(ds)
+
+    def test_a_shard_that_is_removed_while_the_dataset_is_open(self, own: Path) -> None:
+        ds = any2ds.load(own)
+        (own / "00004.tar").unlink()
+        assert ds[0]["key"] == KEYS[0]
+        with pytest.raises(DamagedShard, match=r"shard 00004\.tar .*No such file"):
+            ds[-1]
+
+    def test_an_index_that_does_not_fit_its_shard(self, own: Path) -> None:
+        good = (own / "00000.tar.idx").read_bytes()
+        for bad, message in (
+            (b"", "empty"),
+            (good[:-3], "index cannot be read"),
+            (good[:-8], "index has 4 samples, its statistics 5"),
+            (good[:-8] + (1 << 40).to_bytes(8, "little"), "ends at byte 1,099,511,627,776"),
+            (good[:8] + good[:8] + good[16:], "lie where one sample should|no sample begins"),
+            (bytes(8) + (512).to_bytes(8, "little") + good[16:], "ends after its sample|no sample begins"),
+        ):
+            (own / "00000.tar.idx").write_bytes(bad)
+            with pytest.raises(DamagedShard, match=f"shard 00000.tar .*({message})"):
+                any2ds.load(own)[:5]
+
+    def test_damaged_metadata_of_a_sample_name_its_key(self, own: Path) -> None:
+        content = (own / "00000.tar").read_bytes()
+        (own / "00000.tar").write_bytes(content.replace(b'{"key":"000003"', b'?"key":"000003"'))
+        ds = any2ds.load(own)
+        assert ds[2]["label"] == 2
+        with pytest.raises(DamagedShard, match="'000003': its json cannot be read"):
+            ds[3]
+
+    def test_metadata_with_another_number_of_rows(self, own: Path) -> None:
+        table = pq.read_table(own / "00001.parquet")
+        pq.write_table(table[:3], own / "00001.parquet")
+        with pytest.raises(DamagedShard, match=r"00001\.parquet tells of 2 samples, and its statistics of 4"):
+            any2ds.load(own, where="label = 1")
+        (own / "00001.parquet").write_bytes(b"nothing")
+        with pytest.raises(DamagedShard, match=r"shard 00001\.tar"):
+            any2ds.load(own, where="label = 1")
+
+    def test_a_dataset_that_grows_is_as_it_was_when_it_was_opened(self, own: Path, server: Server) -> None:
+        ds = any2ds.load(own)
+        build(server, own, first=1, incremental_mode="extend")
+        assert [sample["key"] for sample in ds] == KEYS
+        assert len(any2ds.load(own)) == 2 * len(KEYS)
+
+    @pytest.mark.parametrize("output_format", ["parquet", "tfrecord", "arrayrecord"])
+    def test_garbled_and_truncated_shards_of_records(
+        self, output_format: str, made: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        shutil.copytree(made(output_format), tmp_path / "dataset")
+        shard = tmp_path / "dataset" / f"00000.{output_format}"
+        ds = any2ds.load(tmp_path / "dataset")
+        good = shard.read_bytes()
+        place = good.index(content(2)) + 5
+        shard.write_bytes(good[:place] + b"\xff" + good[place + 1 :])
+        if output_format != "parquet":  # the others have checksums
+            with pytest.raises(DamagedShard, match=f"shard 00000.{output_format} "):
+                list(ds)
+        shard.write_bytes(good[:-100])
+        with pytest.raises(DamagedShard, match=f"shard 00000.{output_format} .* had .* when the dataset was opened"):
+            pickle.loads(pickle.dumps(ds))[2]
+
+    def test_a_file_that_is_missing(self, made: Callable[[str], Path], tmp_path: Path) -> None:
+        shutil.copytree(made("files"), tmp_path / "dataset")
+        ds = any2ds.load(tmp_path / "dataset")
+        assert ds[0]["data"] == content(0)
+        (tmp_path / "dataset" / "00000" / "000002.bin").unlink()
+        with pytest.raises(DamagedShard, match=r"shard 00000 .*'000002': .*No such file"):
+            ds[2]
+
+    def test_compressed_records(self, server: Server, tmp_path: Path) -> None:
+        folder = build(server, tmp_path / "dataset", "tfrecord", tfrecord_compression="gzip")
+        with pytest.raises(UsageError, match="no samples by number: make it without compression"):
+            any2ds.load(folder)[0]
+
+    def test_a_format_without_files(self, server: Server, tmp_path: Path) -> None:
+        folder = build(server, tmp_path / "dummy", "dummy")
+        with pytest.raises(OutputError, match="stores no files"):
+            any2ds.load(folder)
+
+
+def test_repr_names_folder_size_and_columns(made: Callable[[str], Path]) -> None:
+    shown = repr(any2ds.load(made("webdataset"), columns=["data", "label"]))
+    assert shown == f"<any2ds {str(made('webdataset'))!r}: 22 samples in 5 shards (data, label)>"
+
+
+def test_no_more_than_a_number_of_shards_is_open(made: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("any2ds.dataset.load.opened._MOST_OPEN", 2)
+    ds: Source = any2ds.load(made("webdataset"))
+    assert [ds[n]["key"] for n in (0, 21, 9, 14, 0)] == [KEYS[n] for n in (0, 21, 9, 14, 0)]

@@ -1,0 +1,169 @@
+"""`any2ds.load` of datasets in stores: byte ranges, retries, copies of shards."""
+
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from s3fs import S3FileSystem
+
+import any2ds
+from any2ds import download
+from any2ds.core.errors import DamagedShard, OptionError, OutputError
+from any2ds.testing.server import serve
+from tests.support.s3 import Bucket, serve_buckets
+
+FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
+ROWS, SHARD = 12, 5
+
+
+def content(n: int) -> bytes:
+    return b"file %d " % n * 200
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ANY2DS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A local dataset in a format, whose files are copied to the stores."""
+    folder = tmp_path_factory.mktemp("datasets")
+    media = tmp_path_factory.mktemp("media")
+    for n in range(ROWS):
+        (media / f"{n}.bin").write_bytes(content(n))
+
+    def made(output_format: str) -> Path:
+        if not (folder / output_format).exists():
+            with serve(media) as server:
+                download(
+                    [server.url(f"{n}.bin") for n in range(ROWS)],
+                    output_folder=folder / output_format,
+                    output_format=output_format,
+                    number_sample_per_shard=SHARD,
+                    file_ext="bin",
+                    distributor="inline",
+                    quiet=True,
+                )
+        return folder / output_format
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def new_bucket() -> Iterator[Callable[[], Bucket]]:
+    with serve_buckets() as new:
+        yield new
+
+
+@pytest.fixture
+def bucket(new_bucket: Callable[[], Bucket], monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    made = new_bucket()
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    S3FileSystem.clear_instance_cache()
+    return made
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_every_format_from_s3_is_as_it_is_here(
+    output_format: str, bucket: Bucket, datasets: Callable[[str], Path], cache: Path
+) -> None:
+    bucket.connect().put(str(datasets(output_format)), bucket.url, recursive=True)
+    here, there = any2ds.load(datasets(output_format)), any2ds.load(bucket.url)
+    assert there[[11, 3, 4, 7]] == here[[11, 3, 4, 7]]
+    assert there[5] == here[5]
+    assert list(there) == list(here)
+    assert there.keys == here.keys
+    assert (
+        any2ds.load(bucket.url, where="bytes > 1500")[:]
+        == any2ds.load(datasets(output_format), where="bytes > 1500")[:]
+    )
+    assert cache.joinpath("shards").exists() == (output_format in ("tfrecord", "arrayrecord", "files"))
+
+
+def test_requests_that_fail_are_made_again(bucket: Bucket, datasets: Callable[[str], Path]) -> None:
+    bucket.connect().put(str(datasets("webdataset")), bucket.url, recursive=True)
+    ds = any2ds.load(bucket.url)
+    with bucket.failing(0.2) as failed:
+        assert [ds[n]["data"] for n in range(ROWS)] == [content(n) for n in range(ROWS)]
+        assert [sample["data"] for sample in ds[::-2]] == [content(n) for n in range(ROWS)][::-2]
+    assert failed.total()
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_in_processes(method: str, bucket: Bucket, datasets: Callable[[str], Path]) -> None:
+    bucket.connect().put(str(datasets("webdataset")), bucket.url, recursive=True)
+    ds = any2ds.load(bucket.url)
+    assert ds[0]["data"] == content(0)
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        assert [sample["data"] for sample in pool.map(ds.__getitem__, range(ROWS))] == [content(n) for n in range(ROWS)]
+
+
+def test_a_shard_that_is_not_there_any_more_or_is_another(bucket: Bucket, datasets: Callable[[str], Path]) -> None:
+    store = bucket.connect()
+    store.put(str(datasets("webdataset")), bucket.url, recursive=True)
+    ds = any2ds.load(bucket.url)
+    store.pipe_file(f"{bucket.url}/00001.tar", b"short")
+    store.rm_file(f"{bucket.url}/00002.tar")
+    with pytest.raises(DamagedShard, match=r"shard 00001\.tar of 's3://"):
+        ds[5]
+    with pytest.raises(DamagedShard, match=r"shard 00002\.tar of 's3://"):
+        ds[10]
+    with pytest.raises(OutputError, match=r"no such folder|holds no dataset"):
+        any2ds.load(f"{bucket.url}/nothing")
+
+
+class TestCopies:
+    @pytest.fixture
+    def url(self, datasets: Callable[[str], Path], tmp_path: Path) -> Iterator[str]:
+        url = f"memory://{tmp_path.name}/dataset"
+        store = fsspec.filesystem("memory")
+        store.put(str(datasets("webdataset")), url, recursive=True)
+        yield url
+        store.rm(url, recursive=True)
+
+    def test_a_shard_is_copied_once_and_read_from_there(self, url: str, tmp_path: Path) -> None:
+        ds = any2ds.load(url, cache_dir=tmp_path / "copies", cache_bytes="1MiB")
+        assert ds[0]["data"] == content(0)
+        (copy,) = (tmp_path / "copies").rglob("*.tar")
+        copy.write_bytes(copy.read_bytes().replace(b"file 1 ", b"copy 1 "))
+        again = any2ds.load(url, cache_dir=tmp_path / "copies", cache_bytes="1MiB")
+        assert again[1]["data"] == content(1).replace(b"file", b"copy")
+
+    def test_those_used_longest_ago_are_removed(self, url: str, tmp_path: Path) -> None:
+        ds = any2ds.load(url, cache_dir=tmp_path / "copies", cache_bytes="50kB")
+        assert [sample["data"] for sample in ds] == [content(n) for n in range(ROWS)]
+        copies = list((tmp_path / "copies").rglob("*.tar"))
+        assert 1 <= len(copies) < 3
+        assert not list((tmp_path / "copies").rglob(".partial-*"))
+        assert ds[0]["data"] == content(0)
+
+    def test_a_copy_that_is_cut_is_made_anew(self, url: str, tmp_path: Path) -> None:
+        copies = tmp_path / "copies"
+        assert any2ds.load(url, cache_dir=copies, cache_bytes="1MiB")[0]["data"] == content(0)
+        (copy,) = copies.rglob("*.tar")
+        copy.write_bytes(b"half")
+        assert any2ds.load(url, cache_dir=copies, cache_bytes="1MiB")[0]["data"] == content(0)
+
+    def test_many_threads_share_the_folder(self, url: str, tmp_path: Path) -> None:
+        def read() -> None:
+            ds = any2ds.load(url, cache_dir=tmp_path / "copies", cache_bytes="50kB")
+            found.append([sample["data"] for sample in ds])
+
+        found: list[list[bytes]] = []
+        threads = [threading.Thread(target=read) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [[content(n) for n in range(ROWS)]] * 8
+
+    def test_a_size_that_is_none(self, url: str) -> None:
+        with pytest.raises(OptionError, match="cache_bytes"):
+            any2ds.load(url, cache_bytes="much")

@@ -1,4 +1,4 @@
-"""What a run and the process that runs Beam for it say to each other."""
+"""Messages between a run and the child process that runs Beam for it."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class ThreadBatch(ABC):
 
     @abstractmethod
     def _run(self) -> None:
-        """Returns when it has ended; `_message` says why, where that was early."""
+        """Returns when it has ended; sets `_message` to the reason if that was early."""
 
 
 class Engine(Protocol):
@@ -110,7 +110,7 @@ class Engine(Protocol):
 
 
 class EngineDistributor(ABC):
-    """Subclasses say how to get at the cluster."""
+    """Subclasses connect to the cluster."""
 
     def __init__(self, options: RunOptions) -> None:
         self._options = options
@@ -154,7 +154,7 @@ class _RunningTask:
         self.jobs = {packed.job.shard_id: packed for packed in jobs}  # that it has not reported on
         self.deliveries = 0
         self.watch = Watch(patience, time.monotonic())
-        self.attempt = ""  # the last one that was heard of
+        self.attempt = ""  # the last one that sent a message
         self.previous: set[str] = set()
         self.reported = ReportedProgress()
         self.message = ""  # why its worker cannot go on
@@ -260,7 +260,7 @@ class _Driver:
     def _at_work(self) -> Iterator[_RunningTask]:
         return (task for task in self._tasks.values() if task.attempt)
 
-    # --- giving out ---
+    # --- submitting tasks ---
 
     def _begin(self) -> None:
         """Have as many tasks as there are slots, and shards that were lost in company one by one."""
@@ -289,7 +289,7 @@ class _Driver:
             raise OutputError(f"{self._output.url!r}: no task can be left there: {error_text(error)}") from error
         self._batches.append(_RunningBatch(self._engine.begin(tasks), running, Watch(patience, time.monotonic())))
 
-    # --- hearing ---
+    # --- receiving messages ---
 
     def _deliveries(self) -> Iterator[Delivery]:
         try:
@@ -318,8 +318,8 @@ class _Driver:
             self._has_begun = True
             if kind == "event":
                 yield from self._take_event(task, content)
-            elif kind == "complaint":
-                child_process.complain(content)
+            elif kind == "stderr":
+                child_process.write_stderr(content)
             elif kind == "fatal" and self._stop_at == math.inf:
                 raise content
             elif kind == "broken":
@@ -346,7 +346,7 @@ class _Driver:
         yield from task.reported.withdrawn()
         if not task.jobs or self._stop_at < math.inf:
             return
-        log.warning("%s: %s given out again", message, shard_count(len(task.jobs), "is", "are"))
+        log.warning("%s: %s submitted again", message, shard_count(len(task.jobs), "is", "are"))
         for packed in task.jobs.values():
             if not is_tried:
                 self._returned.append(packed)

@@ -116,22 +116,22 @@ class Task:
         distributor = MultiprocessingDistributor(replace(self.options, processes_count=1))
         with (
             Outbox(self.mailbox, output, self.number, attempt, distributor.stop) as outbox,
-            _complaints(outbox) as distributor.stderr,
+            _forwarded_stderr(outbox) as distributor.stderr,
         ):
-            outbox.say("began")
+            outbox.send("began")
             events: Any = distributor.map(worker, (job.unpacked(first) for job in jobs))
             try:
                 with closing(events):
                     for event in events:
-                        outbox.say("event", event)
+                        outbox.send("event", event)
             except ENDS_THE_RUN as error:
                 if isinstance(error, LockLost):
                     Guard(output, lock.locks, replace(_INTERVALS, trust=0.0))()  # else it is the run that was lost
                 if outbox.lost is None:
-                    outbox.say("fatal", error)
+                    outbox.send("fatal", error)
             except RunError as error:
-                outbox.say("broken", str(error))
-            outbox.say("ended")
+                outbox.send("broken", str(error))
+            outbox.send("ended")
         if outbox.lost is not None:
             raise outbox.lost
         output.write(self.mailbox.mark(self.number), b"")
@@ -140,18 +140,18 @@ class Task:
 
 
 @contextmanager
-def _complaints(outbox: Outbox) -> Iterator[int]:
-    """A file descriptor for standard error, of which the run shows what is written to it."""
+def _forwarded_stderr(outbox: Outbox) -> Iterator[int]:
+    """A file descriptor whose lines go to the standard error of the run."""
     reading, writing = os.pipe()
 
     def forward() -> None:
         host = f"{Owner.here().host}: ".encode()
         with open(reading, "rb") as lines:
             while line := lines.readline(_LONGEST_LINE):
-                if not outbox.complain(host + line):
+                if not outbox.send_stderr(host + line):
                     os.write(2, line)
 
-    thread = threading.Thread(target=forward, name="any2ds-complaints", daemon=True)
+    thread = threading.Thread(target=forward, name="any2ds-stderr", daemon=True)
     thread.start()
     try:
         yield writing

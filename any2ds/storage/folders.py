@@ -66,7 +66,7 @@ class InputFile:
 
 
 def stamps(files: Sequence[InputFile]) -> tuple[ListFile, ...]:
-    """What tells whether each of `files` is still the same: its size, and its ETag or when it was changed."""
+    """Size, and ETag or time of change, of each of `files`: if they are equal, the file is the same."""
     if all(is_local(file.fs) for file in files):
         return tuple(_stamp(file) for file in files)
     with ThreadPoolExecutor(min(32, len(files)), thread_name_prefix="any2ds-stamps") as pool:
@@ -155,10 +155,10 @@ def _name(fs: Any, path: str) -> str:
 
 
 class OutputFolder:
-    """The folder of the dataset. Files appear in it whole: by rename where there are files, else by a complete upload.
+    """The folder of the dataset. Files appear in it complete: by a rename, or by an upload that is atomic.
 
     `staging_dir` is where shards are made, instead of the usual place. Without `fsync` a power failure may leave files
-    that are not whole. So many bytes as `min_free_bytes` are to stay free; None for what suits the disk.
+    that are incomplete. At least `min_free_bytes` stay free; None for what suits the disk.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class OutputFolder:
             yield from zip(some, found, strict=True)
 
     def listed(self, folder: str = "") -> list[Mapping[str, Any]]:
-        """What fsspec tells of what lies directly in it, or in a folder of it. Raises what the file system raises."""
+        """What fsspec lists directly in it, or in a folder of it. Raises what the file system raises."""
         return self._store.listed(folder)
 
     def is_folder(self, name: str) -> bool:
@@ -305,12 +305,12 @@ class OutputFolder:
     def put(self, name: str, data: bytes, new: bool = False) -> None:
         """`write` with one attempt and no guard, for what must not come late; `new` only where nothing is there.
 
-        It need not appear whole. Not for a local folder.
+        It may be seen incomplete. Not for a local folder.
         """
         self.fs.pipe_file(self._full(name), data, **({"mode": "create"} if new else {}))
 
     def write(self, name: str, data: bytes) -> None:
-        """A small file, whole or not at all. Raises DiskFull, or whatever the file system raises."""
+        """A small file, complete or absent. Raises DiskFull, or whatever the file system raises."""
         self.guard()
         with self._room.watched():
             self._store.write(name, data)
@@ -353,8 +353,8 @@ class OutputFolder:
     def publish_all(self, files: Mapping[str, Path]) -> None:
         """Move local files, or folders of files, to their final names, which may be in subfolders.
 
-        What an unfinished run left under these names is replaced. Each appears whole; when this returns all are stored
-        for good, so that what is published after tells the truth of them. Raises DiskFull, or whatever the file
+        What an unfinished run left under these names is replaced. Each appears complete; when this returns all are
+        stored for good, so that what is published afterwards can rely on them. Raises DiskFull, or whatever the file
         system raises, after it was tried again where that may help.
         """
         self.guard()

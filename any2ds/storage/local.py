@@ -1,4 +1,4 @@
-"""An output folder on a disk of this machine: files get their final names when they are whole and on the disk."""
+"""An output folder on a disk of this machine: files get their final names when they are complete and on the disk."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Puts the new version of a shard in the place of the previous one: whatever happens, there is one that is whole.
+"""Puts the new version of a shard in the place of the previous one: whatever happens, one of them is complete.
 
-    .any2ds/swap/00012/00012.tar, 00012.parquet, 00012_stats.json   the files of the new version, each of them whole
+    .any2ds/swap/00012/00012.tar, 00012.parquet, 00012_stats.json   the files of the new version, each complete
     .any2ds/swap/00012/_commit                                      last: from here on the new version is the valid one
 
 Then each file is moved over the previous one, and the folder removed. A process that dies before the commit leaves the

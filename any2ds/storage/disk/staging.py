@@ -1,6 +1,6 @@
 """Where shards are written before they are published: folders of one process each, swept when that is gone.
 
-Beside each folder lies a file of the same name and `.lock`, which says whose it is and for which output, and is locked
+Beside each folder lies a file of the same name and `.lock`, which names its process and output, and is locked
 by its process for as long as that lives. It is there before the folder, and goes after it.
 """
 
@@ -35,7 +35,7 @@ class Tenant:
 
     @classmethod
     def parse(cls, name: str, content: bytes) -> Tenant | None:
-        """From what its lock file says, or the name alone if that is empty; None if any2ds did not write it."""
+        """From the content of its lock file, or the name alone if that is empty; None if any2ds did not write it."""
         if (named := Owner.parse(name)) is None:
             return None
         if not content.strip(b"\0 \n"):
@@ -146,7 +146,7 @@ def _new_name() -> str:
 
 @contextmanager
 def _unlocked(path: Path) -> Iterator[None]:
-    """A lock file where there are no locks: it says whose the folder is, and that must do."""
+    """A lock file on a file system without locks: its content alone names the owner."""
     try:
         yield
     finally:

@@ -68,7 +68,9 @@ class RunLock:
     def __init__(self, locks: tuple[LockRef, ...] = ()) -> None:
         self.locks = locks  # without which nothing may be published; none where no other run could come in between
         self.lost: LockLost | None = None  # another run has taken over
-        self.say: Callable[[str], None] = lambda command: None  # writes what it does from now on, for others to read
+        self.set_command: Callable[[str], None] = lambda command: (
+            None
+        )  # writes what it does from now on, for others to read
 
     def check(self) -> None:
         """Raises LockLost if another run was found to have taken over."""
@@ -99,7 +101,7 @@ class _Heart:
         except Exception as error:  # every file system has exceptions of its own
             log.warning("%s could not be removed: %s", self._file.name, error_text(error))
 
-    def say(self, command: str) -> None:
+    def set_command(self, command: str) -> None:
         """Write at once what the run does now. Raises LockLost, and whatever the file system raises."""
         self._beat(command)
 
@@ -205,7 +207,7 @@ def held(
                     stack.callback(_remove_if_empty, output, _make(output))
         heart = _Heart(file, holder, lock, intervals)
         stack.callback(heart.stop)
-        lock.say = heart.say
+        lock.set_command = heart.set_command
         stack.callback(setattr, output, "guard", output.guard)
         output.guard = Guard(output, lock.locks, intervals)
         yield lock

@@ -210,7 +210,7 @@ def _examined(folder: Path) -> Iterator[_Examined | None]:
 
 def _is_gone(owner: Owner, lock_was_free: bool) -> bool:
     if not owner.kernel:  # nothing but its name is known
-        return lock_was_free or owner.is_gone()
+        return lock_was_free or owner.state() == "gone"
     # Network file systems may keep the locks of each machine to itself.
     return owner.state() == "gone" or (lock_was_free and owner.shares_kernel())
 

@@ -105,7 +105,7 @@ class Catalogue:
     # --- while the run is at work ---
 
     def _begin(self) -> None:
-        """Before the first shard can change: mark the list as open, or remove it. Raises OutputError if neither works."""
+        """Mark the list as open before a shard can change, or remove it. Raises OutputError if neither works."""
         previous = None
         with self._logging_errors():
             previous = self._trusted(self._previous())

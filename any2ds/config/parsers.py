@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from any2ds.core import failures, plugins, suggestions
 from any2ds.core.cookies import CookieJar
@@ -342,12 +343,24 @@ def part(kind: str) -> Parser:
 
 COMPRESSIONS = ("gz", "bz2", "xz", "zst", "lz4", "br")
 """The suffixes of lists that can be decompressed."""
+_FORMAT_ALIASES = {"ndjson": "jsonl", "pq": "parquet"}
 
 
 def split_format(name: str | None) -> tuple[str | None, str | None]:
     """Format and compression of what `input_format` takes: `csv.gz` is csv and gz."""
     format, _, compression = (name or "").partition(".")
     return format or None, compression or None
+
+
+def list_format(name: str) -> tuple[str | None, str | None]:
+    """Format and compression by the name of a file or a URL, each None if unknown."""
+    path = urlsplit(name).path if name.startswith(("http://", "https://")) else name.split("::", 1)[0]
+    *rest, last = path.replace("\\", "/").rsplit("/", 1)[-1].lower().split(".")
+    compression = last if rest and last in COMPRESSIONS else None
+    if compression is not None:
+        *rest, last = rest
+    format = _FORMAT_ALIASES.get(last, last)
+    return (format if rest and plugins.exists("readers", format) else None), compression
 
 
 def input_format(value: Any) -> str:

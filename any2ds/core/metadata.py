@@ -99,11 +99,12 @@ class MetadataTable:
 
     A row that became several samples has one row here for each of them, under the key of the sample."""
 
-    def __init__(
+    def __init__(  # seven parameters, of which a run names the last five: each comes from another of its parts
         self,
         rows: pa.Table,
         hashes: tuple[str, ...],
         columns: Mapping[str, pa.DataType] | None = None,
+        *,
         explains: bool = False,
         has_members: bool = True,
         folder: Path | None = None,
@@ -164,8 +165,8 @@ class MetadataTable:
 
     def to_json(self, sample: Sample) -> bytes:
         """What the table says of one sample, as the JSON object that lies beside its file (bytes as base64)."""
-        row = sample.row
-        known: dict[str, Any] = {"key": sample.key, "url": row.url and without_credentials(row.url)}
+        row, url = sample.row, sample.row.url
+        known: dict[str, Any] = {"key": sample.key, "url": without_credentials(url) if url and "@" in url else url}
         if self.has_captions:
             known["caption"] = row.caption
         if self.has_expected_hashes:

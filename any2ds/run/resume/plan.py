@@ -13,7 +13,7 @@ from any2ds.core.errors import ChangedList, ReadError, error_text
 from any2ds.core.manifest import Manifest, Segment
 from any2ds.core.rows import ShardJob
 from any2ds.readers.dedupe import mark_duplicates
-from any2ds.readers.plan import Cut, State, plan
+from any2ds.readers.plan import Cut, State, cuts, plan
 from any2ds.readers.sources import Source
 from any2ds.run.monitor import Outlook
 from any2ds.run.ranks import rank_of
@@ -79,8 +79,8 @@ class ShardPlan:
         first = self._segment.first_shard
         if self._config.output.dedupe == "run":
             rows, schema = mark_duplicates(rows, schema, self._layout, first, self._config.media)
-        jobs = plan(rows, schema, self._layout.rows_per_shard, self._state, first, self._by_file, self._check)
-        return self._compared(jobs)
+        shards = cuts(rows, self._layout.rows_per_shard, first, self._by_file)
+        return self._compared(plan(shards, schema, self._state))
 
     def missing(self) -> list[int]:
         """The shards of the list, of all ranks, that are not finished now. To be asked when the list was read."""
@@ -102,8 +102,10 @@ class ShardPlan:
 
     # --- while the list is read ---
 
-    def _state(self, shard_id: int, rows: int) -> State:
-        """What a shard that is to have so many rows needs."""
+    def _state(self, cut: Cut) -> State:
+        """What a shard needs. Raises ChangedList if finished shards were made from another list."""
+        self._check(cut)
+        shard_id, rows = cut.shard_id, cut.rows
         state: State = "missing"
         if shard_id in self.shards:
             if self._makes(shard_id):

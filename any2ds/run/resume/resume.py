@@ -90,7 +90,7 @@ def resume(config: Config, source: Source, output: OutputFolder) -> ShardPlan:
     if is_overwriting and names:
         if before is not None:
             output.create()
-            overwrite(output, before, [*names, *output.state_names()], source.files)
+            overwrite(output, before, [*names, *output.names_like(f"{layout.STATE_FOLDER}/")], source.files)
         elif layout.finished_shards(names):
             raise OutputError(
                 f"{output.url!r} holds shards, and no {layout.RUN_FILE} that says they are any2ds's own: nothing was "

@@ -59,7 +59,7 @@ def _start(options: ParsedOptions) -> None:
         with contextlib.suppress(OSError):
             output = listen_ahead()
     shared = (*_SHARED, *_parts(options))
-    with contextlib.suppress(OSError):  # the run tries it again, and reports it
+    with contextlib.suppress(OSError, ImportError):  # the run tries it again, and reports it
         # A copy of this process has its modules, where another process loads them again. Other people's parts may load
         # libraries that cannot be copied.
         can_fork = is_plain and _can_fork()

@@ -99,11 +99,12 @@ class MetadataTable:
 
     A row that became several samples has one row here for each of them, under the key of the sample."""
 
-    def __init__(
+    def __init__(  # seven parameters, of which a run names the last five: each comes from another of its parts
         self,
         rows: pa.Table,
         hashes: tuple[str, ...],
         columns: Mapping[str, pa.DataType] | None = None,
+        *,
         explains: bool = False,
         has_members: bool = True,
         folder: Path | None = None,

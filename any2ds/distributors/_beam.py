@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, NoReturn
 
@@ -31,7 +32,7 @@ from any2ds.core import suggestions
 from any2ds.core.errors import OptionError, error_text
 from any2ds.core.processes.resources import cores
 from any2ds.distributors._beam_protocol import CANCEL, Asked, Pipeline, State, Terms
-from any2ds.distributors._task import StoredTasks
+from any2ds.distributors._task import Task
 
 log = logging.getLogger(__name__)
 
@@ -192,22 +193,23 @@ def _has(flags: Iterable[str], *names: str) -> bool:
     return any(flag.partition("=")[0] in {f"--{name}" for name in names} for flag in flags)
 
 
-def graph(wanted: _Wanted, numbers: Sequence[int], stored_tasks: StoredTasks) -> beam.Pipeline:
+def graph(wanted: _Wanted, numbers: Sequence[int], task: Task) -> beam.Pipeline:
     """The pipeline, which holds no more of tasks than their numbers: services limit how large it may be."""
     pipeline = beam.Pipeline(wanted.runner, wanted.options)
     tasks = pipeline | "Tasks" >> beam.Create(list(numbers), reshuffle=False)
     if not wanted.is_dask:  # it has partitions instead
         tasks = tasks | "One by one" >> beam.Reshuffle()
-    _ = tasks | "Perform" >> beam.ParDo(_Perform(stored_tasks))
+    _ = tasks | "Perform" >> beam.ParDo(_Perform(task))
     return pipeline
 
 
 class _Perform(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, stored_tasks: StoredTasks) -> None:
-        self._stored_tasks = stored_tasks
+    def __init__(self, task: Task) -> None:
+        """`task` is one of them."""
+        self._task = task
 
     def process(self, number: int) -> None:
-        self._stored_tasks(number)
+        replace(self._task, number=number)()
 
 
 class _Run:
@@ -240,7 +242,7 @@ class _Run:
             wanted = _Wanted(self._pipeline.asked, len(self._pipeline.numbers))
             if wanted.is_multiprocess:  # its processes find modules where this one does
                 os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-            result = graph(wanted, self._pipeline.numbers, self._pipeline.stored_tasks).run()
+            result = graph(wanted, self._pipeline.numbers, self._pipeline.task).run()
             with self._lock:
                 self._result = result
             if self._is_cancelled:

@@ -1,10 +1,10 @@
-"""What a run and the process that runs Beam for it say to each other."""
+"""Messages between a run and the child process that runs Beam for it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from any2ds.distributors._task import StoredTasks
+from any2ds.distributors._task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Pipeline:
 
     asked: Asked
     numbers: tuple[int, ...]
-    stored_tasks: StoredTasks
+    task: Task  # one of them
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A worker process as its parent sees it: the jobs that it has, what it says, and how it ended."""
+"""A worker process as its parent sees it: its jobs, its messages, and how it ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from any2ds.distributors._contract import Worker
 from any2ds.distributors._process import ALIVE, END, JOB, SHARE, STOP
 from any2ds.distributors._reported import ReportedProgress
 
-GONE = "gone"  # what a listener says when its process has ended, after all of its messages
+GONE = "gone"  # the process has ended, and all of its messages were read
 Inbox = SimpleQueue[tuple["Child | None", str, Any]]
 """What happens to the parent: of which process, what, and its content."""
 
@@ -112,7 +112,7 @@ class Child:
         return self._process.pid
 
     def has_started(self, patience: float) -> None:
-        """It has asked for a job; from now on it may say nothing for `patience` seconds."""
+        """It has asked for a job; from now on it may send nothing for `patience` seconds."""
         self.started = True
         self.watch.limit = patience
 
@@ -126,7 +126,7 @@ class Child:
         self._send(JOB, job)
 
     def share(self, processes: int) -> None:
-        """Tell it, unless it knows, that so many processes of its machine have jobs."""
+        """Send it, if it has changed, how many processes of its machine have jobs."""
         if processes != self._sharing:
             self._sharing = processes
             self._send(SHARE, processes)

@@ -16,6 +16,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import count
@@ -23,7 +24,7 @@ from queue import Empty, Full, Queue
 from typing import Protocol
 
 from any2ds.config.options import RunOptions
-from any2ds.core.errors import RunError, error_text, shard_count
+from any2ds.core.errors import OutputError, RunError, error_text, shard_count
 from any2ds.core.processes import child_process
 from any2ds.core.processes.watchdog import Watch
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
@@ -41,6 +42,7 @@ _MOST_BYTES = 64 << 20  # of a sub-job; some are here at a time
 # and of one that was lost in company, which may be what is wrong.
 _ERRORS_IN_A_ROW = 3
 _ERRORS_ALONE = 30
+_AT_ONCE = 8  # tasks that are written at once
 _NEAR, _FAR = 0.3, 2.0  # seconds between two deliveries of a task, on disks and on stores
 _LOOKS_PER_TASK = 0.01  # seconds more for each slot: a thousand of them must not be too much for a store
 _LISTENS = 0.2  # seconds between two looks whether to go on waiting
@@ -84,7 +86,7 @@ class ThreadBatch(ABC):
 
     @abstractmethod
     def _run(self) -> None:
-        """Returns when it has ended; `_message` says why, where that was early."""
+        """Returns when it has ended; sets `_message` to the reason if that was early."""
 
 
 class Engine(Protocol):
@@ -108,7 +110,7 @@ class Engine(Protocol):
 
 
 class EngineDistributor(ABC):
-    """Subclasses say how to get at the cluster."""
+    """Subclasses connect to the cluster."""
 
     def __init__(self, options: RunOptions) -> None:
         self._options = options
@@ -152,7 +154,7 @@ class _RunningTask:
         self.jobs = {packed.job.shard_id: packed for packed in jobs}  # that it has not reported on
         self.deliveries = 0
         self.watch = Watch(patience, time.monotonic())
-        self.attempt = ""  # the last one that was heard of
+        self.attempt = ""  # the last one that sent a message
         self.previous: set[str] = set()
         self.reported = ReportedProgress()
         self.message = ""  # why its worker cannot go on
@@ -258,7 +260,7 @@ class _Driver:
     def _at_work(self) -> Iterator[_RunningTask]:
         return (task for task in self._tasks.values() if task.attempt)
 
-    # --- giving out ---
+    # --- submitting tasks ---
 
     def _begin(self) -> None:
         """Have as many tasks as there are slots, and shards that were lost in company one by one."""
@@ -277,13 +279,17 @@ class _Driver:
         patience = self._engine.patience
         running = {next(self._numbers): _RunningTask(jobs, patience) for jobs in shares}
         self._tasks.update(running)
-        tasks = [
-            Task.of(number, self._worker, jobs, self._mailbox, self._options)
-            for number, jobs in zip(running, shares, strict=True)
-        ]
+        tasks = [Task(number, self._worker, self._mailbox, self._options) for number in running]
+        try:
+            with ThreadPoolExecutor(min(_AT_ONCE, len(tasks)), thread_name_prefix="any2ds-tasks") as pool:
+                list(pool.map(Task.leave, tasks, shares))
+        except OutputError:
+            raise
+        except Exception as error:  # every file system has exceptions of its own
+            raise OutputError(f"{self._output.url!r}: no task can be left there: {error_text(error)}") from error
         self._batches.append(_RunningBatch(self._engine.begin(tasks), running, Watch(patience, time.monotonic())))
 
-    # --- hearing ---
+    # --- receiving messages ---
 
     def _deliveries(self) -> Iterator[Delivery]:
         try:
@@ -312,8 +318,8 @@ class _Driver:
             self._has_begun = True
             if kind == "event":
                 yield from self._take_event(task, content)
-            elif kind == "complaint":
-                child_process.complain(content)
+            elif kind == "stderr":
+                child_process.write_stderr(content)
             elif kind == "fatal" and self._stop_at == math.inf:
                 raise content
             elif kind == "broken":
@@ -340,7 +346,7 @@ class _Driver:
         yield from task.reported.withdrawn()
         if not task.jobs or self._stop_at < math.inf:
             return
-        log.warning("%s: %s given out again", message, shard_count(len(task.jobs), "is", "are"))
+        log.warning("%s: %s submitted again", message, shard_count(len(task.jobs), "is", "are"))
         for packed in task.jobs.values():
             if not is_tried:
                 self._returned.append(packed)

@@ -1,4 +1,4 @@
-"""Word between a run and its workers on machines that it has no connection to, by way of the output folder.
+"""Messages between a run and its workers on machines that it has no connection to, as files in the output folder.
 
 Each attempt at a task leaves its events in files that are numbered, and the run takes them away. They are pickled, and
 signed with a key that only the run and its tasks have: others may write in the folder, too.
@@ -23,7 +23,7 @@ from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["began", "event", "complaint", "broken", "fatal", "ended"]
+Kind = Literal["began", "event", "stderr", "broken", "fatal", "ended"]
 """Messages of a task: it has begun; an event; a line of its standard error; why its worker cannot go on; an error that
 ends the run; it has ended."""
 
@@ -91,7 +91,7 @@ class Mailbox:
         return hmac.digest(self.key, data, "sha256") + data
 
     def verified(self, content: bytes) -> Any:
-        """None if it was not sealed with this key."""
+        """None if it was not signed with this key."""
         signature, data = content[:_SIGNATURE], content[_SIGNATURE:]
         return pickle.loads(data) if hmac.compare_digest(signature, hmac.digest(self.key, data, "sha256")) else None
 
@@ -102,12 +102,12 @@ class Mailbox:
 
 
 _OPEN = "open"
-_MOST_COMPLAINTS = 1000  # lines of standard error in a delivery
+_MOST_STDERR_LINES = 1000  # lines of standard error in a delivery
 _SILENCE = 5.0  # seconds after which an attempt without messages leaves an empty delivery: it lives
 
 
 class Outbox:
-    """What one attempt at a task has to say; sent by a thread, now and then, and at the end."""
+    """Messages of one attempt at a task; a thread delivers them at intervals, and the rest at the end."""
 
     def __init__(
         self, mailbox: Mailbox, output: OutputFolder, task: int, attempt: str, stop: Callable[[float], None]
@@ -118,7 +118,7 @@ class Outbox:
         self._is_stopping = False
         self._lock = threading.Lock()
         self._unsent: list[tuple[Kind, Any]] = []
-        self._complaints = 0  # among these
+        self._stderr_lines = 0  # among these
         self._signed: bytes | None = None  # a delivery that may have arrived or not, and is sent again as it is
         self._number = 0
         self._sent = time.monotonic()
@@ -135,33 +135,35 @@ class Outbox:
         self._closing.set()
         self._thread.join()
         while self.lost is None and (self._signed or self._unsent):
-            self._send()
+            self._deliver()
 
-    def say(self, kind: Kind, content: Any = None) -> None:
+    def send(self, kind: Kind, content: Any = None) -> None:
         with self._lock:
             self._unsent.append((kind, content))
 
-    def complain(self, line: bytes) -> bool:
+    def send_stderr(self, line: bytes) -> bool:
         """Send a line of standard error, unless too many wait already."""
         with self._lock:
-            self._complaints += 1
-            if self._complaints <= _MOST_COMPLAINTS:
-                self._unsent.append(("complaint", line))
-            return self._complaints <= _MOST_COMPLAINTS
+            self._stderr_lines += 1
+            if self._stderr_lines <= _MOST_STDERR_LINES:
+                self._unsent.append(("stderr", line))
+            return self._stderr_lines <= _MOST_STDERR_LINES
 
     def _run(self) -> None:
         warned = False
         while not self._closing.wait(self._mailbox.interval):
             try:
-                self._send()
+                self._deliver()
                 self._look()
                 warned = False
             except LockLost as error:
                 self.lost = error
                 self._stop(0.0)
                 return
-            except Exception as error:  # every file system has exceptions of its own; the next attempt says it all
-                log.log(logging.DEBUG if warned else logging.WARNING, "no way to the run: %s", error_text(error))
+            except Exception as error:  # every file system has exceptions of its own; the next delivery has it all
+                log.log(
+                    logging.DEBUG if warned else logging.WARNING, "the run cannot be reached: %s", error_text(error)
+                )
                 warned = True
 
     def _look(self) -> None:
@@ -169,10 +171,10 @@ class Outbox:
             self._is_stopping = True
             self._stop(grace)
 
-    def _send(self) -> None:
+    def _deliver(self) -> None:
         if self._signed is None:
             with self._lock:
-                unsent, self._unsent, self._complaints = self._unsent, [], 0
+                unsent, self._unsent, self._stderr_lines = self._unsent, [], 0
             if not unsent and time.monotonic() - self._sent < _SILENCE:
                 return
             self._signed = self._mailbox.signed(unsent)
@@ -191,7 +193,7 @@ class Delivery:
 
 
 class Inbox:
-    """What has come in for a run."""
+    """The deliveries of all tasks, for the run."""
 
     def __init__(self, mailbox: Mailbox, output: OutputFolder) -> None:
         self._mailbox, self._output = mailbox, output

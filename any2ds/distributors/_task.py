@@ -14,10 +14,9 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +36,6 @@ log = logging.getLogger(__name__)
 
 _INTERVALS = Intervals(beat=5.0, stale=30.0)
 _WAIT = 5.0  # seconds between two looks whether the attempt that is at the task still is
-_HEAVY = 16 << 20  # bytes of rows; schedulers are made for less, and Spark's takes no more than 128 MB
 _LONGEST_LINE = 1 << 16  # bytes of a message on standard error
 _CODEC = "zstd"  # takes rows to a quarter of their size, at 2 ms for 10 000 of them
 
@@ -51,100 +49,109 @@ class OtherVersion(RunError):
 
 
 @dataclass(frozen=True, slots=True)
+class PackedJob:
+    """A job whose rows are compressed, and how many bytes they were."""
+
+    job: ShardJob
+    size: int
+
+    @classmethod
+    def of(cls, job: ShardJob) -> PackedJob:
+        return cls(replace(job, rows=pa.Codec(_CODEC).compress(job.rows, asbytes=True)), len(job.rows))
+
+    def unpacked(self, attempt: int) -> ShardJob:
+        """With that attempt, or its own if that is a later one."""
+        rows = pa.Codec(_CODEC).decompress(self.job.rows, self.size, asbytes=True)
+        return replace(self.job, rows=rows, attempt=max(self.job.attempt, attempt))
+
+    def again(self) -> PackedJob:
+        return replace(self, job=replace(self.job, attempt=self.job.attempt + 1))
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
-    """Can be pickled, and called once or several times, anywhere."""
+    """Can be pickled, and called once or several times, anywhere.
+
+    Its jobs lie in the output folder: schedulers are made for less, and Spark's takes no more than 128 MB.
+    """
 
     number: int
     worker: Worker
-    jobs: tuple[ShardJob, ...]  # with their rows compressed
-    sizes: tuple[int, ...]  # bytes of the rows of each
     mailbox: Mailbox
     options: RunOptions
 
-    @classmethod
-    def of(cls, number: int, worker: Worker, jobs: Sequence[PackedJob], mailbox: Mailbox, options: RunOptions) -> Task:
-        return cls(number, worker, tuple(job.job for job in jobs), tuple(job.size for job in jobs), mailbox, options)
+    def leave(self, jobs: Sequence[PackedJob]) -> None:
+        """What it is to do, where it finds that; whoever may read there must not find keys or secrets.
+
+        Raises whatever the file system raises.
+        """
+        self.worker.folder.write(self.mailbox.task_file(self.number), self.mailbox.signed(tuple(jobs)))
 
     def __call__(self) -> None:
         """Returns when the task is over, whoever did it. Raises what only another machine, or a person, can mend."""
         output = self.worker.folder
-        _check_folder(output, self.mailbox)
+        if not self.mailbox.is_visible(output):
+            raise UnseenFolder(
+                f"{output.url!r} is not the folder of the run, seen from here: all machines of a cluster need the same"
+                " one, on a shared disk or an object store"
+            )
         while self.mailbox.is_visible(output) and not output.exists(self.mailbox.mark(self.number)):
             try:
                 with held(output, self.mailbox.lock_file(self.number), "task", intervals=_INTERVALS) as lock:
                     if not output.exists(self.mailbox.mark(self.number)):  # it may have been given up meanwhile
                         self._work(output, lock)
-                return
             except OutputInUse:
                 time.sleep(_WAIT)
             except LockLost as error:
                 log.info("task %d goes on elsewhere: %s", self.number, error)
                 return
 
-    def light(self) -> Callable[[], None]:
-        """For a scheduler that carries what it is given: `StoredTasks` if its rows are heavy. Raises as `leave`."""
-        if sum(len(job.rows) for job in self.jobs) < _HEAVY:
-            return self
-        self.leave()
-        return partial(StoredTasks(self.worker, self.mailbox, self.options), self.number)
-
-    def leave(self) -> None:
-        """Its rows, in the output folder, for an `Errand`; whoever may read there must not find keys or secrets.
-
-        Raises whatever the file system raises.
-        """
-        content = self.mailbox.signed((self.jobs, self.sizes))
-        self.worker.folder.write(self.mailbox.task_file(self.number), content)
-
     def _work(self, output: OutputFolder, lock: RunLock) -> None:
         worker, attempt = self.worker.under(lock.locks), lock.locks[-1].run
+        file = self.mailbox.task_file(self.number)
+        jobs: Sequence[PackedJob] = self.mailbox.verified(output.read(file) or b"") or ()
         begun = f"{self.mailbox.mark(self.number)}.begun"
-        is_again = output.exists(begun)
+        first = 1 if output.exists(begun) else 0  # an attempt before may have finished some
         output.write(begun, b"")
         distributor = MultiprocessingDistributor(replace(self.options, processes_count=1))
         with (
             Outbox(self.mailbox, output, self.number, attempt, distributor.stop) as outbox,
-            _complaints(outbox) as distributor.stderr,
+            _forwarded_stderr(outbox) as distributor.stderr,
         ):
-            outbox.say("began")
-            events: Any = distributor.map(worker, self._unpacked(is_again))
+            outbox.send("began")
+            events: Any = distributor.map(worker, (job.unpacked(first) for job in jobs))
             try:
                 with closing(events):
                     for event in events:
-                        outbox.say("event", event)
+                        outbox.send("event", event)
             except ENDS_THE_RUN as error:
                 if isinstance(error, LockLost):
                     Guard(output, lock.locks, replace(_INTERVALS, trust=0.0))()  # else it is the run that was lost
                 if outbox.lost is None:
-                    outbox.say("fatal", error)
+                    outbox.send("fatal", error)
             except RunError as error:
-                outbox.say("broken", str(error))
-            outbox.say("ended")
+                outbox.send("broken", str(error))
+            outbox.send("ended")
         if outbox.lost is not None:
             raise outbox.lost
         output.write(self.mailbox.mark(self.number), b"")
-
-    def _unpacked(self, is_again: bool) -> Iterator[ShardJob]:
-        codec = pa.Codec(_CODEC)
-        for job, size in zip(self.jobs, self.sizes, strict=True):
-            rows = codec.decompress(job.rows, size, asbytes=True)
-            # An attempt before may have finished it.
-            yield replace(job, rows=rows, attempt=max(job.attempt, 1) if is_again else job.attempt)
+        with contextlib.suppress(Exception):  # of any file system; it is removed with the others in the end
+            output.remove_many([file])
 
 
 @contextmanager
-def _complaints(outbox: Outbox) -> Iterator[int]:
-    """A file descriptor for standard error, of which the run shows what is written to it."""
+def _forwarded_stderr(outbox: Outbox) -> Iterator[int]:
+    """A file descriptor whose lines go to the standard error of the run."""
     reading, writing = os.pipe()
 
     def forward() -> None:
         host = f"{Owner.here().host}: ".encode()
         with open(reading, "rb") as lines:
             while line := lines.readline(_LONGEST_LINE):
-                if not outbox.complain(host + line):
+                if not outbox.send_stderr(host + line):
                     os.write(2, line)
 
-    thread = threading.Thread(target=forward, name="any2ds-complaints", daemon=True)
+    thread = threading.Thread(target=forward, name="any2ds-stderr", daemon=True)
     thread.start()
     try:
         yield writing
@@ -153,7 +160,7 @@ def _complaints(outbox: Outbox) -> Iterator[int]:
         thread.join(1.0)  # a program that a step has started may have it, and live on
 
 
-def perform(tasks: Iterable[Callable[[], None]]) -> None:
+def perform(tasks: Iterable[Task]) -> None:
     """For clusters that send a function: a machine has to import nothing but this module for it."""
     for task in tasks:
         task()
@@ -170,47 +177,3 @@ def perform_pickled(version: str, path: Sequence[str], folder: str, task: bytes)
     if os.path.isdir(folder):
         os.chdir(folder)
     pickle.loads(task)()
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTasks:
-    """Calls tasks that lie in the output folder; it weighs nothing, where tasks have the rows of many shards."""
-
-    worker: Worker
-    mailbox: Mailbox
-    options: RunOptions
-
-    def __call__(self, number: int) -> None:
-        """As `Task`."""
-        output = self.worker.folder
-        _check_folder(output, self.mailbox)
-        content = output.read(self.mailbox.task_file(number))
-        found = None if content is None else self.mailbox.verified(content)
-        if found is not None:  # else it is over, and another attempt has removed it
-            jobs, sizes = found
-            Task(number, self.worker, jobs, sizes, self.mailbox, self.options)()
-            with contextlib.suppress(Exception):  # of any file system; it is removed with the others in the end
-                output.remove_many([self.mailbox.task_file(number)])
-
-
-def _check_folder(output: OutputFolder, mailbox: Mailbox) -> None:
-    if not mailbox.is_visible(output):
-        raise UnseenFolder(
-            f"{output.url!r} is not the folder of the run, seen from here: all machines of a cluster need the same"
-            " one, on a shared disk or an object store"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PackedJob:
-    """A job whose rows are compressed, and how many bytes they were."""
-
-    job: ShardJob
-    size: int
-
-    @classmethod
-    def of(cls, job: ShardJob) -> PackedJob:
-        return cls(replace(job, rows=pa.Codec(_CODEC).compress(job.rows, asbytes=True)), len(job.rows))
-
-    def again(self) -> PackedJob:
-        return replace(self, job=replace(self.job, attempt=self.job.attempt + 1))

@@ -23,7 +23,7 @@ from any2ds.core.processes.pool import Children, NotStarted
 from any2ds.distributors import _process
 from any2ds.distributors._beam_protocol import CANCEL, STATE, Asked, Pipeline, State, Terms
 from any2ds.distributors._engine import EngineDistributor, ThreadBatch
-from any2ds.distributors._task import StoredTasks, Task
+from any2ds.distributors._task import Task
 
 log = logging.getLogger(__name__)
 
@@ -40,47 +40,12 @@ class BeamDistributor(EngineDistributor):
     @staticmethod
     def check(options: RunOptions) -> None:
         """Raises OptionError for `beam_options` that Beam does not take."""
-        _terms(processes.begun(), _asked(options))
+        _terms(_asked(options))
 
     @contextmanager
     def engine(self) -> Iterator[_Beam]:
-        with processes as children:
-            asked = _asked(self._options)
-            yield _Beam(children, asked, _terms(children, asked))
-
-
-class _Processes:
-    """Child processes that have imported Beam, as long as somebody uses them."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._children: Children[Any, Any] | None = None
-
-    def __enter__(self) -> Children[Any, Any]:
-        with self._lock:
-            self._users += 1
-        return self.begun()
-
-    def begun(self) -> Children[Any, Any]:
-        """For a moment; who does nothing within a minute ends."""
-        with self._lock:
-            if self._children is None:
-                self._children = Children(_new_runs, _LONGEST_START)
-            return self._children
-
-    def __exit__(self, *exception: object) -> None:
-        with self._lock:
-            self._users -= 1
-            children = self._children
-            if self._users or children is None:
-                return
-            self._children = None
-        children.close()
-
-
-processes = _Processes()
-"""To be held by whoever calls `map` several times and does not want to wait for imports each time."""
+        asked = _asked(self._options)
+        yield _Beam(asked, _terms(asked))
 
 
 def _new_runs() -> Callable[[Any], Any]:
@@ -101,7 +66,11 @@ def _asked(options: RunOptions) -> Asked:
     return Asked(options.beam_options or (), options.processes_count, logging.getLogger("any2ds").getEffectiveLevel())
 
 
-def _terms(children: Children[Any, Any], asked: Asked) -> Terms:
+# Beam takes seconds to be imported: a process that has is used again, and ends when nobody has for a minute.
+children: Children[Any, Any] = Children(_new_runs, _LONGEST_START)
+
+
+def _terms(asked: Asked) -> Terms:
     try:
         terms: Terms | Exception = children.answer(asked, _LONGEST_START)
     except (ChildEnded, NotStarted) as error:
@@ -114,19 +83,19 @@ def _terms(children: Children[Any, Any], asked: Asked) -> Terms:
 class _Beam:
     """A runner."""
 
-    def __init__(self, children: Children[Any, Any], asked: Asked, terms: Terms) -> None:
-        self._children, self._asked, self._terms = children, asked, terms
+    def __init__(self, asked: Asked, terms: Terms) -> None:
+        self._asked, self._terms = asked, terms
         self.slots, self.patience = terms.slots, terms.patience
         self.end_timeout = _END_TIMEOUT if terms.is_local else _REMOTE_END_TIMEOUT
         self.most = math.inf  # a pipeline for each task would cost more than tasks beyond the slots do
 
     def begin(self, tasks: Sequence[Task]) -> _Pipeline:
-        return _Pipeline(self._children, self._asked, self._terms, tasks)
+        return _Pipeline(self._asked, self._terms, tasks)
 
 
 class _Pipeline(ThreadBatch):
-    def __init__(self, children: Children[Any, Any], asked: Asked, terms: Terms, tasks: Sequence[Task]) -> None:
-        self._children, self._asked, self._terms, self._tasks = children, asked, terms, tasks
+    def __init__(self, asked: Asked, terms: Terms, tasks: Sequence[Task]) -> None:
+        self._asked, self._terms, self._tasks = asked, terms, tasks
         self._child: Answering[Any, Any] | None = None
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
@@ -141,20 +110,13 @@ class _Pipeline(ThreadBatch):
                     _end_group(self._child)
 
     def _run(self) -> None:
-        first = self._tasks[0]
+        numbers = tuple(task.number for task in self._tasks)
         try:
-            for task in self._tasks:
-                task.leave()
-            numbers = tuple(task.number for task in self._tasks)
-            stored_tasks = StoredTasks(first.worker, first.mailbox, first.options)
             if self._cancelled.is_set():
                 return
-            self._child, _ = self._children.ask(Pipeline(self._asked, numbers, stored_tasks), 0)
+            self._child, _ = children.ask(Pipeline(self._asked, numbers, self._tasks[0]), 0)
         except (ChildEnded, NotStarted) as error:
             self._message = f"the process that runs Beam {str(error).removeprefix('it ')}"
-            return
-        except Exception as error:  # of any file system
-            self._message = error_text(error)
             return
         state = State(False)
         try:
@@ -168,7 +130,7 @@ class _Pipeline(ThreadBatch):
             if state.message or not state.has_ended:
                 _end_group(child)
                 child.end()
-            self._children.give_back(child)
+            children.give_back(child)
 
     def _watched(self, child: Answering[Any, Any]) -> State:
         """How it has come to its end."""

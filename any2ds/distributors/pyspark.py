@@ -235,7 +235,7 @@ class _Job(ThreadBatch):
         try:
             first, last = self._tasks[0].number, self._tasks[-1].number
             self._context.setJobGroup(self._group, f"any2ds: tasks {first} to {last}", interruptOnCancel=True)
-            given = self._context.parallelize([task.light() for task in self._tasks], len(self._tasks))
+            given = self._context.parallelize(self._tasks, len(self._tasks))
             self._tasks = ()  # Spark has them
             given.foreachPartition(perform)
         except Exception as error:

@@ -78,8 +78,8 @@ class _Ray:
     def begin(self, tasks: Sequence[Task]) -> _Tasks:
         """Raises RunError if the cluster does not take them."""
         try:
-            light = [pickle.dumps(task.light(), pickle.HIGHEST_PROTOCOL) for task in tasks]
-            return _Tasks([self._remote.remote(__version__, sys.path, os.getcwd(), data) for data in light])
+            pickled = [pickle.dumps(task, pickle.HIGHEST_PROTOCOL) for task in tasks]
+            return _Tasks([self._remote.remote(__version__, sys.path, os.getcwd(), task) for task in pickled])
         except ModuleNotFoundError as error:  # with ray:// the head imports it
             raise RunError(_missing("the head of the cluster")) from error
         except ConnectionError as error:

@@ -131,7 +131,7 @@ def exclusive(
             wait_for_orphans(output, intervals, lambda tenant: tenant not in present)
         yield
         if what == "join":
-            lock.say(str(rank))
+            lock.set_command(str(rank))
             # A run that has taken the folder over sees this, or this check sees that run.
             Guard(output, own.locks, replace(intervals, trust=0.0))()
         else:

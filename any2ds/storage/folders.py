@@ -66,7 +66,7 @@ class InputFile:
 
 
 def stamps(files: Sequence[InputFile]) -> tuple[ListFile, ...]:
-    """What tells whether each of `files` is still the same: its size, and its ETag or when it was changed."""
+    """Size, and ETag or time of change, of each of `files`: if they are equal, the file is the same."""
     if all(is_local(file.fs) for file in files):
         return tuple(_stamp(file) for file in files)
     with ThreadPoolExecutor(min(32, len(files)), thread_name_prefix="any2ds-stamps") as pool:
@@ -155,10 +155,10 @@ def _name(fs: Any, path: str) -> str:
 
 
 class OutputFolder:
-    """The folder of the dataset. Files appear in it whole: by rename where there are files, else by a complete upload.
+    """The folder of the dataset. Files appear in it complete: by a rename, or by an upload that is atomic.
 
     `staging_dir` is where shards are made, instead of the usual place. Without `fsync` a power failure may leave files
-    that are not whole. So many bytes as `min_free_bytes` are to stay free; None for what suits the disk.
+    that are incomplete. At least `min_free_bytes` stay free; None for what suits the disk.
     """
 
     def __init__(
@@ -242,10 +242,6 @@ class OutputFolder:
         except Exception as error:  # every file system has exceptions of its own
             raise OutputError(f"output folder {self.url!r} cannot be listed: {error_text(error)}") from error
 
-    def state_names(self) -> list[str]:
-        """What lies directly in the folder for the state, by names in the output folder."""
-        return [f"{layout.STATE_FOLDER}/{name}" for name in self.names(layout.STATE_FOLDER)]
-
     def sizes(self) -> dict[str, int]:
         """Bytes of the files that lie directly in it, by name. Raises whatever the file system raises."""
         files = [info for info in self.listed() if info["type"] == "file"]
@@ -253,10 +249,7 @@ class OutputFolder:
 
     def read(self, name: str) -> bytes | None:
         """The content of a file, or None if it is not there."""
-        try:
-            return self._store.read(name)
-        except FileNotFoundError:
-            return None
+        return self._store.read(name)
 
     def read_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
         """Small files, many at once where that is faster; None for one that is not there.
@@ -274,7 +267,7 @@ class OutputFolder:
             yield from zip(some, found, strict=True)
 
     def listed(self, folder: str = "") -> list[Mapping[str, Any]]:
-        """What fsspec tells of what lies directly in it, or in a folder of it. Raises what the file system raises."""
+        """What fsspec lists directly in it, or in a folder of it. Raises what the file system raises."""
         return self._store.listed(folder)
 
     def is_folder(self, name: str) -> bool:
@@ -312,12 +305,12 @@ class OutputFolder:
     def put(self, name: str, data: bytes, new: bool = False) -> None:
         """`write` with one attempt and no guard, for what must not come late; `new` only where nothing is there.
 
-        It need not appear whole. Not for a local folder.
+        It may be seen incomplete. Not for a local folder.
         """
         self.fs.pipe_file(self._full(name), data, **({"mode": "create"} if new else {}))
 
     def write(self, name: str, data: bytes) -> None:
-        """A small file, whole or not at all. Raises DiskFull, or whatever the file system raises."""
+        """A small file, complete or absent. Raises DiskFull, or whatever the file system raises."""
         self.guard()
         with self._room.watched():
             self._store.write(name, data)
@@ -360,8 +353,8 @@ class OutputFolder:
     def publish_all(self, files: Mapping[str, Path]) -> None:
         """Move local files, or folders of files, to their final names, which may be in subfolders.
 
-        What an unfinished run left under these names is replaced. Each appears whole; when this returns all are stored
-        for good, so that what is published after tells the truth of them. Raises DiskFull, or whatever the file
+        What an unfinished run left under these names is replaced. Each appears complete; when this returns all are
+        stored for good, so that what is published afterwards can rely on them. Raises DiskFull, or whatever the file
         system raises, after it was tried again where that may help.
         """
         self.guard()

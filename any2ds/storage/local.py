@@ -1,4 +1,4 @@
-"""An output folder on a disk of this machine: files get their final names when they are whole and on the disk."""
+"""An output folder on a disk of this machine: files get their final names when they are complete and on the disk."""
 
 from __future__ import annotations
 
@@ -56,15 +56,12 @@ class LocalStore:
         return (self._root / name).exists()
 
     def read_many(self, names: Sequence[str]) -> list[bytes | None]:
-        return [self._read_if_there(name) for name in names]
+        return [self.read(name) for name in names]
 
-    def _read_if_there(self, name: str) -> bytes | None:
+    def read(self, name: str) -> bytes | None:
         with suppress(FileNotFoundError):
-            return self.read(name)
+            return (self._root / name).read_bytes()
         return None
-
-    def read(self, name: str) -> bytes:
-        return (self._root / name).read_bytes()
 
     def write(self, name: str, data: bytes) -> None:
         with staging(self._temporary) as folder:
@@ -79,7 +76,7 @@ class LocalStore:
             for name, staged in files.items():
                 target = self._root / name
                 changed.update(make_folders(target.parent))
-                here = staged if _same_disk(staged, self._root) else self._brought_over(staged, stack)
+                here = staged if staged.stat().st_dev == self._root.stat().st_dev else self._brought_over(staged, stack)
                 self._flush(here)
                 try:
                     _replace(here, target)
@@ -141,10 +138,6 @@ class LocalStore:
         if self._fsync:
             for folder in folders:
                 flush_folder(folder)
-
-
-def _same_disk(one: Path, other: Path) -> bool:
-    return one.stat().st_dev == other.stat().st_dev
 
 
 def _replace(source: Path, target: Path) -> None:

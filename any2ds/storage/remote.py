@@ -101,14 +101,15 @@ class _Remote:
         self._guard()
         self.fs.rmdir(self._full(name))
 
-    def read(self, name: str) -> bytes:
-        return self._persist(
-            f"reading {name}", lambda: bytes(self.fs.cat_file(self._full(name))), answers=(FileNotFoundError,)
-        )
+    def read(self, name: str) -> bytes | None:
+        path = self._full(name)
+        with contextlib.suppress(FileNotFoundError):
+            return self._persist(f"reading {name}", lambda: bytes(self.fs.cat_file(path)), answers=(FileNotFoundError,))
+        return None
 
     def read_many(self, names: Sequence[str]) -> list[bytes | None]:
         if self._looks_like_glob:
-            return [self._read_if_there(name) for name in names]
+            return [self.read(name) for name in names]
         paths = [self._full(name) for name in names]
         known: dict[str, bytes | None] = {}  # also from attempts that did not get them all
 
@@ -132,12 +133,6 @@ class _Remote:
     def _looks_like_glob(self) -> bool:
         """Whether fsspec takes a path in it for a glob, where it is given several."""
         return any(char in self._root for char in "*?[")
-
-    def _read_if_there(self, name: str) -> bytes | None:
-        try:
-            return self.read(name)
-        except FileNotFoundError:
-            return None
 
     def local_copy(self, name: str, target: Path) -> Path:
         if self.is_folder(name):

@@ -293,7 +293,7 @@ class _File(AbstractBufferedFile):  # type: ignore[misc]
     def close(self) -> None:
         handle, self._handle = self._handle, None
         if handle is not None and handle[0] is self.fs.present_session:  # else paramiko closes it as it is collected
-            handle[1].close()  # which says nothing of a broken session
+            handle[1].close()  # which ignores a broken session
         super().close()
 
 
@@ -313,7 +313,7 @@ class _Pieces:
 
 
 class _Session(paramiko.SFTPClient):  # type: ignore[misc]
-    """A session that knows when it is broken, and says that as a reset connection rather than in many ways."""
+    """A session that knows when it is broken, and raises ConnectionResetError then rather than various errors."""
 
     is_cut = False
     client: paramiko.SSHClient | None = None
@@ -357,7 +357,7 @@ class _Session(paramiko.SFTPClient):  # type: ignore[misc]
     def _cut(self, error: BaseException) -> OSError:
         self.is_cut = True  # also after a time-out, since the answer may still come and be taken for the next one
         if isinstance(error, TimeoutError):
-            return TimeoutError(f"the server says nothing for {_SILENCE:.0f} s")
+            return TimeoutError(f"the server has sent nothing for {_SILENCE:.0f} s")
         return ConnectionResetError("the connection to the server broke off")
 
     def _finish_responses(self, fileobj: Any) -> None:

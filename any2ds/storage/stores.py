@@ -134,7 +134,7 @@ def _kind(protocol: str) -> str:
 
 
 def secrets_in(options: Any, name: str = "") -> set[str]:
-    """The texts in it that stand under a name which says that they are secret."""
+    """The strings in it whose key looks like that of a secret."""
     if isinstance(options, Mapping):
         return {found for key, value in options.items() for found in secrets_in(value, f"{name} {key}")}
     if isinstance(options, (list, tuple)):

@@ -1,6 +1,6 @@
-"""Puts the new version of a shard in the place of the previous one: whatever happens, there is one that is whole.
+"""Puts the new version of a shard in the place of the previous one: whatever happens, one of them is complete.
 
-    .any2ds/swap/00012/00012.tar, 00012.parquet, 00012_stats.json   the files of the new version, each of them whole
+    .any2ds/swap/00012/00012.tar, 00012.parquet, 00012_stats.json   the files of the new version, each complete
     .any2ds/swap/00012/_commit                                      last: from here on the new version is the valid one
 
 Then each file is moved over the previous one, and the folder removed. A process that dies before the commit leaves the
@@ -35,22 +35,18 @@ _at_work = threading.Lock()  # held by a swap of this process, in a thread that 
 
 def swap(output: OutputFolder, shard: str, files: Mapping[str, Path]) -> None:
     """Replace files of the shard that is called `shard`; `files` are final name -> staged file or folder, in order."""
-    with _at_work:
-        _swap(output, shard, files)
-
-
-def _swap(output: OutputFolder, shard: str, files: Mapping[str, Path]) -> None:
     folder = f"{SWAP_FOLDER}/{shard}"
-    try:
-        output.create_folder(folder)
-        for name, staged in files.items():
-            output.publish(staged, f"{folder}/{_short(name)}")
-        output.write(f"{folder}/{_COMMIT}", orjson.dumps(list(files)))
-    except BaseException:
-        with contextlib.suppress(Exception):  # it may be what failed; then the next start removes it
-            _withdraw(output, folder)
-        raise
-    finish_swap(output, shard)
+    with _at_work:
+        try:
+            output.create_folder(folder)
+            for name, staged in files.items():
+                output.publish(staged, f"{folder}/{_short(name)}")
+            output.write(f"{folder}/{_COMMIT}", orjson.dumps(list(files)))
+        except BaseException:
+            with contextlib.suppress(Exception):  # it may be what failed; then the next start removes it
+                _withdraw(output, folder)
+            raise
+        finish_swap(output, shard)
 
 
 def _of_anybody(shard_id: int) -> bool:
@@ -131,18 +127,13 @@ def _short(name: str) -> str:
 
 
 def _move(output: OutputFolder, folder: str, name: str) -> None:
-    members = output.names(f"{folder}/{name}") if _is_folder(name) else []
-    if not _is_folder(name):
+    if "." in name:  # all files of a shard have an extension, and folders have none
         output.move(f"{folder}/{_short(name)}", name)
         return
+    members = output.names(f"{folder}/{name}")
     output.create_folder(name)
     with ThreadPoolExecutor(1 if output.is_local else _AT_ONCE) as pool:
         list(pool.map(lambda member: output.move(f"{folder}/{name}/{member}", f"{name}/{member}"), members))
-
-
-def _is_folder(name: str) -> bool:
-    """Whether a file of a shard is one, by its name: all others have an extension."""
-    return "." not in name
 
 
 def _withdraw(output: OutputFolder, folder: str) -> None:

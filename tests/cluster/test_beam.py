@@ -32,9 +32,9 @@ from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.distributors._beam import _Perform, _Wanted, graph
 from any2ds.distributors._beam_protocol import Asked
 from any2ds.distributors._mailbox import Inbox, Mailbox
-from any2ds.distributors._task import PackedJob, StoredTasks, Task
-from any2ds.distributors.beam import BeamDistributor, processes
-from any2ds.readers.plan import plan
+from any2ds.distributors._task import PackedJob, Task
+from any2ds.distributors.beam import BeamDistributor
+from any2ds.readers.plan import cuts, plan
 from any2ds.storage.folders import OutputFolder
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import children, state, wait_until, wait_until_gone
@@ -71,14 +71,12 @@ FLINK = (
 
 
 @pytest.fixture(scope="module", autouse=True)
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """To import Beam takes seconds: processes that have are kept. And what Beam asks Google about a bucket is answered
-    here: there is none."""
-    with pytest.MonkeyPatch.context() as patch, serve(tmp_path_factory.mktemp("google")) as google:
-        patch.setenv("STORAGE_EMULATOR_HOST", google.base_url)
+def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What Beam asks Google about a bucket is answered here: there is none."""
+    with pytest.MonkeyPatch.context() as patch, serve(tmp_path_factory.mktemp("google")) as server:
+        patch.setenv("STORAGE_EMULATOR_HOST", server.base_url)
         patch.setenv("NO_GCE_CHECK", "true")
-        with processes:
-            yield
+        yield
 
 
 def running(flags: Sequence[str] = (), **options: Any) -> RunOptions:
@@ -272,8 +270,9 @@ def test_an_attempt_that_was_given_up_publishes_nothing(media: Path, tmp_path: P
         mailbox = Mailbox("run", b"key", 0.1)
         mailbox.open(folder)
         table = pa.table({"url": [server.url("0.bin")]})
-        jobs = [PackedJob.of(job) for job in plan(table.to_batches(), table.schema, 5)]
-        task = Task.of(0, worker, jobs, mailbox, config.run)
+        jobs = [PackedJob.of(job) for job in plan(cuts(table.to_batches(), 5), table.schema)]
+        task = Task(0, worker, mailbox, config.run)
+        task.leave(jobs)
         thread = threading.Thread(target=task)
         thread.start()
         server.wait_for("0.bin")
@@ -334,13 +333,12 @@ def test_the_graph_is_small_however_large_tasks_are(flags: Sequence[str], tmp_pa
     mailbox = Mailbox("run", os.urandom(32))
     mailbox.open(worker.folder)
     jobs = [PackedJob.of(replace(job, rows=os.urandom(1 << 20))) for job in jobs_of(3)]
-    task = Task.of(7, worker, jobs, mailbox, running())
-    task.leave()
+    task = Task(7, worker, mailbox, running())
+    task.leave(jobs)
     left = (tmp_path / mailbox.task_file(7)).read_bytes()
     assert len(left) > 3 << 20
     assert mailbox.key not in left  # whoever may read in the folder
-    stored_tasks = StoredTasks(worker, mailbox, running())
-    made = graph(wanted(*flags), range(1000), stored_tasks).to_runner_api()
+    made = graph(wanted(*flags), range(1000), task).to_runner_api()
     assert made.ByteSize() < 100_000
     assert {"Tasks", "One by one", "Perform"} <= {part.unique_name for part in made.components.transforms.values()}
 
@@ -350,9 +348,10 @@ def test_what_travels_passes_the_pickler_of_beam(library: str, tmp_path: Path) -
     worker = ScriptedWorker(output=str(tmp_path))
     mailbox = Mailbox("run", os.urandom(32))
     mailbox.open(worker.folder)
-    Task.of(0, worker, [PackedJob.of(job) for job in jobs_of(2)], mailbox, running()).leave()
+    task = Task(0, worker, mailbox, running())
+    task.leave([PackedJob.of(job) for job in jobs_of(2)])
     pickler.set_library(library)
-    packed = pickler.dumps(_Perform(StoredTasks(worker, mailbox, running())))
+    packed = pickler.dumps(_Perform(task))
     assert len(packed) < 10_000
     pickler.loads(packed).process(0)
     assert reports(mailbox, worker.folder) == [0, 1]
@@ -407,7 +406,7 @@ def test_a_folder_that_workers_cannot_write_is_told_as_such(tmp_path: Path) -> N
     """What a task raises comes through all of Beam as one line."""
     mailbox = Mailbox("run", b"key")
     (tmp_path / "elsewhere").mkdir()
-    perform = _Perform(StoredTasks(ScriptedWorker(output=str(tmp_path / "elsewhere")), mailbox, running()))
+    perform = _Perform(Task(0, ScriptedWorker(output=str(tmp_path / "elsewhere")), mailbox, running()))
     from any2ds.distributors._beam import _message
 
     with pytest.raises(Exception, match="is not the folder of the run") as caught, beam.Pipeline("FnApiRunner") as made:

@@ -14,7 +14,7 @@ from any2ds.core.reports import ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._engine import EngineDistributor
 from any2ds.distributors._mailbox import Mailbox
-from any2ds.distributors._task import PackedJob, StoredTasks, Task, UnseenFolder
+from any2ds.distributors._task import PackedJob, Task, UnseenFolder
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG
 
@@ -145,29 +145,29 @@ def test_a_cluster_that_can_do_nothing_ends_the_run(tmp_path: Path) -> None:
 
 def test_a_machine_that_sees_another_folder_is_told(tmp_path: Path) -> None:
     mailbox = Mailbox("run", b"key")
-    packed = [PackedJob.of(job) for job in jobs_of(1)]
     with pytest.raises(UnseenFolder, match="is not the folder of the run, seen from here"):
-        Task.of(0, ScriptedWorker(output=str(tmp_path)), packed, mailbox, running())()
+        Task(0, ScriptedWorker(output=str(tmp_path)), mailbox, running())()
 
 
 def test_a_task_that_was_given_up_does_nothing(tmp_path: Path) -> None:
     worker, mailbox = ScriptedWorker(output=str(tmp_path)), Mailbox("run", b"key")
     mailbox.open(worker.folder)
-    task = Task.of(0, worker, [PackedJob.of(job) for job in jobs_of(1)], mailbox, running())
+    task = Task(0, worker, mailbox, running())
+    task.leave([PackedJob.of(job) for job in jobs_of(1)])
     mailbox.give_up(worker.folder, 0)
     task()
     assert worker.folder.names(mailbox.deliveries) == []
 
 
-def test_what_is_left_for_an_errand_has_no_secrets(tmp_path: Path) -> None:
+def test_what_is_left_for_a_task_has_no_secrets(tmp_path: Path) -> None:
     worker, mailbox = ScriptedWorker(output=str(tmp_path)), Mailbox("run", b"the key of all letters")
     mailbox.open(worker.folder)
-    task = Task.of(0, worker, [PackedJob.of(job) for job in jobs_of(1)], mailbox, running())
-    task.leave()
+    task = Task(0, worker, mailbox, running())
+    task.leave([PackedJob.of(job) for job in jobs_of(1)])
     content = (tmp_path / mailbox.task_file(0)).read_bytes()
     assert mailbox.key not in content
     assert str(tmp_path).encode() not in content
-    StoredTasks(worker, mailbox, running())(0)
+    task()
     assert worker.folder.names(mailbox.deliveries)
     assert not (tmp_path / mailbox.task_file(0)).exists()
 

@@ -281,7 +281,7 @@ def test_a_member_whose_lock_file_is_removed_publishes_nothing(out: OutputFolder
 def test_what_a_member_says_does_not_give_away_its_lock(out: OutputFolder) -> None:
     with held(out, ".any2ds/lock-a", "one", intervals=QUICK) as lock:
         for number in range(20):  # while its heart beats
-            lock.say(f"{number}")
+            lock.set_command(f"{number}")
             found = Holder.parse(out.read(".any2ds/lock-a") or b"")
             assert found is not None
             assert found.command == f"{number}"

@@ -18,7 +18,7 @@ import pytest
 
 from any2ds.config.options import Config
 from any2ds.core.reports import ShardReport
-from any2ds.readers.plan import plan
+from any2ds.readers.plan import cuts, plan
 from any2ds.worker.worker import ShardWorker
 
 ROWS = 2000
@@ -66,7 +66,7 @@ def work(base: str, output: Path, rows: int) -> None:
     table = pa.table({"url": [f"{base}/{row}.jpg" for row in range(rows)]})
     config = Config.from_options({"url_list": "-", "output_folder": output, "output_format": "webdataset"})
     worker = ShardWorker(config.output, config.fetch)
-    jobs = plan(table.to_batches(), table.schema, rows)
+    jobs = plan(cuts(table.to_batches(), rows), table.schema)
     reports = [event for event in worker(jobs) if isinstance(event, ShardReport)]
     assert [report.successes for report in reports] == [rows]
 

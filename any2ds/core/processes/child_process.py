@@ -168,7 +168,7 @@ def let_children_write_to(stderr: int | None) -> None:
     _stderr = stderr
 
 
-def complain(message: bytes) -> None:
+def write_stderr(message: bytes) -> None:
     """Write whole lines where the standard error of children leads, for one that is on another machine."""
     outlet = next((file for file in (_stderr, quieting.stderr()) if file is not None), 2)
     with contextlib.suppress(OSError):  # nobody reads them

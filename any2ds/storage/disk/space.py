@@ -21,9 +21,9 @@ _MESSAGES = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # some error
 
 
 def is_full(error: BaseException | None, worded: type[BaseException] = BaseException) -> bool:
-    """Whether this error, or one that it came from, says that a disk or a quota has no room.
+    """Whether this error, or a cause of it, means that a disk or a quota has no room.
 
-    `worded`: the errors whose message may say so; messages of other code may quote what they were reading.
+    `worded`: errors whose message counts; messages of other code may quote what they were reading.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -41,7 +41,7 @@ def is_full(error: BaseException | None, worded: type[BaseException] = BaseExcep
 class Room:
     """The room on the disk of `folder`, which need not exist yet.
 
-    `least` bytes of it are to stay free; with None it is what is sensible for a disk of its size. `way_out` says what
+    `least` bytes of it are to stay free; with None it is what is sensible for a disk of its size. `way_out` is what
     a user can do when there is no room, beside making some.
     """
 
@@ -59,7 +59,7 @@ class Room:
             raise DiskFull(str(self._folder), free, least, self._way_out)
 
     def full(self, error: BaseException) -> DiskFull:
-        """What to raise for `error`, which says that the disk is full."""
+        """What to raise for `error`, which means that the disk is full."""
         if isinstance(error, DiskFull):
             return error
         usage = self._usage()

@@ -1,6 +1,6 @@
 """Where shards are written before they are published: folders of one process each, swept when that is gone.
 
-Beside each folder lies a file of the same name and `.lock`, which says whose it is and for which output, and is locked
+Beside each folder lies a file of the same name and `.lock`, which names its process and output, and is locked
 by its process for as long as that lives. It is there before the folder, and goes after it.
 """
 
@@ -35,7 +35,7 @@ class Tenant:
 
     @classmethod
     def parse(cls, name: str, content: bytes) -> Tenant | None:
-        """From what its lock file says, or the name alone if that is empty; None if any2ds did not write it."""
+        """From the content of its lock file, or the name alone if that is empty; None if any2ds did not write it."""
         if (named := Owner.parse(name)) is None:
             return None
         if not content.strip(b"\0 \n"):
@@ -99,11 +99,17 @@ def sweep(
     """
     alive: list[Owner] = []
     with contextlib.suppress(OSError):  # not there, or another run is sweeping too
-        names = {path.name.removesuffix(_LOCK) for path in root.iterdir()}
-        for name in sorted(names):
-            tenant = _remove_if_gone(root / name, output, is_meant, fence)
-            if tenant is not None and tenant.is_for(output, is_meant):
-                alive.append(tenant.owner)
+        for folder in _folders(root):
+            with _examined(folder) as found:
+                if found is None:
+                    continue
+                is_meant_here = found.tenant.is_for(output, is_meant)
+                is_fenced = fence and not found.is_locked and found.tenant.owner.state() != "alive"
+                if found.is_gone or (is_fenced and is_meant_here):
+                    _remove_folder(folder)
+                    found.is_removed = True
+                elif is_meant_here:
+                    alive.append(found.tenant.owner)
         _remove_if_empty(root)
     return alive
 
@@ -113,26 +119,12 @@ def staged(root: Path) -> tuple[list[str], list[str]]:
     gone: list[str] = []
     others: list[str] = []
     with contextlib.suppress(OSError):
-        for name in sorted({path.name.removesuffix(_LOCK) for path in root.iterdir()}):
-            is_left = _is_left(root / name)
-            (gone if is_left else others).append(name)
+        for folder in _folders(root):
+            is_gone = False
+            with contextlib.suppress(OSError), _examined(folder) as found:
+                is_gone = found is not None and found.is_gone
+            (gone if is_gone else others).append(folder.name)
     return gone, others
-
-
-def _is_left(folder: Path) -> bool:
-    path = _lock_path(folder)
-    with contextlib.suppress(OSError):
-        tenant = Tenant.parse(folder.name, path.read_bytes() if path.exists() else b"")
-        lock = None
-        try:
-            lock = FileLock.take(path, create=False) if path.exists() else None
-            return tenant is not None and _is_gone(tenant.owner, lock is not None)
-        except NoLocks:
-            return tenant is not None and _is_gone(tenant.owner, False)
-        finally:
-            if lock is not None:
-                lock.release(remove=False)
-    return False
 
 
 def remove(staged: Path) -> None:
@@ -154,7 +146,7 @@ def _new_name() -> str:
 
 @contextmanager
 def _unlocked(path: Path) -> Iterator[None]:
-    """A lock file where there are no locks: it says whose the folder is, and that must do."""
+    """A lock file on a file system without locks: its content alone names the owner."""
     try:
         yield
     finally:
@@ -175,44 +167,50 @@ def _lock_path(folder: Path) -> Path:
     return folder.with_name(folder.name + _LOCK)
 
 
-def _remove_if_gone(folder: Path, output: str, is_meant: Callable[[str], bool], fence: bool) -> Tenant | None:
-    """Remove a staging folder with its lock file; who has it, if somebody does."""
+@dataclass
+class _Examined:
+    tenant: Tenant
+    is_locked: bool  # by a process that lives
+    is_gone: bool
+    is_removed: bool = False  # and its lock file is to follow
+
+
+def _folders(root: Path) -> list[Path]:
+    """What lies there, or has left its lock file."""
+    return sorted({path.with_name(path.name.removesuffix(_LOCK)) for path in root.iterdir()})
+
+
+@contextmanager
+def _examined(folder: Path) -> Iterator[_Examined | None]:
+    """Who has a staging folder, whose lock is held meanwhile where that can be; None if it is none, or just going."""
     path = _lock_path(folder)
+    lock, is_locked, content = None, False, b""
     try:
         content = path.read_bytes()
+        lock = FileLock.take(path, create=False)
+        is_locked = lock is None
+    except NoLocks:
+        pass
     except FileNotFoundError:
-        content = None
-    tenant = Tenant.parse(folder.name, content or b"")
-    if tenant is None or (content is None and not folder.is_dir()):
-        return None  # not ours, or it has just gone
-    lock = None
-    if content is not None:
-        try:
-            lock = FileLock.take(path, create=False)
-        except FileNotFoundError:
-            return None
-        except NoLocks:
-            pass
-        else:
-            if lock is None:
-                return tenant
-    gone = _is_gone(tenant.owner, lock is not None) or (
-        fence and tenant.is_for(output, is_meant) and tenant.owner.state() != "alive"
-    )
+        if content or not folder.is_dir():
+            yield None
+            return
+    tenant, found = Tenant.parse(folder.name, content), None
+    if tenant is not None:
+        found = _Examined(tenant, is_locked, not is_locked and _is_gone(tenant.owner, lock is not None))
     try:
-        if gone:
-            _remove_folder(folder)
-            if lock is None:
-                path.unlink(missing_ok=True)
+        yield found
     finally:
+        is_removed = found is not None and found.is_removed
         if lock is not None:
-            lock.release(remove=gone)
-    return None if gone else tenant
+            lock.release(remove=is_removed)
+        elif is_removed:
+            path.unlink(missing_ok=True)
 
 
 def _is_gone(owner: Owner, lock_was_free: bool) -> bool:
     if not owner.kernel:  # nothing but its name is known
-        return lock_was_free or owner.is_gone()
+        return lock_was_free or owner.state() == "gone"
     # Network file systems may keep the locks of each machine to itself.
     return owner.state() == "gone" or (lock_was_free and owner.shares_kernel())
 

@@ -45,8 +45,11 @@ class Owner:
         return bool(self.kernel) and self.kernel == _kernel()
 
     def state(self) -> State:
-        """Whether it lives, as far as this process can know."""
-        if not self.shares_kernel() or self.pids != _namespace() or sys.platform == "win32":  # kill(0) kills there
+        """Whether it lives, as far as this process can know; by host and id where nothing else is known of it."""
+        is_comparable = self.shares_kernel() and self.pids == _namespace()
+        if not self.kernel:
+            is_comparable = self.host == Owner.here().host
+        if not is_comparable or sys.platform == "win32":  # kill(0) kills there
             return "unknown"
         born = _birth(self.pid)
         if self.born and born is not None:
@@ -58,18 +61,6 @@ class Owner:
         except OSError:
             pass
         return "unknown"  # there is a process with this id, which may be another one
-
-    def is_gone(self) -> bool:
-        """Whether it is no more; where only its host and id are known, by these."""
-        if self.kernel or self.host != Owner.here().host or sys.platform == "win32":
-            return self.state() == "gone"
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            pass
-        return False
 
 
 @cache

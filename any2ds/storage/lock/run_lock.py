@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.file_lock import FileLock, NoLocks
 from any2ds.storage.lock.lock_file import Holder, LockFile, LockRef
 from any2ds.storage.lock.owner import Owner
+from any2ds.storage.patience import Patience, persist
 from any2ds.storage.stores import is_object_store
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,7 @@ _TELL = 2.0  # seconds of waiting that are not logged
 _TRIES = 100  # to lock a file in a folder that others remove, or whose holder is dead
 _FORK_PAUSE = 0.05  # seconds between two of the latter
 _CLOSE_TIMEOUT = 10.0  # seconds that the last sign of life may take when the run ends
-_READS = 4  # of the lock before something is published, where the store does not answer
-_PAUSE = 0.5  # seconds before the second of them, twice as many before each further one
+_READS = Patience(4, 0.5, 2.0)  # of the lock before something is published, where the store does not answer
 BRIEF = ("join", "finish")  # what members do under `.any2ds/lock`, while others of them wait
 JOINING = "joining as "  # with which the command of a member begins that is none yet, and has no workers
 
@@ -68,7 +68,9 @@ class RunLock:
     def __init__(self, locks: tuple[LockRef, ...] = ()) -> None:
         self.locks = locks  # without which nothing may be published; none where no other run could come in between
         self.lost: LockLost | None = None  # another run has taken over
-        self.say: Callable[[str], None] = lambda command: None  # writes what it does from now on, for others to read
+        self.set_command: Callable[[str], None] = lambda command: (
+            None
+        )  # writes what it does from now on, for others to read
 
     def check(self) -> None:
         """Raises LockLost if another run was found to have taken over."""
@@ -99,7 +101,7 @@ class _Heart:
         except Exception as error:  # every file system has exceptions of its own
             log.warning("%s could not be removed: %s", self._file.name, error_text(error))
 
-    def say(self, command: str) -> None:
+    def set_command(self, command: str) -> None:
         """Write at once what the run does now. Raises LockLost, and whatever the file system raises."""
         self._beat(command)
 
@@ -147,25 +149,11 @@ class Guard:
             return
         is_first = self._looked[0] == -math.inf
         for file, run in self._files:
-            self._check(file, run, is_first)
+            holder = persist(f"reading {file.name}", file.holder, threading.Event(), _READS, (UsageError,))
+            if holder is None and is_first and file.name == layout.LOCK_FILE:
+                raise _not_seen(file)
+            _check_holder(file, holder, run)
         self._looked = now
-
-    def _check(self, file: LockFile, run: str, is_first: bool) -> None:
-        holder = self._read(file)
-        if holder is None and is_first and file.name == layout.LOCK_FILE:
-            raise _not_seen(file)
-        _check_holder(file, holder, run)
-
-    def _read(self, file: LockFile) -> Holder | None:
-        for attempt in range(1, _READS):
-            try:
-                return file.holder()
-            except UsageError:
-                raise
-            except Exception as error:
-                log.debug("%s cannot be read: %s", file.name, error_text(error))
-                time.sleep(_PAUSE * 2 ** (attempt - 1))
-        return file.holder()
 
 
 @contextmanager
@@ -219,7 +207,7 @@ def held(
                     stack.callback(_remove_if_empty, output, _make(output))
         heart = _Heart(file, holder, lock, intervals)
         stack.callback(heart.stop)
-        lock.say = heart.say
+        lock.set_command = heart.set_command
         stack.callback(setattr, output, "guard", output.guard)
         output.guard = Guard(output, lock.locks, intervals)
         yield lock
@@ -259,12 +247,7 @@ def keep_out_members(
             len(doubtful),
             intervals.stale,
         )
-    for _ in range(math.ceil(intervals.stale / intervals.look) if doubtful else 0):
-        time.sleep(intervals.look)
-        for file, content in doubtful.items():
-            now = file.read()
-            if now != content and _has_joined(holder := Holder.parse(now or b"")):
-                raise _in_use(output, holder)
+    _watch(output, doubtful, intervals.stale, intervals.look, _has_joined)
     for file, content in doubtful.items():
         _bury(output, file, content)
 
@@ -391,14 +374,29 @@ class _Claim:
                 seconds,
             )
         self.is_of_another = True
-        for _ in range(math.ceil(seconds / self._intervals.look)):  # looks, not a clock: we may be suspended too
-            time.sleep(self._intervals.look)
-            content = self._file.read()
-            if content is None:
-                break
-            if content != before:
-                raise _in_use(self._output, Holder.parse(content) or holder)
+        _watch(self._output, {self._file: before}, seconds, self._intervals.look)
         self.is_of_another = False
+
+
+def _watch(
+    output: OutputFolder,
+    files: Mapping[LockFile, bytes],
+    seconds: float,
+    look: float,
+    counts: Callable[[Holder | None], bool] = lambda holder: True,
+) -> None:
+    """Raises OutputInUse if one of these lock files, with its content, is rewritten by a run that `counts`."""
+    present = dict(files)
+    for _ in range(math.ceil(seconds / look) if files else 0):  # looks, not a clock: we may be suspended too
+        time.sleep(look)
+        for file, before in tuple(present.items()):
+            content = file.read()
+            if content is None:
+                del present[file]
+            elif content != before and counts(holder := Holder.parse(content) or Holder.parse(before)):
+                raise _in_use(output, holder)
+        if not present:
+            return
 
 
 def _check_holder(file: LockFile, holder: Holder | None, run: str) -> None:

@@ -117,7 +117,10 @@ class OpenShards:
                 if job.attempt and job.redo is None and (report := self._published(job)):
                     self._found.append(report)
                     continue
-                shard = self._new(job)
+                if job.redo is None:
+                    shard: Shard = OpenShard(job, self._context, self.buffer, self._fetch_once)
+                else:
+                    shard = RewrittenShard(job, self._context, self._output, self._fetch_once)
                 self._open[job.shard_id] = shard
                 if job.attempt:
                     self._tried_before.add(job.shard_id)
@@ -140,7 +143,8 @@ class OpenShards:
     def _hold_back(self) -> None:
         """Let the next rows wait while more would only fill the disk. What is under way comes to its end meanwhile."""
         waiting = len(self._publishing)
-        if not waiting or (waiting <= _MOST_UNPUBLISHED and self._staged <= self._most_staged):
+        shards = (*self._open.copy().values(), *(shard for shard, _ in self._publishing)) if waiting else ()
+        if waiting <= _MOST_UNPUBLISHED and (not waiting or sum(shard.staged for shard in shards) <= self._most_staged):
             self._flows.set()
             self.metrics.held_back.end()
             return
@@ -149,10 +153,6 @@ class OpenShards:
             log.info("%d shards wait for the store, or the disk: fetching waits, too", waiting)
         self._flows.clear()
         self.activity += 1
-
-    @property
-    def _staged(self) -> int:
-        return sum(shard.staged for shard in (*self._open.copy().values(), *(shard for shard, _ in self._publishing)))
 
     def _published(self, job: ShardJob) -> ShardReport | None:
         """The figures of a shard that was finished by an earlier attempt of this run, whose report got lost.
@@ -199,11 +199,6 @@ class OpenShards:
         if is_full(error):
             raise self._output.staging_room.full(error) from error
         return ShardError(job.shard_id, error_text(error), "".join(traceback.format_exception(error)), job.attempt)
-
-    def _new(self, job: ShardJob) -> Shard:
-        if job.redo is not None:
-            return RewrittenShard(job, self._context, self._output, self._fetch_once)
-        return OpenShard(job, self._context, self.buffer, self._fetch_once)
 
     def _leave(self, shard_id: int) -> None:
         if room := self._rooms.pop(shard_id, None):

@@ -81,6 +81,12 @@ def test_another_socket_with_the_number_of_a_closed_one_is_heard(sockets: Socket
         other.close()
 
 
+def test_a_socket_that_is_closed_already_is_not_watched(sockets: Sockets, pair: Pair) -> None:
+    pair.own.close()
+    sockets.watch(READ, pair.fd, None, None)
+    assert ready(sockets) == []
+
+
 def test_a_server_that_closes_a_kept_connection_wakes_us_once(sockets: Sockets, pair: Pair) -> None:
     sockets.watch(READ, pair.fd, None, None)
     sockets.watch(pycurl.POLL_REMOVE, pair.fd, None, None)

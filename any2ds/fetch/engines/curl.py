@@ -54,6 +54,10 @@ _HEADERS = {name.encode(): name for name in ("content-encoding", "etag", "last-m
 _SECRET = ("authorization:", "cookie:")  # headers that are not for the hosts to which others redirect
 _NO_ROUTE = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
 _INITIALS = frozenset(b"cCeElLxXH")
+_C, _E = (
+    frozenset(b"Cc"),
+    frozenset((b"E", b"e")),
+)  # Content-Encoding is, and Content-Type, Connection and others are not
 # In the message of a handshake that failed: it was cut, not refused.
 _BROKE_OFF = re.compile("Recv failure|Send failure|unexpected eof|SSL_ERROR_SYSCALL")
 
@@ -228,7 +232,7 @@ class CurlTransport:
         pool = self._pools.get(profile)
         if pool is None:
             resolver = self._resolver if profile.options.proxy is None else None
-            pool = self._pools[profile] = _Pool(profile, _configuration(profile.options), resolver)
+            pool = self._pools[profile] = _Pool(profile, resolver)
         return pool
 
     def _new(self, pool: _Pool) -> _Transfer:
@@ -373,7 +377,6 @@ class _Pool:
 
     __slots__ = (
         "addresses",
-        "configure",
         "headers",
         "idle",
         "is_proxied",
@@ -382,12 +385,13 @@ class _Pool:
         "profile",
         "public_headers",
         "resolver",
+        "settings",
     )
 
-    def __init__(self, profile: Profile, configure: Callable[[Any], None], resolver: Resolver | None) -> None:
+    def __init__(self, profile: Profile, resolver: Resolver | None) -> None:
         options = profile.options
         self.profile = profile
-        self.configure = configure
+        self.settings = _settings(options)
         # Of ours, or of the environment, which libcurl takes as well.
         self.is_proxied = bool(options.proxy or getproxies_environment().keys() - {"no"})
         self.resolver = resolver  # None where libcurl resolves, or a proxy does
@@ -452,7 +456,8 @@ class _Transfer:
         self._changed: set[int] = set()  # libcurl's options that differ from what all handles have
         self.flow = Flow()
         self.sent = False  # libcurl has it
-        pool.configure(self.handle)
+        for name, value in pool.settings:
+            self.handle.setopt(name, value)
         self.handle.setopt(pycurl.WRITEFUNCTION, self._write)
         # All lines are read at once, before the body: ten calls of a function of ours would cost more than the rest.
         self.handle.setopt(pycurl.HEADERFUNCTION, self.lines.append)
@@ -526,8 +531,10 @@ class _Transfer:
             # Headers that tell who we are belong to the hosts of the list, not to those that they redirect to; if they
             # were given for this very host, they must not be lured out of the encryption.
             is_downgrade = scheme == "http" and first_scheme == "https"
-            if not self.pool.profile.has_own_headers or is_downgrade:
-                self._hold_secrets_back()
+            is_kept = self.pool.profile.has_own_headers and not is_downgrade
+            if not is_kept and self.pool.public_headers != self.pool.headers:
+                self.handle.setopt(pycurl.HTTPHEADER, self.pool.public_headers)
+                self._changed.add(pycurl.HTTPHEADER)
         elif given is None and secret is not None:
             url = url.replace("://", f"://{secret}@", 1)
         if self._jar is not None:
@@ -626,17 +633,11 @@ class _Transfer:
         if isinstance(url, Failure) and url.code == "bad_url":
             return Failure("fetch", "bad_redirect", f"to what is {url.detail}", status, at)
         if isinstance(url, Failure) or not url.startswith(("http://", "https://")):
-            return Failure("fetch", "bad_redirect", f"to {_scheme(location)}:", status, at)
+            return Failure("fetch", "bad_redirect", f"to {location.partition(':')[0][:16]}:", status, at)
         if self._robots is not None and not self.attempt.asks and (refusal := self._robots.redirect_refusal(url)):
             return replace(refusal, http_status=status, final_url=at)
         self._redirects += 1
         return url
-
-    def _hold_secrets_back(self) -> None:
-        pool = self.pool
-        if pool.public_headers != pool.headers:
-            self.handle.setopt(pycurl.HTTPHEADER, pool.public_headers)
-            self._changed.add(pycurl.HTTPHEADER)
 
     def _add_cookies(self, jar: CookieJar, url: str) -> None:
         cookies = jar.header(url) if url.startswith("http") else None
@@ -662,7 +663,8 @@ class _Transfer:
             if self._header_size > self._options.max_header_bytes:
                 self._refusal = ("headers_too_large", f"more than {self._options.max_header_bytes} bytes")
         for line in lines:
-            if line[0] not in _INITIALS:
+            initial = line[0]
+            if initial not in _INITIALS or (initial in _C and line[8:9] not in _E):
                 continue
             name, _, value = line.partition(b":")
             if key := _HEADERS.get(name.lower()):
@@ -805,8 +807,8 @@ class _Transfer:
         return http_failure(status, url, float(wait) or None)
 
 
-def _configuration(options: FetchOptions) -> Callable[[Any], None]:
-    """What every handle of a profile has in common."""
+def _settings(options: FetchOptions) -> list[tuple[int, Any]]:
+    """What every handle of a profile has in common: options of libcurl."""
     web = pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS
     settings: list[tuple[int, Any]] = [
         (pycurl.NOSIGNAL, 1),
@@ -828,12 +830,7 @@ def _configuration(options: FetchOptions) -> Callable[[Any], None]:
         settings += [(pycurl.PROXY, options.proxy), (pycurl.NOPROXY, "")]
     if options.ignore_ssl_certificate:
         settings += [(pycurl.SSL_VERIFYPEER, 0), (pycurl.SSL_VERIFYHOST, 0)]
-
-    def configure(handle: Any) -> None:
-        for name, value in settings:
-            handle.setopt(name, value)
-
-    return configure
+    return settings
 
 
 def _request_headers(options: FetchOptions) -> list[str]:
@@ -864,7 +861,3 @@ def _asked_at(origin: str) -> tuple[str, str, bool]:
 @lru_cache(maxsize=256)
 def _media_type(content_type: bytes | None) -> str | None:
     return (content_type or b"").decode("latin-1").partition(";")[0].strip().lower() or None
-
-
-def _scheme(url: str) -> str:
-    return url.partition(":")[0][:16]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import select
 import selectors
 import socket
@@ -88,17 +89,26 @@ class Sockets:
                 else:
                     self._poller.unregister(fd)
             return
-        if fd in self._watched:
-            self._poller.modify(fd, _MASKS[events])
-        elif fd in self._idle:
+        try:
+            self._begin(fd, _MASKS[events])
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            self._watched.pop(fd, None)  # libcurl has closed it, which happens with HTTP/2
+        else:
+            self._watched[fd] = events
+
+    def _begin(self, fd: int, mask: int) -> None:
+        if fd in self._idle:
             self._idle.remove(fd)
             try:
-                self._poller.modify(fd, _MASKS[events])
+                self._poller.modify(fd, mask)
             except FileNotFoundError:  # it was closed, and this is another one of its number
-                self._poller.register(fd, _MASKS[events])
+                self._poller.register(fd, mask)
+        elif fd in self._watched:
+            self._poller.modify(fd, mask)
         else:
-            self._poller.register(fd, _MASKS[events])
-        self._watched[fd] = events
+            self._poller.register(fd, mask)
 
     def _leave_out(self, idle: int) -> None:
         self._idle.remove(idle)

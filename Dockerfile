@@ -1,4 +1,4 @@
-# docker build -t any2ds . && docker run --rm -v "$PWD:/data" any2ds urls.txt dataset
+# docker build -t any2ds . && docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/data" any2ds urls.txt dataset
 FROM python:3.13-slim AS build
 WORKDIR /src
 COPY pyproject.toml setup.py requirements.txt README.md LICENSE MANIFEST.in ./

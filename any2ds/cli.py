@@ -386,7 +386,7 @@ def _preset_in(given: Sequence[str]) -> str | None:
 
 
 def _print(text: str, stream: TextIO | None = None) -> None:
-    """Print without credentials, to standard output if nothing else is given, even if nobody reads it."""
+    """Print without credentials, to standard output if nothing else is given, and ignore a closed stream."""
     from any2ds.core.errors import redacted
 
     with contextlib.suppress(AttributeError, OSError, ValueError):

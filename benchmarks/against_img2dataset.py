@@ -1,10 +1,11 @@
 """any2ds against img2dataset, from the same server to the same kind of dataset: webdataset, images of 256 pixels.
 
     python benchmarks/against_img2dataset.py --python=.venv-img2dataset/bin/python [--images=3000] [--pairs=3]
+        [--sizes=480x360,680x510,800x600,1024x768] [--shard=500]
 
 `--python` is one with img2dataset (requirements-img2dataset.txt); any2ds runs with `--preset=img2dataset`, so that both
-have the same command line: 2 processes, 64 threads each, shards of 500. JPEGs of about 100 KB come from nginx on
-loopback, and the output is on a RAM disk. A run is the whole command, from its start to its exit;
+have the same command line: 2 processes, 64 threads each, shards of 500. JPEGs of about 100 KB and of `--sizes` in turns
+come from nginx on loopback, and the output is on a RAM disk. A run is the whole command, from its start to its exit;
 CPU is of all its processes.
 """
 
@@ -26,14 +27,13 @@ import servers
 
 from tests.support.pictures import jpeg_of, photograph
 
-_SIDES = ((480, 360), (680, 510), (800, 600), (1024, 768))
+_SIZES = "480x360,680x510,800x600,1024x768"
 _OPTIONS = [
     "--output_format=webdataset",
     "--image_size=256",
     "--resize_mode=keep_ratio",
     "--processes_count=2",
     "--thread_count=64",
-    "--number_sample_per_shard=500",
 ]
 
 
@@ -42,22 +42,26 @@ def main() -> int:
     parser.add_argument("--python", required=True, help="a Python with img2dataset")
     parser.add_argument("--images", type=int, default=3000)
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--sizes", default=_SIZES, help="width x height in pixels, several with commas")
+    parser.add_argument("--shard", type=int, default=500, help="images of a shard")
     given = parser.parse_args()
+    sizes = [tuple(map(int, size.split("x"))) for size in given.sizes.split(",")]
     root = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=root) as folder:
         scratch = Path(folder)
         www = scratch / "www"
         www.mkdir()
         for number in range(40):
-            width, height = _SIDES[number % len(_SIDES)]
+            width, height = sizes[number % len(sizes)]
             (www / f"{number}.jpg").write_bytes(jpeg_of(photograph(width, height, number), 100_000))
         (scratch / "nginx").mkdir()
         with servers.start(www, scratch / "nginx") as server:
             urls = scratch / "urls.txt"
             urls.write_text("".join(f"{server.http}/{n % 40}.jpg?{n}\n" for n in range(given.images)))
+            shard = f"--number_sample_per_shard={given.shard}"
             tools = {
-                "img2dataset": [str(Path(given.python).with_name("img2dataset"))],
-                "any2ds": [sys.executable, "-m", "any2ds", "--preset=img2dataset"],
+                "img2dataset": [str(Path(given.python).with_name("img2dataset")), shard],
+                "any2ds": [sys.executable, "-m", "any2ds", "--preset=img2dataset", shard],
             }
             runs: dict[str, list[tuple[float, float]]] = {name: [] for name in tools}
             for _ in range(given.pairs):

@@ -69,7 +69,7 @@ def main(options: Mapping[str, str]) -> int:
     Path(config.output.output_folder).mkdir(parents=True)
     names = Layout(config.output.number_sample_per_shard, config.output.oom_shard_count)
     source = Source.of(config)
-    jobs = plan.plan(source.batches(), source.schema, names.rows_per_shard)
+    jobs = plan.plan(plan.cuts(source.batches(), names.rows_per_shard), source.schema)
     distributor = plugins.load("distributors", config.run.distributor)(config.run)
     rows = sum(
         event.count

@@ -14,15 +14,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from any2ds.testing.server import Server, serve
 
 _IMPORT = [sys.executable, "-c", "import pyarrow.parquet"]
 
@@ -33,37 +33,18 @@ class Took(NamedTuple):
     first: float = 0.0  # until the first request
 
 
-class Server(ThreadingHTTPServer):
-    """Knows when it was asked first."""
-
-    asked = 0.0
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            server: Server = self.server  # type: ignore[assignment]
-            server.asked = server.asked or time.perf_counter()
-            self.send_response(200)
-            self.send_header("Content-Length", "5")
-            self.end_headers()
-            self.wfile.write(b"hello")
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-
 def took(command: Sequence[str], server: Server) -> Took:
     """Raises CalledProcessError if it fails."""
-    server.asked = 0.0
-    began = time.perf_counter()
+    server.requests.clear()
+    began = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - began
+    wall = time.monotonic() - began
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return Took(wall, used.ru_utime + used.ru_stime, server.asked - began)
+    first = server.requests[0].at - began if server.requests else 0.0
+    return Took(wall, used.ru_utime + used.ru_stime, first)
 
 
 def pairs(one: Callable[[], Took], other: Callable[[], Took], count: int) -> list[tuple[Took, Took]]:
@@ -94,9 +75,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--any2ds", default=f"{sys.executable} -m any2ds", help="the command")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, Server(("127.0.0.1", 0), Server.Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        lists = write_lists(Path(name), f"http://127.0.0.1:{server.server_port}/a")
+    with tempfile.TemporaryDirectory() as name, serve(name) as server:
+        (Path(name) / "a").write_bytes(b"hello")
+        lists = write_lists(Path(name), server.url("a"))
         number = 0
 
         def run(kind: str, *options: str) -> Took:
@@ -114,7 +95,6 @@ def main() -> None:
             shown = [f"{value:.2f}" for value in medians(ratios)]
             shown += [f"{value:.2f} s" for value in medians([own for _, own in found])]
             print(f"| {' | '.join([' '.join([kind, *options]), *shown])} |")
-        server.shutdown()
 
 
 if __name__ == "__main__":

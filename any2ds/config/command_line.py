@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from any2ds.config.options import FetchOptions, RunOptions, StorageOptions
+from any2ds.config.options import FetchOptions, RunOptions, StorageOptions, changed
 from any2ds.core.errors import OptionError
 
-_OF_NO_USE = frozenset({"quiet", "log_level"})  # to somebody who looks at the terminal
+_LEFT_OUT = frozenset({"quiet", "log_level"})  # whoever reads the command wants to see what it does
 
 
 def retry_command(folder: str, options: Mapping[str, Any]) -> str:
@@ -48,13 +48,10 @@ def retry_call(folder: str, options: Mapping[str, Any]) -> str:
 
 def _chosen(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The options that differ from their defaults, as far as a retry takes them and text can express them."""
-    for group in (StorageOptions, FetchOptions, RunOptions):
-        for field in dataclasses.fields(group):
-            if field.name not in options or field.name in _OF_NO_USE or field.metadata["is_secret"]:
-                continue
-            value = options[field.name]
-            if _plain(value) != _plain(field.default) and _means(field, _text(value), value):
-                yield field.name, value
+    fields = {f.name: f for group in (StorageOptions, FetchOptions, RunOptions) for f in dataclasses.fields(group)}
+    for name, value in changed(options).items():
+        if name in fields and name not in _LEFT_OUT and _means(fields[name], _text(value), value):
+            yield name, value
 
 
 def _subject(folder: str) -> str:

@@ -22,7 +22,7 @@ class Command:
     positional: tuple[str, ...] = ("output_folder",)  # the options that may be given without their names, in order
     common: Mapping[str, Sequence[str]] = field(default_factory=dict)  # task -> its options; empty: all are common
     examples: tuple[str, ...] = ()
-    if_stopped: str = ""  # what somebody who interrupts it should know
+    if_stopped: str = ""  # added to the message when it is interrupted
 
 
 COMMANDS: Mapping[str, Command] = {

@@ -58,7 +58,7 @@ def short_help(width: int | None = None) -> str:
     page.entry("any2ds help COMMAND", "the help of a command")
     page.entry("any2ds help codes", "why rows fail; any2ds help http_404: what one code means")
     page.entry(DOCUMENTATION, "the documentation")
-    return page.whole()
+    return page.joined()
 
 
 def help_text(
@@ -89,7 +89,7 @@ def help_text(
     if command.examples:
         page.title("Examples")
         page.lines += [part for example in command.examples for part in page.shell(example)]
-    return page.whole()
+    return page.joined()
 
 
 def completion_help() -> str:
@@ -100,7 +100,7 @@ def completion_help() -> str:
     page.title("Once, for all terminals to come")
     for start, script in _COMPLETIONS.items():
         page.entry(start, script)
-    return page.whole()
+    return page.joined()
 
 
 def codes_help(code: str | None = None, width: int | None = None) -> str:
@@ -108,7 +108,7 @@ def codes_help(code: str | None = None, width: int | None = None) -> str:
     page = _Page(width)
     if code is not None and code in NO_FAILURES:
         page.entry(code, NO_FAILURES[code])
-        return page.whole()
+        return page.joined()
     for name in FAILURE_CODES if code is None else [code]:
         known = failure_code(name)
         page.entry(name, f"{known.meaning}. {known.advice}" + (" [transient]" if known.transient else ""))
@@ -118,7 +118,7 @@ def codes_help(code: str | None = None, width: int | None = None) -> str:
         page.title("No failures")
         for name, meaning in NO_FAILURES.items():
             page.entry(name, meaning)
-    return page.whole()
+    return page.joined()
 
 
 def _sections(command: Command, everything: bool) -> Iterator[tuple[str, list[OptionInfo]]]:
@@ -185,7 +185,7 @@ class _Page:
         )  # fmt: skip
         return [f"{line} \\" for line in wrapped[:-1]] + wrapped[-1:]
 
-    def whole(self) -> str:
+    def joined(self) -> str:
         return "\n".join([*self.lines, ""])
 
     def wrapped(self, text: str, indent: int = 0) -> list[str]:

@@ -59,6 +59,7 @@ from any2ds.config.parsers import (
     path,
     proxy,
     seconds,
+    secret,
     share,
     stores,
     text,
@@ -342,11 +343,11 @@ class FetchOptions:
     )
     user_agent: str = option("User-Agent header", header_value, USER_AGENT)
     headers: tuple[str, ...] | None = option(
-        "further request headers: 'Referer: https://a, X-Key: b'", optional(headers), None, is_secret=True
+        "further request headers: 'Referer: https://a, X-Key: b'", secret(optional(headers)), None
     )
     cookies: str | None = option("cookie file in Netscape's format", optional(cookie_file), None)
     proxy: str | None = option(
-        "proxy for all requests: http://, https://, socks5:// or socks5h://", optional(proxy), None, is_secret=True
+        "proxy for all requests: http://, https://, socks5:// or socks5h://", secret(optional(proxy)), None
     )
     nameservers: tuple[str, ...] | None = option(
         "name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system",
@@ -379,9 +380,8 @@ class FetchOptions:
     )
     hosts: Mapping[str, Mapping[str, Any]] | None = option(
         "other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}}",
-        optional(host_overrides),
+        secret(optional(host_overrides)),
         None,
-        is_secret=True,
     )
 
     @property
@@ -417,10 +417,9 @@ class RunOptions:
     )
     beam_options: tuple[str, ...] | None = option(
         "what Beam's PipelineOptions take: --runner=DataflowRunner,--project=...; a list for values with ,-- in them",
-        optional(flags),
+        secret(optional(flags)),  # there are keys of stores among them
         None,
         "this machine",
-        is_secret=True,  # there are keys of stores among them
         needs="distributor=beam",
     )
     subjob_size: int = option(
@@ -798,7 +797,7 @@ class OptionInfo:
     group: str
     help: str
     default: Any  # MISSING where it has none
-    shown: str  # the default in words
+    shown: str  # the default, as text
     is_flag: bool  # True or False, so that `--name` and `--noname` work
     needs: str  # without which it has no effect: see `needs.py`
     parse: Parser

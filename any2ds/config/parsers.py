@@ -1,7 +1,7 @@
 """What the values of options may be: small parsers, and the only place where values are checked.
 
 Each turns what a person gave (text from the command line, any value from Python or YAML) into the option's type, and
-raises ValueError with the words for what it would have taken.
+raises ValueError with a message that says what it takes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from any2ds.core import failures, plugins, suggestions
 from any2ds.core.cookies import CookieJar
@@ -22,7 +23,7 @@ from any2ds.core.errors import OptionError
 Parser = Callable[[Any], Any]
 """Turns what a person gave (text from the command line, any value from Python or YAML) into the option's type.
 
-Raises ValueError with the words for what it would have taken."""
+Raises ValueError with a message that says what it takes."""
 
 P = TypeVar("P", bound=Parser)
 
@@ -32,17 +33,24 @@ def option(
     parse: Parser,
     default: Any = MISSING,
     shown: str | None = None,
-    is_secret: bool = False,
     needs: str = "",
 ) -> Any:
     """A dataclass field that is an option. `shown` replaces the default in the help where it is not a plain value; for
     one without a default it is an example.
 
-    The value of one that `is_secret` is never repeated in an error message. Without what it `needs` (see `needs.py`)
-    the option has no effect, and is refused.
+    Without what it `needs` (see `needs.py`) the option has no effect, and is refused. The value of one whose parser is
+    `secret` is in no message, report or record.
     """
+    is_secret: bool = getattr(parse, "is_secret", False)
     metadata = {"help": help, "parse": parse, "shown": shown, "is_secret": is_secret, "needs": needs}
     return field(default=default, repr=not is_secret, metadata=metadata)
+
+
+def secret(parse: Parser) -> Parser:
+    """The same for a value that may be a credential."""
+    hidden = _as_with(parse, lambda value: parse(value))
+    hidden.is_secret = True  # type: ignore[attr-defined]
+    return hidden
 
 
 def _accepting(types: str) -> Callable[[P], P]:
@@ -335,12 +343,24 @@ def part(kind: str) -> Parser:
 
 COMPRESSIONS = ("gz", "bz2", "xz", "zst", "lz4", "br")
 """The suffixes of lists that can be decompressed."""
+_FORMAT_ALIASES = {"ndjson": "jsonl", "pq": "parquet"}
 
 
 def split_format(name: str | None) -> tuple[str | None, str | None]:
     """Format and compression of what `input_format` takes: `csv.gz` is csv and gz."""
     format, _, compression = (name or "").partition(".")
     return format or None, compression or None
+
+
+def list_format(name: str) -> tuple[str | None, str | None]:
+    """Format and compression by the name of a file or a URL, each None if unknown."""
+    path = urlsplit(name).path if name.startswith(("http://", "https://")) else name.split("::", 1)[0]
+    *rest, last = path.replace("\\", "/").rsplit("/", 1)[-1].lower().split(".")
+    compression = last if rest and last in COMPRESSIONS else None
+    if compression is not None:
+        *rest, last = rest
+    format = _FORMAT_ALIASES.get(last, last)
+    return (format if rest and plugins.exists("readers", format) else None), compression
 
 
 def input_format(value: Any) -> str:
@@ -390,7 +410,7 @@ def column_types(value: Any) -> dict[str, str]:
 
 
 def parts(kind: str) -> Parser:
-    """Names of parts that the registry knows, each once: a list, or words with commas between them."""
+    """Names of parts that the registry knows, each once: a list, or text with commas between them."""
     known = part(kind)
 
     def parse(value: Any) -> tuple[str, ...]:
@@ -410,7 +430,7 @@ def _among(allowed: Callable[[], tuple[str, ...]], is_allowed: Callable[[Any], b
 
 
 def _with_choices(parse: Parser, choices: Callable[[], tuple[str, ...]]) -> Parser:
-    """The parser, which tells `choices_of` the values that it takes."""
+    """The parser, with the values that it takes for `choices_of`."""
     parse.choices = choices  # type: ignore[attr-defined]
     return parse
 
@@ -523,7 +543,7 @@ def storage_options(value: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(value, Mapping):
         raise ValueError(wanted)
     for name, options in value.items():
-        if not isinstance(options, Mapping):  # nobody should have to guess which store gets a password
+        if not isinstance(options, Mapping):  # it must be clear which store gets a password
             raise ValueError(f"{wanted}: what is under {name!r} is no mapping")
         if str(name) not in fsspec.available_protocols():
             raise ValueError(f"{wanted}: {name!r} is no protocol that fsspec knows")
@@ -534,9 +554,8 @@ def stores() -> Any:
     """The option `storage_options`, which several commands have."""
     return option(
         "credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}}",
-        optional(storage_options),
+        secret(optional(storage_options)),
         None,
-        is_secret=True,
     )
 
 

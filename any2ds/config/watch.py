@@ -1,4 +1,4 @@
-"""The options on who is told how a run goes, and how often."""
+"""The options of reporters: which ones, and how often they report."""
 
 from __future__ import annotations
 

@@ -165,8 +165,8 @@ class MetadataTable:
 
     def to_json(self, sample: Sample) -> bytes:
         """What the table says of one sample, as the JSON object that lies beside its file (bytes as base64)."""
-        row = sample.row
-        known: dict[str, Any] = {"key": sample.key, "url": row.url and without_credentials(row.url)}
+        row, url = sample.row, sample.row.url
+        known: dict[str, Any] = {"key": sample.key, "url": without_credentials(url) if url and "@" in url else url}
         if self.has_captions:
             known["caption"] = row.caption
         if self.has_expected_hashes:

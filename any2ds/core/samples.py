@@ -171,7 +171,7 @@ class Sample:
 
 
 def encodable(text: str) -> str:
-    """As a table can have it: names of files, and words about them, may have surrogates, which UTF-8 has not."""
+    """As a table can have it: names of files, and messages about them, may have surrogates, which UTF-8 has not."""
     return str(text).encode("utf-8", "replace").decode()
 
 

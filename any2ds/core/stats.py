@@ -84,6 +84,15 @@ class Stats:
             raise ValueError(f"it lacks {error}" if isinstance(error, KeyError) else error_text(error)) from error
 
 
+def as_written(content: bytes | None) -> dict[str, Any]:
+    """Everything that statistics say, also what only other tools know; nothing where they are no JSON object."""
+    try:
+        found = orjson.loads(content or b"")
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _optional_int(value: Any) -> int | None:
     return None if value is None else int(value)
 

@@ -6,8 +6,10 @@ hosts are from the metadata of some. Small datasets are read as a whole; `Looked
 
 from __future__ import annotations
 
+import bisect
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,6 +29,7 @@ _MOST_OUTCOMES = 60  # img2dataset has one for each error message
 _MOST_HOSTS, _MOST_TYPES = 100, 60
 _MOST_PROBLEMS = 20
 _QUANTILES = (0.5, 0.9, 0.95, 0.99)
+_LATENCY_EDGES = [float(f"{step}e{power}") for power in range(-4, 5) for step in (1, 1.5, 2, 3, 5, 7)]  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Figures:
     ended: float | None
     timeline: Timeline
     latencies: Mapping[str, float]  # p50 … p99: seconds of transfers that succeeded; empty if unknown
-    latency_ranges: tuple[tuple[float, float, int], ...]
+    latency_ranges: tuple[tuple[float, float, int], ...]  # (from, to, transfers), of the same transfers
     # In the shards whose metadata were read:
     types: Mapping[str, TypeFigures]
     sizes: Distribution  # bytes of the files stored
@@ -195,14 +198,13 @@ def _hosts(metadata: MetadataSums) -> Iterator[HostFigures]:
 
 
 def _coarse(histogram: Histogram) -> tuple[tuple[float, float, int], ...]:
-    """At most 40 ranges: neighbours are joined until there are few enough for a chart."""
-    found = [(start, stop, count) for start, stop, count in histogram.ranges()]
-    while len(found) > 40:
-        found = [
-            (found[n][0], found[min(n + 1, len(found) - 1)][1], sum(count for *_, count in found[n : n + 2]))
-            for n in range(0, len(found), 2)
-        ]
-    return tuple(found)
+    """In ranges between round numbers; a bucket counts where its middle is."""
+    counts: Counter[int] = Counter()
+    for start, stop, count in histogram.ranges():
+        if count:
+            counts[min(max(1, bisect.bisect(_LATENCY_EDGES, (start + stop) / 2)), len(_LATENCY_EDGES) - 1)] += count
+    ranges = range(min(counts), max(counts) + 1) if counts else ()
+    return tuple((_LATENCY_EDGES[n - 1], _LATENCY_EDGES[n], counts[n]) for n in ranges)
 
 
 def _quantiles(histogram: Histogram) -> dict[str, float]:

@@ -17,16 +17,14 @@ from dataclasses import dataclass
 
 from any2ds.core import layout
 from any2ds.core.errors import redacted
-from any2ds.core.filetypes import type_of_name
 from any2ds.dataset import shard_list
 from any2ds.dataset.dataset import Dataset
+from any2ds.dataset.kinds import kind_of_ext
 from any2ds.dataset.rendering import environment, literal
 from any2ds.dataset.shard_list import ShardList, entry_of, pattern
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
 
-KINDS = ("image", "audio", "video", "text")
-DRAWN = frozenset({"svg", "svgz", "heic", "heif", "jxl"})  # images of which Pillow makes no pixels
 _LONGEST_PATTERN = 120  # characters; with many gaps the files are listed instead
 _SHOWN = ("key", "url", "caption", "status", "ext", "bytes")
 _CATS = {"s3": "aws s3 cp {} -", "gs": "gcloud storage cat {}", "gcs": "gcloud storage cat {}"}  # stores from a shell
@@ -85,7 +83,7 @@ class Loadable:
     folder: str  # path or URL
     output_format: str
     pattern: str | None = None  # of the data files: {00000..00041}.tar
-    kind: str = ""  # one of `KINDS` that nearly all files are; "" for mixed ones, or if nobody knows
+    kind: str = ""  # one of `kinds.KINDS` that nearly all files are; "" for mixed ones, or if nobody knows
     exts: tuple[str, ...] = ()  # of the files, the most frequent first
     columns: tuple[str, ...] = ("key", "url", "status", "ext")  # of the metadata, without the files
     data_column: str = "data"  # of parquet
@@ -230,28 +228,13 @@ def _entries(dataset: Dataset) -> Iterator[shard_list.ShardEntry]:
 
 
 def kind_of(exts: Mapping[str, int]) -> str:
-    """What nine in ten files are, one of `KINDS`; "" if they are of no one kind."""
+    """What nine in ten files are, one of `kinds.KINDS`; "" if they are of no one kind."""
     kinds: Counter[str] = Counter()
     for ext, files in exts.items():
         kinds[kind_of_ext(ext)] += files
     for kind, files in kinds.most_common(1):
         return kind if files >= 0.9 * kinds.total() else ""
     return ""
-
-
-def kind_of_ext(ext: str) -> str:
-    if ext.lower() in DRAWN:
-        return ""
-    kind = (type_of_name(f"file.{ext}") or "").partition("/")[0]
-    return kind if kind in KINDS else _FURTHER.get(ext.lower(), "")
-
-
-# Extensions that Python's own list of types lacks, some of them in some of its versions.
-_FURTHER = {
-    **dict.fromkeys(("avif", "webp", "heic", "heif", "jp2", "jxl"), "image"),
-    **dict.fromkeys(("flac", "m4a", "opus", "ogg", "oga", "aac", "amr"), "audio"),
-    **dict.fromkeys(("mkv", "webm", "avi", "flv", "m4v", "wmv", "3gp", "ts", "m2ts"), "video"),
-}
 
 
 def _columns(dataset: Dataset) -> tuple[tuple[str, ...], str, bool]:

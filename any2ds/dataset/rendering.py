@@ -64,6 +64,7 @@ def environment() -> Environment:
         size=_measure(text.size),
         duration=_measure(text.duration),
         tidy=tidy,
+        unbroken=unbroken,
         moment=text.moment,
         meaning=meaning,
         advice=advice,
@@ -92,6 +93,11 @@ def tidy(value: object) -> Markup:
     escaped = str(escape(value))
     measured = re.sub(r"(?<=\d) (?=(?:%|[kMGT]?B|bytes|ms|s|min|d|rows|MB/s)\b|%)", "\u00a0", escaped)
     return Markup(re.sub(r"(?<![\w-])--[a-z]\w*(?:=[^\s,;:.)]+)?", r'<code class="option">\g<0></code>', measured))
+
+
+def unbroken(command: str) -> Markup:
+    """A command in a page, where no line breaks inside the name of an option."""
+    return Markup(re.sub(r"--[a-z]\w*=?", r'<span class="option">\g<0></span>', str(escape(command))))
 
 
 def meaning(code: str) -> str:

@@ -10,7 +10,7 @@ import re
 import shlex
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -172,10 +172,9 @@ class MetadataSums:
         if size is not None and STORED_BYTES.name in names:
             size = pc.coalesce(stored[STORED_BYTES.name], size)
         if "mime_type" in names and size is not None:
-            types = pa.table({"type": pc.fill_null(stored["mime_type"], ""), "size": pc.fill_null(size, 0)})
-            for row in types.group_by("type").aggregate([([], "count_all"), ("size", "sum")]).to_pylist():
-                self.files[row["type"]] += row["count_all"]
-                self.bytes[row["type"]] += row["size_sum"]
+            for name, count, total in _counts_and_sums(pc.fill_null(stored["mime_type"], ""), pc.fill_null(size, 0)):
+                self.files[name] += count
+                self.bytes[name] += total
         columns = {"size": size, **{n: stored[n] for n in ("width", "height", "duration") if n in names}}
         for name, values in columns.items():
             if values is not None and (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
@@ -190,9 +189,10 @@ class MetadataSums:
             code = pc.coalesce(table["error_code"], code)
         host = pc.utf8_lower(pc.struct_field(pc.extract_regex(table["url"].combine_chunks(), _HOST), "host"))
         host = pc.if_else(pc.equal(pc.fill_null(host, ""), ""), NO_HOST, host)
-        pairs = pa.table({"host": host, "code": pc.fill_null(code, "")}).group_by(["host", "code"])
-        for row in pairs.aggregate([([], "count_all")]).to_pylist():
-            self.hosts[row["host"]][row["code"]] += row["count_all"]
+        pairs = pc.value_counts(pc.binary_join_element_wise(host, pc.fill_null(code, ""), "\n"))
+        for pair in pairs.to_pylist():
+            name, _, code = pair["values"].partition("\n")
+            self.hosts[name][code] += pair["counts"]
 
 
 def lists_of(dataset: Dataset) -> tuple[dict[str, Any], ...]:
@@ -238,6 +238,21 @@ def spread(values: Sequence[Value], number: int) -> list[Value]:
     if len(values) <= number:
         return list(values)
     return [values[n * (len(values) - 1) // max(1, number - 1)] for n in range(number)]
+
+
+def _counts_and_sums(names: pa.ChunkedArray, values: pa.ChunkedArray) -> Iterator[tuple[str, int, int]]:
+    """How often each name is there, and the sum of its values. `Table.group_by` would load Acero for it."""
+    if not len(names):
+        return
+    order = pc.sort_indices(names)
+    runs = pc.run_end_encode(names.take(order).cast(pa.string()).combine_chunks())
+    sorted_values = values.take(order).cast(pa.int64(), safe=False).combine_chunks()
+    sums = pc.cumulative_sum(sorted_values).take(pc.subtract(runs.run_ends, 1))
+    ends = zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), sums.to_pylist(), strict=True)
+    end_before = sum_before = 0
+    for name, end, total in ends:
+        yield name, end - end_before, total - sum_before
+        end_before, sum_before = end, total
 
 
 def _plausible(values: pa.ChunkedArray) -> pa.ChunkedArray:

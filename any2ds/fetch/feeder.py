@@ -55,7 +55,7 @@ class Feeder:
         try:
             for row in self._rows:
                 fresh.append(row)
-                if len(fresh) == 1:  # the other side may be asleep for want of rows
+                if len(fresh) == 1:  # the other side may be asleep, without rows
                     self._wake()
                 elif len(fresh) >= 2 * self.stock:
                     self._wanted.clear()

@@ -43,7 +43,7 @@ class Meter:
         self._slept[cause] += seconds
 
     def at_most_now_and_then(self, look: Callable[[], tuple[HostLoad, ...]]) -> tuple[HostLoad, ...]:
-        """What `look` tells, or told not long ago: with very many hosts it takes a while."""
+        """What `look` returns, or returned not long ago: with very many hosts it takes a while."""
         if (began := time.monotonic()) >= self._next_look:
             self._hosts = look()
             now = time.monotonic()

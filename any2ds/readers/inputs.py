@@ -10,20 +10,18 @@ import stat
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
-from urllib.parse import urlsplit
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
 from any2ds.config.options import InputOptions
-from any2ds.config.parsers import split_format
+from any2ds.config.parsers import list_format, split_format
 from any2ds.core import layout, plugins
-from any2ds.core.compression import KINDS as COMPRESSIONS
 from any2ds.core.errors import Any2dsError, InputError, MissingColumns, OptionError, ReadError, WrongFormat
 from any2ds.readers import compressed
 from any2ds.readers.columns import is_text_or_binary
@@ -37,7 +35,6 @@ from any2ds.storage.stores import Stores
 
 STDIN = "-"
 _OPENED_AT_ONCE = 8  # files whose row groups are looked up
-_ALIASES = {"ndjson": "jsonl", "pq": "parquet"}
 
 Batches = Generator[pa.RecordBatch, None, None]
 
@@ -54,27 +51,6 @@ class Extent:
     def share(self, size: int) -> float:
         """The share, 0 to 1, that was read of a file of `size` bytes."""
         return min(1.0, self.given / self.rows if self.rows else self.bytes / size)
-
-
-class Input(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def extent(self) -> Extent: ...
-
-    @property
-    def description(self) -> str: ...
-
-    @property
-    def is_used_up(self) -> bool:
-        """Whether it can be read only once."""
-
-    @property
-    def has_only_urls(self) -> bool:
-        """Whether it has no columns but that of the URLs."""
-
-    def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +89,13 @@ class File:
     def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
         reader = self._reader()
         with ExitStack() as opened:
-            stream = opened.enter_context(self._stream(reader.seekable))
-            for batch in reader.batches(stream, columns, schema):
+            source = self._open(opened, reader.seekable)
+            for batch in reader.batches(self._content(source, opened, reader.seekable), columns, schema):
                 self.extent.rows = getattr(reader, "rows", None)
                 self.extent.replaced = getattr(reader, "replaced", None)
                 self.extent.given += batch.num_rows
+                if self.file is not None and not source.closed:  # by a decompressor at its end
+                    self.extent.bytes = source.tell()
                 yield batch
 
     @property
@@ -127,26 +105,24 @@ class File:
 
     def row_groups(self, opened: ExitStack, columns: Columns) -> Any:
         """The reader's row groups; the file is closed with `opened`."""
-        return self._reader().row_groups(opened.enter_context(self._stream(seekable=True)), columns)
+        return self._reader().row_groups(self._content(self._open(opened, True), opened, True), columns)
 
     def _reader(self) -> Any:
         return plugins.load("readers", self.format)()
 
-    @contextmanager
-    def _stream(self, seekable: bool) -> Iterator[BinaryIO]:
-        with ExitStack() as opened:
-            stream = cast(BinaryIO, _Counted(self._open(opened, seekable and self.compression is None), self.extent))
-            if self.compression is not None:
-                stream = compressed.opened(stream, self.compression, by_content=self.is_compression_given)
-            stream = cast(BinaryIO, _Guarded(stream, patient=seekable))
-            if seekable and not stream.seekable():
-                spool = opened.enter_context(tempfile.TemporaryFile(prefix="any2ds-"))
-                shutil.copyfileobj(stream, spool, 2**20)
-                spool.seek(0)
-                stream = cast(BinaryIO, spool)
-            yield stream
+    def _content(self, source: BinaryIO, opened: ExitStack, seekable: bool) -> BinaryIO:
+        """`source` decompressed; with `seekable`, a copy on disk of what cannot seek, which is closed with `opened`."""
+        if self.compression is not None:
+            source = compressed.opened(source, self.compression, by_content=self.is_compression_given)
+        stream = cast(BinaryIO, _Guarded(source, patient=seekable))
+        if not seekable or stream.seekable():
+            return stream
+        spool = opened.enter_context(tempfile.TemporaryFile(prefix="any2ds-"))  # noqa: SIM115 - closed with `opened`
+        shutil.copyfileobj(stream, spool, 2**20)
+        spool.seek(0)
+        return cast(BinaryIO, spool)
 
-    def _open(self, opened: ExitStack, random_access: bool) -> BinaryIO:
+    def _open(self, opened: ExitStack, seekable: bool) -> BinaryIO:
         if self.name == STDIN:
             if sys.stdin is None:
                 raise InputError("there is no standard input")
@@ -154,7 +130,7 @@ class File:
         try:
             if self.file is None:
                 return opened.enter_context(open(self.stream, "rb"))
-            return opened.enter_context(self.file.open(random_access))
+            return opened.enter_context(self.file.open(seekable and self.compression is None))
         except Any2dsError:
             raise
         except FileNotFoundError as error:
@@ -228,28 +204,6 @@ class OpenRowGroups:
         self._open.clear()
 
 
-class _Counted:
-    """A stream that counts the bytes read."""
-
-    def __init__(self, stream: BinaryIO, extent: Extent) -> None:
-        self._stream, self._extent = stream, extent
-        if hasattr(stream, "read1"):
-            self.read1 = self._read1
-
-    def read(self, size: int = -1) -> bytes:
-        return self._noted(self._stream.read(size))
-
-    def _read1(self, size: int = -1) -> bytes:
-        return self._noted(self._stream.read1(size))  # type: ignore[attr-defined]  # there are streams without it
-
-    def _noted(self, data: bytes) -> bytes:
-        self._extent.bytes += len(data)
-        return data
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
 class _Guarded(io.RawIOBase):
     """A stream that raises every failure as ReadError, without a place.
 
@@ -280,93 +234,78 @@ class _Guarded(io.RawIOBase):
 
 
 @dataclass(frozen=True, slots=True)
-class Urls:
-    """A Python list of URLs; an item that is not a string is a row without a URL."""
+class Given:
+    """Rows that were given as a Python list, or as an Arrow table or stream."""
 
-    urls: Sequence[Any]
-    name = ""
-    description = "a list of URLs"
-    is_used_up = False
-    has_only_urls = True
-
-    @property
-    def extent(self) -> Extent:
-        return Extent(len(self.urls))
+    description: str
+    batches: Callable[[Columns, pa.Schema | None], Batches]
+    extent: Extent
+    is_used_up: bool = False  # it can be read only once
+    has_only_urls: bool = False  # it has no columns but that of the URLs
+    hint: str = ""  # what may be a mistake of the user
 
     @property
-    def hint(self) -> str:
-        """What may be wrong if it looks like a list of files, else empty."""
-        urls = [url for url in self.urls if isinstance(url, str) and url]
-        if urls and not any("://" in url for url in urls):
-            return (
-                f"url_list: none of the {len(self.urls):,} texts has a scheme such as https://, so each row fails;"
-                " if they are names of files, give them as Path"
-            )
-        if urls and all(list_format(url)[0] for url in urls):
-            return (
-                f"url_list: each URL ends in the extension of a list ({one_line(urls[0])}), and is fetched as any other"
-                " file; input_format=… reads them as lists"
-            )
+    def name(self) -> str:
         return ""
 
-    def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
+
+Input = File | Given
+
+
+def _of_urls(urls: Sequence[Any]) -> Given:
+    """An item that is not a string is a row without a URL."""
+
+    def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
         require(columns.names, [columns.url])
-        for start in range(0, len(self.urls), BATCH_ROWS):
-            part = self.urls[start : start + BATCH_ROWS]
+        for start in range(0, len(urls), BATCH_ROWS):
+            part = urls[start : start + BATCH_ROWS]
             encoded = [url.encode("utf-8", "replace") if isinstance(url, str) else None for url in part]
             yield pa.record_batch([pa.array(encoded, pa.binary())], names=[columns.url])
 
+    texts = [url for url in urls if isinstance(url, str) and url]
+    hint = ""
+    if texts and not any("://" in url for url in texts):
+        hint = (
+            f"url_list: none of the {len(urls):,} texts has a scheme such as https://, so each row fails;"
+            " if they are names of files, give them as Path"
+        )
+    elif texts and all(list_format(url)[0] for url in texts):
+        hint = (
+            f"url_list: each URL ends in the extension of a list ({one_line(texts[0])}), and is fetched as any other"
+            " file; input_format=… reads them as lists"
+        )
+    return Given("a list of URLs", batches, Extent(len(urls)), has_only_urls=True, hint=hint)
 
-@dataclass(frozen=True, slots=True)
-class _Objects:
-    """A Python list of dicts."""
 
-    objects: Sequence[Mapping[str, Any]]
-    name = ""
-    description = "a list of dicts"
-    is_used_up = False
-    has_only_urls = False
-
-    @property
-    def extent(self) -> Extent:
-        return Extent(len(self.objects))
-
-    def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
-        starts = range(0, len(self.objects), BATCH_ROWS)
-        groups = ((part := self.objects[at : at + BATCH_ROWS], range(at + 1, at + 1 + len(part))) for at in starts)
+def _of_objects(objects: Sequence[Mapping[str, Any]]) -> Given:
+    def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
+        starts = range(0, len(objects), BATCH_ROWS)
+        groups = ((part := objects[at : at + BATCH_ROWS], range(at + 1, at + 1 + len(part))) for at in starts)
         yield from to_batches(groups, columns, schema, "row")
 
+    return Given("a list of dicts", batches, Extent(len(objects)))
 
-@dataclass(frozen=True, slots=True)
-class _Arrow:
-    """An Arrow table or stream."""
 
-    stream: Any
-    is_used_up: bool
-    rows: int | None
-    name = ""
-    description = "an Arrow table"
-    has_only_urls = False
+def _of_arrow(stream: Any, rows: int | None) -> Given:
+    """Without a number of `rows` it can be read only once."""
 
-    @property
-    def extent(self) -> Extent:
-        return Extent(self.rows)
-
-    def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
+    def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
         try:
-            with pa.RecordBatchReader.from_stream(self.stream) as reader:
+            with pa.RecordBatchReader.from_stream(stream) as reader:
                 require(columns.names, reader.schema.names)
                 for batch in reader:
                     yield from sliced(batch.select(list(columns.names)))
         except (pa.ArrowException, OSError) as error:
             raise ReadError("", one_line(error)) from error
 
+    return Given("an Arrow table", batches, Extent(rows), is_used_up=rows is None)
+
 
 def inputs_of(options: InputOptions, stores: Stores) -> list[Input]:
     given, format = options.url_list, options.input_format
     if any(hasattr(given, method) for method in ("__arrow_c_stream__", "__arrow_c_array__", "to_frame")):
         rows = len(given) if hasattr(given, "__len__") else None
-        return [_Arrow(_stream(given, options.url_col), rows is None, rows)]
+        return [_of_arrow(_stream(given, options.url_col), rows)]
     if isinstance(given, (str, Path)):
         return [file for part in _split(str(given)) for file in _files(part, format, stores)]
     if getattr(given, "ndim", None) == 1 and hasattr(given, "tolist"):  # a NumPy array
@@ -376,13 +315,13 @@ def inputs_of(options: InputOptions, stores: Stores) -> list[Input]:
     if not given:
         raise InputError("the url list is empty")
     if all(isinstance(part, Mapping) for part in given):
-        return [_Objects(given)]
+        return [_of_objects(given)]
     if _are_files(given, format):
         return [file for part in given for file in _files(str(part), format, stores)]
     return [_urls(given, "a list of this: it takes paths, URLs or dicts, not a mixture")]
 
 
-def _urls(parts: Sequence[Any], what: str) -> Urls:
+def _urls(parts: Sequence[Any], what: str) -> Given:
     """Raises OptionError that url_list cannot be `what` if an item is neither a string nor a missing value."""
     if not parts:
         raise InputError("the url list is empty")
@@ -393,7 +332,7 @@ def _urls(parts: Sequence[Any], what: str) -> Urls:
         has_urls = False
     if not has_urls:
         raise OptionError(f"url_list cannot be {what}")
-    return Urls(parts)
+    return _of_urls(parts)
 
 
 def _are_files(parts: Sequence[Any], format: str | None) -> bool:
@@ -495,14 +434,3 @@ def _outside_datasets(url: str, files: list[InputFile], stores: Stores) -> list[
         )
     inside = tuple(f"{folder}/" for folder in datasets)
     return [file for file in files if not file.path.startswith(inside)]
-
-
-def list_format(name: str) -> tuple[str | None, str | None]:
-    """Format and compression by the name of a file or a URL, each None if unknown."""
-    path = urlsplit(name).path if name.startswith(("http://", "https://")) else name.split("::", 1)[0]
-    *rest, last = path.replace("\\", "/").rsplit("/", 1)[-1].lower().split(".")
-    compression = last if rest and last in COMPRESSIONS else None
-    if compression is not None:
-        *rest, last = rest
-    format = _ALIASES.get(last, last)
-    return (format if rest and plugins.exists("readers", format) else None), compression

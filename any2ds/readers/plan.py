@@ -16,10 +16,6 @@ State = Literal["missing", "short", "done"]
 """Of a shard: not written; written, but the list has further rows for it; written."""
 
 
-def nothing_yet(shard_id: int, rows: int) -> State:
-    return "missing"
-
-
 @dataclass(frozen=True, slots=True)
 class Cut:
     """The rows of one shard."""
@@ -42,23 +38,11 @@ class Cut:
 
 
 def plan(
-    batches: Iterable[pa.RecordBatch],
-    schema: pa.Schema,
-    rows_per_shard: int,
-    state: Callable[[int, int], State] = nothing_yet,
-    first_shard: int = 0,
-    by_file: bool = False,
-    check: Callable[[Cut], object] | None = None,
+    cuts: Iterable[Cut], schema: pa.Schema, state: Callable[[Cut], State] = lambda cut: "missing"
 ) -> Iterator[ShardJob]:
-    """The jobs of the shards that `cuts` returns, but for those whose `state(shard_id, rows)` is "done".
-
-    `check` is called with each cut first, and may raise. If `batches` raises, the jobs of the rows before come first;
-    the last one may be short.
-    """
-    for cut in cuts(batches, rows_per_shard, first_shard, by_file):
-        if check is not None:
-            check(cut)
-        if (found := state(cut.shard_id, cut.rows)) != "done":
+    """The jobs of the shards that are not "done" by their `state`, which may raise."""
+    for cut in cuts:
+        if (found := state(cut)) != "done":
             rows = _serialize(cut.batches, schema)
             redo = () if found == "short" else None
             yield ShardJob(cut.shard_id, rows, cut.rows, redo=redo, fingerprint=cut.fingerprint())
@@ -70,46 +54,35 @@ def cuts(
     """Shard `first_shard` + i holds the rows from i * `rows_per_shard`; with `by_file`, an empty batch, which ends each
     file, ends a shard too.
 
-    If `batches` raises, the rows before come first.
+    If `batches` raises, the rows before come first; the last shard of them may be short.
     """
-    start, shard_id = 0, first_shard
-    for parts in _cut(batches, rows_per_shard, by_file):
-        if isinstance(parts, Exception):
-            raise parts
-        batches_of_it, is_broken_off = parts
-        cut = Cut(shard_id, start, tuple(batches_of_it), is_broken_off)
-        yield cut
-        start, shard_id = start + cut.rows, shard_id + 1
-
-
-def _cut(
-    batches: Iterable[pa.RecordBatch], rows_per_shard: int, by_file: bool
-) -> Iterator[tuple[list[pa.RecordBatch], bool] | Exception]:
     pending: list[pa.RecordBatch] = []
-    missing = rows_per_shard
-    stopped: Exception | None = None
-    iterator = iter(batches)
-    while True:
-        try:
-            batch = next(iterator, None)
-        except Exception as error:  # what was read before is used first
-            stopped, batch = error, None
-        if batch is None:
-            break
-        if by_file and not batch.num_rows and pending:
-            yield pending, False
-            pending, missing = [], rows_per_shard
-        while batch.num_rows:
-            part, batch = batch.slice(0, missing), batch.slice(missing)
-            pending.append(part)
-            missing -= part.num_rows
-            if not missing:
-                yield pending, False
-                pending, missing = [], rows_per_shard
+    start, missing = 0, rows_per_shard
+    failure: Exception | None = None
+
+    def ended() -> Cut:
+        nonlocal start, missing, first_shard
+        cut = Cut(first_shard, start, tuple(pending), failure is not None)
+        pending.clear()
+        start, missing, first_shard = start + cut.rows, rows_per_shard, first_shard + 1
+        return cut
+
+    try:
+        for batch in batches:
+            if by_file and not batch.num_rows and pending:
+                yield ended()
+            while batch.num_rows:
+                pending.append(batch.slice(0, missing))
+                batch = batch.slice(missing)
+                missing -= pending[-1].num_rows
+                if not missing:
+                    yield ended()
+    except Exception as error:  # what was read before is used first
+        failure = error
     if pending:
-        yield pending, stopped is not None
-    if stopped is not None:
-        yield stopped
+        yield ended()
+    if failure is not None:
+        raise failure
 
 
 def _serialize(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:

@@ -20,7 +20,7 @@ from any2ds.core.metadata import EXPECTED_HASH, HASHES
 from any2ds.readers.bad_rows import BadRow, split, until_bad_row, with_bad_rows
 from any2ds.readers.columns import Misfit, cast_rows, check_types, schema_of, wanted_columns
 from any2ds.readers.contract import Columns
-from any2ds.readers.inputs import Batches, File, Input, OpenRowGroups, Urls, inputs_of
+from any2ds.readers.inputs import Batches, File, Given, Input, OpenRowGroups, inputs_of
 from any2ds.readers.shuffle import RowGroup, mixed, shuffled
 from any2ds.storage.folders import stamps
 from any2ds.storage.stores import Stores
@@ -82,13 +82,17 @@ class Source:
         check_types(self._columns)
         self._stops_at_bad_row = options.on_bad_row == "stop"
         self._schema: pa.Schema | None = None
-        self._list_files = self._stamped()  # before reading, so that a file that changes meanwhile counts as changed
+        files = [part.file for part in self._inputs if isinstance(part, File) and part.file is not None]
+        # With sizes and times, before reading, so that a file that changes meanwhile counts as changed; empty if some
+        # rows do not come from files.
+        self.list_files: tuple[ListFile, ...] = stamps(files) if len(files) == len(self._inputs) else ()
         self._seed, self._limit = options.shuffle, options.limit
         self._given, self._is_read = 0, False  # rows; all of them
         self._has_warned = False  # of replaced bytes
         self._rows = self._read()
-        self._first = next(self._rows, None)
-        if self._first is None:
+        # Read to see whether there are any; None once `batches` has begun.
+        self.first_rows = next(self._rows, None)
+        if self.first_rows is None:
             names = f" in {', '.join(self.files[:3])}" if self.files else ""
             raise InputError(f"the url list is empty: no rows{names}")
 
@@ -113,23 +117,9 @@ class Source:
         return self._schema
 
     @property
-    def first_rows(self) -> pa.RecordBatch | None:
-        """The first rows of the list, read to see whether there are any; None once `batches` has begun."""
-        return self._first
-
-    @property
     def files(self) -> list[str]:
         """The absolute paths or URLs of the files in the order of reading; `-` for standard input, none for rows."""
         return [part.name for part in self._inputs if part.name]
-
-    @property
-    def list_files(self) -> tuple[ListFile, ...]:
-        """The files, with sizes and times to detect changes; empty if some rows do not come from files."""
-        return self._list_files
-
-    def _stamped(self) -> tuple[ListFile, ...]:
-        files = [part.file for part in self._inputs if isinstance(part, File) and part.file is not None]
-        return stamps(files) if len(files) == len(self._inputs) else ()
 
     @property
     def rows(self) -> int | None:
@@ -145,7 +135,7 @@ class Source:
         """The share, 0 to 1, of the list that its first `rows` are, by bytes of files; None if unknown. Thread-safe."""
         if self._limit is not None:
             return min(1.0, rows / self._limit) or None
-        sizes = [file.size or 0 for file in self._list_files]
+        sizes = [file.size or 0 for file in self.list_files]
         if len(sizes) != len(self._inputs) or not all(sizes) or not self._given:
             return None
         read = sum(size * part.extent.share(size) for part, size in zip(self._inputs, sizes, strict=True))
@@ -154,7 +144,7 @@ class Source:
     @property
     def hints(self) -> tuple[str, ...]:
         """Messages for the log about what may be a mistake of the user."""
-        found = [part.hint for part in self._inputs if isinstance(part, Urls) and part.hint]
+        found = [part.hint for part in self._inputs if isinstance(part, Given) and part.hint]
         if self.ignored_columns:
             names = ", ".join(self.ignored_columns)
             found.append(f"the url list holds nothing but URLs, so these columns are ignored: {names}")
@@ -178,8 +168,8 @@ class Source:
 
     def _in_order(self, ends: bool) -> Batches:
         with closing(self._rows):
-            if self._first is not None:
-                first, self._first = self._first, None
+            if self.first_rows is not None:
+                first, self.first_rows = self.first_rows, None
                 self._given += first.num_rows
                 yield first
             for batch in self._rows:
@@ -191,7 +181,7 @@ class Source:
         files = [part for part in self._inputs if isinstance(part, File) and part.has_row_groups]
         if len(files) == len(self._inputs):
             self._rows.close()
-            self._first, self._rows = None, self._by_row_groups(files, seed, ends)
+            self.first_rows, self._rows = None, self._by_row_groups(files, seed, ends)
             yield from self._rows
             return
         with closing(self._in_order(ends)) as rows:

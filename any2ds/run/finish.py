@@ -10,6 +10,7 @@ from any2ds.config.watch import WatchOptions
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, shard_count
 from any2ds.core.manifest import Manifest
+from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.run_file import options_of
 from any2ds.run.last_report import write_dataset_files
 from any2ds.run.resume.compare import incomplete
@@ -51,14 +52,13 @@ class Completion:
         present = layout.finished_shards(output.names())
         try:
             manifest = Manifest.parse(output.read(layout.RUN_FILE) or b"")
-            short = _incomplete(output, manifest, present)
+            expected = ExpectedShards(manifest.lists, present, manifest.layout.rows_per_shard)
+            doubtful = {shard_id for segment in manifest.lists for shard_id in segment.short} & present
+            short = incomplete(output, manifest.layout, {shard_id: expected.rows(shard_id) for shard_id in doubtful})
         except ValueError as error:
             raise OutputError(f"{output.url!r}: its {layout.RUN_FILE} cannot be read: {error}") from error
-        lists = manifest.lists
-        is_known = all(segment.end is not None for segment in lists)
-        last = max([0, *(segment.end or 0 for segment in lists), *(shard_id + 1 for shard_id in present)])
-        missing = tuple(shard_id for shard_id in range(last) if shard_id not in present or shard_id in short)
-        return cls(len(present - short), missing, is_known)
+        missing = tuple(sorted({*expected.missing, *short}))
+        return cls(len(present - short), missing, not expected.has_unread_list)
 
     @property
     def is_whole(self) -> bool:
@@ -73,14 +73,3 @@ class Completion:
         if not self.is_known:
             text += ", and no run has come to the end of the url list yet"
         return text
-
-
-def _incomplete(output: OutputFolder, manifest: Manifest, present: frozenset[int]) -> set[int]:
-    """The finished shards that lack rows, because their list has got further rows since."""
-    names = manifest.layout
-    expected = {
-        shard_id: segment.rows_in(shard_id, names.rows_per_shard)
-        for segment in manifest.lists
-        for shard_id in present.intersection(segment.short)
-    }
-    return incomplete(output, names, expected)

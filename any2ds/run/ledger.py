@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from any2ds.core.errors import DamagedShard, ReadError, shard_count
@@ -17,7 +19,7 @@ from any2ds.storage.lock.run_lock import RunLock
 
 log = logging.getLogger(__name__)
 
-_MOST_KEPT = 256 << 20  # bytes of jobs that are kept in case their shards fail
+_MOST_KEPT = 128 << 20  # bytes of open jobs that are kept in case their shards fail
 _FIRST_RETRIES = 10  # failed shards in the first retry pass; the others are retried only if one of these succeeds
 
 
@@ -43,6 +45,16 @@ class Plan(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A job whose shard failed and is to be retried; its rows are on disk."""
+
+    job: ShardJob  # without its rows
+    start: int  # of its rows in the file
+    size: int  # of these, in bytes
+    error: ShardError
+
+
 class Ledger:
     """Gives out the jobs of `plan`, adds up what becomes of them, and knows which shards to make again.
 
@@ -64,12 +76,13 @@ class Ledger:
         self._lost: list[ShardError] = []  # shards that are not tried again
         self._problem: ReadError | DamagedShard | None = None  # why the plan broke off
         self._open: dict[int, ShardJob | None] = {}  # None: not kept, to save memory
-        self._failed: dict[int, tuple[ShardJob, ShardError]] = {}  # in this pass, to be retried
-        self._retries: dict[int, tuple[ShardJob, ShardError]] = {}  # from earlier passes, and not pulled yet
+        self._failed: dict[int, _Failed] = {}  # in this pass, to be retried
+        self._retries: dict[int, _Failed] = {}  # from earlier passes, and not pulled yet
+        self._rows = tempfile.TemporaryFile(prefix="any2ds-")  # noqa: SIM115 - of failed jobs; closed by `close`
         self._passes = 0  # before this one
         self._made = 0  # shards in this pass
-        self._kept = 0  # bytes
-        self._lock = threading.Lock()  # guards the jobs
+        self._kept = 0  # bytes of open jobs
+        self._lock = threading.Lock()  # guards the jobs and the file
 
     @property
     def total(self) -> RunReport:
@@ -115,11 +128,18 @@ class Ledger:
             return event
         log.debug("shard %d failed:\n%s", event.shard_id, event.traceback)
         attempt = max(job.attempt, event.attempt) if job else event.attempt
+        self._forget(job)
         if job is None or attempt >= self._max_retry:
-            self._forget(job)
             return self._lose(event)
         event = replace(event, attempt=attempt, again=True)
-        self._failed[event.shard_id] = job, event
+        try:
+            with self._lock:
+                start = self._rows.seek(0, os.SEEK_END)
+                self._rows.write(job.rows)
+        except OSError as error:  # a full disk above all
+            log.warning("shard %d is not retried: its rows cannot be kept: %s", event.shard_id, error)
+            return self._lose(replace(event, again=False))
+        self._failed[event.shard_id] = _Failed(replace(job, rows=b""), start, len(job.rows), event)
         return event
 
     def unreported(self) -> Iterator[ShardError]:
@@ -140,9 +160,12 @@ class Ledger:
     def _retried(self, shard_ids: list[int]) -> Iterator[ShardJob]:
         for shard_id in shard_ids:
             with self._lock:
-                job, error = self._retries.pop(shard_id)
-                job = replace(job, attempt=error.attempt + 1)
+                failed = self._retries.pop(shard_id)
+                self._rows.seek(failed.start)
+                rows = self._rows.read(failed.size)
+                job = replace(failed.job, rows=rows, attempt=failed.error.attempt + 1)
                 self._open[shard_id] = job
+                self._kept += failed.size
             yield job
 
     def given_up(self) -> Iterator[ShardError]:
@@ -151,14 +174,14 @@ class Ledger:
             left = {**self._retries, **self._failed}
             self._retries.clear()
             self._failed.clear()
-        for _, (job, error) in sorted(left.items()):
-            self._forget(job)
-            yield self._lose(replace(error, again=False))
+        for _, failed in sorted(left.items()):
+            yield self._lose(replace(failed.error, again=False))
 
     def close(self) -> None:
         """The run has ended: open shards are left to another one."""
         for _ in self.given_up():
             pass
+        self._rows.close()
         self._total = replace(self._total, left_shards=len(self._open))
 
     def check_complete(self) -> None:

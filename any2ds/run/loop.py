@@ -1,4 +1,4 @@
-"""Runs the jobs of a ledger through a distributor, and tells the reporters."""
+"""Runs the jobs of a ledger through a distributor, and reports what happens."""
 
 from __future__ import annotations
 

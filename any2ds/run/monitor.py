@@ -33,10 +33,10 @@ class Outlook:
     @property
     def expected(self) -> float | None:
         """Rows that this run has to do: counted, or estimated from the part that was read."""
-        whole: float | None = self.rows
-        if whole is None and self.share_read and self.planned:
-            whole = self.planned / min(1.0, self.share_read)
-        return None if whole is None else max(0.0, whole - self.passed_over)
+        rows: float | None = self.rows
+        if rows is None and self.share_read and self.planned:
+            rows = self.planned / min(1.0, self.share_read)
+        return None if rows is None else max(0.0, rows - self.passed_over)
 
     @property
     def is_read(self) -> bool:
@@ -100,7 +100,7 @@ class Monitor:
         memory: Callable[[], int] = lambda: resources.memory(children=False),
     ) -> None:
         self._clock, self._outlook, self._open_shards, self._memory = clock, outlook, open_shards, memory
-        self.is_stopping = False  # set once the run was asked to stop: nobody knows what is left then
+        self.is_stopping = False  # set once the run was asked to stop; the time left is unknown from then on
         self._started = self._turned = clock()
         self._lock = threading.Lock()
         self._outcomes: Counter[str] = Counter()  # from Progress
@@ -159,8 +159,8 @@ class Monitor:
             max(self._attempts, self._attempts_reported),
             max(self._received, size),
         )
-        lately, pace = self._history.rates(totals), self._pace.rates(totals)
-        rates = lately if live or self._recent else pace
+        recent, pace = self._history.rates(totals), self._pace.rates(totals)
+        rates = recent if live or self._recent else pace
         workers = [metrics for _, metrics in self._workers.values()]
         is_counted = resources.name() in self._workers  # a worker in this process
         memory = (0 if is_counted else memory) + sum(each.memory for each in workers)

@@ -65,7 +65,7 @@ class Reporters:
         self._call("on_stopping", open_shards, grace)
 
     def on_finish(self, total: RunReport, was_stopped: bool = False) -> None:
-        """Waits for threaded reporters for a bounded time, which is short if somebody wants to stop."""
+        """Waits for threaded reporters for a bounded time, which is short if the run was stopped."""
         self._call("on_finish", total)
         timeout = _TIMEOUT_STOPPED if was_stopped else _TIMEOUT
         if isinstance(sys.exc_info()[1], (KeyboardInterrupt, SystemExit)):

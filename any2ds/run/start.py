@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from any2ds.config.media import MEDIA_GROUPS, MediaOptions
 from any2ds.config.options import InputOptions, OutputOptions, ParsedOptions, RunOptions
-from any2ds.config.parsers import COMPRESSIONS, split_format
+from any2ds.config.parsers import list_format, split_format
 from any2ds.config.watch import WatchOptions
 from any2ds.core import plain_arrow, plugins
 from any2ds.core.processes.signals import is_own_process
@@ -81,23 +81,17 @@ def _is_plain(options: ParsedOptions) -> bool:
     if OutputOptions not in map(type, options.groups):
         return False  # another command, for which the dataset says how it is made
     given, made = options.group(InputOptions), options.group(OutputOptions)
+    url_list = str(given.url_list)
     media = [group for group in options.groups if type(group) in MEDIA_GROUPS]
+    format = split_format(given.input_format)[0] or ("txt" if url_list == "-" else list_format(url_list)[0])
     return (
         made.preset is None
         and not replace(MediaOptions(*media), given=options.given).asked()
-        and plugins.is_built_in("readers", _format(given))
+        and plugins.is_built_in("readers", format or "")
         and plugins.is_built_in("writers", made.output_format)
         and options.group(RunOptions).distributor == "multiprocessing"
         and not options.group(WatchOptions).chosen
     )
-
-
-def _format(given: InputOptions) -> str:
-    """That of the list, as far as its name says it; empty if it may be any."""
-    if given.input_format is not None or given.url_list == "-":
-        return split_format(given.input_format or "txt")[0] or ""
-    *rest, last = str(given.url_list).lower().split(".")
-    return rest[-1] if rest and last in COMPRESSIONS else last
 
 
 def _parts(options: ParsedOptions) -> Sequence[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from any2ds.config.media import AudioOptions, ImageOptions, MediaOptions, VideoOptions
 from any2ds.core.errors import BrokenStep
-from any2ds.core.samples import Sample, is_text_member
+from any2ds.core.samples import Sample
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,11 +85,14 @@ class BatchTransform(Protocol):
         ...
 
 
-def member_type(ext: str) -> pa.DataType:
-    """The type of an extra file in formats that have columns for them."""
-    import pyarrow as pa  # which the process that decodes for previews does without
-
-    return pa.string() if is_text_member(ext) else pa.binary()
+def column_value(value: Any) -> Any:
+    """A value of a column, which may be JSON text; None for blank text. Raises ValueError for text that is no JSON."""
+    if not isinstance(value, (str, bytes)):
+        return value
+    try:
+        return json.loads(value) if value.strip() else None
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
 
 
 class Rejected(Exception):

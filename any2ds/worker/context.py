@@ -69,7 +69,7 @@ class ShardContext:
         return columns if is_told else (*columns, "ext")
 
     def figures(self, report: ShardReport) -> dict[str, Any]:
-        """What the stats of a shard say; with a preset, the same in its words as well."""
+        """What the stats of a shard say; with a preset, also under the names of the other tool."""
         stats = report.to_json()
         recipe = presets.find(self.options.preset)
         return {**stats, **{theirs: stats[ours] for theirs, ours in recipe.figures.items()}} if recipe else stats

@@ -1,4 +1,4 @@
-"""Turns what was fetched into a sample: recognises the file, hashes it, and says all of it in metadata fields."""
+"""Turns what was fetched into a sample: recognises the file, hashes it, compares the hash with the expected one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import Any
 
 from any2ds.config.hashes import hash_columns
 from any2ds.config.options import OutputOptions
-from any2ds.core.errors import redacted
-from any2ds.core.failures import SUCCESS, Failure
+from any2ds.config.parsers import HashCheck
+from any2ds.core.digests import digest_in, is_digest
+from any2ds.core.errors import printable, redacted
+from any2ds.core.failures import DROPPED, SUCCESS, Failure
 from any2ds.core.filetypes import recognize_file
-from any2ds.core.metadata import OUTCOME_FIELDS, without_credentials
+from any2ds.core.metadata import HASH_MATCHES, OUTCOME_FIELDS, without_credentials
+from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload, Sample
-from any2ds.worker.hash_check import Expectations
+
+_SHOWN = 200  # characters of a value that is no digest
 
 
 class Describe:
@@ -76,3 +80,39 @@ class Describe:
                 body.release()
                 return Sample(fetched.row, None, "", fields, failure, seconds=outcome.seconds)
         return Sample(fetched.row, body, ext, fields, seconds=outcome.seconds)
+
+
+class Expectations:
+    """Judges files by the hash that the list expects of their rows.
+
+    Nothing is tried again: a transfer that broke is known to have, by its length, and a file that has become another
+    one stays so.
+    """
+
+    def __init__(self, check: HashCheck, on_mismatch: str) -> None:
+        self._kind = check.kind
+        self._on_mismatch = on_mismatch  # drop, flag or fail_row
+
+    def __call__(self, row: Row, fields: dict[str, Any]) -> Failure | None:
+        """Add the verdict to the `fields` of the file that has arrived, its hash among them. They go on telling what
+        arrived; it is to be stored only if its status is success still."""
+        found = fields[self._kind]
+        expected = (row.expected_hash or "").strip()
+        matches = is_digest(expected, found, self._kind) if expected else None
+        fields[HASH_MATCHES.name] = matches
+        if matches is not False or self._on_mismatch == "flag":
+            return None
+        fields["error_message"] = message = self._message(expected, found)
+        fields["ext"] = None  # which is that of a stored file
+        if self._on_mismatch == "drop":
+            fields["status"] = DROPPED
+            return None
+        failure = Failure("transform", "hash_mismatch", message, fields["http_status"], fields["final_url"])
+        fields["status"], fields["error_code"] = failure.status, failure.code
+        return failure
+
+    def _message(self, expected: str, found: str) -> str:
+        if digest_in(expected, self._kind) is not None:
+            return f"its {self._kind} is {found}, expected was {expected}"
+        shown = printable(redacted(expected[:_SHOWN])) + "…" * (len(expected) > _SHOWN)
+        return f"its {self._kind} is {found}, and what the list expects, {shown!r}, is no {self._kind}"

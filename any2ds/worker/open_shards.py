@@ -1,4 +1,4 @@
-"""The shards that are open in one process: takes outcomes, writes and publishes, and tells what happened."""
+"""The shards that are open in one process: takes outcomes, writes, publishes, and reports what happened."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from itertools import islice
 
-import orjson
-
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import DiskFull, error_text
 from any2ds.core.reports import Event, Progress, RobotsCost, ShardError, ShardReport
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Samples, code_of, outcome_of, release
+from any2ds.core.stats import as_written
 from any2ds.storage.disk.space import is_full
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.context import ShardContext
@@ -158,13 +157,13 @@ class OpenShards:
     def _published(self, job: ShardJob) -> ShardReport | None:
         """The figures of a shard that was finished by an earlier attempt of this run, whose report got lost.
 
-        What is there is removed if it tells something else: as long as stats are there, no data may be replaced.
+        Statistics of another shard are removed: as long as they are there, no data may be replaced.
         """
         name = self._layout.stats_name(job.shard_id)
         if (content := self._output.read(name)) is None:
             return None
         try:
-            report = ShardReport.from_json(orjson.loads(content))
+            report = ShardReport.from_json(as_written(content))
         except (KeyError, TypeError, ValueError):
             report = None
         if report is None or (report.shard_id, report.count) != (job.shard_id, job.count):
@@ -191,7 +190,7 @@ class OpenShards:
         self._errors.append(self._error_of(job, error))
 
     def _retract(self, shard: Shard) -> None:
-        """Its rows are told again, or do not count."""
+        """Its rows are reported once more, or do not count."""
         self._outcomes.subtract(shard.reported)
         self._bytes -= shard.reported_bytes
 
@@ -259,7 +258,7 @@ class OpenShards:
             self._publishing.append((shard, self._publisher.submit(shard.publish, self._output)))
 
     def rows_to_record_as_failed(self) -> list[list[Row]]:
-        """The rows, by shard, of the hopeless shards that have come since the last call."""
+        """The rows, by shard, of the shards that came since the last call and are not to be fetched."""
         found = []
         while self.record_as_failed:
             found.append(self.record_as_failed.popleft().rows_without_outcome())
@@ -325,7 +324,7 @@ class OpenShards:
         while self._found:
             report = self._found.popleft()
             self._leave(report.shard_id)
-            self._outcomes.update(report.status_dict)  # what was told by the process that made it was taken back
+            self._outcomes.update(report.status_dict)  # what its process had reported was taken back
             self._bytes += report.bytes
             yield report
         while self._publishing:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.reports import ShardReport
 from any2ds.core.rows import Row, ShardJob
-from any2ds.core.samples import Sample, Samples, code_of, outcome_of, release
+from any2ds.core.samples import Sample, Samples, outcome_of, release
 from any2ds.readers.dedupe import Copies, also_the_same, expected_hashes, repeated
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.context import ShardContext, StagedFiles, named, stats_json
@@ -42,8 +42,8 @@ class OpenShard:
         self._next = 0  # position whose turn it is
         self.stats = ShardStats()
         self._bytes = 0  # of stored files
-        self._beside = 0  # bytes of further files, and of what else is large in the metadata
-        self.reported: Counter[str] = Counter()  # rows by outcome, as far as Progress has told of them
+        self._further = 0  # bytes of further files, and of what else is large in the metadata
+        self.reported: Counter[str] = Counter()  # rows by outcome, as far as Progress has reported them
         self.reported_bytes = 0  # of these
         self.handed = 0  # position up to which a fetcher has taken the rows
         self.closed = False  # no more of its rows are to be fetched
@@ -140,7 +140,7 @@ class OpenShard:
     @property
     def staged(self) -> int:
         """Bytes of bodies on the staging disk, about."""
-        return self._bytes + self._beside
+        return self._bytes + self._further
 
     def flush(self) -> None:
         """Let the writer let go of it."""
@@ -195,10 +195,12 @@ class OpenShard:
             release(left)
             raise
         outcome, position = outcome_of(samples), self._next
-        code = code_of(outcome)
-        self.stats.add_row(outcome.fields["status"], code)
-        if outcome.failure is not None and code not in self.stats.examples:
-            self.stats.add_example(code, self._rows.url(position))
+        code = status = outcome.fields["status"]
+        if outcome.failure is not None:
+            code = outcome.failure.code
+            if code not in self.stats.examples:
+                self.stats.add_example(code, self._rows.url(position))
+        self.stats.add_row(status, code)
         if position not in self._first_of:  # the others were transferred once, for all of them
             self.stats.add_transfer(outcome.fields.get("attempts"), outcome.seconds)
         self._next += 1
@@ -212,7 +214,7 @@ class OpenShard:
             self._account(writer.held)
         self._bytes += size
         if self.metadata.added or sample.extra_files:
-            self._beside += self.metadata.added or sum(further.size for further in sample.extra_files.values())
+            self._further += self.metadata.added or sum(further.size for further in sample.extra_files.values())
         self.stats.add_file(sample.ext, size, sample.not_processed)
 
     def _make_room(self, sample: Sample) -> None:

@@ -37,19 +37,16 @@ class Steps:
         else:
             self._shards.take((sample,))
 
-    def turn(self, buffer: Buffer) -> None:
-        """Hand over what is through; `buffer` is told whether more of it is wanted."""
-        self._hand_over(buffer)
-
-    def wait(self, buffer: Buffer) -> None:
-        """For something to be through, but not for long. To be called when nothing more is coming."""
-        since, cpu = time.monotonic(), time.thread_time()
-        self._hand_over(buffer, is_ending=True, seconds=_WAIT)
-        busy = time.thread_time() - cpu
-        self._shards.metrics.waited("transforms", time.monotonic() - since - busy)
-
-    def _hand_over(self, buffer: Buffer, is_ending: bool = False, seconds: float = 0.0) -> None:
+    def turn(self, buffer: Buffer, is_ending: bool = False, seconds: float = 0.0) -> None:
+        """Hand over what has passed all steps; `buffer` gets to know whether more is wanted."""
         if self._transforming is not None:
             for samples in self._transforming.turn(is_ending, seconds):
                 self._shards.take(samples)
             buffer.paused = self._transforming.holds_back
+
+    def wait(self, buffer: Buffer) -> None:
+        """For something to be through, but not for long. To be called when nothing more is coming."""
+        since, cpu = time.monotonic(), time.thread_time()
+        self.turn(buffer, is_ending=True, seconds=_WAIT)
+        busy = time.thread_time() - cpu
+        self._shards.metrics.waited("transforms", time.monotonic() - since - busy)

@@ -57,7 +57,7 @@ _NOT_TRIED = "not tried: the processes that made its shard were stuck"
 
 
 class ShardWorker:
-    """The `protocols.Worker` of a run; can be sent anywhere: it carries options, and the files of the user's steps."""
+    """The `Worker` of a run; can be sent anywhere: it carries options, and the files of the user's steps."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Takes a worker's pulse: what it has done and waited for since the last time, as `WorkerMetrics`.
+"""Measures a worker: what it has done and waited for since the last time, as `WorkerMetrics`.
 
 All of it belongs to the worker's thread, whose time is accounted for: what its fetcher slept, by cause; what writing,
 publishing and steps made it wait; the rest is `cpu`, in which there was something to do. One look at the clock before
@@ -66,8 +66,8 @@ class MetricsCollector:
         self._buffer: Buffer | None = None
         self._waited: defaultdict[Wait, float] = defaultdict(float)
         self._long_writes = 0.0
-        self._received = 0  # of the present buffer, as told
-        self._before = Traffic()  # of a fetcher that is none any more, and not told
+        self._received = 0  # of the present buffer, as reported
+        self._before = Traffic()  # of a fetcher that is closed, and not reported
         self._received_before = 0
         self._at = time.monotonic()
         self._own_cpu = time.thread_time()

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -17,6 +16,7 @@ from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.layout import Layout
 from any2ds.core.metadata import HASH_MATCHES, OUTCOME_FIELDS, without_credentials
 from any2ds.core.samples import StoredSample, first_of, row_key
+from any2ds.core.stats import as_written
 from any2ds.storage.folders import OutputFolder
 from any2ds.writers.formats.parquet import data_column
 
@@ -119,10 +119,7 @@ class PreviousShard:
             now = urls[position]
             if url != now and (url is None or now is None or without_credentials(url) != without_credentials(now)):
                 raise DamagedShard(f"{name}: row {position} is one of another list: its URL was {url!r}, now {now!r}")
-        stats: dict[str, Any] = {}
-        with contextlib.suppress(ValueError, TypeError):
-            stats = dict(orjson.loads(output.read(layout.stats_name(shard_id)) or b"{}"))
-        return cls(table, by_row(positions), stats)
+        return cls(table, by_row(positions), as_written(output.read(layout.stats_name(shard_id))))
 
     @property
     def outcomes(self) -> dict[int, tuple[str | None, str | None]]:

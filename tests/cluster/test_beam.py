@@ -34,7 +34,7 @@ from any2ds.distributors._beam_protocol import Asked
 from any2ds.distributors._mailbox import Inbox, Mailbox
 from any2ds.distributors._task import PackedJob, Task
 from any2ds.distributors.beam import BeamDistributor
-from any2ds.readers.plan import plan
+from any2ds.readers.plan import cuts, plan
 from any2ds.storage.folders import OutputFolder
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import children, state, wait_until, wait_until_gone
@@ -270,7 +270,7 @@ def test_an_attempt_that_was_given_up_publishes_nothing(media: Path, tmp_path: P
         mailbox = Mailbox("run", b"key", 0.1)
         mailbox.open(folder)
         table = pa.table({"url": [server.url("0.bin")]})
-        jobs = [PackedJob.of(job) for job in plan(table.to_batches(), table.schema, 5)]
+        jobs = [PackedJob.of(job) for job in plan(cuts(table.to_batches(), 5), table.schema)]
         task = Task(0, worker, mailbox, config.run)
         task.leave(jobs)
         thread = threading.Thread(target=task)

@@ -25,6 +25,7 @@ from any2ds.cli import parse
 from any2ds.config.commands import COMMANDS
 from any2ds.config.options import Config
 from any2ds.dataset.rendering import plain
+from any2ds.dataset.report import charts
 from any2ds.dataset.shown import shown_url
 from any2ds.dataset.timeline import Work, timeline
 from any2ds.testing.server import Server, serve
@@ -77,6 +78,10 @@ def dataset(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
         quiet=True,
         report=False,
     )
+    for n, path in enumerate(sorted(out.glob("*_stats.json"))):  # a run that is long enough for charts over time
+        stats = json.loads(path.read_text())
+        times = {"start_time": stats["start_time"] + 20 * n, "end_time": stats["start_time"] + 20 * n + 25}
+        path.write_text(json.dumps({**stats, **times, "duration": 25.0}))
     report(out)
     return out
 
@@ -204,6 +209,15 @@ def test_ticks_of_time_are_round_numbers() -> None:
         assert sum(spell.seconds for spell in found.spells) == pytest.approx(found.seconds, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("top", "of_counts", "of_rates"),
+    [(1, [0, 1], [0, 0.2, 0.4, 0.6, 0.8, 1]), (11, [0, 5, 10, 15], [0, 5, 10, 15]), (0, [0, 1], [0, 1])],
+)
+def test_no_tick_is_a_part_of_a_file(top: float, of_counts: list[float], of_rates: list[float]) -> None:
+    assert charts._round_steps(top, True) == of_counts
+    assert charts._round_steps(top, False) == of_rates
+
+
 def test_what_strangers_wrote_is_text(chromium: Browser, dataset: Path) -> None:
     chromium.show(dataset / "report.html")
     assert chromium.value("document.querySelectorAll('script').length") == 1  # the figures
@@ -227,6 +241,7 @@ def test_what_strangers_wrote_is_text(chromium: Browser, dataset: Path) -> None:
 def test_charts_can_be_read_without_seeing_them(chromium: Browser, dataset: Path) -> None:
     chromium.show(dataset / "report.html")
     labels = chromium.value("[...document.querySelectorAll('.chart svg[role=img]')].map(one => one.ariaLabel)")
+    assert any("failed are not counted" in label for label in labels if label.startswith("Time per successful"))
     assert any(label.startswith("Size of files: From 10 bytes to") for label in labels)
     assert chromium.value("[...document.querySelectorAll('.chart .bar')].every(one => one.querySelector('title'))")
     assert chromium.value("[...document.querySelectorAll('.chart .title')].length") >= 20
@@ -376,7 +391,7 @@ def test_datasets_in_any_state(chromium: Browser, tmp_path: Path, state: str) ->
         assert chromium.value("document.getElementById('problems').children.length") == 2
 
 
-def test_a_dataset_of_a_moment_has_sentences_instead_of_charts(chromium: Browser, tmp_path: Path) -> None:
+def test_a_dataset_of_a_moment_has_no_charts_over_time(chromium: Browser, tmp_path: Path) -> None:
     out = tmp_path / "out"
     download([{"url": "javascript:"}, {"url": "x"}], output_folder=out, distributor="inline", quiet=True)
     stats = json.loads((out / "00000_stats.json").read_text())
@@ -385,10 +400,9 @@ def test_a_dataset_of_a_moment_has_sentences_instead_of_charts(chromium: Browser
     report(out)
     chromium.show(out / "report.html", width=390)
     titles = chromium.value("[...document.querySelectorAll('.chart h3')].map(title => title.textContent)")
-    assert titles == ["Rows per second", "Outcomes over time"]  # there are no megabytes
-    assert chromium.value("document.querySelectorAll('.chart svg').length") == 0
-    summaries = chromium.value("[...document.querySelectorAll('.chart p')].map(each => each.textContent)")
-    assert all("from" not in summary.lower() for summary in summaries)
+    assert titles == []
+    tiles = chromium.value("[...document.querySelectorAll('.tile')].map(tile => tile.innerText)")
+    assert any("0 stored/s" in tile for tile in tiles)
     of_rows = "getComputedStyle(document.querySelector('[data-host] .n + .n'), '::before').content"
     assert chromium.value(of_rows) == '"of "'
 
@@ -411,6 +425,7 @@ def test_of_ten_thousands_of_shards_some_are_looked_at(chromium: Browser, tmp_pa
     assert (figures.shards, figures.rows, figures.looked.shards_of_stats) == (count, 10 * count, 10_000)
     assert not figures.is_whole
     assert figures.latencies["p50"] == pytest.approx(0.52, rel=0.05)
+    assert [shown[:2] for shown in figures.latency_ranges] == [(0.5, 0.7)]
     chromium.show(out / "report.html")
     assert chromium.value("document.getElementById('sampled').textContent").startswith(
         "This dataset was sampled: outcomes and times are from 10,000 of its 10,500 shards"

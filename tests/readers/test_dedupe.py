@@ -31,7 +31,7 @@ from any2ds.core.samples import Sample, release
 from any2ds.fetch.urls import normalize
 from any2ds.readers import bad_rows
 from any2ds.readers.dedupe import comparable, mark_duplicates, repeated
-from any2ds.readers.plan import plan
+from any2ds.readers.plan import cuts, plan
 from any2ds.readers.seen_urls import SeenUrls
 from any2ds.testing.server import serve
 from any2ds.worker.context import ShardContext
@@ -182,7 +182,7 @@ def test_many_copies_of_a_big_file_take_the_memory_of_few(tmp_path: Path, output
 def worked(table: pa.Table, output: Path, **options: Any) -> list[Any]:
     output.mkdir(exist_ok=True)
     config = Config.from_options({"url_list": "-", "output_folder": output, **options})
-    jobs = plan(table.to_batches(), table.schema, config.output.number_sample_per_shard)
+    jobs = plan(cuts(table.to_batches(), config.output.number_sample_per_shard), table.schema)
     return list(ShardWorker(config.output, config.fetch)(jobs))
 
 
@@ -250,7 +250,7 @@ def shard_of(
 ) -> tuple[OpenShard, list[Sample]]:
     """A shard, and the samples of the rows that it wants to be fetched, each of `size` bytes."""
     table = pa.table({"url": urls})
-    (job,) = plan(table.to_batches(), table.schema, len(urls))
+    (job,) = plan(cuts(table.to_batches(), len(urls)), table.schema)
     writer = type("Writer", (FailingWriter,), {"room": room})
     options = OutputOptions(number_sample_per_shard=len(urls), oom_shard_count=5, compute_md5=False, compute_hash=None)
     shard = OpenShard(job, ShardContext(options, writer, folder), buffer, fetch_once=True)
@@ -495,7 +495,7 @@ def test_progress_counts_duplicates_once(media: Path, tmp_path: Path) -> None:
             {"url_list": "-", "output_folder": tmp_path, "number_sample_per_shard": 3, "dedupe": "run"}
         )
         rows, schema = mark_duplicates(table.to_batches(), schema, Layout(3, 5))
-        events = list(ShardWorker(config.output, config.fetch)(plan(rows, schema, 3)))
+        events = list(ShardWorker(config.output, config.fetch)(plan(cuts(rows, 3), schema)))
     progress = [event for event in events if isinstance(event, Progress)]
     assert sum(event.outcomes.get(DUPLICATE, 0) for event in progress) == 7
     assert sum(event.outcomes.get("success", 0) for event in progress) == 2

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from any2ds.core.errors import ReadError
 from any2ds.core.layout import Layout, finished_shards
 from any2ds.core.rows import ShardJob
-from any2ds.readers.plan import State, plan
+from any2ds.readers.plan import State, cuts, plan
 
 SCHEMA = pa.schema([("url", pa.string()), ("number", pa.int64())])
 
@@ -26,7 +26,7 @@ def batches(sizes: list[int]) -> Iterator[pa.RecordBatch]:
 
 
 def planned(sizes: list[int], rows: int, state: Callable[[int, int], State]) -> list[ShardJob]:
-    return list(plan(batches(sizes), SCHEMA, rows, state))
+    return list(plan(cuts(batches(sizes), rows), SCHEMA, lambda cut: state(cut.shard_id, cut.rows)))
 
 
 def numbers(job: ShardJob) -> list[int]:
@@ -104,7 +104,7 @@ def test_what_was_read_before_a_break_is_all_planned(sizes: list[int], rows: int
         yield from batches(sizes[:whole])
         raise ReadError("line 6", "malformed", "urls.csv")
 
-    jobs = plan(broken(), SCHEMA, rows)
+    jobs = plan(cuts(broken(), rows), SCHEMA)
     total = sum(sizes[:whole])
     found = [number for _ in range(-(-total // rows)) for number in numbers(next(jobs))]
     assert found == list(range(total))
@@ -115,7 +115,7 @@ def test_what_was_read_before_a_break_is_all_planned(sizes: list[int], rows: int
 @given(st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=6), st.integers(1, 12), st.integers(0, 3))
 def test_where_files_are_cut_no_shard_holds_rows_of_two(files: list[list[int]], rows: int, first: int) -> None:
     ended = [batch for sizes in files for batch in (*(size for size in sizes if size), 0)]  # an empty one ends a file
-    jobs = list(plan(batches(ended), SCHEMA, rows, first_shard=first, by_file=True))
+    jobs = list(plan(cuts(batches(ended), rows, first, by_file=True), SCHEMA))
     lengths = [sum(sizes) for sizes in files]
     assert [job.shard_id for job in jobs] == list(range(first, first + len(jobs)))
     assert [job.count for job in jobs] == [
@@ -126,7 +126,7 @@ def test_where_files_are_cut_no_shard_holds_rows_of_two(files: list[list[int]], 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.lists(st.integers(0, 9), max_size=8), st.integers(1, 12))
 def test_fingerprints_tell_shards_and_not_batches(some: list[int], other: list[int], rows: int) -> None:
-    jobs, others = list(plan(batches(some), SCHEMA, rows)), list(plan(batches(other), SCHEMA, rows))
+    jobs, others = list(plan(cuts(batches(some), rows), SCHEMA)), list(plan(cuts(batches(other), rows), SCHEMA))
     urls = {job.fingerprint: tuple(pa.ipc.open_stream(job.rows).read_all()["url"].to_pylist()) for job in jobs}
     assert len(urls) == len(set(urls.values()))  # some have nothing but rows without a URL
     for one, two in zip(jobs, others, strict=False):
@@ -138,7 +138,7 @@ def test_what_was_read_before_a_break_is_planned_and_then_the_break_is_told() ->
         yield from batches([5])
         raise ReadError("line 6", "malformed", "urls.csv")
 
-    jobs = plan(broken(), SCHEMA, 2)
+    jobs = plan(cuts(broken(), 2), SCHEMA)
     assert [len(numbers(next(jobs))) for _ in range(3)] == [2, 2, 1]
     with pytest.raises(ReadError, match=r"urls.csv: could be read only up to line 6"):
         next(jobs)

@@ -476,6 +476,42 @@ class TestJsonl:
         assert [row["n"] for row in rows] == [1, None] * len(bad) + [1]
         assert [reason.partition(": ")[0] for reason in reasons if reason] == [f"line {2 * n + 2}" for n in range(6)]
 
+    @pytest.mark.parametrize(
+        "line",
+        [
+            '{"n": 1, "url": "\\u00e9é\\n"}',
+            '{"n": null}',
+            '{"url": "a", "url": "b"}',
+            '{"url": "a", "n": 3.0}',
+            '{"url": "a", "n": 3.5}',
+            '{"url": "a", "n": 9223372036854775808}',
+            '{"url": "a", "f": 3, "other": {"url": [NaN]}}',
+            '{"url": "a", "f": 0.1234567890123456789}',
+            '{"url": "a", "f": 1e400}',
+            '{"url": 5, "n": true}',
+            '{"url": ["a"]}',
+            '{"url": "\\ud800"}',
+            '{"url": "a"} {"url": "b"}',
+            '{"url":\n"a"}',
+            "[1]",
+            "",
+        ],
+    )
+    def test_a_line_is_read_alike_wherever_it_stands(self, line: str) -> None:
+        schema = pa.schema({"url": pa.string(), "n": pa.int64(), "f": pa.float64()})
+        columns = Columns("url", None, ("n", "f"))
+        good = json.dumps({"url": "u" * 300, "n": 1, "f": 0.5}).encode() + b"\n"
+        many = 4000  # more than a block
+        odd = f"{line}\n".encode()
+        first, why_first = with_reasons("jsonl", odd + good, columns, schema)
+        rows, reasons = with_reasons("jsonl", good * many + odd + good * many, columns, schema)
+        between = slice(many, len(rows) - many)
+        assert str(rows[between]) == str(first[:-1])
+        assert [why.partition(": ")[2] for why in reasons[between]] == [
+            why.partition(": ")[2] for why in why_first[:-1]
+        ]
+        assert rows[: between.start] == rows[between.stop :] == first[-1:] * many
+
     def test_bad_lines_before_the_first_good_one(self) -> None:
         rows, reasons = with_reasons("jsonl", b'{\n}\n{"url": "u", "n": 1}\n', Columns("url", None, ("n",)))
         assert [(row["n"], bool(reason)) for row, reason in zip(rows, reasons, strict=True)] == [

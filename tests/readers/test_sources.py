@@ -32,11 +32,11 @@ import pytest
 from fsspec.registry import _registry
 
 from any2ds.config.options import Config, InputOptions
+from any2ds.config.parsers import list_format
 from any2ds.core.compression import KINDS
 from any2ds.core.errors import InputError, MissingColumns, MissingExtra, OptionError, ReadError, UsageError, WrongFormat
 from any2ds.core.manifest import ListFile
 from any2ds.readers.bad_rows import split
-from any2ds.readers.inputs import list_format
 from any2ds.readers.sources import Source
 
 FORMATS = ("txt", "csv", "tsv", "json", "jsonl", "parquet")

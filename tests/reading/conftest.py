@@ -205,6 +205,8 @@ def loaded() -> Callable[[str, str], int]:
 
 
 _COUNT = """
+if "batches" in globals():
+    samples = [sample for batch in batches for sample in batch]
 try:
     print(len(samples))
 except TypeError:  # of a stream

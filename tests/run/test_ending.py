@@ -28,7 +28,7 @@ from any2ds.core.processes.signals import stoppable
 from any2ds.core.reports import Event, IncompleteRun, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
-from any2ds.readers.plan import plan
+from any2ds.readers.plan import cuts, plan
 from any2ds.storage.disk.staging import sweep
 from any2ds.storage.patience import Patience
 from any2ds.testing.distributing import ScriptedWorker, jobs_of
@@ -64,7 +64,7 @@ def config_of(out: Path, **options: Any) -> Config:
 
 def jobs_for(urls: list[str]) -> Iterator[ShardJob]:
     table = pa.table({"url": urls})
-    return plan(table.to_batches(), table.schema, 5)
+    return plan(cuts(table.to_batches(), 5), table.schema)
 
 
 def made(events: list[Event]) -> list[int]:

@@ -24,7 +24,7 @@ from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, OutputInUse
 from any2ds.core.reports import Event, ShardError
 from any2ds.core.rows import ShardJob
-from any2ds.readers.plan import plan
+from any2ds.readers.plan import cuts, plan
 from any2ds.run.ledger import Ledger
 from any2ds.run.loop import run
 from any2ds.run.monitor import Outlook
@@ -425,7 +425,7 @@ def test_a_run_that_lost_the_folder_removes_nothing_of_the_other(out: OutputFold
 
 def jobs_of(url: str) -> Any:
     table = pa.table({"url": [url]})
-    return plan(table.to_batches(), table.schema, 10)
+    return plan(cuts(table.to_batches(), 10), table.schema)
 
 
 @pytest.mark.parametrize("remote", [False, True])

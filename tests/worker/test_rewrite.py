@@ -17,7 +17,7 @@ from any2ds.core.layout import Layout
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.readers.dedupe import mark_duplicates
-from any2ds.readers.plan import plan
+from any2ds.readers.plan import cuts, plan
 from any2ds.testing.pixel import png
 from any2ds.testing.server import Server, serve
 from any2ds.worker.worker import ShardWorker
@@ -65,7 +65,7 @@ def work(table: pa.Table, out: Path, redo: tuple[str, ...] | None = None, **opti
     worker = ShardWorker(config.output, config.fetch, *([stuck] if stuck else []))
     jobs = [
         replace(job, redo=redo, record_as_failed=record_as_failed)
-        for job in plan(table.to_batches(), table.schema, 10000)
+        for job in plan(cuts(table.to_batches(), 10000), table.schema)
     ]
     return list(worker(iter(jobs)))
 
@@ -240,7 +240,7 @@ def test_a_worker_that_is_stopped_leaves_the_former_version(server: Server, medi
         work(rows, out)
         before = files_of(out)
         config = Config.from_options({"url_list": "-", "output_folder": out, "output_format": "webdataset"})
-        jobs: list[ShardJob] = [replace(j, redo=("all",)) for j in plan(rows.to_batches(), rows.schema, 10000)]
+        jobs: list[ShardJob] = [replace(j, redo=("all",)) for j in plan(cuts(rows.to_batches(), 10000), rows.schema)]
         running = ShardWorker(config.output, config.fetch)(iter(jobs))
         next(running)
         slow.wait_for("9.png", 2)

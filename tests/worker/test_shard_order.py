@@ -28,7 +28,7 @@ from any2ds.core.reports import RobotsCost, ShardReport
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
 from any2ds.readers.dedupe import mark_duplicates
-from any2ds.readers.plan import plan
+from any2ds.readers.plan import cuts, plan
 from any2ds.worker.worker import ShardWorker
 
 
@@ -157,7 +157,7 @@ def test_samples_are_in_the_order_of_the_list_each_once(
         if dedupe == "run":
             batches, schema = mark_duplicates(batches, schema, layout)
         worker = ShardWorker(config.output, config.fetch, new_fetcher)
-        reports = [e for e in worker(plan(batches, schema, rows_per_shard)) if isinstance(e, ShardReport)]
+        reports = [e for e in worker(plan(cuts(batches, rows_per_shard), schema)) if isinstance(e, ShardReport)]
 
         places = [divmod(n, rows_per_shard) for n in range(len(wanted))]
         keys = [layout.key(*place) for place in places]

@@ -25,7 +25,7 @@ from any2ds.core.metadata import HASHES
 from any2ds.core.reports import IncompleteRun, Progress
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
-from any2ds.readers.plan import plan
+from any2ds.readers.plan import cuts, plan
 from any2ds.testing.server import Server, serve
 from any2ds.worker.describe import Describe
 from any2ds.worker.worker import ShardWorker
@@ -251,7 +251,7 @@ def test_who_watches_is_told_what_was_stored_and_what_not(server: Server, tmp_pa
     options = {"url_list": "-", "output_folder": tmp_path / "out", "verify_hash": "h:sha256"}
     config = Config.from_options({**options, "on_hash_mismatch": "drop"})
     worker = ShardWorker(config.output, config.fetch)
-    reported = [event for event in worker(plan(rows.to_batches(), rows.schema, 3)) if isinstance(event, Progress)]
+    reported = [event for event in worker(plan(cuts(rows.to_batches(), 3), rows.schema)) if isinstance(event, Progress)]
     assert sum((Counter(event.outcomes) for event in reported), Counter()) == {"dropped": 2, "success": 1}
     assert sum(event.bytes for event in reported) == 7
 

@@ -27,7 +27,7 @@ from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors.multiprocessing import MultiprocessingDistributor
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit
-from any2ds.readers.plan import plan
+from any2ds.readers.plan import cuts, plan
 from any2ds.testing.distributing import ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG, children
 from any2ds.testing.server import Server, serve
@@ -60,7 +60,7 @@ def config_of(out: Path, **options: Any) -> Config:
 
 def jobs_for(urls: list[str], rows_per_shard: int = 5) -> Iterator[ShardJob]:
     table = pa.table({"url": urls})
-    return plan(table.to_batches(), table.schema, rows_per_shard)
+    return plan(cuts(table.to_batches(), rows_per_shard), table.schema)
 
 
 def work(out: Path, urls: list[str], stuck: StuckFetchers, **options: Any) -> list[Event]:

@@ -21,7 +21,7 @@ import any2ds
 from any2ds.config.options import Config
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
-from any2ds.readers.plan import plan
+from any2ds.readers.plan import cuts, plan
 from any2ds.testing.server import serve
 from any2ds.worker.worker import ShardWorker
 from tests.support.folder import names_in
@@ -50,7 +50,7 @@ def events(table: pa.Table, output: Path, **options: Any) -> Iterator[Event]:
     output.mkdir(exist_ok=True)
     config = Config.from_options({"url_list": "-", "output_folder": output, "output_format": "webdataset", **options})
     worker = ShardWorker(config.output, config.fetch)
-    return worker(plan(table.to_batches(), table.schema, config.output.number_sample_per_shard))
+    return worker(plan(cuts(table.to_batches(), config.output.number_sample_per_shard), table.schema))
 
 
 def members(tar: Path) -> dict[str, bytes]:
@@ -295,7 +295,7 @@ def test_jobs_may_come_one_at_a_time(tmp_path: Path, media: Path) -> None:
         reported = threading.Semaphore(1)
 
         def jobs() -> Iterator[ShardJob]:
-            for job in plan(table.to_batches(), table.schema, 1):
+            for job in plan(cuts(table.to_batches(), 1), table.schema):
                 assert reported.acquire(timeout=100)  # not before the shard before it is done
                 yield job
 

@@ -15,7 +15,7 @@ class Foreign:
     """An option that any2ds does not have under this name."""
 
     help: str
-    shown: str  # its default in words
+    shown: str  # its default, as text
     is_flag: bool = False  # True or False, so that `--name` and `--noname` work
 
 

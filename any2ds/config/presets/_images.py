@@ -27,5 +27,5 @@ def only_images(sample: Sample) -> Sample:
 
 @transform(columns=_COLUMNS)
 def as_they_come(sample: Sample) -> Sample:
-    """Files that nobody decodes have these columns as well, without values."""
+    """Files that are not decoded have these columns as well, without values."""
     return sample

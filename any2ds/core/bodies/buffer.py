@@ -62,10 +62,6 @@ class Buffer:
         self.used += len(data)
         return Body(self, len(data), [data])
 
-    def thread_body(self) -> ThreadBody:
-        """For a body that arrives in another thread."""
-        return ThreadBody(self)
-
     def adopt(self, body: ThreadBody) -> Body:
         """The body that has arrived in `body`, which is not to be used after."""
         if body.file is not None:

@@ -77,7 +77,7 @@ class SpoolFile:
         self.size = 0  # bytes
 
     def add(self, chunks: Iterable[bytes | memoryview]) -> StoredBody:
-        """A body of these bytes, which can be read until the heap is closed. Raises OSError if the disk is full."""
+        """A body of these bytes, which can be read until this is closed. Raises OSError if the disk is full."""
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="any2ds-", dir=self._folder)  # noqa: SIM115 - closed by `close`
         file, start = self._file, self.size

@@ -28,7 +28,7 @@ def listen_ahead() -> ChildOutput:
 
 
 def stop_listening() -> None:
-    """If nobody has shown the lines of children: pass on the last ones."""
+    """Pass on the last lines of children, unless a status block has shown them."""
     if _listening is not None:
         _listening.close()
 

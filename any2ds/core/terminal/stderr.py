@@ -17,7 +17,7 @@ _LOG_WIDTH = 120  # columns where there is no terminal, such as the log of a CI
 
 
 class StderrConsole(Console):
-    """Becomes quiet when nobody reads any more, where rich would end the process.
+    """Becomes quiet when its reader is gone, where rich would end the process.
 
     In notebooks it writes plain text, where rich would display every line as an output of its own.
     """

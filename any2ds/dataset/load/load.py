@@ -37,6 +37,7 @@ def load(
     split: str | None = None,
     where: str | pc.Expression | None = None,
     columns: Sequence[str] | None = None,
+    decode: bool = False,
     storage_options: Mapping[str, Mapping[str, Any]] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
@@ -51,6 +52,8 @@ def load(
         test (where the column `split` says so), joined by + (default: all samples)
     where: a condition on the metadata, such as "width >= 512 and label in (1, 2)", or an expression of pyarrow
     columns: which columns a sample has, `data` among them (default: all)
+    decode: images become arrays, sound arrays with its `rate`, text str, videos what decodes frames on demand (see
+        docs/loading.md); a file that cannot be decoded is an error that names its key
     storage_options: credentials and settings of stores, by protocol: {'s3': {'endpoint_url': 'https://...'}}
     cache_dir: folder for copies of remote shards and for indexes that had to be made (default: ANY2DS_CACHE, else
         any2ds in the user's cache folder)
@@ -71,7 +74,7 @@ def load(
         counts = [opened.count(shard) for shard in range(len(shards))]
         shards = replace(shards, starts=array("Q", accumulate(counts, initial=0)))
     schema = schema_of(shards)
-    fields = Fields(_wanted(columns, schema), schema, shards.data_column)
+    fields = Fields(_wanted(columns, schema), schema, shards.data_column, decode)
     opened = OpenShards(shards, fields, copies, is_copied=cache_bytes is not None)
     rows = Rows(shards, schema, opened)
     condition = _condition(where, schema)

@@ -74,6 +74,10 @@ class Rows:
         wanted = set(table["key"].filter(found).to_pylist())
         return pa.array([key in wanted for key in self._keys_in_data()], pa.bool_())
 
+    def extensions(self) -> set[str]:
+        """Of the files of all samples, as far as the metadata have them."""
+        return set(self._read({"ext": pc.field("ext")})["ext"].unique().to_pylist()) if self.has("ext") else set()
+
     def keys(self) -> pa.StringArray:
         """The key of each sample of the dataset. Raises DamagedShard."""
         if self._schema is None or not self._shards.is_own:

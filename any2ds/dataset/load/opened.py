@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from any2ds.core import plugins
 from any2ds.core.errors import DamagedShard, UsageError, error_text
+from any2ds.dataset.load.decode import decoded
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder
 from any2ds.dataset.load.metadata import stored_rows
 from any2ds.dataset.load.remote import RemoteShard, ShardCopies
@@ -21,6 +22,22 @@ from any2ds.writers.contract import Fields, IndexedShard, ShardData
 _MOST_OPEN = 256  # shards: 20 MB of indexes for shards of 10,000 samples, and as many descriptors
 
 
+@dataclass(frozen=True, slots=True)
+class _Decoder:
+    """Decodes a sample, and leaves its `columns`."""
+
+    columns: tuple[str, ...] | None
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        sample = decoded(sample)
+        if self.columns is None:
+            return sample
+        found = {name: sample[name] for name in self.columns}
+        if "rate" in sample and "data" in found:
+            found["rate"] = sample["rate"]
+        return found
+
+
 class OpenShards:
     """Opens shards when they are asked for; the one opened first is closed for another. Each process has its own."""
 
@@ -28,17 +45,23 @@ class OpenShards:
         """`copies` is the folder for indexes that had to be made and copies of remote shards; with `is_copied`, of all
         shards that are read, else of those in formats that cannot be read by ranges."""
         self._shards, self._fields, self._copies, self._is_copied = shards, fields, copies, is_copied
+        self._finish = _Decoder(fields.columns) if fields.decode else None
+        wanted = fields.columns
+        if wanted is not None and fields.decode:  # the kind of a file is that of its extension
+            self._fields = replace(fields, columns=tuple(dict.fromkeys((*wanted, "ext", "key"))))
+        self._given = (shards, fields, copies, is_copied)
         self._open: dict[int, IndexedShard] = {}
         self._pid = os.getpid()
 
     def __reduce__(self) -> tuple[type[OpenShards], tuple[Any, ...]]:
-        return OpenShards, (self._shards, self._fields, self._copies, self._is_copied)
+        return OpenShards, self._given
 
     def get(self, shard: int, number: int) -> dict[str, Any]:
         """A sample of a shard. Raises DamagedShard."""
         opened = self._open.get(shard) if self._pid == os.getpid() else None
         try:
-            return (opened or self._opened(shard)).get(number)
+            sample = (opened or self._opened(shard)).get(number)
+            return sample if self._finish is None else self._finish(sample)
         except Exception as error:
             raise self._named(shard, error) from error
 
@@ -46,7 +69,8 @@ class OpenShards:
         """Samples of a shard, best in ascending order. Raises DamagedShard."""
         opened = self._open.get(shard) if self._pid == os.getpid() else None
         try:
-            return (opened or self._opened(shard)).get_many(numbers)
+            samples = (opened or self._opened(shard)).get_many(numbers)
+            return samples if self._finish is None else [self._finish(sample) for sample in samples]
         except Exception as error:
             raise self._named(shard, error) from error
 

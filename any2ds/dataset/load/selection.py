@@ -18,9 +18,10 @@ class Selection:
     ranges: tuple[range, ...]  # of numbers of samples, in this order
     mask: pa.BooleanArray | None = None  # of all samples of the dataset; None: those of the ranges
     where: pc.Expression | None = None  # the condition that is a part of the mask
+    first: int = 0  # number of the sample with which the mask begins
 
     def __reduce__(self) -> tuple[type[Selection], tuple[Any, ...]]:
-        return Selection, (self.ranges, self.mask, self.where)
+        return Selection, (self.ranges, self.mask, self.where, self.first)
 
     @cached_property
     def numbers(self) -> Sequence[int]:
@@ -32,7 +33,7 @@ class Selection:
             if self.mask is None:
                 parts.append(pa.array(span, pa.uint64()))
             else:
-                inside = pc.indices_nonzero(self.mask.slice(span.start, len(span)))
+                inside = pc.indices_nonzero(self.mask.slice(span.start - self.first, len(span)))
                 parts.append(pc.add(inside, pa.scalar(span.start, pa.uint64())))
         joined = pa.concat_arrays(parts)
         if not len(joined):

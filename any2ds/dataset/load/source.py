@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import operator
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, overload
 
 import pyarrow as pa
@@ -14,10 +16,12 @@ import pyarrow.dataset as pads
 
 from any2ds.core.errors import UsageError, redacted
 from any2ds.core.failures import SUCCESS
+from any2ds.dataset.load import frameworks
 from any2ds.dataset.load.metadata import Rows, dataset_of
 from any2ds.dataset.load.opened import OpenShards
 from any2ds.dataset.load.selection import Selection
 from any2ds.dataset.load.shards import ShardSet
+from any2ds.dataset.load.stream import Stream, ranks
 from any2ds.writers.contract import Fields
 
 Sample = dict[str, Any]
@@ -101,6 +105,69 @@ class Source(Sequence[Sample]):
             raise UsageError(f"{redacted(self._shards.folder.url)!r} has no metadata")
         rows = dataset_of(self._shards, self._fields.schema).filter(pc.field("status") == SUCCESS)
         return rows if self._selection.where is None else rows.filter(self._selection.where)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the dataset lies on this machine."""
+        return self._shards.folder.is_local
+
+    def stream(
+        self,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        window: int = 10_000,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> Stream:
+        """The samples as a stream, for a DataLoader of PyTorch or any loop: ranks and workers share them out.
+
+        With `shuffle`, blocks of neighbouring samples in an order of their own, shuffled within `window` samples; it
+        depends on `seed` and the epoch alone. A loader that is to be resumed is a StatefulDataLoader of torchdata.
+        `rank` and `world_size` are those of torch.distributed or torchrun, if there are.
+        """
+        if window < 1:
+            raise UsageError(f"window={window}: it takes at least one sample")
+        given = (self, seed, window if shuffle else 0, ranks(rank, world_size))
+        if "torch" not in sys.modules:
+            return Stream(*given)
+        from any2ds.dataset.load.torch_stream import TorchStream
+
+        return TorchStream(*given)  # which a DataLoader knows for an IterableDataset
+
+    @property
+    def shards(self) -> list[Source]:
+        """Its samples shard by shard, each a source of its own, to be interleaved."""
+        numbers, starts = self._numbers, self._starts
+        found = []
+        for first, stop in pairwise(starts):
+            if isinstance(numbers, range) and numbers.step == 1:
+                own = range(max(first, numbers.start), min(stop, numbers.stop))
+                selection = Selection((own,))
+            else:
+                inside = {number - first for number in numbers if first <= number < stop}
+                mask = pa.array([number in inside for number in range(stop - first)], pa.bool_())
+                selection = Selection((range(first, stop),), mask, first=first)
+            if len(selection.numbers):
+                found.append(Source(self._shards, self._opened, selection, self._fields))
+        return found
+
+    def read_options(self) -> Any:
+        """Those of Grain that suit it: `MapDataset.source(ds)….to_iter_dataset(ds.read_options())`."""
+        return frameworks.grain_options(self.is_local)
+
+    def to_tf(self, **stream: Any) -> Any:
+        """A `tf.data.Dataset` of its columns with plain types; `stream` are the options of `stream`."""
+        return frameworks.tensorflow(self, stream)
+
+    def to_hf(self, *, streaming: bool = False) -> Any:
+        """A `Dataset` of Hugging Face's library, which copies it, or an `IterableDataset`; images and sound decoded."""
+        rows = Rows(self._shards, self._fields.schema, self._opened)
+        return frameworks.huggingface(self, rows.extensions(), streaming)
+
+    def to_webdataset(self, **stream: Any) -> Any:
+        """A pipeline of webdataset: `.decode()`, `.to_tuple()` …; `stream` are the options of `stream`."""
+        return frameworks.webdataset(self, stream)
 
     def _many(self, numbers: Sequence[int]) -> list[Sample]:
         """Samples of the dataset, by their numbers in it, in this order; they are read shard by shard."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _SIZES = {"wide": (560, 240), "narrow": (360, 240)}  # of a chart, for screens and for phones
 _MOST_SERIES = 6
+_LEAST_SECONDS, _LEAST_SHARDS = 30, 4  # of a run that charts over time can say something about
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class _Plot:
         """Whatever strangers wrote is text in it."""
         values = [[value for value, _ in one.values] for one in self.series]
         tops = [sum(column) if self.kind == "stacks" else max(column) for column in zip(*values, strict=True)]
-        steps = _round_steps(max(tops))
+        steps = _round_steps(max(tops), self.kind == "bars")
         labels = [text.axis_label(step) for step in steps]
         left, right = 32 + 7.0 * max(map(len, labels)), width - 4.0
         area = _Area(left, right, 8.0, height - 38.0, len(self.ticks), steps[-1], on_edges=self.kind == "lines")
@@ -145,15 +146,14 @@ def _path(kind: str, way: str) -> Markup:
 
 
 def over_time(figures: Figures) -> list[Chart]:
-    """Throughput and outcomes; none where nothing tells when shards were made."""
+    """Throughput and outcomes; none of a short run, or if it is unknown when shards were made."""
     spells = figures.timeline.spells
-    if not spells:
+    if figures.timeline.seconds < _LEAST_SECONDS or figures.looked.shards_of_stats < _LEAST_SHARDS:
         return []
     unit, axis = _unit_of_time(figures.timeline.seconds)
     ticks = [text.number(round(spell.start / unit, 2)) for spell in spells]
     when = [_span(text.duration, spell.start, spell.start + spell.seconds) for spell in spells]
-    looked, rows = figures.looked.rows_of_stats, figures.rows
-    scale = rows / looked if rows and looked else 1.0  # of the shards that were not looked at
+    scale = _scale(figures)
 
     def rate(of: Callable[[Spell], float]) -> list[float]:
         return [scale * of(spell) / spell.seconds if spell.seconds else 0.0 for spell in spells]
@@ -163,9 +163,8 @@ def over_time(figures: Figures) -> list[Chart]:
         return _Series(name, colour, list(zip(values, labels, strict=True)))
 
     stored, done, sizes = rate(lambda s: s.successes), rate(lambda s: s.rows), rate(lambda s: s.bytes / 1e6)
-    mean = scale * sum(spell.successes for spell in spells) / max(1e-9, figures.timeline.seconds)
-    most = text.number(max(stored))
-    summary = f"While shards were open, {text.number(mean)} rows a second were stored, at most {most}."
+    mean = text.number(stored_per_second(figures))
+    summary = f"While shards were open, {mean} rows a second were stored, at most {text.number(max(stored))}."
     both = [series("all rows", "rows", done, "rows/s"), series("stored", SUCCESS, stored, "stored/s")]
     charts = [_Plot("Rows per second", summary, "lines", both, ticks, axis, "rows / s").chart()]
     if any(sizes):
@@ -173,6 +172,17 @@ def over_time(figures: Figures) -> list[Chart]:
         of_bytes = [series("stored", "bytes", sizes, "MB/s")]
         charts.append(_Plot("Megabytes per second", summary, "lines", of_bytes, ticks, axis, "MB / s").chart())
     return [*charts, _outcomes(figures, spells, ticks, when, axis)]
+
+
+def stored_per_second(figures: Figures) -> float:
+    """Rows, on average, while shards were open."""
+    return _scale(figures) * figures.successes / max(1e-9, figures.timeline.seconds)
+
+
+def _scale(figures: Figures) -> float:
+    """All rows, per row of the shards that were read."""
+    read = figures.looked.rows_of_stats
+    return figures.rows / read if figures.rows and read else 1.0
 
 
 def _outcomes(figures: Figures, spells: Sequence[Spell], ticks: Sequence[str], when: Sequence[str], axis: str) -> Chart:
@@ -210,8 +220,14 @@ def latencies(figures: Figures) -> Chart | None:
     found = Distribution(sum(count for *_, count in figures.latency_ranges), ranges=figures.latency_ranges)
     points = ", ".join(f"{name} {text.duration(value)}" for name, value in figures.latencies.items())
     of_transfers = {"transfers": ("rows", found)}
-    summary = f"From its start to its last byte: {points}"
-    return _histogram("Seconds per transfer, transfers, time", of_transfers, text.duration, summary)
+    summary = f"Of {text.number(found.count)} transfers that succeeded, from start to last byte: {points}"
+    if (failed := figures.attempts - found.count) > 0:
+        summary += f"; {text.number(failed)} that failed are not counted"
+    return _histogram("Time per successful transfer, transfers, time", of_transfers, _latency, summary)
+
+
+def _latency(seconds: float) -> str:
+    return f"{1000 * seconds:g} ms" if seconds < 1 else f"{seconds:g} s" if seconds < 60 else text.duration(seconds)
 
 
 def _histogram(
@@ -235,7 +251,7 @@ def _histogram(
         series.append(_Series(name, colour, [(bar[0], label) for bar, label in zip(bars, labels, strict=True)]))
         summaries.append(f"{prefix.replace(',', ':')}{_described(values, shown)}")
     summary = summary or "; ".join(summaries)
-    ticks = [shown(start) for start, _ in ranges]
+    ticks = [shown(start).replace(".0 ", " ") for start, _ in ranges]
     ticks = [tick if tick not in ticks[:number] else "" for number, tick in enumerate(ticks)]  # each once
     return _Plot(title, f"{summary[:1].upper()}{summary[1:]}.", "bars", series, ticks, f"{axis}, from", what).chart()
 
@@ -262,10 +278,11 @@ def _unit_of_time(seconds: float) -> tuple[float, str]:
     return unit, f"{name} at work"
 
 
-def _round_steps(top: float) -> list[float]:
-    """From 0 to `top` or beyond, in four to seven round numbers."""
+def _round_steps(top: float, are_counts: bool) -> list[float]:
+    """From 0 to `top` or beyond, in two to seven round numbers; of counts none is a fraction."""
     if top <= 0:
         return [0, 1]
     power = 10.0 ** math.floor(math.log10(top))
-    step = next(power * part for part in (0.2, 0.25, 0.5, 1.0, 2.0) if top <= 5.02 * power * part)
+    step = next(power * part for part in (0.2, 0.5, 1.0, 2.0) if top <= 5.02 * power * part)
+    step = max(1.0, step) if are_counts else step
     return [round(step * number, 9) for number in range(math.ceil(top / step - 0.02) + 1)]

@@ -47,6 +47,7 @@ def html(figures: Figures, samples: Sequence[Thumbnail] = (), snippets: Sequence
         over_time=charts.over_time(figures),
         magnitudes=charts.magnitudes(figures),
         latencies=charts.latencies(figures),
+        stored_per_second=charts.stored_per_second(figures),
         samples=samples,
         snippets=snippets,
         no_failures=NO_FAILURES,

@@ -54,7 +54,7 @@ _HEADERS = {name.encode(): name for name in ("content-encoding", "etag", "last-m
 _SECRET = ("authorization:", "cookie:")  # headers that are not for the hosts to which others redirect
 _NO_ROUTE = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
 _INITIALS = frozenset(b"cCeElLxXH")
-# In the words for a handshake that failed: it was cut, not refused.
+# In the message of a handshake that failed: it was cut, not refused.
 _BROKE_OFF = re.compile("Recv failure|Send failure|unexpected eof|SSL_ERROR_SYSCALL")
 
 _CODES = {
@@ -447,7 +447,7 @@ class _Transfer:
         self._header_size = 0
         self.lines: list[bytes] = []  # of headers, not yet read
         self._headers: dict[str, str] = {}  # of the last answer, those that matter
-        self.resolved = ""  # what libcurl is told of the addresses of a host, in its own notation
+        self.resolved = ""  # the addresses of a host, in the notation of libcurl
         self._addresses: list[str] = []  # that were asked, redirects included
         self._changed: set[int] = set()  # libcurl's options that differ from what all handles have
         self.flow = Flow()
@@ -464,7 +464,7 @@ class _Transfer:
         self.url = self.at = url  # of the row, and where redirects have led
         self._redirects = 0
         self.discarding = False
-        self._refusal: tuple[str, str] | None = None  # code and words, where we end the transfer ourselves
+        self._refusal: tuple[str, str] | None = None  # code and message, where we end the transfer ourselves
         self._error: OSError | None = None
         self._decoder: Decoder | None = None  # of a body with a Content-Encoding
         self.lines.clear()
@@ -520,7 +520,7 @@ class _Transfer:
         if self._options.proxy is not None:
             self._addresses.append(PROXIED)
         scheme, given, host, port = parts(url)
-        self.at = url if given is None else url.replace(f"{given}@", "", 1)  # used, and not told
+        self.at = url if given is None else url.replace(f"{given}@", "", 1)  # used, and not reported
         first_scheme, secret, first_host, first_port = parts(self.url)
         if (scheme, host, port) != (first_scheme, first_host, first_port):
             # Headers that tell who we are belong to the hosts of the list, not to those that they redirect to; if they
@@ -662,18 +662,17 @@ class _Transfer:
             if self._header_size > self._options.max_header_bytes:
                 self._refusal = ("headers_too_large", f"more than {self._options.max_header_bytes} bytes")
         for line in lines:
-            if line[0] in _INITIALS:
-                if line.startswith(b"HTTP/"):  # of each answer: informational ones and the proxy's included
-                    self.discarding = line.partition(b" ")[2][:1] != b"2"
-                    headers.clear()
-                    continue
-                name, _, value = line.partition(b":")
-                key = _HEADERS.get(name.lower())
-                if key is not None:
-                    text = value.strip().decode("latin-1")
-                    if key in headers:  # an X-Robots-Tag may be for one agent, and the next one for everybody
-                        text = headers[key] + ("\n" if key == "x-robots-tag" else ", ") + text
-                    headers[key] = text
+            if line[0] not in _INITIALS:
+                continue
+            name, _, value = line.partition(b":")
+            if key := _HEADERS.get(name.lower()):
+                text = value.strip().decode("latin-1")
+                if key in headers:  # an X-Robots-Tag may be for one agent, and the next one for everybody
+                    text = headers[key] + ("\n" if key == "x-robots-tag" else ", ") + text
+                headers[key] = text
+            elif name.startswith(b"HTTP/"):  # of each answer: informational ones and the proxy's included
+                self.discarding = line.partition(b" ")[2][:1] != b"2"
+                headers.clear()
         lines.clear()
         if "x-robots-tag" in headers and not self.discarding and self._refusal is None and not self.attempt.asks:
             directive = opted_out(headers["x-robots-tag"], self.pool.product, self.pool.opt_outs)

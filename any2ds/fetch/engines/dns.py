@@ -100,7 +100,7 @@ class Resolver:
     def lookup(self, host: str) -> Addresses | Failure | None:
         """What is known of `host`, for which `asks_dns` holds; None if it is being asked for.
 
-        Of the latter, `finished` tells once, however often it was looked up; `leave` takes one look-up back.
+        `finished` reports the latter once, however often they were looked up; `leave` takes one look-up back.
         """
         known = self._known.get(host)
         if known is not None and known[0] > self._now():

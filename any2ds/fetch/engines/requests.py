@@ -53,7 +53,7 @@ class HeadersTooLarge(HTTPException):
     """Headers, interim answers or trailers went on for too long."""
 
 
-# The first that is found among the causes of an exception, in this order, tells what happened.
+# The first that is found among the causes of an exception, in this order, says what happened.
 _CODES: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
     ((requested.InvalidSchema,), "unsupported_scheme"),
     ((requested.InvalidURL, requested.MissingSchema, urllib3_errors.LocationValueError, UnicodeError), "bad_url"),
@@ -130,7 +130,7 @@ class RequestsClient:
         self.transfer = transfer
         self._addresses.clear()
         _HERE.client = self
-        here, led = url, None  # the latter is told: where redirects have led, without credentials
+        here, led = url, None  # the latter is reported: where redirects have led, without credentials
         asks = bool(transfer.attempt.asks)
         most = max(self._options.max_redirects, REDIRECTS) if asks else self._options.max_redirects
         for _ in range(most + 1):
@@ -255,7 +255,7 @@ class RequestsClient:
             if status in _REDIRECTS and "location" in headers:
                 try:
                     return ada_url.join_url(here, _as_sent(headers["location"])).partition("#")[0]
-                except ValueError:  # whose words might tell credentials
+                except ValueError:  # whose message might contain credentials
                     return Failure("fetch", "bad_redirect", "not a valid URL", status, led)
             return http_failure(status, led, _retry_after(status, headers.get("retry-after")))
         directive = opted_out(

@@ -16,7 +16,7 @@ _WAIT = 0.2  # seconds before a piece that broke off is asked for again, growing
 
 
 class S3Object:
-    """The object at `path`, to be read from its start; `details` are what S3 told with the first `piece` of it.
+    """The object at `path`, to be read from its start; `details` are what S3 sent with the first `piece` of it.
 
     Any thread may use the `system`, an s3fs.S3FileSystem. Raises what it raises, as all of its files do.
     """

@@ -104,7 +104,7 @@ class Sockets:
         self._idle.remove(idle)
         try:
             self._poller.unregister(idle)
-        except OSError:  # closed here, but a process that somebody has forked has it too, and the system tells of that
+        except OSError:  # closed here, but a forked process has it too, and the system still reports that one
             self._poller.close()
             self._poller = select.epoll()
             for fd, events in {self._bell.fileno(): _READ, **self._watched}.items():

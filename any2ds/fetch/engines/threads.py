@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from any2ds.config.options import FetchOptions
-from any2ds.core.bodies.buffer import Buffer
+from any2ds.core.bodies.buffer import Buffer, ThreadBody
 from any2ds.core.errors import error_text
 from any2ds.core.failures import Failure
 from any2ds.core.samples import Payload
@@ -64,7 +64,7 @@ class ThreadTransfer:
     def __init__(self, attempt: Attempt, url: str, buffer: Buffer, options: FetchOptions) -> None:
         self.attempt = attempt
         self.url = url
-        self.body = buffer.thread_body()
+        self.body = ThreadBody(buffer)
         self.outcome: Answer | Failure
         self.decoder: Decoder | None = None  # of a body with a Content-Encoding
         self.received = 0  # bytes of the body that have come over the network

@@ -1,4 +1,4 @@
-"""Tells failures of ours (no network, no route, no name server) from failures of the hosts, and pauses for ours.
+"""Distinguishes failures of ours (no network, route or name server) from failures of the hosts, and pauses for ours.
 
 The sign of an outage is silence: nothing comes in from anybody, and hosts that have answered before do not answer a
 probe either. A host that is down, or a list that ends in dead URLs, is not silent in that sense: the probes are

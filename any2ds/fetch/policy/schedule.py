@@ -216,7 +216,9 @@ class Schedule:
             self._release(attempt)
         else:
             host.deferred -= 1
-        self._learn_of_host(host, outcome, now)
+        host.learn(outcome, now)
+        if host.queue:
+            self._go_on_with(host, now)
         if isinstance(outcome, Payload):
             self._latency += 0.05 * (outcome.seconds - self._latency)
         elif self._try_again(attempt, outcome, now):
@@ -237,7 +239,9 @@ class Schedule:
         """An attempt that is suspended does not count: its row is tried again. Its host learns from `failure`."""
         attempt.host.deferred -= 1
         if failure is not None:
-            self._learn_of_host(attempt.host, failure, now)
+            attempt.host.learn(failure, now)
+            if attempt.host.queue:
+                self._go_on_with(attempt.host, now)
         self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
 
     def _release(self, attempt: Attempt) -> None:
@@ -248,14 +252,13 @@ class Schedule:
             self._late -= 1
             attempt.late = False
 
-    def _learn_of_host(self, host: Host, outcome: Payload | Failure, now: float) -> None:
-        host.learn(outcome, now)
-        if host.queue:
-            if host.down_until > now:
-                while host.queue:
-                    self.queued -= 1
-                    self._give_up(host.queue.popleft(), now)
-            self._offer_turn(host, now)
+    def _go_on_with(self, host: Host, now: float) -> None:
+        """It has learned: give up the rows that wait for it, or line it up for them."""
+        if host.down_until > now:
+            while host.queue:
+                self.queued -= 1
+                self._give_up(host.queue.popleft(), now)
+        self._offer_turn(host, now)
 
     def overdue(self, now: float, received: Callable[[Attempt], int]) -> list[Attempt]:
         """The attempts whose time is up; each is returned once, and the caller finishes it.

@@ -271,7 +271,7 @@ def _fits(value: Any, type: pa.DataType, is_declared: bool) -> bool:
     kind = value.__class__
     if kind is int and pa.types.is_int64(type):
         return bool(-(2**63) <= value < 2**63)
-    if value is None or (kind is not int and kind in _KINDS.get(type, ())):
+    if value is None or (kind not in (int, str) and kind in _KINDS.get(type, ())):  # a surrogate alone fits no text
         return True
     try:
         _array([value], type, is_declared)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import BinaryIO, ClassVar
 
@@ -24,6 +24,7 @@ from any2ds.readers.formats._text import NO_UTF8_IN_URL, blocks, one_line, requi
 LONGEST_ROW = 2**21  # bytes
 _END = "any2ds: the end of the piece"
 _NEVER_CLOSED = "a quote is opened and never closed"
+_NULLS = pa.array(pacsv.ConvertOptions().null_values, pa.string())
 _HAS_SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
 
 # For the whole process, and never lowered. A value cannot be longer than an open row and the next block together.
@@ -234,7 +235,7 @@ def _array(values: list[str]) -> pa.Array:
         return pa.array(map(_bytes, values), pa.binary())
 
 
-def _converted(texts: pa.RecordBatch, types: dict[str, pa.DataType]) -> pa.Table:
+def _as_csv(texts: pa.RecordBatch, types: dict[str, pa.DataType]) -> pa.Table:
     """The values as pyarrow reads them from csv, in `types` or in types that it infers."""
     sink = pa.BufferOutputStream()
     pacsv.write_csv(texts, sink)
@@ -248,10 +249,31 @@ def _converted(texts: pa.RecordBatch, types: dict[str, pa.DataType]) -> pa.Table
 
 
 def _inferred(texts: pa.RecordBatch) -> dict[str, pa.DataType]:
-    if not texts.num_columns:
-        return {}
-    schema = _converted(texts, {}).schema
+    schema = _as_csv(texts, {}).schema if texts.num_columns else pa.schema([])
     return {field.name: pa.string() if pa.types.is_null(field.type) else field.type for field in schema}
+
+
+def _converted(texts: pa.Array, type: pa.DataType) -> pa.Array:
+    """The values as pyarrow reads them from csv, where some texts stand for null."""
+    if pa.types.is_time(type) or pa.types.is_duration(type):  # which no text is cast to
+        return _as_csv(pa.record_batch([texts], names=["value"]), {"value": type})["value"].combine_chunks()
+    return pc.if_else(pc.is_in(texts, _NULLS), None, pc.utf8_trim_whitespace(texts)).cast(type)
+
+
+def _misfits(texts: pa.Array, type: pa.DataType) -> set[int]:
+    """The rows whose values cannot be converted to `type`."""
+    found, parts = set[int](), [(0, len(texts))]
+    while parts:
+        start, end = parts.pop()
+        try:
+            _converted(texts.slice(start, end - start), type)
+        except pa.ArrowException:
+            half = (start + end) // 2
+            if half == start:
+                found.add(start)
+            else:
+                parts += [(start, half), (half, end)]
+    return found
 
 
 class _Types:
@@ -274,68 +296,22 @@ class _Types:
         if self._types is None:
             undeclared = [name for name in self._others if name not in self._declared]
             self._types = {**_inferred(texts.select(undeclared)), **self._declared}
-        changed = {name: type for name, type in self._types.items() if not pa.types.is_string(type)}
-        if not changed:
-            return texts, {}
         misfits: dict[int, str] = {}
-        try:
-            converted = _converted(texts.select(list(changed)), changed)
-        except pa.ArrowNotImplementedError as error:
-            raise ReadError(place, one_line(error)) from error
-        except pa.ArrowException:
-            fitting = []
-            for name, type in changed.items():
-                column = texts.column(name)
-                wrong = _misfits(column, type)
-                for row in wrong:
-                    reason = misfit(name, type, column[row].as_py(), name in self._declared)
-                    misfits.setdefault(row, reason)
-                is_wrong = pa.array([row in wrong for row in range(len(column))], pa.bool_())
-                fitting.append(pc.if_else(is_wrong, "", column))
-            converted = _converted(pa.record_batch(fitting, names=list(changed)), changed)
-        arrays = [
-            converted[name].combine_chunks() if name in changed else texts.column(name) for name in texts.schema.names
-        ]
+        arrays = []
+        for name, texts_of_it in zip(texts.schema.names, texts.columns, strict=True):
+            type = self._types.get(name, pa.string())
+            if pa.types.is_string(type):
+                arrays.append(texts_of_it)
+                continue
+            try:
+                arrays.append(_converted(texts_of_it, type))
+            except pa.ArrowNotImplementedError as error:
+                raise ReadError(place, one_line(error)) from error
+            except pa.ArrowException:
+                wrong = _misfits(texts_of_it, type)
+                for row in sorted(wrong):
+                    value = texts_of_it[row].as_py()
+                    misfits.setdefault(row, misfit(name, type, value, name in self._declared))
+                is_wrong = pa.array([row in wrong for row in range(len(texts))], pa.bool_())
+                arrays.append(_converted(pc.if_else(is_wrong, None, texts_of_it), type))
         return pa.record_batch(arrays, names=texts.schema.names), misfits
-
-
-_PLAUSIBLE: Mapping[str, str] = {
-    "int": r"^\s*-?(0[xX][0-9a-fA-F]{1,16}|0*[0-9]{1,20})\s*$",
-    "float": r"(?i)^\s*[-+]?([0-9.]+(e[-+]?[0-9]+)?|inf(inity)?|nan)\s*$",
-    "bool": r"(?i)^\s*(true|false|0|1)\s*$",
-    "time": r"^[-+0-9T:.Z /]*$",
-}
-"""Patterns that all values match which pyarrow converts. Other values are not tried one by one, which is slow."""
-
-
-def _misfits(texts: pa.Array, type: pa.DataType) -> frozenset[int]:
-    """The rows whose values pyarrow cannot convert to `type`."""
-    kind = (
-        "int"
-        if pa.types.is_integer(type)
-        else "float"
-        if pa.types.is_floating(type)
-        else "bool"
-        if pa.types.is_boolean(type)
-        else "time"
-        if pa.types.is_temporal(type) and not pa.types.is_duration(type)
-        else None
-    )
-    rows = list(range(len(texts)))
-    found = set[int]()
-    if kind is not None:
-        nulls = pa.array(pacsv.ConvertOptions().null_values, pa.string())
-        is_plausible = pc.or_(pc.match_substring_regex(texts, _PLAUSIBLE[kind]), pc.is_in(texts, nulls))
-        found = {row for row, plausible in enumerate(is_plausible.to_pylist()) if not plausible}
-        rows = [row for row in rows if row not in found]
-    parts = [rows]
-    while parts:
-        part = parts.pop()
-        try:
-            _converted(pa.record_batch([texts.take(pa.array(part, pa.int64()))], names=["value"]), {"value": type})
-        except pa.ArrowException:
-            if len(part) == 1:
-                found.add(part[0])
-            else:
-                parts += [part[: len(part) // 2], part[len(part) // 2 :]]
-    return frozenset(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -67,6 +68,23 @@ class Reporter:
 
     def cancel(self) -> None:
         """Called from another thread when nobody waits any more. Ends what would outlive the run."""
+
+
+class PeriodicReporter(Reporter):
+    """Keeps the newest snapshot in `now`, and calls `record` every so many seconds."""
+
+    def __init__(self, interval: float) -> None:
+        self.now: Snapshot | None = None  # None before the first one
+        self._interval, self._recorded = interval, time.monotonic()
+
+    def on_progress(self, now: Snapshot) -> None:
+        self.now = now
+        if time.monotonic() - self._recorded >= self._interval:
+            self._recorded = time.monotonic()
+            self.record(now)
+
+    def record(self, now: Snapshot) -> None:
+        raise NotImplementedError
 
 
 class ShardListener(Reporter):

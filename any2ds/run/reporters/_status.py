@@ -35,12 +35,12 @@ UNICODE = Glyphs()
 ASCII = Glyphs("#", "-", " | ", "...")
 
 
-def live(now: Snapshot, columns: int, glyphs: Glyphs = UNICODE, whole: str = "the list") -> list[Text]:
+def live(now: Snapshot, columns: int, glyphs: Glyphs = UNICODE, subject: str = "the list") -> list[Text]:
     """Lines of at most so many columns, without what is unknown.
 
-    `whole` names what the share is of while its number of rows is unknown.
+    `subject` names what the share is of while its number of rows is unknown.
     """
-    lines = _progress(now, columns, glyphs, whole)
+    lines = _progress(now, columns, glyphs, subject)
     for pieces, style in (
         (_speed(now), ""),
         (_state(now), ""),
@@ -77,12 +77,12 @@ def _rows(now: Snapshot) -> str:
     return f"{rows:,}{of} rows"
 
 
-def _progress(now: Snapshot, columns: int, glyphs: Glyphs, whole: str) -> list[Text]:
+def _progress(now: Snapshot, columns: int, glyphs: Glyphs, subject: str) -> list[Text]:
     """`12,345 of 100,000 rows ━━━━━────── 12.3%, 4 min left`; without a share, only the rows."""
     text = Text(f" {_rows(now)}", style="bold")
     if now.share is None:
         return [text]
-    after = f" {percent(now.share, 1)}{'' if now.total_rows is not None else f' of {whole}'}"
+    after = f" {percent(now.share, 1)}{'' if now.total_rows is not None else f' of {subject}'}"
     remaining = _left(now)
     if remaining and text.cell_len + len(f"{after}{glyphs.between}{remaining}") < columns:
         after, remaining = f"{after}{glyphs.between}{remaining}", ""

@@ -250,8 +250,8 @@ def _lines(summary: Summary) -> Iterator[str]:
     attempts = f", {number(total.attempts / seconds)} attempts/s" if total.attempts else ""
     speed = f"{number(total.successes / seconds)} stored/s{attempts}"
     per_second = size(max(total.bytes, summary.received) / seconds)
-    whole = f" ({duration(total.seconds)} with start-up and end)" if seconds < 0.95 * total.seconds else ""
-    yield f"{size(total.bytes)}{received} in {duration(seconds)}{whole}: {speed}, {per_second}/s"
+    total_time = f" ({duration(total.seconds)} with start-up and end)" if seconds < 0.95 * total.seconds else ""
+    yield f"{size(total.bytes)}{received} in {duration(seconds)}{total_time}: {speed}, {per_second}/s"
 
     line = f"{shard_count(total.shards)} written to {folder}"
     if total.skipped_shards:

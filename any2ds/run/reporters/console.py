@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -18,7 +17,7 @@ from any2ds.core.terminal.notebook import WIDTH, Cell, kernel
 from any2ds.core.terminal.stderr import stderr_console
 from any2ds.core.version import __version__
 from any2ds.run.reporters import _jsonlines, _status
-from any2ds.run.reporters._contract import Reporter, RunInfo
+from any2ds.run.reporters._contract import PeriodicReporter, Reporter, RunInfo
 from any2ds.run.reporters._summary import Summary, print_summary, summary_lines, summary_of, to_json
 
 if TYPE_CHECKING:
@@ -34,18 +33,14 @@ def console_reporter(watch: WatchOptions, run: RunInfo) -> Reporter:
     return _Notebook(watch, run) if kernel() is not None else _Terminal(watch, run)
 
 
-class _Console(Reporter):
+class _Console(PeriodicReporter):
     """What the three have in common."""
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
-        self._run, self._interval = run, watch.log_interval
-        self._printed = 0.0  # when the last line about the progress was
+        super().__init__(watch.log_interval)
+        self._run = run
         self._done: set[int] = set()  # shards
-        self._now: Snapshot | None = None
         self._was_stopped = False
-
-    def on_progress(self, now: Snapshot) -> None:
-        self._now = now
 
     def on_shard(self, event: ShardReport | ShardError) -> None:
         if isinstance(event, ShardError):
@@ -59,20 +54,13 @@ class _Console(Reporter):
     def _shard_failed(self, error: ShardError) -> None:
         raise NotImplementedError
 
-    def _is_due(self, interval: float) -> bool:
-        """At most once in so many seconds."""
-        if time.monotonic() - self._printed < interval:
-            return False
-        self._printed = time.monotonic()
-        return True
-
     def _summary(self, total: RunReport) -> Summary:
-        return summary_of(total, self._run, sorted(self._done), self._now, self._was_stopped)
+        return summary_of(total, self._run, sorted(self._done), self.now, self._was_stopped)
 
     def _status(self, columns: int, glyphs: _status.Glyphs = _status.UNICODE) -> list[Text]:
-        if self._now is None:
+        if self.now is None:
             return [Text(" starting")]
-        return _status.live(self._now, columns, glyphs, "the shards" if self._run.command == "retry" else "the list")
+        return _status.live(self.now, columns, glyphs, "the shards" if self._run.command == "retry" else "the list")
 
 
 class _Terminal(_Console):
@@ -86,7 +74,6 @@ class _Terminal(_Console):
 
     def on_start(self, finished_shards: int) -> None:
         self._console.print_message(_started(self._run, finished_shards))
-        self._printed = time.monotonic()
         if self._console.can_redraw:
             from any2ds.core.terminal.live import StatusBlock
 
@@ -95,9 +82,8 @@ class _Terminal(_Console):
             )
             self._block = block if block.try_start() else None
 
-    def on_progress(self, now: Snapshot) -> None:
-        super().on_progress(now)
-        if self._block is None and self._is_due(self._interval):
+    def record(self, now: Snapshot) -> None:
+        if self._block is None:
             self._console.print(self._line())
 
     def _shard_failed(self, error: ShardError) -> None:
@@ -113,7 +99,7 @@ class _Terminal(_Console):
         print_summary(self._console, self._summary(total), self._run)
 
     def _line(self) -> str:
-        return _status.plain(self._now) if self._now is not None else "starting"
+        return _status.plain(self.now) if self.now is not None else "starting"
 
 
 class _Notebook(_Console):
@@ -121,6 +107,7 @@ class _Notebook(_Console):
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         super().__init__(watch, run)
+        self._interval = _CELL_INTERVAL
         self._cell = Cell()
         self._lines: list[Text] = []  # that stay
         self._lock = threading.Lock()
@@ -128,10 +115,8 @@ class _Notebook(_Console):
     def on_start(self, finished_shards: int) -> None:
         self._add(Text(_started(self._run, finished_shards)))
 
-    def on_progress(self, now: Snapshot) -> None:
-        super().on_progress(now)
-        if self._is_due(_CELL_INTERVAL):
-            self._show()
+    def record(self, now: Snapshot) -> None:
+        self._show()
 
     def _shard_failed(self, error: ShardError) -> None:
         self._add(Text(_failed(error), style="yellow" if error.again else "red"))
@@ -141,7 +126,7 @@ class _Notebook(_Console):
         self._add(Text(_stopping(open_shards, grace), style="yellow"))
 
     def on_finish(self, total: RunReport) -> None:
-        self._now = None
+        self.now = None
         self._add(*summary_lines(self._summary(total), self._run, WIDTH))
 
     def _add(self, *lines: Text) -> None:
@@ -150,7 +135,7 @@ class _Notebook(_Console):
 
     def _show(self) -> None:
         with self._lock:
-            self._cell.show([*self._lines, *(self._status(WIDTH) if self._now is not None else [])])
+            self._cell.show([*self._lines, *(self._status(WIDTH) if self.now is not None else [])])
 
 
 class _Json(_Console):
@@ -161,7 +146,6 @@ class _Json(_Console):
     def on_start(self, finished_shards: int) -> None:
         with contextlib.suppress(OSError):  # no more pipes: children write to standard error themselves
             self._children = ChildOutput.of(lambda line: _jsonlines.write("output", text=line))
-        self._printed = time.monotonic()
         _jsonlines.write(
             "start",
             any2ds=__version__,
@@ -171,10 +155,8 @@ class _Json(_Console):
             **({"member": self._run.member} if self._run.member else {}),
         )
 
-    def on_progress(self, now: Snapshot) -> None:
-        super().on_progress(now)
-        if self._is_due(self._interval):
-            _jsonlines.write("progress", **_jsonlines.progress(now))
+    def record(self, now: Snapshot) -> None:
+        _jsonlines.write("progress", **_jsonlines.progress(now))
 
     def _shard_failed(self, error: ShardError) -> None:
         fields = {"shard_id": error.shard_id, "reason": error.reason, "attempt": error.attempt, "again": error.again}

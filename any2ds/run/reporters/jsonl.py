@@ -18,25 +18,25 @@ from any2ds.core.errors import redacted
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.core.version import __version__
-from any2ds.run.reporters._contract import Reporter, RunInfo
+from any2ds.run.reporters._contract import PeriodicReporter, RunInfo
 
 _PIECE_BYTES, _PIECE_SECONDS = 1 << 20, 600.0  # after which the next object of a store begins
 
 
-class Jsonl(Reporter):
+class Jsonl(PeriodicReporter):
     """Each run has a file of its own: of a killed run only the last line may be incomplete.
 
     Objects of a store cannot be appended to: there a run writes one after the other, of ten minutes or 1 MiB each.
     """
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
-        self._watch, self._run = watch, run
+        super().__init__(watch.log_interval)
+        self._run = run
         began = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
         self._name = f"{layout.PROGRESS_FOLDER}/{began}-{run.member or os.getpid()}"
         self._file: IO[bytes] | None = None
         self._lines: list[bytes] = []  # for the next object of a store
         self._pieces, self._held, self._since = 0, 0, time.monotonic()
-        self._now, self._logged = Snapshot(), time.monotonic()
         if run.output.is_local:
             run.output.create_folder(layout.PROGRESS_FOLDER)
             self._file = open(Path(run.output.path) / f"{self._name}.log", "ab")  # noqa: SIM115 - until the end
@@ -51,11 +51,6 @@ class Jsonl(Reporter):
             options=dict(self._run.options),
         )
 
-    def on_progress(self, now: Snapshot) -> None:
-        self._now = now
-        if time.monotonic() - self._logged >= self._watch.log_interval:
-            self._snapshot()
-
     def on_shard(self, event: ShardReport | ShardError) -> None:
         if isinstance(event, ShardReport):
             self._write("shard", **event.to_json())
@@ -66,16 +61,15 @@ class Jsonl(Reporter):
         self._write("stopping", open_shards=open_shards, grace=grace)
 
     def on_finish(self, total: RunReport) -> None:
-        self._snapshot()
+        self.record(self.now or Snapshot())
         failed = [{"shard_id": error.shard_id, "reason": redacted(error.reason)} for error in total.failed_shards]
         self._write("finish", **{**asdict(total), "failed_shards": failed})
         self._put()
         if self._file is not None:
             self._file.close()
 
-    def _snapshot(self) -> None:
-        self._logged = time.monotonic()
-        self._write("progress", **asdict(self._now))
+    def record(self, now: Snapshot) -> None:
+        self._write("progress", **asdict(now))
 
     def _write(self, event: str, **content: Any) -> None:
         record: Mapping[str, Any] = {"event": event, "time": time.time(), **content}

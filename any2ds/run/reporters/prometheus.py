@@ -50,7 +50,7 @@ class Metrics(Collector):
         ):
             yield CounterMetricFamily(name, help, value=self._growing(name, total))
         latency = GaugeMetricFamily(
-            "any2ds_latency_seconds", "Time that successful transfers took lately.", labels=["quantile"]
+            "any2ds_latency_seconds", "Time that recent successful transfers took.", labels=["quantile"]
         )
         for quantile, value in (("0.5", now.latency_p50), ("0.95", now.latency_p95)):
             if value is not None:

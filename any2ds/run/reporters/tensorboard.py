@@ -22,17 +22,18 @@ from any2ds.core import layout
 from any2ds.core.errors import redacted
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport
-from any2ds.run.reporters._contract import Reporter, RunInfo
+from any2ds.run.reporters._contract import PeriodicReporter, RunInfo
 from any2ds.run.reporters._figures import live_metrics
 
 _FORMAT = "brain.Event:2"  # what the first event of a file says
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\..*")
 
 
-class TensorBoard(Reporter):
+class TensorBoard(PeriodicReporter):
     """Steps are milliseconds since the first run on the dataset, so that runs follow each other; each has a file."""
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
+        super().__init__(watch.log_interval)
         folder = folder_of(watch, run)
         folder.mkdir(parents=True, exist_ok=True)
         now = time.time()
@@ -40,30 +41,22 @@ class TensorBoard(Reporter):
         self._began = min([int(now), *before])
         self._step = -1
         self._of = "live" if run.command == "download" else run.command
-        self._interval = watch.log_interval
-        self._now, self._logged = Snapshot(), time.monotonic()
         owner = f"{socket.gethostname()}.{os.getpid()}.{int(now % 1 * 1e6):06d}"
         name = f"events.out.tfevents.{int(now):010d}.{owner}.any2ds"
         self._file: Any = RecordWriter(open(folder / name, "ab"))  # noqa: SIM115 - until the end
         self._write(Event(wall_time=now, file_version=_FORMAT))
 
-    def on_progress(self, now: Snapshot) -> None:
-        self._now = now
-        if time.monotonic() - self._logged >= self._interval:
-            self._record()
-
     def on_finish(self, total: RunReport) -> None:
-        self._record()
+        self.record(self.now or Snapshot())
         self._file.close()
 
-    def _record(self) -> None:
-        self._logged = time.monotonic()
-        now = time.time()
-        self._step = max(self._step + 1, int((now - self._began) * 1000))  # the clock may have been put back
-        metrics = {f"{self._of}/{name}": value for name, value in live_metrics(self._now).items()}
-        metrics |= {f"outcomes/{code}": rows for code, rows in self._now.outcomes.items()}
+    def record(self, now: Snapshot) -> None:
+        wall_time = time.time()
+        self._step = max(self._step + 1, int((wall_time - self._began) * 1000))  # the clock may have been put back
+        metrics = {f"{self._of}/{name}": value for name, value in live_metrics(now).items()}
+        metrics |= {f"outcomes/{code}": rows for code, rows in now.outcomes.items()}
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
-        self._write(Event(wall_time=now, step=self._step, summary=Summary(value=values)))
+        self._write(Event(wall_time=wall_time, step=self._step, summary=Summary(value=values)))
 
     def _write(self, event: Any) -> None:
         self._file.write(event.SerializeToString())

@@ -29,7 +29,7 @@ from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport, ShardError, ShardReport
 from any2ds.core.version import __version__
 from any2ds.dataset.pictures import Picture
-from any2ds.run.reporters._contract import Reporter, RunInfo
+from any2ds.run.reporters._contract import PeriodicReporter, RunInfo
 from any2ds.run.reporters._figures import Rows, live_metrics
 from any2ds.storage.folders import OutputFolder
 
@@ -85,10 +85,11 @@ class Saved:
         return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2)
 
 
-class Wandb(Reporter):
+class Wandb(PeriodicReporter):
     """Its thread may hang in the library: then `cancel` releases the helper process of that."""
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
+        super().__init__(watch.log_interval)
         self._watch, self._info = watch, run
         self._prefix = "retry" if run.command == "retry" else "total"
         self._file = layout.wandb_file(run.member)
@@ -96,8 +97,7 @@ class Wandb(Reporter):
         self._step = self._reserved = self._saved.step
         self._rows = self._saved.rows if self._prefix == "total" else Rows()
         self._outcomes = Counter(self._saved.outcomes if self._prefix == "total" else {})  # of finished shards
-        self._now = Snapshot()
-        self._logged_at = self._tables_at = self._saved_at = time.monotonic()
+        self._tables_at = self._saved_at = time.monotonic()
         self._was_stopped = False
         self._run: Any = None  # wandb's; None if it is disabled
         self._wandb: Any = None
@@ -132,12 +132,6 @@ class Wandb(Reporter):
             self._run.define_metric(f"{prefix}/*", step_metric="seconds")
         self._step = max(self._step, int(self._run.step))
         self._save(self._step + _STEPS_RESERVED)
-
-    def on_progress(self, now: Snapshot) -> None:
-        self._now = now
-        if time.monotonic() - self._logged_at >= self._watch.log_interval:
-            is_due = time.monotonic() - self._tables_at >= _TABLES_EVERY
-            self._record(self._tables() if is_due else {})
 
     def on_shard(self, event: ShardReport | ShardError) -> None:
         if isinstance(event, ShardReport):
@@ -196,21 +190,25 @@ class Wandb(Reporter):
             **more,
         )
 
+    @property
+    def _latest(self) -> Snapshot:
+        return self.now or Snapshot()
+
     def _metrics(self) -> dict[str, float]:
         seconds = self._saved.seconds if self._prefix == "total" else 0.0
-        totals = self._rows.as_img2dataset(seconds + self._now.seconds)
+        totals = self._rows.as_img2dataset(seconds + self._latest.seconds)
         return {
-            **{f"live/{name}": value for name, value in live_metrics(self._now).items()},
+            **{f"live/{name}": value for name, value in live_metrics(self._latest).items()},
             **{f"{self._prefix}/{name}": value for name, value in totals.items()},
         }
 
     def _tables(self) -> Tables:
         name = "status" if self._prefix == "total" else "retry_status"
-        outcomes = Counter(self._now.outcomes)
+        outcomes = Counter(self._latest.outcomes)
         outcomes.update(self._saved.outcomes if self._prefix == "total" else {})
         rows = max(1, outcomes.total())
         status = [(code, count / rows, count) for code, count in outcomes.most_common(_MOST_OUTCOMES) if count > 0]
-        hosts = [(host.name, host.waiting, host.in_flight, host.limit, host.why) for host in self._now.hosts]
+        hosts = [(host.name, host.waiting, host.in_flight, host.limit, host.why) for host in self._latest.hosts]
         host_columns = ("host", "rows waiting", "in flight", "limit", "why")
         return {
             name: (("status", "frequency", "count"), status),
@@ -227,18 +225,21 @@ class Wandb(Reporter):
             rows.append((sample.key, shown, sample.caption, text, sample.url, sample.mime_type, sample.size))
         return {"samples": (_SAMPLE_COLUMNS, rows)} if rows else {}
 
+    def record(self, now: Snapshot) -> None:
+        is_due = time.monotonic() - self._tables_at >= _TABLES_EVERY
+        self._record(self._tables() if is_due else {})
+
     def _record(self, tables: Tables) -> None:
-        self._logged_at = time.monotonic()
         if tables:
-            self._tables_at = self._logged_at
+            self._tables_at = time.monotonic()
         self._log(self._metrics(), tables)
-        if self._logged_at - self._saved_at >= _SAVE_EVERY:
+        if time.monotonic() - self._saved_at >= _SAVE_EVERY:
             self._save(self._step + _STEPS_RESERVED)
 
     def _log(self, metrics: Mapping[str, float], tables: Tables | None = None) -> None:
         if self._run is None or not (metrics or tables):
             return
-        seconds = self._saved.seconds + self._now.seconds
+        seconds = self._saved.seconds + self._latest.seconds
         with tempfile.TemporaryDirectory(prefix="any2ds-wandb-") as folder:
             written = {
                 name: self._wandb.Table(
@@ -272,7 +273,7 @@ class Wandb(Reporter):
         saved = Saved(
             self._saved.id,
             next_step,
-            self._saved.seconds + self._now.seconds,
+            self._saved.seconds + self._latest.seconds,
             self._rows if total else self._saved.rows,
             dict(self._outcomes if total else self._saved.outcomes),
         )

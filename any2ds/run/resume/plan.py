@@ -13,7 +13,7 @@ from any2ds.core.errors import ChangedList, ReadError, error_text
 from any2ds.core.manifest import Manifest, Segment
 from any2ds.core.rows import ShardJob
 from any2ds.readers.dedupe import mark_duplicates
-from any2ds.readers.plan import Cut, State, plan
+from any2ds.readers.plan import Cut, State, cuts, plan
 from any2ds.readers.sources import Source
 from any2ds.run.monitor import Outlook
 from any2ds.run.ranks import rank_of
@@ -79,8 +79,8 @@ class ShardPlan:
         first = self._segment.first_shard
         if self._config.output.dedupe == "run":
             rows, schema = mark_duplicates(rows, schema, self._layout, first, self._config.media)
-        jobs = plan(rows, schema, self._layout.rows_per_shard, self._state, first, self._by_file, self._check)
-        return self._compared(jobs)
+        shards = cuts(rows, self._layout.rows_per_shard, first, self._by_file)
+        return self._compared(plan(shards, schema, self._state))
 
     def missing(self) -> list[int]:
         """The shards of the list, of all ranks, that are not finished now. To be asked when the list was read."""
@@ -95,15 +95,17 @@ class ShardPlan:
         planned, share = self._rows, self._source.share_of(self._rows)
         to_come = 0 if self._by_file else max(0, self._to_come) * self._layout.rows_per_shard
         if self._rank is not None:
-            whole = rows if rows is not None else planned / share if share else planned
-            to_come += round(max(0.0, whole - planned) * (1 - 1 / self._rank.world_size))
+            total = rows if rows is not None else planned / share if share else planned
+            to_come += round(max(0.0, total - planned) * (1 - 1 / self._rank.world_size))
         passed_over = self._passed_over + to_come
         return Outlook(rows, planned, share, passed_over if rows is None else min(passed_over, rows))
 
     # --- while the list is read ---
 
-    def _state(self, shard_id: int, rows: int) -> State:
-        """What a shard that is to have so many rows needs."""
+    def _state(self, cut: Cut) -> State:
+        """What a shard needs. Raises ChangedList if finished shards were made from another list."""
+        self._check(cut)
+        shard_id, rows = cut.shard_id, cut.rows
         state: State = "missing"
         if shard_id in self.shards:
             if self._makes(shard_id):
@@ -168,12 +170,12 @@ class ShardPlan:
             raise
         yield from held
         shards, short = self._next - self._segment.first_shard, tuple(self._short)
-        whole = replace(self._segment, rows=self._rows, shards=shards, short=short, limit=None)
+        ended = replace(self._segment, rows=self._rows, shards=shards, short=short, limit=None)
         if self._rows == self._limit:
             # Runs without the limit, or with a greater one, may have made shards behind it.
             has_more = self._segment.rows is not None or max(self.shards, default=-1) >= self._next
-            whole = self._segment if has_more else replace(whole, limit=self._limit)
-        has_changed, self._segment, self._is_read = whole != self._segment, whole, True
+            ended = self._segment if has_more else replace(ended, limit=self._limit)
+        has_changed, self._segment, self._is_read = ended != self._segment, ended, True
         if has_changed and self._rank is None:
             self._try_to_write()
 
@@ -218,7 +220,7 @@ class ShardPlan:
         """What `.any2ds/run` says now."""
         try:
             return Manifest.parse(self.output.read(layout.RUN_FILE) or b"")
-        except ValueError:  # it was whole when this rank joined
+        except ValueError:  # it was readable when this rank joined
             return self._manifest
 
     def _try_to_write(self) -> None:

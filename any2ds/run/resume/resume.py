@@ -282,13 +282,13 @@ class _Finder:
     # --- going on with a list ---
 
     def _resumed(self, segment: Segment, behind: int | None) -> _Place:
-        whole = segment.reopened(self._limit)
-        if whole != segment and behind is not None:
+        reopened = segment.reopened(self._limit)
+        if reopened != segment and behind is not None:
             raise OutputError(
                 f"{self._output.url!r} holds the first {segment.rows:,} rows of this list and another list behind: "
                 f"further rows have no place; go on with --limit={segment.limit}, or use another output_folder"
             )
-        segment = whole
+        segment = reopened
         own = _shards_of(segment, behind, self._finished)
         files = self._this.files
         # Where shuffled files have further ones behind them, the rows of all are in another order.
@@ -342,7 +342,7 @@ class _Finder:
         return self._has_room(found) and found.count != segment.rows_in(shard_id, self._layout.rows_per_shard)
 
     def _compare(self, segment: Segment, known: Mapping[int, Stats | None], behind: int | None) -> _Compared:
-        """Read the list up to its last finished shard, or whole if another one stands behind. Raises Difference."""
+        """Read the list up to its last finished shard, or to its end if another list follows. Raises Difference."""
         comparison = Comparison(self._output, self._layout, _readable(known))
         counts: dict[int, int] = {}
         short: set[int] = set()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import cv2
 
-from any2ds.transforms.contract import Rejected
+from any2ds.transforms.contract import Rejected, column_value
 from any2ds.transforms.image.colour import Pixels
 
 Box = tuple[float, float, float, float]
@@ -26,12 +25,10 @@ def boxes_of(value: Any, column: str) -> Sequence[Box]:
 
     Raises Rejected for anything else: better no image than one in the clear.
     """
-    found = value
-    if isinstance(value, (str, bytes)):
-        try:
-            found = json.loads(value) if value.strip() else None
-        except (ValueError, RecursionError):
-            raise _bad(value, column) from None
+    try:
+        found = column_value(value)
+    except ValueError:
+        raise _bad(value, column) from None
     if found is None:
         return ()
     if not isinstance(found, (list, tuple)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from fractions import Fraction
 from math import inf, isfinite
 from typing import Any
 
-from any2ds.transforms.contract import Rejected
+from any2ds.transforms.contract import Rejected, column_value
 
 _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)
 MOST = 100_000  # clips of one video
@@ -54,11 +53,10 @@ def of_value(value: Any) -> list[Clip]:
     A time is a number of seconds, or `1:02:03.5`. None, blank text and an empty list are no clips. Raises ValueError
     with what was expected.
     """
-    if isinstance(value, (str, bytes)):
-        try:
-            value = json.loads(value) if value.strip() else None
-        except (ValueError, RecursionError):
-            raise _bad(value) from None
+    try:
+        value = column_value(value)
+    except ValueError:
+        raise _bad(value) from None
     if value is None:
         return []
     if isinstance(value, Mapping) or (_is_list(value) and value and not any(map(_is_pair, value))):

@@ -22,8 +22,7 @@ from any2ds.core.failures import FAILURE_CODES, FILTERED
 from any2ds.core.filetypes import recognize
 from any2ds.core.metadata import RESERVED_COLUMNS
 from any2ds.core.processes.child_process import Answering, ChildEnded
-from any2ds.core.samples import METADATA, Sample, encodable, member_column
-from any2ds.transforms.contract import member_type
+from any2ds.core.samples import METADATA, Sample, encodable, is_text_member, member_column
 from any2ds.transforms.steps._finding import carried, check_travels, find, name_of
 
 __all__ = ["BatchStep", "SampleStep", "carried", "check_made", "check_travels", "load", "name_of"]
@@ -346,7 +345,7 @@ def _members(exts: Sequence[str], step: str) -> dict[str, pa.DataType]:
             raise OptionError(f"transform={step}: any2ds writes a column {name!r}; give the file another extension")
     if len({ext.lower() for ext in exts}) < len(set(exts)):  # readers ignore the case, and so do some file systems
         raise OptionError(f"transform={step}: two extra files have the same extension but for its case")
-    return {ext: member_type(ext) for ext in exts}
+    return {ext: pa.string() if is_text_member(ext) else pa.binary() for ext in exts}
 
 
 def _a(value: Any) -> str:

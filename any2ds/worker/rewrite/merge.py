@@ -28,7 +28,7 @@ from any2ds.writers.previous_shard import PreviousShard, SamplesByKey
 class Merge:
     """`outcomes`, by position, take the places of those that the former version has, or lacks; all others are kept.
 
-    `heap` is where samples wait that are not in order. Raises DamagedShard if the former version cannot be read.
+    Samples that are not in order wait in `spool`. Raises DamagedShard if the former version cannot be read.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class RewrittenShard:
     def __init__(self, job: ShardJob, context: ShardContext, output: OutputFolder, fetch_once: bool) -> None:
         self.job = job
         self.stats = ShardStats()  # of the rows that are tried, and of new ones that are not fetched
-        self.reported: Counter[str] = Counter()  # rows by outcome, as far as Progress has told of them
+        self.reported: Counter[str] = Counter()  # rows by outcome, as far as Progress has reported them
         self.reported_bytes = 0  # of these
         self.handed = 0  # position up to which a fetcher has taken the rows
         self.closed = False  # no more of its rows are to be fetched

@@ -48,14 +48,16 @@ class WebdatasetWriter:
         self._at = 0  # bytes written
 
     def write(self, sample: Sample) -> None:
-        write, at = self._file.write, self._at
+        write, at, padding = self._file.write, self._at, b""
         self._index.append(at)
         for name, size, chunks in members(sample, self._metadata):
-            at += write(header(name, size)) + size
+            head = header(name, size)
+            write(padding + head)
             for chunk in chunks:
                 write(chunk)
-            if left := size % _BLOCK:
-                at += write(_ZEROS[left:])
+            padding = _ZEROS[size % _BLOCK or _BLOCK :]
+            at += len(head) + size + len(padding)
+        write(padding)
         self._at = at
 
     def flush(self) -> None:

@@ -1,0 +1,105 @@
+"""`any2ds.load(…, decode=True)`: shapes, types, and files that cannot be decoded."""
+
+import io
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+import any2ds
+from any2ds import download
+from any2ds.core.errors import DamagedShard
+from any2ds.testing.server import serve
+
+
+def picture(form: str, mode: str = "RGB") -> bytes:
+    stream = io.BytesIO()
+    Image.new(mode, (6, 4), (250, 10, 10, 0) if mode == "CMYK" else (10, 200, 30)).save(stream, form)
+    return stream.getvalue()
+
+
+def sound() -> bytes:
+    stream = io.BytesIO()
+    with wave.open(stream, "wb") as file:
+        file.setnchannels(2)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(np.tile(np.array([[16384, -16384]], "<i2"), (800, 1)).tobytes())
+    return stream.getvalue()
+
+
+def video() -> bytes:
+    """Ten frames in a second, from black to white."""
+    stream = io.BytesIO()
+    with av.open(stream, "w", format="mp4") as output:
+        track = output.add_stream("mpeg4", rate=10)
+        track.width, track.height, track.pix_fmt = 32, 16, "yuv420p"
+        for n in range(10):
+            pixels = np.full((16, 32, 3), n * 25, np.uint8)
+            output.mux(track.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        output.mux(track.encode(None))
+    return stream.getvalue()
+
+
+FILES = {
+    "0.jpg": picture("JPEG"),
+    "1.png": picture("PNG"),
+    "2.jpg": picture("JPEG", "CMYK"),
+    "3.wav": sound(),
+    "4.txt": "größer\n".encode(),
+    "5.mp4": video(),
+    "6.jpg": picture("JPEG")[:300],
+    "7.bin": b"\x00\x01",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    media, out = tmp_path_factory.mktemp("media"), tmp_path_factory.mktemp("out") / "dataset"
+    for name, content in FILES.items():
+        (media / name).write_bytes(content)
+    with serve(media) as server:
+        download([server.url(name) for name in FILES], output_folder=out, output_format="webdataset", quiet=True)
+    return out
+
+
+def test_images_are_arrays_of_bytes(folder: Path) -> None:
+    ds = any2ds.load(folder, decode=True)
+    for number in (0, 1):
+        pixels = ds[number]["data"]
+        assert (pixels.shape, pixels.dtype) == ((4, 6, 3), np.uint8)
+        assert np.abs(pixels.astype(int) - (10, 200, 30)).max() < 8
+    assert ds[2]["data"].shape == (4, 6, 3)
+
+
+def test_sound_is_an_array_of_floats_with_its_rate(folder: Path) -> None:
+    sample = any2ds.load(folder, decode=True, columns=["data"])[3]
+    assert sample.keys() == {"data", "rate"}
+    assert (sample["data"].shape, sample["data"].dtype, sample["rate"]) == ((800, 2), np.float32, 8000)
+    assert np.allclose(sample["data"], [0.5, -0.5])
+
+
+def test_text_and_what_is_none_of_them(folder: Path) -> None:
+    ds = any2ds.load(folder, decode=True, columns=["data", "key"])
+    assert ds[4] == {"data": "größer\n", "key": "00000" + "0004"}
+    assert ds[7]["data"] == FILES["7.bin"]
+
+
+def test_frames_of_a_video_on_demand(folder: Path) -> None:
+    video = any2ds.load(folder, decode=True)[5]["data"]
+    frames = list(video)
+    assert len(frames) == 10
+    assert (frames[0].shape, frames[0].dtype) == ((16, 32, 3), np.uint8)
+    assert abs(int(video.at(0.55)[0, 0, 0]) - 125) < 12
+    assert (video.at(5) == frames[-1]).all()
+
+
+def test_a_damaged_file_names_its_key(folder: Path) -> None:
+    ds = any2ds.load(folder, decode=True)
+    with pytest.raises(DamagedShard, match=r"shard 00000\.tar .*: '000000006': its jpg cannot be decoded: "):
+        ds[6]
+    assert any2ds.load(folder)[6]["data"] == FILES["6.jpg"]

@@ -1,0 +1,168 @@
+"""PyTorch trains on `any2ds.load`: map-style, as a stream, with several ranks, and resumed."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import any2ds
+
+FORMATS = ["webdataset", "parquet", "tfrecord", "files"]
+
+
+def keys(batches: Any) -> list[str]:
+    return [sample["key"] for batch in batches for sample in batch]
+
+
+@pytest.mark.parametrize(
+    ("output_format", "method"),
+    [*((output_format, "fork") for output_format in FORMATS), ("webdataset", "spawn"), ("webdataset", "forkserver")],
+)
+def test_a_data_loader_takes_it_as_it_is(output_format: str, method: str, dataset: Callable[..., Any]) -> None:
+    made = dataset(output_format)
+    ds = any2ds.load("dataset")
+    loader = DataLoader(ds, batch_size=5, shuffle=True, num_workers=2, collate_fn=list, multiprocessing_context=method)
+    found = {sample["key"]: sample["data"] for batch in loader for sample in batch}
+    assert found == made.files
+
+
+def test_the_default_collation_makes_batches_of_columns(dataset: Callable[..., Any]) -> None:
+    made = dataset("webdataset")
+    ds = any2ds.load("dataset", columns=["data", "label", "caption"], decode=True)
+    for batch in DataLoader(ds, batch_size=4, num_workers=2):
+        assert batch["data"].shape[1:] == (32, 32, 3)
+        assert batch["data"].dtype == torch.uint8
+        assert set(batch["caption"]) <= set(made.captions.values())
+
+
+def test_a_distributed_sampler(dataset: Callable[..., Any]) -> None:
+    made = dataset("webdataset")
+    ds = any2ds.load("dataset")
+    shares = [
+        keys(DataLoader(ds, 4, sampler=DistributedSampler(ds, 3, rank, seed=1), collate_fn=list)) for rank in range(3)
+    ]
+    assert {key for share in shares for key in share} == set(made.files)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_a_stream_is_shared_out_among_workers(workers: int, dataset: Callable[..., Any]) -> None:
+    made = dataset("webdataset")
+    stream = any2ds.load("dataset").stream(shuffle=True, seed=1)
+    assert isinstance(stream, IterableDataset)
+    loader = DataLoader(stream, batch_size=4, num_workers=workers, collate_fn=list)
+    assert sorted(keys(loader)) == sorted(made.files)
+
+
+def test_workers_that_live_on_see_the_epoch(dataset: Callable[..., Any]) -> None:
+    dataset("webdataset")
+    stream = any2ds.load("dataset").stream(shuffle=True)
+    loader = DataLoader(stream, batch_size=4, num_workers=2, persistent_workers=True, collate_fn=list)
+    orders = []
+    for epoch in (0, 1, 0):
+        stream.set_epoch(epoch)
+        orders.append(keys(loader))
+    assert orders[0] == orders[2] != orders[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_loader_goes_on_in_the_middle(workers: int, dataset: Callable[..., Any]) -> None:
+    dataset("webdataset")
+
+    def new() -> Any:
+        stream = any2ds.load("dataset").stream(shuffle=True, seed=3)
+        return StatefulDataLoader(stream, batch_size=3, num_workers=workers, collate_fn=list)
+
+    wanted = keys(new())
+    loader = new()
+    batches = iter(loader)
+    first = keys(next(batches) for _ in range(3))
+    state = loader.state_dict()
+    del batches
+    again = new()
+    again.load_state_dict(state)
+    assert first + keys(again) == wanted
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 0), (0, 2), (1, 4)])
+def test_a_stateful_loader_goes_on_with_another_number_of_workers(
+    before: int, after: int, dataset: Callable[..., Any]
+) -> None:
+    made = dataset("webdataset")
+    loader = StatefulDataLoader(
+        any2ds.load("dataset").stream(shuffle=True, seed=3), batch_size=2, num_workers=before, collate_fn=list
+    )
+    batches = iter(loader)
+    first = keys(next(batches) for _ in range(4))
+    state = loader.state_dict()
+    del batches
+    stream = any2ds.load("dataset").stream(shuffle=True)
+    stream.load_state_dict(state)
+    rest = keys(StatefulDataLoader(stream, batch_size=2, num_workers=after, collate_fn=list))
+    assert Counter(first + rest) == Counter(list(made.files))
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "tfrecord"])
+def test_a_stateful_loader_over_the_numbers(output_format: str, dataset: Callable[..., Any]) -> None:
+    made = dataset(output_format)
+    ds = any2ds.load("dataset")
+
+    def new() -> Any:
+        generator = torch.Generator().manual_seed(1)
+        return StatefulDataLoader(ds, batch_size=3, shuffle=True, num_workers=2, collate_fn=list, generator=generator)
+
+    loader = new()
+    batches = iter(loader)
+    first = keys(next(batches) for _ in range(2))
+    state = loader.state_dict()
+    del batches
+    again = new()
+    again.load_state_dict(state)
+    assert Counter(first + keys(again)) == Counter(list(made.files))
+
+
+DDP = """
+import sys, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+import any2ds
+
+dist.init_process_group("gloo")
+ds = any2ds.load("dataset", columns=["key", "data", "label"], decode=True)
+stream = ds.stream(shuffle=True, seed=1)
+model = DistributedDataParallel(torch.nn.Linear(32 * 32 * 3, 3))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+seen = []
+with model.join():
+    for batch in DataLoader(stream, batch_size=2, num_workers=2):
+        loss = torch.nn.functional.cross_entropy(model(batch["data"].flatten(1) / 255), batch["label"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen += batch["key"]
+open(f"seen-{dist.get_rank()}", "w").write(" ".join(seen))
+weights = [torch.zeros_like(model.module.bias) for _ in range(2)]
+dist.all_gather(weights, model.module.bias.detach())
+assert torch.equal(*weights)
+dist.destroy_process_group()
+"""
+
+
+def test_two_processes_train_on_all_samples_together(dataset: Callable[..., Any]) -> None:
+    made = dataset("webdataset")
+    Path("ddp.py").write_text(DDP)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "ddp.py"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = [Path(f"seen-{rank}").read_text().split() for rank in range(2)]
+    assert all(seen)
+    assert sorted(seen[0] + seen[1]) == sorted(made.files)

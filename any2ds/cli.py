@@ -61,7 +61,7 @@ def _finish(options: ParsedOptions) -> int:
     from any2ds.run.finish import finish
 
     completion = finish.run(options)
-    _print(str(completion))
+    _print(_fitting(str(completion), sys.stdout))
     return 0 if completion.is_whole else 1
 
 
@@ -84,7 +84,7 @@ def _verify(options: ParsedOptions) -> int:
     if wanted.json:
         _write_json(report.to_json(), wanted.json)
     if wanted.json != "-":
-        _print("\n".join(map(printable, lines(report))))
+        _print("\n".join(_fitting(printable(line), sys.stdout) for line in lines(report)))
     return 0 if report.ok else _INCOMPLETE if report.is_incomplete else 1
 
 

@@ -5,7 +5,12 @@ Where they are installed, pyarrow loads NumPy with itself and pandas at its firs
 
 from __future__ import annotations
 
+import os
 import sys
+
+# Of the jemalloc in Arrow, which begins a thread when it is loaded, though it is not the allocator in use: a process
+# with threads cannot be forked safely.
+_ALLOCATOR = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
 
 def load() -> None:
@@ -18,6 +23,8 @@ def load() -> None:
     hidden = [name for name in ("numpy", "pandas") if name not in sys.modules]
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment]  # an import of it fails
+    added = {name: value for name, value in _ALLOCATOR.items() if name not in os.environ}
+    os.environ.update(added)
     try:
         import pyarrow
         import pyarrow.compute  # which looks for NumPy itself
@@ -26,3 +33,5 @@ def load() -> None:
     finally:
         for name in hidden:
             del sys.modules[name]
+        for name in added:
+            del os.environ[name]

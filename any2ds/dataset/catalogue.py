@@ -1,4 +1,4 @@
-"""Keeps the files that tell of a dataset as a whole true to its shards while a run makes them: `.any2ds/shards` first.
+"""Keeps the files about a dataset, `.any2ds/shards` first, in step with its shards while a run makes them.
 
 A run marks the list as open before its first shard, and closes it at its end; a list that is closed is trusted by the
 next run, as far as its shards are there. After a crash it is open, and the figures are read from the stats again.
@@ -35,8 +35,8 @@ _CLOSE_TIMEOUT = 5.0  # seconds that a run which was broken off may take for it 
 class Catalogue:
     """A reporter, and a context around a run: inside of the lock, and outside of whatever finishes shards.
 
-    `begin` is to see every job. Nothing is written where no job was begun and all is true. That a file cannot be
-    written is told, and fails nothing.
+    `begin` gets every job. Nothing is written if no job was begun and the files are up to date. A file that cannot be
+    written is logged, and fails nothing.
     """
 
     def __init__(self, output: OutputFolder, options: OutputOptions) -> None:
@@ -44,21 +44,21 @@ class Catalogue:
         self._names = options.layout
         self._lock = threading.Lock()  # for the four that follow
         self._entries: dict[int, ShardEntry] = {}
-        self._doubtful: set[int] = set()  # shards that may have changed since their entry, if they have one
-        self._remaking: set[int] = set()  # those of them of which a report does not tell the whole
+        self._uncertain: set[int] = set()  # shards that may have changed since their entry, if they have one
+        self._rewriting: set[int] = set()  # those of them whose report is of a part of the shard
         self._touched: set[int] = set()  # shards begun since the stats of others were last looked at
         self._has_begun = False
-        self._before: frozenset[int] | None = None  # the shards that were finished when it began; None: nobody says
+        self._before: frozenset[int] | None = None  # the shards that were finished when it began; None: unknown
         self._thread: threading.Thread | None = None
-        self._news = threading.Event()
+        self._changed = threading.Event()
         self._ending = threading.Event()
         self._has_file = False  # there was one, or is now
-        self._has_told = False
-        # There were shards half replaced when it began: they are finished first, and no list from before tells of that.
+        self._has_warned = False
+        # There were shards half replaced when it began: they are finished first, and a list from before lacks that.
         self._is_late = True
 
     def start(self, finished: Collection[int]) -> None:
-        """`finished` are the shards that exist before the run: listing a store again takes minutes for a million."""
+        """`finished` are the shards that exist before the run: to list a store again takes minutes for a million."""
         self._before = frozenset(finished)
 
     def begin(self, job: ShardJob) -> None:
@@ -67,10 +67,10 @@ class Catalogue:
             self._has_begun = True
             self._begin()
         with self._lock:
-            self._doubtful.add(job.shard_id)
+            self._uncertain.add(job.shard_id)
             self._touched.add(job.shard_id)
             if job.redo is not None:
-                self._remaking.add(job.shard_id)
+                self._rewriting.add(job.shard_id)
 
     def __enter__(self) -> Catalogue:
         with contextlib.suppress(Exception):  # of any file system; whoever needs the folder says so
@@ -81,7 +81,7 @@ class Catalogue:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ending.set()
-        self._news.set()
+        self._changed.set()
         if self._thread is not None:
             self._thread.join()
         ended = error is None or isinstance(error, IncompleteRun)
@@ -95,22 +95,19 @@ class Catalogue:
     def on_shard(self, event: ShardReport | ShardError) -> None:
         if isinstance(event, ShardReport):
             with self._lock:
-                self._doubtful.discard(event.shard_id)
-                if event.shard_id in self._remaking:
+                self._uncertain.discard(event.shard_id)
+                if event.shard_id in self._rewriting:
                     self._entries.pop(event.shard_id, None)  # it is read
                 else:
                     self._entries[event.shard_id] = ShardEntry.of(event)
-            self._news.set()
+            self._changed.set()
 
     # --- while the run is at work ---
 
     def _begin(self) -> None:
-        """Before the first shard can change: a list that says it is true must not outlive that.
-
-        Raises OutputError if it would.
-        """
+        """Mark the list as open before a shard can change, or remove it. Raises OutputError if neither works."""
         previous = None
-        with self._telling():
+        with self._logging_errors():
             previous = self._trusted(self._previous())
         if previous is not None:
             self._entries.update(previous.entries)
@@ -125,14 +122,14 @@ class Catalogue:
             self._thread.start()
 
     def _keep(self) -> None:
-        """Write whenever there are news, but no more than a share of the time."""
+        """Write after each change, but for no more than a share of the time."""
         while True:
-            self._news.wait()
+            self._changed.wait()
             if self._ending.is_set():
                 return
-            self._news.clear()
+            self._changed.clear()
             started = time.monotonic()
-            with self._telling():
+            with self._logging_errors():
                 self._write(is_open=True)
             if self._ending.wait((time.monotonic() - started) / _SHARE):
                 return
@@ -146,7 +143,7 @@ class Catalogue:
             raise OutputError(f"{self._output.url!r}: {message}: {error_text(error)}") from error
 
     def _finish(self) -> None:
-        with self._telling():
+        with self._logging_errors():
             self._output.guard()
             if not self._has_begun:
                 previous, finished = self._previous(), self._finished()
@@ -170,7 +167,7 @@ class Catalogue:
     def _write_files(self, entries: Sequence[ShardEntry]) -> bool:
         """The other files, or none where there are no shards. False if one is missing, or may be an old one."""
         wanted, written = set(tfds.names_for(self._options)), set[str]()
-        with self._telling():
+        with self._logging_errors():
             if not entries:
                 self._output.remove_many(sorted(wanted.intersection(self._output.names())))
                 wanted.clear()
@@ -180,14 +177,14 @@ class Catalogue:
                     written.add(name)
         return written >= wanted
 
-    # --- what there is ---
+    # --- the shards that exist ---
 
     def _swaps_are_left(self) -> bool:
         """Whether shards wait to be replaced, by a process that is gone or a thread that goes on."""
         return bool(self._output.names(layout.SWAP_FOLDER))
 
     def _trusted(self, previous: ShardList | None) -> ShardList | None:
-        """`former`, the list that is there, if it says that it is true, and nothing happened since."""
+        """`previous`, the list of an earlier run, if it was closed and nothing happened since."""
         return None if previous is None or previous.is_open or self._is_late else previous
 
     def _previous(self) -> ShardList | None:
@@ -198,9 +195,9 @@ class Catalogue:
         return None
 
     def _now(self) -> list[ShardEntry]:
-        """The finished shards, in order; those that are not known, or in doubt, are read."""
+        """The finished shards, in order; those that are unknown or uncertain are read."""
         with self._lock:
-            doubtful = set(self._doubtful)
+            doubtful = set(self._uncertain)
             self._touched = set(doubtful)
         finished = self._finished()
         with self._lock:
@@ -212,11 +209,11 @@ class Catalogue:
         return [entry for _, entry in sorted({**known, **found}.items())]
 
     def _finished(self) -> frozenset[int]:
-        """The shards that are finished now; those in doubt may be among them and not be it."""
+        """The shards that are finished now; uncertain ones are included."""
         if self._before is None or self._output.is_local:
             return layout.finished_shards(self._output.names())
         with self._lock:
-            return self._before.union(self._entries, self._doubtful)
+            return self._before.union(self._entries, self._uncertain)
 
     def _read(self, shards: Sequence[int]) -> dict[int, ShardEntry]:
         """From the stats of `shards`, as far as these can be understood."""
@@ -242,22 +239,22 @@ class Catalogue:
         return None
 
     @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Whatever goes wrong is told, once."""
+    def _logging_errors(self) -> Iterator[None]:
+        """Log whatever goes wrong, as a warning the first time."""
         try:
             yield
         except LockLost:
             log.debug("%s is left to the run that has the folder now", layout.SHARDS_FILE)
         except Exception as error:  # every file system has exceptions of its own
-            level = logging.DEBUG if self._has_told else logging.WARNING
-            self._has_told = True
+            level = logging.DEBUG if self._has_warned else logging.WARNING
+            self._has_warned = True
             log.log(level, "%s cannot be kept up to date: %s", layout.SHARDS_FILE, error_text(error))
 
 
 def rebuild(output: OutputFolder, options: OutputOptions) -> None:
     """Write the files anew from the stats of all finished shards. By whoever has the folder for itself."""
     catalogue = Catalogue(output, options)
-    with catalogue._telling():
+    with catalogue._logging_errors():
         catalogue._previous()  # to be replaced, be there shards or not
         catalogue._write(is_open=False)
 
@@ -270,7 +267,7 @@ def reopen(output: OutputFolder, options: OutputOptions) -> None:
 
 
 def is_closed(output: OutputFolder, options: OutputOptions) -> bool:
-    """Whether there is a list that says that it is true, and has all shards that are finished now."""
+    """Whether there is a closed list that has all shards that are finished now."""
     previous = Catalogue(output, options)._previous()
     if previous is None or previous.is_open:
         return False

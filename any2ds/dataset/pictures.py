@@ -66,7 +66,7 @@ class PreviewMaker:
         try:
             if kind == "image":
                 return self._image(data, mime_type)
-            return _heard(data) if kind == "audio" else self._seen(data)
+            return _waveform(data) if kind == "audio" else self._frame(data)
         except Exception as error:  # of libraries that are missing, and over broken files of any kind
             log.debug("no thumbnail: %s: %s", type(error).__name__, error)
             return View(kind)
@@ -98,13 +98,13 @@ class PreviewMaker:
         small: Sample = self._images(Sample(Row(0, 0, "", None), StoredBody.of(data), "", fields))
         return small
 
-    def _seen(self, data: bytes) -> View:
+    def _frame(self, data: bytes) -> View:
         """A frame from the first tenth of a video, since many begin in black."""
         from any2ds.transforms.steps import _av
 
         facts = _av.facts_of(data, _MOST_PIXELS)
         if facts.picture is None:
-            return _heard(data)
+            return _waveform(data)
         width, height = facts.picture.shown
         seen = f"{width} x {height}" + (f", {duration(facts.duration)}" if facts.duration else "")
         scale = min(1.0, SIDE / max(width, height))
@@ -134,7 +134,7 @@ def _turned(pixels: Any, turn: int) -> Any:
     return np.ascontiguousarray(np.rot90(pixels, -turn // 90))
 
 
-def _heard(data: bytes) -> View:
+def _waveform(data: bytes) -> View:
     """The waveform of the first minute."""
     import av
     import numpy as np

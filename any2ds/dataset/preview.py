@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _MOST_WORDS = 400  # characters
 _READ_FOR_WORDS = 64 << 10  # bytes
 _AS_IT_IS = 48 << 10  # bytes of an image that is shown without having been decoded here, if it cannot be,
-THUMBNAIL_BYTES = 24 << 10  # and of one that need not be: a thumbnail of a photograph has as many
+_THUMBNAIL_BYTES = 24 << 10  # and of one that need not be: a thumbnail of a photograph has as many
 _AS_IT_IS_PIXELS = 1_000_000
 _SVG_AS_IT_IS = 32 << 10
 _LONGEST_START, _PATIENCE = 60.0, 15.0  # seconds for a child to begin, and for one file
@@ -65,9 +65,11 @@ class PreviewPool:
     ) -> None:
         self._children.close()
 
-    def start(self, exts: Iterable[str]) -> None:
-        """Have the child ready if it is needed for files with these extensions."""
-        if any(_can_be_opened(kind_of(type_of_name(f"file.{ext}") or "", ext)) for ext in exts):
+    def start(self, exts: Iterable[str], size: float) -> None:
+        """Have the child ready if it is needed for files with these extensions, of so many bytes on average."""
+        types = {ext: type_of_name(f"file.{ext}") or "" for ext in exts}
+        decoded = {ext: found for ext, found in types.items() if size > _THUMBNAIL_BYTES or found not in _SAFE.values()}
+        if any(_can_be_opened(kind_of(found, ext)) for ext, found in decoded.items()):
             try:
                 self._children.start()
             except (ChildEnded, NotStarted) as error:
@@ -82,7 +84,7 @@ class PreviewPool:
             return View(kind, text=beginning_of(data, mime_type, ext))
         if kind == "other":
             return View(kind)
-        if kind == "image" and len(data) <= THUMBNAIL_BYTES and (picture := as_it_is(data)) is not None:
+        if kind == "image" and len(data) <= _THUMBNAIL_BYTES and (picture := as_it_is(data)) is not None:
             return View(kind, picture, facts=f"{picture.width} x {picture.height}" if picture.width else "")
         view = View(kind)
         if self._failures < _MOST_FAILURES and _can_be_opened(kind):

@@ -28,7 +28,7 @@ from any2ds.core.samples import CAPTION, StoredSample
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset, ShardFiles
 from any2ds.dataset.pictures import View
-from any2ds.dataset.preview import THUMBNAIL_BYTES, PreviewPool, kind_of
+from any2ds.dataset.preview import PreviewPool, kind_of
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.dataset.shown import shown, shown_url
 from any2ds.writers.formats.parquet import body_columns
@@ -80,8 +80,8 @@ def thumbnails(sample: ShardSample, count: int = 64, seed: int = 0, seconds: flo
     try:
         with PreviewPool() as previews:
             totals = sample.totals
-            if picked and totals and (totals.bytes or math.inf) > THUMBNAIL_BYTES * totals.samples:
-                previews.start(totals.exts)
+            if picked and totals and totals.samples:
+                previews.start(totals.exts, (totals.bytes or math.inf) / totals.samples)
             look = _Look(sample.dataset, previews, time.monotonic() + seconds)
             todo = [
                 pool.submit(look, files, share, random.Random(f"{seed} {files.shard_id}"), own)

@@ -10,7 +10,6 @@ import importlib
 import logging
 import os
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -61,12 +60,15 @@ def _start(options: ParsedOptions) -> None:
             output = listen_ahead()
     shared = (*_SHARED, *_parts(options))
     with contextlib.suppress(OSError):  # the run tries it again, and reports it
-        # A copy of this process has its modules, where another process loads them again. Not safe to copy are a process
-        # with threads and macOS's libraries; other people's parts may load what is not, either.
-        if is_plain and hasattr(os, "fork") and sys.platform != "darwin" and threading.active_count() == 1:
+        # A copy of this process has its modules, where another process loads them again. Other people's parts may load
+        # libraries that cannot be copied.
+        can_fork = is_plain and _can_fork()
+        if can_fork:
             plain_arrow.load()
             for module in shared:
                 importlib.import_module(module)
+            can_fork = _can_fork()
+        if can_fork:
             start_process(_OF_EVERY_WORKER, fork=True)
         else:
             start_process([*([PLAIN] if is_plain else []), *shared, *_OF_EVERY_WORKER])
@@ -74,6 +76,14 @@ def _start(options: ParsedOptions) -> None:
         output.start()
     if is_plain:
         plain_arrow.load()
+
+
+def _can_fork() -> bool:
+    """Whether this process has one thread, those of libraries included, and so no lock that a copy would find held."""
+    if sys.platform == "linux" and hasattr(os, "fork"):
+        with contextlib.suppress(OSError):
+            return len(os.listdir("/proc/self/task")) == 1
+    return False
 
 
 def _is_plain(options: ParsedOptions) -> bool:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-# In every Python process below the folder: once `asked` is there, it leaves the names of its modules. It is no thread
-# that `threading` knows, so that the run forks as it does without it.
+# In every Python process below the folder: once `asked` is there, it leaves the names of its modules. Its thread begins
+# with a module that is loaded after the run has forked, which a run with threads does not do.
 WITNESS = """
-import _thread, os, sys, time
+import os, sys, threading, time
 
 def look(folder=os.environ["WITNESS"]):
     while not os.path.exists(os.path.join(folder, "asked")):
@@ -26,11 +26,12 @@ def look(folder=os.environ["WITNESS"]):
         file.write("\\n".join(names))
     os.rename(path + "~", path)
 
-def begin():
-    _thread.start_new_thread(look, ())
+class Begin:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("any2ds.run.download", "any2ds.worker.open_shards"):
+            threading.Thread(target=look, daemon=True).start()
 
-os.register_at_fork(after_in_child=begin)
-begin()
+sys.meta_path.insert(0, Begin())
 """
 
 # Neither the run nor its worker needs them for URLs that are stored as they come.
@@ -110,6 +111,7 @@ def test_nothing_heavy_is_loaded_when_the_first_request_leaves(tmp_path: Path, s
         parent, worker = run(tmp_path, f"--url_list=urls.{suffix}")
     assert "any2ds.run.download" in parent
     assert "any2ds.worker.open_shards" in worker
+    assert ("any2ds.run.start" in worker) is (sys.platform == "linux")  # a copy of the run
     assert loaded(parent, NOWHERE, NOT_IN_THE_RUN) == []
     assert loaded(worker, NOWHERE, NOT_IN_THE_WORKER) == []
 

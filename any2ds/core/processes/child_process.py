@@ -135,6 +135,8 @@ def _run_in_fork(main: Callable[[IO[bytes]], None], inlet: int, outlet: int, mas
         _started.clear()
         logging.getLogger("any2ds").handlers.clear()
         logging.getLogger("any2ds").setLevel(logging.NOTSET)
+        logging.captureWarnings(False)  # which `--log_format=json` does, like the next
+        threading.excepthook = threading.__excepthook__
         stderr = quieting.stderr() if _stderr is None else _stderr
         if stderr is not None:
             os.dup2(stderr, 2)

@@ -31,11 +31,6 @@ def markdown(figures: Figures) -> str:
     return template.render(lines=_SHOWN_IN_MARKDOWN, **_tables(figures))
 
 
-def prepare() -> None:
-    """Compile the template, which takes longer than to fill it; it is kept."""
-    environment().get_template("report.html")
-
-
 def html(figures: Figures, samples: Sequence[Thumbnail] = (), snippets: Sequence[Snippet] = ()) -> str:
     """Whatever strangers wrote is text in it."""
     templates = environment()

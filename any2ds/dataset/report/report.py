@@ -78,22 +78,21 @@ def page(
     """The page, and its figures; the samples are decoded by another process meanwhile."""
     with ThreadPoolExecutor(1, thread_name_prefix="any2ds-samples") as thread:
         pictures = thread.submit(thumbnails, sample, samples, seconds=seconds_for_samples) if samples else None
-        from any2ds.dataset.report.page import html, prepare
+        from any2ds.dataset.report.page import html
 
-        prepare()
         figures, snippets = gather(sample, seconds, run_options), _loading(sample)
         return html(figures, pictures.result() if pictures else (), snippets), figures
 
 
 def _loading(sample: ShardSample) -> Sequence[Snippet]:
-    """How to load it; nothing where that cannot be told."""
+    """How to load it; nothing if that is unknown."""
     if not sample.shards:
         return ()
     try:
         found = Loadable.of(sample.dataset, sample.totals.exts if sample.totals else None)
         return snippets(dataclasses.replace(found, pattern=sample.pattern or found.pattern))
     except Exception as error:  # of any file system, over a dataset in any state
-        log.debug("no words on how to load it: %s", error, exc_info=True)
+        log.debug("no snippets to load it: %s", error, exc_info=True)
         return ()
 
 

@@ -46,15 +46,12 @@ class Json:
         elif form in ("columns", "lists"):
             found = _Columns(columns.names, form == "lists").read(pieces)
             names = list(dict.fromkeys([*keys, *(name for name in columns.names if found[name])]))
-            if absent := [name for name in columns.names if name not in names and name in _required(columns, schema)]:
+            required = columns.names if schema is None else [columns.url]
+            if absent := [name for name in required if name not in names]:
                 raise MissingColumns(absent, names)
             yield from to_batches(_rows(found), columns, schema, "row")
         else:
             yield from to_batches(_objects(pieces, form), columns, schema, "item")
-
-
-def _required(columns: Columns, schema: pa.Schema | None) -> Sequence[str]:
-    return columns.names if schema is None else [columns.url]
 
 
 # --- which form it is ---
@@ -63,7 +60,8 @@ def _required(columns: Columns, schema: pa.Schema | None) -> Sequence[str]:
 def _form(head: bytes, url: str) -> tuple[Form, Sequence[str]]:
     """The form of a list that begins with `head`, and the keys of the first object in `head`. Raises WrongFormat."""
     if head[:1] == b"[":
-        if _first_item(head) not in ("start_map", "end_array", None):
+        first_events = [event for event, _ in (_events(head[:65536]) or [])[1:2]]
+        if first_events and first_events[0] not in ("start_map", "end_array"):
             raise WrongFormat(f"{_UNKNOWN}: this array begins with something else than an object")
         return "array", ()
     if head[:1] != b"{":
@@ -116,12 +114,6 @@ def _events(head: bytes) -> list[tuple[str, Any]] | None:
     except ijson.JSONError:
         return None
     return events  # type: ignore[no-any-return]
-
-
-def _first_item(head: bytes) -> str | None:
-    """The event with which the first item of an array begins."""
-    events = _events(head[:65536]) or []
-    return events[1][0] if len(events) > 1 else None
 
 
 def _skeleton(head: bytes) -> dict[str, Any] | None:

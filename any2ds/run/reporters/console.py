@@ -50,8 +50,12 @@ class _Console(PeriodicReporter):
 
     def on_stopping(self, open_shards: int, grace: float) -> None:
         self._was_stopped = True
+        self._message(_stopping(open_shards, grace), "yellow")
 
     def _shard_failed(self, error: ShardError) -> None:
+        self._message(_failed(error), "yellow" if error.again else "red")
+
+    def _message(self, text: str, style: str) -> None:
         raise NotImplementedError
 
     def _summary(self, total: RunReport) -> Summary:
@@ -86,12 +90,8 @@ class _Terminal(_Console):
         if self._block is None:
             self._console.print(self._line())
 
-    def _shard_failed(self, error: ShardError) -> None:
-        self._console.print_message(_failed(error), "yellow" if error.again else "red")
-
-    def on_stopping(self, open_shards: int, grace: float) -> None:
-        super().on_stopping(open_shards, grace)
-        self._console.print_message(_stopping(open_shards, grace), "yellow")
+    def _message(self, text: str, style: str) -> None:
+        self._console.print_message(text, style)
 
     def on_finish(self, total: RunReport) -> None:
         if self._block is not None:
@@ -118,12 +118,8 @@ class _Notebook(_Console):
     def record(self, now: Snapshot) -> None:
         self._show()
 
-    def _shard_failed(self, error: ShardError) -> None:
-        self._add(Text(_failed(error), style="yellow" if error.again else "red"))
-
-    def on_stopping(self, open_shards: int, grace: float) -> None:
-        super().on_stopping(open_shards, grace)
-        self._add(Text(_stopping(open_shards, grace), style="yellow"))
+    def _message(self, text: str, style: str) -> None:
+        self._add(Text(text, style=style))
 
     def on_finish(self, total: RunReport) -> None:
         self.now = None
@@ -163,7 +159,7 @@ class _Json(_Console):
         _jsonlines.write("shard_failed", **fields)
 
     def on_stopping(self, open_shards: int, grace: float) -> None:
-        super().on_stopping(open_shards, grace)
+        self._was_stopped = True
         _jsonlines.write("stopping", shards_open=open_shards, grace=grace)
 
     def on_finish(self, total: RunReport) -> None:

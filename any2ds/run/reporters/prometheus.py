@@ -63,7 +63,7 @@ class Metrics(Collector):
             ("any2ds_queued_rows", "Rows that wait for their hosts.", now.queued),
             ("any2ds_workers", "Worker processes at work.", now.workers),
             ("any2ds_memory_bytes", "Memory of the run's processes.", now.memory),
-            ("any2ds_open_shards", "Shards in the making.", now.shards_open),
+            ("any2ds_open_shards", "Shards that workers were given and have not finished.", now.shards_open),
             ("any2ds_done_ratio", "Share of the run that is done, 0 to 1.", now.share),
             ("any2ds_remaining_seconds", "Time that the rest may take.", now.eta),
         )

@@ -34,7 +34,7 @@ class TensorBoard(PeriodicReporter):
 
     def __init__(self, watch: WatchOptions, run: RunInfo) -> None:
         super().__init__(watch.log_interval)
-        folder = folder_of(watch, run)
+        folder = _folder_of(watch, run)
         folder.mkdir(parents=True, exist_ok=True)
         now = time.time()
         before = [int(match[1]) for name in os.listdir(folder) if (match := _NAME.fullmatch(name))]
@@ -63,18 +63,16 @@ class TensorBoard(PeriodicReporter):
         self._file.flush()
 
 
-def folder_of(watch: WatchOptions, run: RunInfo) -> Path:
+def _folder_of(watch: WatchOptions, run: RunInfo) -> Path:
     """Each of several runs that make the dataset together has a folder of its own."""
-    return _common_folder(watch, run) / run.member
-
-
-def _common_folder(watch: WatchOptions, run: RunInfo) -> Path:
     if watch.tensorboard_dir is not None:
-        return Path(watch.tensorboard_dir).expanduser()
-    if run.output.is_local:
-        return Path(run.output.path) / layout.TENSORBOARD_FOLDER
-    name = redacted(run.output.url).rstrip("/").rsplit("/", 1)[-1]
-    return Path("tensorboard") / (re.sub(r"[^\w.-]+", "_", name) or "any2ds")
+        folder = Path(watch.tensorboard_dir).expanduser()
+    elif run.output.is_local:
+        folder = Path(run.output.path) / layout.TENSORBOARD_FOLDER
+    else:
+        name = redacted(run.output.url).rstrip("/").rsplit("/", 1)[-1]
+        folder = Path("tensorboard") / (re.sub(r"[^\w.-]+", "_", name) or "any2ds")
+    return folder / run.member
 
 
 PART = TensorBoard

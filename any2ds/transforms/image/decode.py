@@ -177,7 +177,8 @@ def _array(image: Image.Image, head: Head) -> Pixels:
     if mode == "CMYK":
         image = cmyk_into_rgb(image, head.profile)
     elif mode == "LAB":
-        image = _from_lab(image)
+        lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+        image = ImageCms.applyTransform(image, ImageCms.buildTransform(lab, srgb, "LAB", "RGB")) or image
     elif mode in ("LA", "La", "PA", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")
     elif mode in ("1", "L"):
@@ -188,11 +189,6 @@ def _array(image: Image.Image, head: Head) -> Pixels:
     if image.mode == "L":
         return pixels
     return cv2.cvtColor(pixels, cv2.COLOR_RGBA2BGRA if image.mode == "RGBA" else cv2.COLOR_RGB2BGR)
-
-
-def _from_lab(image: Image.Image) -> Image.Image:
-    lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
-    return ImageCms.applyTransform(image, ImageCms.buildTransform(lab, srgb, "LAB", "RGB")) or image
 
 
 def _opened(data: bytes, kind: str) -> ImageFile:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cv2
 import numpy as np
 
@@ -35,7 +33,8 @@ def resized(
     if interpolation == cv2.INTER_AREA:
         if is_of_jpeg and 1 / _NEARLY <= min(factors) <= max(factors) <= 1:
             return _nearly_averaged(pixels, factors)[:height, :width]
-        if _is_small(pixels) and not all(_is_whole(1 / factor) for factor in factors):
+        is_small = pixels.dtype == np.uint8 and pixels.shape[0] * pixels.shape[1] <= _MOST_FLOATS
+        if is_small and not all(_is_whole(1 / factor) for factor in factors):
             # OpenCV averages floats with the processor's vectors, and bytes without unless it is by whole factors: the
             # very same values, up to a quarter faster.
             floats = pixels.astype(np.float32)
@@ -47,21 +46,13 @@ def _nearly_averaged(pixels: Pixels, factors: tuple[float, float]) -> Pixels:
     """What averaging gives, but for a sixth of the difference that encoding makes, in a third of its time: it is
     interpolated between pixels that have a little of their neighbours in them (measured in
     tests/transforms/test_image_quality.py)."""
-    across, down = (_softening(factor) for factor in factors)
+    sides = (_SOFTER * (1 / factor - 1) for factor in factors)
+    across, down = (np.array([side, 1 - 2 * side, side], np.float32) for side in sides)
     return _scaled(cv2.sepFilter2D(pixels, -1, across, down), factors, cv2.INTER_LINEAR)
-
-
-def _softening(factor: float) -> Any:
-    side = _SOFTER * (1 / factor - 1)
-    return np.array([side, 1 - 2 * side, side], np.float32)
 
 
 def _scaled(pixels: Pixels, factors: tuple[float, float], interpolation: int) -> Pixels:
     return cv2.resize(pixels, None, fx=factors[0], fy=factors[1], interpolation=interpolation)
-
-
-def _is_small(pixels: Pixels) -> bool:
-    return bool(pixels.dtype == np.uint8 and pixels.shape[0] * pixels.shape[1] <= _MOST_FLOATS)
 
 
 def _is_whole(factor: float) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from any2ds import download
 from any2ds.testing.server import serve
 
 ROOT = Path(__file__).parents[3]
@@ -324,6 +325,18 @@ print("done")
     assert line.endswith("dataset\\x1b[2J")
     seen.tell()
     assert seen.end() == ["done"]
+
+
+def test_findings_are_wrapped_at_words(terminal: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    download(["nope://a"] * 3, out, number_sample_per_shard=1, distributor="inline", quiet=True, report=False)
+    (out / "00001_stats.json").unlink()
+    seen = terminal(["verify", str(out)], 60)
+    lines = seen.end()
+    assert seen.process.returncode == 3
+    words = " ".join(" ".join(lines).split())
+    assert "INCOMPLETE: 1 shard to go; run the same download command to go on" in words
+    assert "shard 1: unfinished: 00001.parquet and 00001 without stats: the shard is not finished" in words
 
 
 def test_json_lines_are_json_on_a_terminal_as_well(terminal: Callable[..., Any]) -> None:

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 _INTERVALS = Intervals(beat=5.0, stale=30.0)
 _WAIT = 5.0  # seconds between two looks whether the attempt that is at the task still is
+_MOST_LOST = 4  # attempts at a task before each of its shards gets one; clusters may try for ever
 _LONGEST_LINE = 1 << 16  # bytes of a message on standard error
 _CODEC = "zstd"  # takes rows to a quarter of their size, at 2 ms for 10 000 of them
 
@@ -111,15 +112,18 @@ class Task:
         file = self.mailbox.task_file(self.number)
         jobs: Sequence[PackedJob] = self.mailbox.verified(output.read(file) or b"") or ()
         begun = f"{self.mailbox.mark(self.number)}.begun"
-        first = 1 if output.exists(begun) else 0  # an attempt before may have finished some
-        output.write(begun, b"")
+        lost = len(output.read(begun) or b"")  # attempts, which may have finished some jobs
+        output.write(begun, b"." * (lost + 1))
         distributor = MultiprocessingDistributor(replace(self.options, processes_count=1))
         with (
             Outbox(self.mailbox, output, self.number, attempt, distributor.stop) as outbox,
             _forwarded_stderr(outbox) as distributor.stderr,
         ):
             outbox.send("began")
-            events: Any = distributor.map(worker, (job.unpacked(first) for job in jobs))
+            if lost >= _MOST_LOST:
+                jobs = ()
+                outbox.send("broken", f"{lost} attempts at its task were lost, most often because memory has run out")
+            events: Any = distributor.map(worker, (job.unpacked(min(lost, 1)) for job in jobs))
             try:
                 with closing(events):
                     for event in events:

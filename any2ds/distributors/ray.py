@@ -67,13 +67,16 @@ class _Ray:
 
     def __init__(self, wanted: int | None) -> None:
         self._wanted = wanted
+        self._known = 1  # slots when last known
         self.most = wanted or math.inf
         options = {"num_cpus": 1, "max_retries": _RETRIES, "scheduling_strategy": "SPREAD"}
         self._remote = ray.remote(**options)(perform_pickled)
 
     @property
     def slots(self) -> int:
-        return self._wanted or int(ray.cluster_resources().get("CPU", 0)) or 1
+        with contextlib.suppress(ConnectionError, ray.exceptions.RayError):
+            self._known = int(ray.cluster_resources().get("CPU", 0)) or 1
+        return self._wanted or self._known
 
     def begin(self, tasks: Sequence[Task]) -> _Tasks:
         """Raises RunError if the cluster does not take them."""

@@ -135,6 +135,20 @@ def test_a_task_that_is_called_twice_reports_once(tmp_path: Path) -> None:
     assert run(ThreadsDistributor(running(), call), worker, jobs_of(6)) == (list(range(6)), [])
 
 
+def test_shards_of_a_task_that_was_lost_often_get_tasks_of_their_own(tmp_path: Path) -> None:
+    numbers = []
+
+    def call(task: Task) -> None:
+        numbers.append(task.number)
+        if task.number == 0:
+            (tmp_path / f"{task.mailbox.mark(0)}.begun").write_bytes(b"....")
+        task()
+
+    worker = ScriptedWorker(output=str(tmp_path))
+    assert run(ThreadsDistributor(running(), call), worker, jobs_of(8)) == (list(range(8)), [])
+    assert sorted(numbers) == list(range(2 + 4))
+
+
 def test_a_cluster_that_can_do_nothing_ends_the_run(tmp_path: Path) -> None:
     def call(task: Task) -> None:
         raise OSError("no such image")

@@ -54,8 +54,6 @@ _DECOMPRESSORS: Mapping[str, Callable[[], Any]] = {
     "bz2": bz2.BZ2Decompressor,
     "xz": partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _XZ_MEMORY),
 }
-KINDS = frozenset({"gz", "bz2", "xz", *_ARROW})
-"""Kinds of compressed files, as the suffixes of their names; brotli (br) has no signature."""
 
 
 def kind_of(head: bytes) -> str | None:
@@ -70,9 +68,9 @@ def kind_of(head: bytes) -> str | None:
 def decompressed(stream: BinaryIO, kind: str, most: int = PIECE, ignores_trailing: bool = False) -> Iterator[bytes]:
     """The content of `stream` in pieces of at most `most` bytes; what is lost before damage is shorter than that.
 
-    `kind` is one of `KINDS`, or deflate, which has no header. A file may be several compressed streams, with zeros
-    between and after them; with `ignores_trailing` anything else may follow. Raises EOFError for a file that is cut
-    off, and the exceptions of the libraries for damage.
+    `kind` is the suffix of such files (gz, bz2, xz, zst, lz4, br), or deflate, which has no header. A file may be
+    several compressed streams, with zeros between and after them; with `ignores_trailing` anything else may follow.
+    Raises EOFError for a file that is cut off, and the exceptions of the libraries for damage.
     """
     if kind in _ARROW:
         with pa.CompressedInputStream(stream, _ARROW[kind]) as inner:

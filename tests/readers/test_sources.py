@@ -32,8 +32,7 @@ import pytest
 from fsspec.registry import _registry
 
 from any2ds.config.options import Config, InputOptions
-from any2ds.config.parsers import list_format
-from any2ds.core.compression import KINDS
+from any2ds.config.parsers import COMPRESSIONS, list_format
 from any2ds.core.errors import InputError, MissingColumns, MissingExtra, OptionError, ReadError, UsageError, WrongFormat
 from any2ds.core.manifest import ListFile
 from any2ds.readers.bad_rows import split
@@ -170,7 +169,7 @@ class TestFormats:
             assert urls(put(tmp_path / name, written), input_format=f"{format}.{suffix}") == URLS
 
     def test_all_names_of_formats(self) -> None:
-        for format, suffix in itertools.product(FORMATS, ["", *KINDS]):
+        for format, suffix in itertools.product(FORMATS, ["", *COMPRESSIONS]):
             given = f"{format}.{suffix}" if suffix else format
             assert Config.from_options({"url_list": "x", "input_format": given}).input.input_format == given
         for wrong in ("csv.rar", "cvs.gz", ".gz", "csv.gz.gz"):

@@ -151,9 +151,13 @@ class TestCopies:
         copy.write_bytes(b"half")
         assert any2ds.load(url, cache_dir=copies, cache_bytes="1MiB")[0]["data"] == content(0)
 
-    def test_many_threads_share_the_folder(self, url: str, tmp_path: Path) -> None:
+    def test_many_threads_share_the_folder(
+        self, bucket: Bucket, datasets: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        bucket.connect().put(str(datasets("webdataset")), bucket.url, recursive=True)
+
         def read() -> None:
-            ds = any2ds.load(url, cache_dir=tmp_path / "copies", cache_bytes="50kB")
+            ds = any2ds.load(bucket.url, cache_dir=tmp_path / "copies", cache_bytes="50kB")
             found.append([sample["data"] for sample in ds])
 
         found: list[list[bytes]] = []

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import any2ds
+from any2ds.testing.server import serve
 
 FORMATS = ["webdataset", "parquet", "tfrecord", "files"]
 
@@ -170,5 +172,23 @@ def test_two_processes_train_on_all_samples_together(dataset: Callable[..., Any]
 
 def test_what_the_page_shows(dataset: Callable[..., Any], page: Callable[[str], list[str]]) -> None:
     dataset("webdataset")
-    (code,) = page("With PyTorch")
-    exec(compile(code, "With PyTorch", "exec"), {"__name__": "page"})
+    for code in page("With PyTorch"):
+        exec(compile(code, "With PyTorch", "exec"), {"__name__": "page"})
+
+
+def test_what_the_page_shows_for_images_of_several_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: Callable[[str], list[str]]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    media = tmp_path / "media"
+    media.mkdir()
+    for n in range(6):
+        Image.new("RGB", (10 + n, 20)).save(media / f"{n}.png")
+    with serve(media) as server:
+        rows = [{"url": server.url(f"{n}.png"), "caption": None if n == 2 else f"image {n}"} for n in range(6)]
+        any2ds.download(rows, output_folder="dataset", output_format="webdataset", caption_col="caption", quiet=True)
+    (code,) = (each for each in page("With PyTorch") if "collate" in each and "def " in each)
+    variables: dict[str, Any] = {"__name__": "page"}
+    exec(compile(code, "With PyTorch", "exec"), variables)
+    assert sorted(image.shape for image in variables["images"]) == [(3, 20, 10 + n) for n in range(6)]
+    assert "" in variables["captions"]

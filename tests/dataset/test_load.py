@@ -7,7 +7,9 @@ import multiprocessing
 import os
 import pickle
 import random
+import re
 import shutil
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -165,10 +167,15 @@ class TestSource:
         assert ds[[5, 21, 5, -22, 9]] == [every[n] for n in (5, 21, 5, 0, 9)]
         assert ds[[]] == ds[5:5] == []
         for wrong in (22, -23):
-            with pytest.raises(IndexError, match="of 22"):
+            with pytest.raises(IndexError, match=f"^no sample {wrong}: 0 to 21$"):
                 ds[wrong]
-        with pytest.raises(IndexError, match="22"):
-            ds[[1, 22]]
+            with pytest.raises(IndexError, match=f"^no sample {wrong}: 0 to 21$"):
+                ds[[1, wrong]]
+        for key in ("000003", b"x", 1.0, None):
+            with pytest.raises(TypeError, match=rf"^samples are read by number, as in ds\[7\], not by {key!r}$"):
+                ds[key]
+            with pytest.raises(TypeError, match=r"^samples are read by number"):
+                ds[[key]]
 
     def test_columns_that_are_asked_for_and_no_others(self, output_format: str, made: Callable[[str], Path]) -> None:
         ds = any2ds.load(made(output_format), columns=["data", "label", "key"])
@@ -303,9 +310,22 @@ class TestWhere:
             ("labell = 1", "no column 'labell'; columns that exist: key, url"),
             ("label in (score)", "'score' at character 11"),
             ("label in ()", r"'\)' at character 11"),
-            ("label = 'x'", "where: "),
-            ("caption > 5", "where: "),
-            ("caption", "where: "),
+            ("label = 'x'", r"^where: column 'label' is a number \(int32\), and 'x' is text: they cannot be compared$"),
+            (
+                "score > caption",
+                r"^where: column 'score' is a number \(double\), and column 'caption' is text \(string\)",
+            ),
+            (
+                "caption > 5",
+                r"^where: column 'caption' is text \(string\), and 5 is a number: they cannot be compared$",
+            ),
+            ("label in (1, 'x')", "^where: .* and 'x' is text"),
+            ("tags in (1, 'x')", "^where: 1 is a number, and 'x' is text"),
+            ("label = true", "and true is true or false"),
+            ("when > 5", r"^where: values of these types cannot be compared or combined: timestamp\[us\] and int8$"),
+            ("not label", r"^where: column 'label' is a number \(int32\): a condition compares it"),
+            ("caption", "^where: column 'caption' is text .* a condition compares it"),
+            ("tags", "^where: the condition is neither true nor false"),
             ("(" * 100 + "label = 1" + ")" * 100, "nested too deeply"),
             ("label = 1 or " * 3000 + "label = 2", "too long"),
         ],
@@ -481,6 +501,38 @@ class TestBadInput:
 def test_repr_names_folder_size_and_columns(made: Callable[[str], Path]) -> None:
     shown = repr(any2ds.load(made("webdataset"), columns=["data", "label"]))
     assert shown == f"<any2ds {str(made('webdataset'))!r}: 22 samples in 5 shards (data, label)>"
+
+
+def test_the_repr_is_short(made: Callable[[str], Path], server: Server, tmp_path: Path) -> None:
+    ds = any2ds.load(made("webdataset"))
+    folder = repr(str(made("webdataset")))
+    assert re.fullmatch(
+        rf"<any2ds {re.escape(folder)}: 22 samples in 5 shards \((\w+, ){{7}}\w+ and \d+ more columns\)>", repr(ds)
+    )
+    assert repr(ds.shards[:2]) == (
+        f"[<any2ds {folder}: 5 samples of 00000.tar>, <any2ds {folder}: 4 samples of 00001.tar>]"
+    )
+    assert repr(any2ds.load(made("webdataset"), where="label = 1").shards[0]) == (
+        f"<any2ds {folder}: 2 samples of 00000.tar>"
+    )
+    assert repr(any2ds.load(made("webdataset"), split="train[:0]", columns=["key"])) == (
+        f"<any2ds {folder}: 0 samples in 5 shards (key)>"
+    )
+    one = any2ds.load(build(server, tmp_path / "one", number_sample_per_shard=100), columns=["key"])
+    assert repr(one) == repr(one.shards[0]) == f"<any2ds {str(tmp_path / 'one')!r}: 22 samples in 1 shard (key)>"
+
+
+@pytest.mark.parametrize(
+    ("method", "library"),
+    [("to_hf", "datasets"), ("to_tf", "tensorflow"), ("to_webdataset", "webdataset"), ("read_options", "grain")],
+)
+def test_a_library_that_is_not_installed_is_named(
+    method: str, library: str, made: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    ds = any2ds.load(made("webdataset"))
+    with pytest.raises(UsageError, match=f"{method} needs a library that is not installed: pip install {library}$"):
+        getattr(ds, method)()
 
 
 def test_no_more_than_a_number_of_shards_is_open(made: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:

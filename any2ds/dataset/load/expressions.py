@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import MissingColumns, UsageError
@@ -44,15 +46,52 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
 }
 _WORDS = frozenset({"and", "or", "not", "in", "is", "null", "true", "false"})
+_BOOLEAN, _NUMBER, _TEXT = "true or false", "a number", "text"
 
 
-def parse(text: str, columns: Collection[str]) -> pc.Expression:
-    """Raises UsageError, which shows the place, for what is no condition, and MissingColumns."""
+def parse(text: str, columns: Mapping[str, pa.DataType]) -> pc.Expression:
+    """Raises UsageError for what is no condition, and for comparisons of different types; and MissingColumns."""
     return _Parser(text, columns).parsed()
 
 
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A column or a literal."""
+
+    expression: pc.Expression
+    kind: str | None  # None: a type other than these three
+    text: str  # for messages
+
+    @classmethod
+    def of_column(cls, name: str, type: pa.DataType) -> _Value:
+        kind = _kind(type)
+        return cls(
+            pc.field(name), kind, f"column {name!r} is {kind} ({type})" if kind else f"column {name!r} is {type}"
+        )
+
+    @classmethod
+    def of_literal(cls, literal: bool | float | str) -> _Value:
+        kind = _BOOLEAN if isinstance(literal, bool) else _TEXT if isinstance(literal, str) else _NUMBER
+        shown = str(literal).lower() if isinstance(literal, bool) else repr(literal)
+        return cls(pc.scalar(literal), kind, f"{shown} is {kind}")
+
+    def check(self, other: _Value) -> None:
+        """Raises UsageError if the two cannot be compared."""
+        if self.kind and other.kind and self.kind != other.kind:
+            raise UsageError(f"where: {self.text}, and {other.text}: they cannot be compared")
+
+
+def _kind(type: pa.DataType) -> str | None:
+    of = pa.types
+    if of.is_boolean(type):
+        return _BOOLEAN
+    if of.is_integer(type) or of.is_floating(type) or of.is_decimal(type):
+        return _NUMBER
+    return _TEXT if of.is_string(type) or of.is_large_string(type) else None
+
+
 class _Parser:
-    def __init__(self, text: str, columns: Collection[str]) -> None:
+    def __init__(self, text: str, columns: Mapping[str, pa.DataType]) -> None:
         self._text, self._columns = text, columns
         self._depth = 0
         self._tokens = self._split() if len(text) <= _LONGEST else []  # kind, value, place
@@ -107,15 +146,17 @@ class _Parser:
         finally:
             self._depth -= 1
 
-    def _comparison(self, left: pc.Expression) -> pc.Expression:
+    def _comparison(self, left: _Value) -> pc.Expression:
         kind, value, _ = self._peek()
         if kind == "sign" and value in _COMPARISONS:
             self._next += 1
-            return _COMPARISONS[value](left, self._value())
+            right = self._value()
+            left.check(right)
+            return _COMPARISONS[value](left.expression, right.expression)
         if self._takes("keyword", "is"):
             negated = self._takes("keyword", "not")
             self._expect("keyword", "null")
-            return left.is_valid() if negated else left.is_null()
+            return left.expression.is_valid() if negated else left.expression.is_null()
         negated = self._takes("keyword", "not")
         if negated or (kind, value) == ("keyword", "in"):
             self._expect("keyword", "in")
@@ -124,18 +165,23 @@ class _Parser:
             while self._takes("sign", ","):
                 values.append(self._literal())
             self._expect("sign", ")")
-            found = left.isin(values)
+            for each in map(_Value.of_literal, values):
+                left.check(each)
+                _Value.of_literal(values[0]).check(each)
+            found = left.expression.isin(values)
             return ~found if negated else found
-        return left
+        if left.kind not in (_BOOLEAN, None):
+            raise UsageError(f"where: {left.text}: a condition compares it, as in `>= 2` or `is not null`")
+        return left.expression
 
-    def _value(self) -> pc.Expression:
+    def _value(self) -> _Value:
         kind, value, _ = self._peek()
         if kind in ("word", "quoted"):
             self._next += 1
             if value not in self._columns:
                 raise MissingColumns([value], list(self._columns), "where")
-            return pc.field(value)
-        return pc.scalar(self._literal())
+            return _Value.of_column(value, self._columns[value])
+        return _Value.of_literal(self._literal())
 
     def _literal(self) -> Any:
         kind, value, _ = self._peek()

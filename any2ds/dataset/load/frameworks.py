@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +20,25 @@ if TYPE_CHECKING:
 _FEATURES = {"image": "Image", "audio": "Audio"}  # of Hugging Face's datasets
 
 
+def _imported(library: str, wanted: str) -> Any:
+    """Raises UsageError, which says what to install."""
+    try:
+        return importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise
+        raise UsageError(f"{wanted} needs a library that is not installed: pip install {library}") from error
+
+
 def grain_options(is_local: bool) -> Any:
     """One thread reads ahead of local files, which take less time than threads take from each other; 16 of a store."""
-    import grain
-
+    grain = _imported("grain", "read_options")
     return grain.ReadOptions(num_threads=1 if is_local else 16, prefetch_buffer_size=64 if is_local else 500)
 
 
 def webdataset(source: Source, options: Mapping[str, Any]) -> Any:
     """Samples as webdataset has them: `__key__`, the file by its extension, `txt` and `json`."""
-    import webdataset as wds
-
+    wds = _imported("webdataset", "to_webdataset")
     return wds.FluidWrapper(_Members(source.stream(**options)))
 
 
@@ -53,8 +62,7 @@ def _as_members(sample: dict[str, Any]) -> dict[str, Any]:
 
 def huggingface(source: Source, exts: set[str], streaming: bool) -> Any:
     """A `Dataset`, which copies the samples into its cache, or with `streaming` an `IterableDataset`."""
-    import datasets
-
+    datasets = _imported("datasets", "to_hf")
     types = source.features
     schema = pa.schema([pa.field(name, type) for name, type in types.items()])
     features = datasets.Features.from_arrow_schema(schema)
@@ -79,8 +87,7 @@ def _rows(source: Source, names: tuple[str, ...], is_media: bool) -> Iterator[di
 
 def tensorflow(source: Source, options: Mapping[str, Any]) -> Any:
     """A `tf.data.Dataset` of dicts: texts and bytes are tf.string, nulls are "", 0 and NaN, as in TFRecords of ours."""
-    import tensorflow as tf
-
+    tf = _imported("tensorflow", "to_tf")
     types = {name: type for name, type in source.features.items() if _tf_kind(type) is not None}
     if not types:
         raise UsageError("to_tf: none of the columns has a type of TensorFlow")

@@ -98,7 +98,9 @@ def _wanted(columns: Sequence[str] | None, schema: pa.Schema | None) -> tuple[st
 
 def _condition(where: str | pc.Expression | None, schema: pa.Schema | None) -> pc.Expression | None:
     if isinstance(where, str):
-        return expressions.parse(where, schema.names if schema is not None else ())
+        return expressions.parse(
+            where, dict(zip(schema.names, schema.types, strict=True)) if schema is not None else {}
+        )
     return where
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -95,7 +96,7 @@ class Rows:
             table = dataset.to_table(columns=columns, filter=_IS_STORED)
         except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
             self._look_for_damage()
-            raise UsageError(f"where: {error_text(error)}") from error
+            raise UsageError(f"where: {_in_plain_words(error_text(error))}") from error
         except (pa.ArrowException, OSError) as error:
             self._look_for_damage()
             raise DamagedShard(f"metadata of {redacted(shards.folder.url)!r}: {error_text(error)}") from error
@@ -112,6 +113,13 @@ class Rows:
                 found, wanted = pc.sum(pc.equal(statuses, SUCCESS)).as_py() or 0, self._shards.samples(shard)
                 if found != wanted:
                     raise DamagedShard(f"{table} tells of {found:,} samples, and its statistics of {wanted:,}")
+
+
+def _in_plain_words(text: str) -> str:
+    """Arrow names one of its functions where an operator does not take the types of its operands."""
+    match = re.match(r"Function '\w+' has no kernel matching input types \((.*)\)", text)
+    types = re.sub(r",(?![^<]*>)", " and", match[1]) if match else ""
+    return f"values of these types cannot be compared or combined: {types}" if match else text
 
 
 def stored_rows(shards: ShardSet, shard: int, columns: Sequence[str]) -> pa.Table:

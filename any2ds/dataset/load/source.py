@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from any2ds.core.errors import UsageError, redacted
+from any2ds.core.errors import UsageError, redacted, shard_count
 from any2ds.core.failures import SUCCESS
 from any2ds.dataset.load import frameworks
 from any2ds.dataset.load.metadata import Rows, dataset_of
@@ -26,6 +26,7 @@ from any2ds.writers.contract import Fields
 
 Sample = dict[str, Any]
 _READ_AT_ONCE = 64  # samples of an iteration
+_COLUMNS_SHOWN = 8
 
 
 class Source(Sequence[Sample]):
@@ -54,23 +55,27 @@ class Source(Sequence[Sample]):
         if type(item) is not int:
             if isinstance(item, slice):
                 return self._many(self._numbers[item])
-            if isinstance(item, Iterable):  # a list, or an array of NumPy or PyTorch
+            if isinstance(item, Iterable) and not isinstance(item, (str, bytes)):  # a list, or an array
                 return self.__getitems__(list(item))
-            item = operator.index(item)
+            item = _index(item)
         try:
             number = self._numbers[item]
         except IndexError:
-            raise IndexError(f"sample {item} of {len(self):,}") from None
+            raise self._no_sample(item) from None
         shard = bisect_right(self._starts, number) - 1
         return self._opened.get(shard, number - self._starts[shard])
 
     def __getitems__(self, items: Sequence[int]) -> list[Sample]:
         """Several samples, in this order; PyTorch's DataLoader and Hugging Face's datasets ask for batches by it."""
-        numbers = self._numbers
-        try:
-            return self._many([numbers[operator.index(item)] for item in items])
-        except IndexError:
-            raise IndexError(f"one of the samples {list(items)[:20]} is not among {len(self):,}") from None
+        numbers, count = self._numbers, len(self)
+        wanted = [_index(item) for item in items]
+        for each in wanted:
+            if not -count <= each < count:
+                raise self._no_sample(each)
+        return self._many([numbers[each] for each in wanted])
+
+    def _no_sample(self, number: int) -> IndexError:
+        return IndexError(f"no sample {number}: {f'0 to {len(self) - 1}' if len(self) else 'there are none'}")
 
     def __iter__(self) -> Iterator[Sample]:
         numbers = self._numbers
@@ -78,8 +83,26 @@ class Source(Sequence[Sample]):
             yield from self._many(numbers[start : start + _READ_AT_ONCE])
 
     def __repr__(self) -> str:
-        names = ", ".join(self.features)
-        return f"<any2ds {self._shards.folder.url!r}: {len(self):,} samples in {len(self._shards):,} shards ({names})>"
+        """Size and columns; only the shard if it is a part of one, as in `shards`."""
+        folder, samples = (
+            repr(redacted(self._shards.folder.url)),
+            f"{len(self):,} sample{'' if len(self) == 1 else 's'}",
+        )
+        if (shard := self._only_shard()) is not None:
+            return f"<any2ds {folder}: {samples} of {self._shards.names[shard]}>"
+        names = list(self.features)
+        columns = ", ".join(names[:_COLUMNS_SHOWN])
+        if (more := len(names) - _COLUMNS_SHOWN) > 0:
+            columns += f" and {more} more column{'' if more == 1 else 's'}"
+        return f"<any2ds {folder}: {samples} in {shard_count(len(self._shards))} ({columns})>"
+
+    def _only_shard(self) -> int | None:
+        """The shard that has all its samples, of several."""
+        (span, *more), starts = self._selection.ranges or (range(0),), self._starts
+        if more or not span or len(self._shards) == 1:
+            return None
+        shard = bisect_right(starts, span[0]) - 1
+        return shard if span[-1] < starts[shard + 1] else None
 
     @cached_property
     def features(self) -> dict[str, pa.DataType]:
@@ -187,3 +210,11 @@ class Source(Sequence[Sample]):
             ):
                 found[at] = sample
         return found
+
+
+def _index(item: Any) -> int:
+    """Raises TypeError for what is no number."""
+    try:
+        return operator.index(item)
+    except TypeError:
+        raise TypeError(f"samples are read by number, as in ds[7], not by {item!r}") from None

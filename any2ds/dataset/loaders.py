@@ -42,9 +42,23 @@ class Snippet:
     note: str = ""  # a sentence, where there is something to know
 
 
+_EXTRAS = {
+    "s3": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "az": "azure",
+    "abfs": "azure",
+    "hf": "hf",
+    "http": "https",
+    "https": "https",
+}
+_OTHERS = "Grain takes `samples` as well; `to_tf()`, `to_hf()` and `to_webdataset()` make datasets of other libraries."
+
 # Macro of the template -> name, what pip installs, note. In braces, a library that some datasets need as well: `image`
 # to decode images, `store` for a remote folder, `feature` for what Hugging Face's datasets decodes.
 _LOADERS = {
+    "load_torch": ("any2ds and PyTorch", "{any2ds} torch", f"{_OTHERS} {_SPAWNED}"),
+    "load_grain": ("any2ds and Grain", "{any2ds} grain", ""),
     "webdataset": ("webdataset", "webdataset {image} {store}", ""),
     "webdataset_pipe": ("webdataset, through a pipe", "webdataset {image}", "Needs the program {program}."),
     "torch_webdataset": ("PyTorch", "torch webdataset {image}", _SPAWNED),
@@ -67,11 +81,11 @@ _LOADERS = {
     "daft": ("Daft", "daft", ""),
 }
 _BY_FORMAT = {
-    "webdataset": ("webdataset", "webdataset_pipe", "torch_webdataset", "datasets_folder"),
-    "parquet": ("datasets_parquet", "torch_parquet"),
-    "tfrecord": ("tf_data", "tfds"),
-    "arrayrecord": ("grain", "tfds"),
-    "files": ("files", "torch_files"),
+    "webdataset": ("load_torch", "webdataset", "webdataset_pipe", "torch_webdataset", "datasets_folder"),
+    "parquet": ("load_torch", "datasets_parquet", "torch_parquet"),
+    "tfrecord": ("load_torch", "tf_data", "tfds"),
+    "arrayrecord": ("load_grain", "grain", "tfds"),
+    "files": ("load_torch", "files", "torch_files"),
 }
 _OF_METADATA = ("pandas", "pyarrow", "duckdb", "polars", "daft")  # and of parquet with the files in it
 
@@ -92,6 +106,8 @@ class Loadable:
     has_tfds: bool = False  # TensorFlow Datasets finds its files
     position_digits: int = 4  # at the end of the key of a row; before them is the name of its shard
     is_only_kind: bool = False  # all files are of `kind`
+    is_encoded: bool = False  # the run has decoded and encoded all images
+    is_one_size: bool = False  # and made them squares of one size
 
     @classmethod
     def of(cls, dataset: Dataset, exts: Mapping[str, int] | None = None) -> Loadable:
@@ -105,6 +121,8 @@ class Loadable:
             exts = {data_column: 1}
         exts = {ext: files for ext, files in exts.items() if ext}
         kind = kind_of(exts)
+        is_only_kind = all(kind_of_ext(ext) == kind for ext in exts)
+        is_encoded = kind == "image" and is_only_kind and _is_encoded(options)
         names = dataset.layout
         finished = [files.shard_id for files in dataset.finished]
         shards = pattern(finished, names, dataset.writer.extension) if names and dataset.writer else None
@@ -120,7 +138,9 @@ class Loadable:
             is_gzipped=options.get("tfrecord_compression") == "gzip",
             has_tfds={layout.TFDS_FEATURES, layout.TFDS_INFO} <= dataset.entries.keys(),
             position_digits=names.position_digits if names else 4,
-            is_only_kind=all(kind_of_ext(ext) == kind for ext in exts),
+            is_only_kind=is_only_kind,
+            is_encoded=is_encoded,
+            is_one_size=is_encoded and _is_one_size(options),
         )
 
     @property
@@ -198,10 +218,14 @@ class Loadable:
     def libraries(self) -> dict[str, str]:
         """What pip has to install for this dataset beside the libraries that read its format."""
         feature = {"image": "pillow", "audio": "torchcodec"}.get(self.kind, "") if self.feature else ""
+        record = {"tfrecord": "tfrecord", "arrayrecord": "arrayrecord"}.get(self.output_format)
+        store = _EXTRAS.get(self.scheme) if self.is_remote else None
+        extras = [extra for extra in ("image" if self.is_encoded else None, record, store) if extra]
         return {
             "image": "pillow" if self.kind == "image" else "",
             "store": _LIBRARIES.get(self.scheme, "fsspec") if self.is_remote else "",
             "feature": feature,
+            "any2ds": f"'any2ds[{','.join(extras)}]'" if extras else "any2ds",
             "records": "array_record" if self.output_format == "arrayrecord" else "tensorflow",
         }
 
@@ -235,6 +259,18 @@ def kind_of(exts: Mapping[str, int]) -> str:
     for kind, files in kinds.most_common(1):
         return kind if files >= 0.9 * kinds.total() else ""
     return ""
+
+
+def _is_encoded(options: Mapping[str, object]) -> bool:
+    """Whether a run with these options decodes its images, all of them."""
+    asked = bool(options.get("file_size")) or options.get("encode_format") not in ("keep", None)
+    return asked and not options.get("disable_all_reencoding")
+
+
+def _is_one_size(options: Mapping[str, object]) -> bool:
+    """Whether a run with these options makes squares of all images."""
+    is_square = options.get("resize_mode") in ("border", "center_crop") and not options.get("resize_only_if_bigger")
+    return bool(options.get("file_size")) and is_square and not options.get("transform")
 
 
 def _columns(dataset: Dataset) -> tuple[tuple[str, ...], str, bool]:

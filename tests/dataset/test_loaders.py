@@ -102,8 +102,14 @@ def test_a_remote_dataset(s3_server: None, made: Callable[..., Any], tmp_path: P
 def test_the_names_of_loaders_and_what_they_need(made: Callable[..., Any], tmp_path: Path) -> None:
     made(tmp_path / "out", "webdataset")
     found = snippets(str(tmp_path / "out"))
-    assert [each.loader for each in found][:3] == ["webdataset", "PyTorch", "Hugging Face datasets"]
-    assert found[0].install == "webdataset pillow"
+    assert [each.loader for each in found][:4] == [
+        "any2ds and PyTorch",
+        "webdataset",
+        "PyTorch",
+        "Hugging Face datasets",
+    ]
+    assert found[0].install == "any2ds torch"
+    assert found[1].install == "webdataset pillow"
     with pytest.raises(UsageError, match="no such folder"):
         snippets(str(tmp_path / "nothing"))
 
@@ -133,7 +139,7 @@ def test_the_documentation_shows_what_is_reported() -> None:
     assert shown == [each.code for form, name in wanted.items() for each in reported[form] if each.loader == name]
     tables = ["pandas", "pyarrow", "DuckDB", "Polars", "Daft"]
     for form, found in reported.items():
-        names = [each.loader for each in found]
+        names = [each.loader for each in found if "any2ds" not in each.loader]  # those are above that section
         assert names[-len(tables) :] == tables
         assert f"| `{form}` | {', '.join(names[: -len(tables)])} |" in section
     assert f"| the metadata of each | {', '.join(tables)} |" in section

@@ -59,6 +59,9 @@ def test_batches_as_the_readme_has_them(
     (command,) = re.findall(r"^any2ds .*\\\n +(--file_size=.*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
     options = dict(option.removeprefix("--").split("=") for option in command.split())
     made = dataset("webdataset", **options)
-    (code,) = re.findall(r"^```python\n([^`]*DataLoader[^`]*)^```$", README.read_text(encoding="utf-8"), re.MULTILINE)
-    exec(compile(code.replace("{00000..00041}", "{00000..00002}"), README.name, "exec"), {})
-    assert f"torch.Size([{len(made.files)}, 3, 256, 256])" in capsys.readouterr().out
+    code = re.findall(r"^```python\n([^`]*DataLoader[^`]*)^```$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    shapes = ([len(made.files), 256, 256, 3], [len(made.files), 3, 256, 256])  # any2ds.load, webdataset
+    for block, shape in zip(code, shapes, strict=True):
+        block = block.replace("{00000..00041}", "{00000..00002}").replace('"photos', '"dataset')
+        exec(compile(block, README.name, "exec"), {})
+        assert f"torch.Size({shape})" in capsys.readouterr().out

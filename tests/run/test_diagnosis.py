@@ -1,6 +1,8 @@
 """What limits a run is told from what its workers have measured, with the figure and with what to do about it."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,3 +125,16 @@ def test_a_process_that_gets_no_core_says_that_others_have_it() -> None:
 
 def test_half_busy_is_not_yet_the_limit() -> None:
     assert judged(metrics(waits={"cpu": 4.9, "answers": 5.1}, cpu=4.9, own_cpu=4.9)).limit == "nothing"
+
+
+def test_the_questions_quote_what_is_printed() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "faq.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"`((?:CPU|Hosts): [^`]+)`", page)
+    busy = {"cpu": 9.75, "own_cpu": 9.75, "cores": 4.0, "waits": {"cpu": 10.0}}
+    printed = [
+        judged(*(metrics(f"here:{n}", **busy) for n in range(4))).message,
+        judged(waiting("hosts", 6.4)).message,
+    ]
+    assert len(quoted) == len(printed)
+    for text, message in zip(quoted, printed, strict=True):
+        assert message.startswith(text)

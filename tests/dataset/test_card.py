@@ -81,6 +81,20 @@ def test_the_figures_are_those_of_inspect_and_of_the_report(make: Callable[..., 
     assert config["data_files"] == [{"split": "train", "path": "[0-9]*.tar"}]
 
 
+def test_what_was_not_sampled_and_did_not_fail_is_not_mentioned(make: Callable[..., Any], tmp_path: Path) -> None:
+    make(tmp_path / "all", rows=5, number_sample_per_shard=10)
+    text = card(tmp_path / "all").text
+    assert "| types | `application/octet-stream` 100.0% |" in text
+    assert "| median size of a file | 12 bytes |" in text
+    assert "files vanish" not in text
+    (config,) = head(text)["configs"]
+    assert config["description"].endswith("of the files: with another one, `datasets` reads them anew")
+    make(tmp_path / "many", rows=40, number_sample_per_shard=1)
+    text = card(tmp_path / "many").text
+    assert "(of a few shards)" in text
+    assert "35 of 40 rows are not stored: files vanish" in text
+
+
 def test_what_comes_from_a_list_is_text(make: Callable[..., Any], tmp_path: Path) -> None:
     folder = tmp_path / "a <b>_[x](y)"
     make(folder)

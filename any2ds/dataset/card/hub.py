@@ -58,7 +58,7 @@ def configs(extension: str, holds_failures: bool, state: str) -> list[dict[str, 
     another text for each dataset, and for each state of one: of a local folder `datasets` keeps what it has read under
     the folder's last name and this header, and would give the rows of another folder, or those before a retry.
     """
-    described = {"description": f"state {state}"}
+    described = {"description": f"version {state} of the files: with another one, `datasets` reads them anew"}
     files = [{"split": SPLIT, "path": f"[0-9]*.{extension}"}]
     if not holds_failures:
         return [{"config_name": "default", "data_files": files, **described}]

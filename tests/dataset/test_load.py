@@ -273,6 +273,8 @@ class TestWhere:
             ("caption == 'größe 3' OR caption = \"größe 4\"", lambda row: row["caption"] in ("größe 3", "größe 4")),
             ("`final_url` is null", lambda row: True),
             ("final_url is not null", lambda row: False),
+            ("final_url not in ('x')", lambda row: False),
+            ("not final_url in ('x')", lambda row: False),
             ("-1 < label", lambda row: True),
             ("true and label >= 1.5", lambda row: row["label"] == 2),
         ],

@@ -69,7 +69,7 @@ class ShardWorker:
         media: MediaOptions | None = None,
         limits: TransformLimits | None = None,
     ) -> None:
-        """`holds` are those of the `RunLock` without which it publishes nothing. Options come in whole groups."""
+        """`locks` are those of the `RunLock` without which it publishes nothing. Options come in whole groups."""
         self._locks = locks
         # It may be called in another working directory, on a machine of a cluster.
         self._options = replace(options, output_folder=absolute(options.output_folder))

@@ -432,7 +432,7 @@ class TestBadInput:
     def test_metadata_with_another_number_of_rows(self, own: Path) -> None:
         table = pq.read_table(own / "00001.parquet")
         pq.write_table(table[:3], own / "00001.parquet")
-        with pytest.raises(DamagedShard, match=r"00001\.parquet tells of 2 samples, and its statistics of 4"):
+        with pytest.raises(DamagedShard, match=r"00001\.parquet has 2 samples, its statistics say 4"):
             any2ds.load(own, where="label = 1")
         (own / "00001.parquet").write_bytes(b"nothing")
         with pytest.raises(DamagedShard, match=r"shard 00001\.tar"):

@@ -168,7 +168,9 @@ class _Parser:
             for each in map(_Value.of_literal, values):
                 left.check(each)
                 _Value.of_literal(values[0]).check(each)
-            found = left.expression.isin(values)
+            value = left.expression
+            # As in SQL, null is neither in a list nor not in it.
+            found = pc.if_else(value.is_valid(), value.isin(values), pc.scalar(pa.scalar(None, pa.bool_())))
             return ~found if negated else found
         if left.kind not in (_BOOLEAN, None):
             raise UsageError(f"where: {left.text}: a condition compares it, as in `>= 2` or `is not null`")

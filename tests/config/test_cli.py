@@ -143,6 +143,9 @@ REFUSED = [
     (["verify", "out", "more"], "unexpected 'more'"),
     (["help", "verifi"], "did you mean verify?"),
     (["--help=verifi"], "did you mean verify?"),
+    (["help", "htp_404"], "did you mean http_404?"),
+    (["help", "timeout_totl"], "did you mean timeout_total?"),
+    (["help", "resize_mod"], "did you mean resize_mode?"),
     (["completion", "tcsh"], "takes one of bash, fish, zsh"),
     (["urls.txt", "-o"], "-o needs a value"),
     (["urls.txt", "-j", "8"], "did you mean processes_count or thread_count?"),
@@ -423,6 +426,21 @@ def test_a_failure_code_is_explained_however_it_is_written(tmp_path: Path) -> No
         unknown = any2ds("help", typed, cwd=tmp_path)
         assert unknown.returncode == 2
         assert hint in unknown.stderr
+
+
+def test_help_on_an_option_shows_its_text_its_default_and_its_commands(tmp_path: Path) -> None:
+    shown = any2ds("help", "resize_mode", cwd=tmp_path)
+    assert shown.returncode == 0
+    words = " ".join(shown.stdout.split())
+    assert words.startswith("--resize_mode keep_ratio: the shorter side becomes file_size;")
+    assert words.endswith("[keep_ratio] taken by: download")
+    assert any2ds("help", "resize-mode", cwd=tmp_path).stdout == shown.stdout
+    folder = any2ds("help", "output_folder", cwd=tmp_path).stdout
+    assert [line.strip() for line in folder.splitlines() if "taken by" in line] == [
+        "taken by: download",
+        "taken by: retry",
+        "taken by: verify, inspect, report, card, finish",
+    ]
 
 
 def test_completion_has_a_help_that_says_where_its_line_goes(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def host_overrides(value: Any) -> dict[str, dict[str, Any]]:
         pattern = host_pattern(written)
         where = f"hosts: {written}"
         if pattern in parsed:
-            raise OptionError(f"{where}: stands there twice")
+            raise OptionError(f"{where}: is given twice")
         if not isinstance(options, Mapping):
             raise OptionError(f"{where}: must hold options, such as {{max_per_host: 2}}")
         for name in options:
@@ -315,7 +315,7 @@ class FetchOptions:
     host_delay: float = option("minimum seconds between two transfers to one host", seconds, 0.0)
     max_retry_after: float = option("maximum seconds to wait for a host that sends Retry-After", seconds, 120.0)
     watchdog_timeout: float | None = option(
-        "seconds in which nothing at all moves, after which rows are given up; 0 for never",
+        "seconds without any progress, after which rows fail; 0 for never",
         optional(seconds),
         None,
         "one attempt, the longest waits that the other options allow, and 30 s",

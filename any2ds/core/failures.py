@@ -15,7 +15,7 @@ DUPLICATE = "duplicate"  # not fetched: its URL stands in an earlier row of the 
 DROPPED = "dropped"  # fetched and not stored, as was asked for: its hash is another than the list expects
 FILTERED = "filtered"  # fetched and not stored: a step of the user's own did not want it
 BAD_ROW = "bad_row"  # the code of a row that could not be read
-# The words that the ancestors' users know, by the stage in which a row failed.
+# Statuses as in img2dataset, by the stage in which a row failed.
 STATUS_OF_STAGE: Mapping[str, str] = {
     "read": "failed_to_download",
     "fetch": "failed_to_download",

@@ -2,7 +2,7 @@
 
 00000.tar                data (or 00000/, 00000.parquet)
 00000.parquet            metadata, one row per outcome
-00000_stats.json         figures; its presence alone means that the shard is finished
+00000_stats.json         statistics, written last; the shard is complete if it exists
 report.html              what has become of it all, for people
 features.json,
 dataset_info.json        what TensorFlow Datasets opens a folder of tfrecord or arrayrecord by
@@ -19,11 +19,11 @@ wandb                    which run of Weights & Biases tells of this dataset; `w
 progress/<time>.log      how runs went, of the reporter jsonl
 tensorboard/             the same for TensorBoard
 work/<run>/              word that the workers of a cluster leave for the run, and the run for them
-metadata/00000.metadata  with a preset: all that any2ds has to say of each row, where 00000.parquet is as the other tool
+metadata/00000.metadata  with a preset: the full metadata of each row, where 00000.parquet is as the other tool
                          has it
 report.html              with a preset, in whose datasets nothing else may lie in sight
 tmp/<run>/               shards being written; renamed into place when they are whole
-swap/00000/              the new version of a shard that is about to replace the former one
+swap/00000/              the new version of a shard that is about to replace the previous one
 probe-0123abcd           for a moment: whether the folder can be written
 """
 

@@ -21,7 +21,7 @@ HASHES = ("md5", "sha256", "sha512")
 
 OUTCOME_FIELDS: Mapping[str, pa.DataType] = {
     "status": pa.string(),  # success, failed_to_download, failed_to_subsample, dropped, filtered or duplicate
-    "error_code": pa.string(),  # of types.FAILURE_CODES; null on success
+    "error_code": pa.string(),  # of failures.FAILURE_CODES; null on success
     "error_message": pa.string(),  # also of what was dropped or filtered
     "http_status": pa.int32(),
     "mime_type": pa.string(),  # as recognised from the bytes, else as the server said

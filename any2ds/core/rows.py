@@ -25,7 +25,7 @@ class ShardJob:
 
     shard_id: int
     # Arrow IPC stream: `url`, `caption` if there is one, the additional columns, with dedupe=run `duplicate_of`, and
-    # if some rows could not be read `badrows.COLUMN`
+    # if some rows could not be read `bad_rows.COLUMN`
     rows: bytes
     count: int  # rows in it
     attempt: int = 0  # how often it was tried before, in this run

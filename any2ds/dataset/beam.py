@@ -59,7 +59,7 @@ class ReadShards(_Transform):  # type: ignore[misc]  # Beam has no types
     dataset or one that is not finished, with MissingColumns, and with DamagedShard if a shard cannot be read.
     """
 
-    def __init__(
+    def __init__(  # the public options, by keyword
         self,
         folder: str | os.PathLike[str],
         *,

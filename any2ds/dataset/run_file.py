@@ -28,7 +28,7 @@ def options_of(output: OutputFolder) -> tuple[OutputOptions, MediaOptions]:
         raise OutputError(f"{output.url!r}: its {RUN_FILE} cannot be read: {error_text(error)}") from error
     if content is None:
         raise OutputError(
-            f"{output.url!r} has no {RUN_FILE}: it is no dataset of any2ds"
+            f"{output.url!r} has no {RUN_FILE}: not an any2ds dataset"
             if names
             else f"{output.url!r} is empty, or there is no such folder"
         )

@@ -202,7 +202,9 @@ class Child:
             if "truncated" not in str(error):  # half a message: it has ended in the middle of it
                 self.reason = self.reason or f"its message is not readable: {error}"
         finally:
-            self.wait(time.monotonic() + END_TIMEOUT)
-            self.end()
-            self.wait(time.monotonic() + END_TIMEOUT)
-            self._inbox.put((self, GONE, None))
+            try:
+                self.wait(time.monotonic() + END_TIMEOUT)
+                self.end()
+                self.wait(time.monotonic() + END_TIMEOUT)
+            finally:
+                self._inbox.put((self, GONE, None))

@@ -52,7 +52,7 @@ class Worker(Protocol):
         ...
 
     def under(self, locks: tuple[LockRef, ...]) -> Worker:
-        """The same, but publishing nothing once one of `holds` is lost."""
+        """The same, but publishing nothing once one of `locks` is lost."""
         ...
 
 

@@ -252,7 +252,7 @@ class _Driver:
         while any(not batch.has_ended() for batch in self._cancelled):
             if time.monotonic() > until:
                 log.warning(
-                    "the cluster has not ended its tasks within %.0f s: see to it there", self._engine.end_timeout
+                    "the cluster has not ended its tasks within %.0f s: cancel them there", self._engine.end_timeout
                 )
                 return
             time.sleep(0.02)
@@ -286,7 +286,7 @@ class _Driver:
         except OutputError:
             raise
         except Exception as error:  # every file system has exceptions of its own
-            raise OutputError(f"{self._output.url!r}: no task can be left there: {error_text(error)}") from error
+            raise OutputError(f"{self._output.url!r}: cannot write tasks: {error_text(error)}") from error
         self._batches.append(_RunningBatch(self._engine.begin(tasks), running, Watch(patience, time.monotonic())))
 
     # --- receiving messages ---
@@ -311,7 +311,7 @@ class _Driver:
         if task.attempt != delivery.attempt:
             yield from task.reported.withdrawn()
             if task.attempt:
-                log.warning("task %d is begun again: the machine that had it was lost", delivery.task)
+                log.warning("task %d is restarted: the machine that had it was lost", delivery.task)
             task.previous.add(task.attempt)
             task.attempt, task.message = delivery.attempt, ""
         for kind, content in delivery.messages:
@@ -363,7 +363,7 @@ class _Driver:
             else:
                 self._errors += 1
             if not self._has_begun or self._errors >= _ERRORS_IN_A_ROW or self._alone >= _ERRORS_ALONE:
-                raise RunError(f"the cluster could not do it: {message}")
+                raise RunError(f"the cluster failed the job: {message}")
         message = message or "the cluster has ended its task without a message"
         for number in [number for number in given.tasks if number in self._tasks]:
             yield from self._end_task(number, message)

@@ -125,7 +125,7 @@ def _new_context(slots: int | None) -> SparkContext:
         try:
             return SparkContext(conf=conf)
         except Exception as error:
-            raise UsageError(f"there is no Spark session to be had: {_message(error)}") from error
+            raise UsageError(f"cannot create a Spark session: {_message(error)}") from error
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGINT, handler)  # Spark's own cancels all jobs instead of stopping

@@ -384,7 +384,9 @@ def _stream(given: Any, url_col: str) -> Any:
                 raise
         values = pa.chunked_array(given if is_stream else [pa.array(given)])
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise InputError(f"url_list: this {type(given).__name__} is no table that Arrow can take: {error}") from error
+        raise InputError(
+            f"url_list: this {type(given).__name__} cannot be converted to an Arrow table: {error}"
+        ) from error
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     if not is_text_or_binary(kind) and values.null_count < len(values):
         raise OptionError(f"url_list cannot be a {type(given).__name__} of {kind}: only of strings, which are URLs")

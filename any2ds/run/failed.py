@@ -68,7 +68,7 @@ class FailedRows:
         """Log which shards are not finished, but have files, or come before finished ones."""
         if self._unfinished:
             log.warning(
-                "%d shards are not finished, the first is %d: the command that began them makes them",
+                "%d shards are not finished, the first is %d: run the original download command to complete them",
                 len(self._unfinished),
                 min(self._unfinished),
             )

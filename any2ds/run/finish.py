@@ -69,7 +69,7 @@ class Completion:
         text = shard_count(self.finished, "is finished", "are finished")
         if self.missing:
             named = ", ".join(map(str, self.missing[:_MOST_NAMED])) + (" …" if len(self.missing) > _MOST_NAMED else "")
-            text += f", {len(self.missing):,} missing ({named}): the command that began them makes them"
+            text += f", {len(self.missing):,} missing ({named}): run the original download command to complete them"
         if not self.is_known:
             text += ", and no run has come to the end of the url list yet"
         return text

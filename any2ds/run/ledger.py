@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from io import FileIO
 from typing import Protocol
 
 from any2ds.core.errors import DamagedShard, ReadError, shard_count
@@ -78,7 +79,7 @@ class Ledger:
         self._open: dict[int, ShardJob | None] = {}  # None: not kept, to save memory
         self._failed: dict[int, _Failed] = {}  # in this pass, to be retried
         self._retries: dict[int, _Failed] = {}  # from earlier passes, and not pulled yet
-        self._rows = tempfile.TemporaryFile(prefix="any2ds-")  # noqa: SIM115 - of failed jobs; closed by `close`
+        self._rows: FileIO | None = None  # of failed jobs, since the first of them; closed by `close`
         self._passes = 0  # before this one
         self._made = 0  # shards in this pass
         self._kept = 0  # bytes of open jobs
@@ -134,8 +135,7 @@ class Ledger:
         event = replace(event, attempt=attempt, again=True)
         try:
             with self._lock:
-                start = self._rows.seek(0, os.SEEK_END)
-                self._rows.write(job.rows)
+                start = self._keep(job.rows)
         except OSError as error:  # a full disk above all
             log.warning("shard %d is not retried: its rows cannot be kept: %s", event.shard_id, error)
             return self._lose(replace(event, again=False))
@@ -160,10 +160,9 @@ class Ledger:
     def _retried(self, shard_ids: list[int]) -> Iterator[ShardJob]:
         for shard_id in shard_ids:
             with self._lock:
-                failed = self._retries.pop(shard_id)
-                self._rows.seek(failed.start)
-                rows = self._rows.read(failed.size)
-                job = replace(failed.job, rows=rows, attempt=failed.error.attempt + 1)
+                failed = self._retries[shard_id]
+                job = replace(failed.job, rows=self._kept_rows(failed), attempt=failed.error.attempt + 1)
+                del self._retries[shard_id]
                 self._open[shard_id] = job
                 self._kept += failed.size
             yield job
@@ -181,7 +180,8 @@ class Ledger:
         """The run has ended: open shards are left to another one."""
         for _ in self.given_up():
             pass
-        self._rows.close()
+        if self._rows is not None:
+            self._rows.close()
         self._total = replace(self._total, left_shards=len(self._open))
 
     def check_complete(self) -> None:
@@ -193,6 +193,25 @@ class Ledger:
             problems.append(f"{lost}, the first ({first.shard_id}): {first.reason}")
         if problems:
             raise IncompleteRun("; ".join(problems), self.total)
+
+    def _keep(self, rows: bytes) -> int:
+        """Write the rows of a failed job; returns the place where they begin. Raises OSError."""
+        if self._rows is None:
+            # Without a buffer, in which what a full disk refuses would stay.
+            self._rows = tempfile.TemporaryFile(prefix="any2ds-", buffering=0)  # noqa: SIM115
+        start, left = self._rows.seek(0, os.SEEK_END), memoryview(rows)
+        while left:
+            left = left[self._rows.write(left) :]
+        return start
+
+    def _kept_rows(self, failed: _Failed) -> bytes:
+        assert self._rows is not None
+        self._rows.seek(failed.start)
+        rows = bytearray(failed.size)
+        left = memoryview(rows)
+        while left and (count := self._rows.readinto(left)):
+            left = left[count:]
+        return bytes(rows)
 
     def _forget(self, job: ShardJob | None) -> None:
         if job is not None:

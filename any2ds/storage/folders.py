@@ -19,7 +19,7 @@ from any2ds.config.options import StorageOptions
 from any2ds.core import layout, plugins
 from any2ds.core.errors import DiskFull, InputError, OutputError, UsageError, error_text, redacted
 from any2ds.core.manifest import ListFile
-from any2ds.storage.disk.space import Room, RoomElsewhere
+from any2ds.storage.disk.space import RemoteSpace, Room
 from any2ds.storage.disk.staging import staging
 from any2ds.storage.local import LocalStore
 from any2ds.storage.reading import opened, patiently, version_of
@@ -182,7 +182,7 @@ class OutputFolder:
         self.is_private = "memory" in protocols(self.fs)  # no other process can see it
         self._staging_dir = None if staging_dir is None else Path(os.path.expanduser(staging_dir))
         self._stop = threading.Event()
-        self._room: Room = RoomElsewhere(url)
+        self._room: Room = RemoteSpace(url)
         if self.is_local:
             self._room = Room(Path(self.path), min_free_bytes, "go on with a copy of the folder on a bigger disk")
         self.staging_room = self._room

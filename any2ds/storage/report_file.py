@@ -6,7 +6,7 @@ from any2ds.core import layout
 from any2ds.storage.folders import OutputFolder
 
 
-def is_foreign_report(output: OutputFolder) -> bool:
+def is_others_report(output: OutputFolder) -> bool:
     """Whether there is a file named as the report that any2ds did not write. Raises what the file system raises."""
     try:
         with output.open(layout.REPORT_FILE) as page:

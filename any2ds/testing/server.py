@@ -208,7 +208,7 @@ class Server:
 
 
 @contextmanager
-def serve(
+def serve(  # the public options, by keyword
     folder: str | Path,
     script: Script | None = None,
     *,

@@ -87,12 +87,13 @@ class _Batch:
 class PipelineRunner:
     """Takes samples through `pipeline`, in threads."""
 
-    def __init__(
+    def __init__(  # the last two, where steps run, by keyword
         self,
         pipeline: Pipeline,
         limits: TransformLimits,
         has_members: bool,
         ext: str | None = None,
+        *,
         isolated: Runner | None = None,
         threads: Callable[[], int] | None = None,
     ) -> None:

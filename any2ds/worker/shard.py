@@ -93,8 +93,8 @@ class OpenShard:
     def take(self, samples: Samples) -> bool:
         """Write the samples of a row if its turn has come, and those that were waiting for it; else keep them.
 
-        False if more can be written by `go_on`, which is for the next turn because this one took long enough. Raises
-        OSError and whatever else the writer raises; the shard is to be discarded then.
+        False if more can be written by `write_pending`, which is for the next turn because this one took long enough.
+        Raises OSError and whatever else the writer raises; the shard is to be discarded then.
         """
         if self._taken:
             samples = named(samples, self._taken)
@@ -164,7 +164,7 @@ class OpenShard:
         return report
 
     def discard(self) -> None:
-        """Free what the shard holds, in memory and on disk; others may be in want of it."""
+        """Free what the shard holds, in memory and on disk; others may need it."""
         self.closed = True
         self._account(0)
         if self._writer is not None:

@@ -59,17 +59,18 @@ _NOT_TRIED = "not tried: the processes that made its shard were stuck"
 class ShardWorker:
     """The `Worker` of a run; can be sent anywhere: it carries options, and the files of the user's steps."""
 
-    def __init__(
+    def __init__(  # a group of options for each of its rooms, by keyword
         self,
         options: OutputOptions,
         fetch: FetchOptions,
         new_fetcher: Callable[[FetchOptions, Buffer], Fetcher] | None = None,
+        *,
         locks: tuple[LockRef, ...] = (),
         storage: StorageOptions | None = None,
         media: MediaOptions | None = None,
         limits: TransformLimits | None = None,
     ) -> None:
-        """`holds` are those of the `RunLock` without which it publishes nothing. Options come in whole groups."""
+        """`locks` are those of the `RunLock` without which it publishes nothing. Options come in whole groups."""
         self._locks = locks
         # It may be called in another working directory, on a machine of a cluster.
         self._options = replace(options, output_folder=absolute(options.output_folder))
@@ -198,7 +199,9 @@ class ShardWorker:
         limits = self._limits
         ext = None if self._options.file_ext == "auto" else self._options.file_ext
         isolated = stack.enter_context(closing(Isolation(self._media, limits.timeout)))
-        return stack.enter_context(closing(PipelineRunner(pipeline, limits, has_members, ext, isolated, self._threads)))
+        return stack.enter_context(
+            closing(PipelineRunner(pipeline, limits, has_members, ext, isolated=isolated, threads=self._threads))
+        )
 
     def _fetch_with(
         self, fetcher: Fetcher, buffer: Buffer, rows: Rows, shards: OpenShards, steps: Steps

@@ -1,4 +1,4 @@
-"""Reads the former version of a shard: what its metadata say of each row, its figures, and the samples in its data."""
+"""Reads a previous shard: the metadata of its rows, its statistics, and the samples in its data."""
 
 from __future__ import annotations
 
@@ -131,12 +131,12 @@ class PreviousShard:
         return list(self.table.select([name for name in names if name in self.table.schema.names]).to_pylist())
 
     def beneath(self, rows: pa.Table, kept: frozenset[int], own: Sequence[str]) -> pa.Table:
-        """The `rows` of a job, with what the former version says of the rows at the positions `kept`, and with the
+        """The `rows` of a job, with what the previous shard has of the rows at the positions `kept`, and with the
         columns that it has besides; `own` are those that are written anew."""
         numbers = range(rows.num_rows)
         first = {position: rows[0] for position, rows in self.rows_of.items()}
         from_either = pa.array([first[n] if n in kept else self.table.num_rows + n for n in numbers], pa.int64())
-        from_former = pa.array([first.get(n) for n in numbers], pa.int64())
+        from_previous = pa.array([first.get(n) for n in numbers], pa.int64())
         columns: dict[str, pa.ChunkedArray] = {}
         for field in rows.schema:
             column = rows.column(field.name)
@@ -147,7 +147,7 @@ class PreviousShard:
             columns[field.name] = column
         for name in self.table.schema.names:
             if name not in columns and name not in own:
-                columns[name] = self.table.column(name).take(from_former)
+                columns[name] = self.table.column(name).take(from_previous)
         fields = [pa.field(name, column.type) for name, column in columns.items()]
         return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields))
 

@@ -206,7 +206,7 @@ def test_a_node_that_is_lost_costs_nothing(cluster: RayCluster, tmp_path: Path, 
     server.release()
     said = running.communicate(timeout=LONG)[1]
     assert running.returncode == 0, said
-    assert "is begun again" in said
+    assert "is restarted" in said
     expect_whole(tmp_path)
     wait_until(lambda: not cluster.workers(HEAD))
 

@@ -64,6 +64,15 @@ if sys.platform == "linux":
             "print(child.wait(30), child.wait(30))\n"
         ).splitlines() == ["printed once, waited", "-9 -9"]
 
+    def test_its_end_is_noticed_where_sigchld_is_ignored() -> None:
+        """As a launcher may leave it: then the system tells nobody how a child has ended."""
+        assert run(
+            "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+            "os.kill(child.pid, signal.SIGKILL)\n"
+            "print('', child.wait(30) is not None)\n"
+            "child.kill()\n"
+        ).splitlines() == ["printed once True"]
+
     def test_it_ends_with_its_parent() -> None:
         parent = "print('', child.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
         ran = subprocess.run([sys.executable, "-c", CODE + parent], capture_output=True, text=True, timeout=60)

@@ -273,6 +273,8 @@ class TestWhere:
             ("caption == 'größe 3' OR caption = \"größe 4\"", lambda row: row["caption"] in ("größe 3", "größe 4")),
             ("`final_url` is null", lambda row: True),
             ("final_url is not null", lambda row: False),
+            ("final_url not in ('x')", lambda row: False),
+            ("not final_url in ('x')", lambda row: False),
             ("-1 < label", lambda row: True),
             ("true and label >= 1.5", lambda row: row["label"] == 2),
         ],
@@ -430,7 +432,7 @@ class TestBadInput:
     def test_metadata_with_another_number_of_rows(self, own: Path) -> None:
         table = pq.read_table(own / "00001.parquet")
         pq.write_table(table[:3], own / "00001.parquet")
-        with pytest.raises(DamagedShard, match=r"00001\.parquet tells of 2 samples, and its statistics of 4"):
+        with pytest.raises(DamagedShard, match=r"00001\.parquet has 2 samples, its statistics say 4"):
             any2ds.load(own, where="label = 1")
         (own / "00001.parquet").write_bytes(b"nothing")
         with pytest.raises(DamagedShard, match=r"shard 00001\.tar"):

@@ -159,7 +159,7 @@ def test_states_that_do_not_fit(ds: Source) -> None:
         ds.stream().load_state_dict([states[0], states[2]])
     with pytest.raises(UsageError, match="of different epochs"):
         ds.stream().load_state_dict([states[0], {**states[1], "epoch": 1}, states[2]])
-    with pytest.raises(UsageError, match="no state of a stream"):
+    with pytest.raises(UsageError, match="not the state of an any2ds stream"):
         ds.stream().load_state_dict({"model": 1})
     with pytest.raises(UsageError, match="of 7 samples, and there are 500"):
         ds.stream().load_state_dict({**states[0], "count": 7})

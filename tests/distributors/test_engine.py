@@ -153,7 +153,7 @@ def test_a_cluster_that_can_do_nothing_ends_the_run(tmp_path: Path) -> None:
     def call(task: Task) -> None:
         raise OSError("no such image")
 
-    with pytest.raises(RunError, match="the cluster could not do it: no such image"):
+    with pytest.raises(RunError, match="the cluster failed the job: no such image"):
         run(ThreadsDistributor(running(), call), ScriptedWorker(output=str(tmp_path)), jobs_of(4))
 
 

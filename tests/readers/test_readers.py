@@ -177,6 +177,15 @@ class TestSeparated:
         assert [row["url"] for row in rows] == ["u"]
         assert (error.where, error.reason[:10]) == ("row 3", "column 'b'")
 
+    @pytest.mark.parametrize("type", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
+    def test_a_text_is_kept_as_it_is(self, format: str, mark: str, type: pa.DataType) -> None:
+        """Also if a Parquet file before it has given it another type of text."""
+        texts = ["NA", " pad ", "null", ""]
+        schema = pa.schema({"url": pa.string(), "n": type})
+        data = self.table(mark, "url|n", *(f"u|{text}" for text in texts))
+        found = [row["n"] for row in read(format, data, Columns("url", None, ("n",)), schema)]
+        assert [each if isinstance(each, str) else each.decode() for each in found] == texts
+
     def test_a_type_that_text_cannot_have(self, format: str, mark: str) -> None:
         schema = pa.schema({"url": pa.string(), "caption": pa.string(), "n": pa.list_(pa.int64())})
         rows, error = until_broken(format, self.table(mark, "url|caption|n", "u|c|1"), self.COLUMNS, schema)
@@ -452,6 +461,20 @@ class TestJsonl:
         assert error.reason.endswith(
             f" is not {type}, the type of the first rows; --column_types=n:string declares another"
         )
+
+    @pytest.mark.parametrize(
+        ("line", "reason"),
+        [
+            (b"null", "not a JSON object"),
+            (b'{"url":"v","n":9007199254740993}', "column 'n': "),
+            (b'{"url":"v","n":-9223372036854775808}', "column 'n': "),
+        ],
+    )
+    def test_a_bad_line_is_bad_wherever_a_block_of_a_long_list_begins(self, line: bytes, reason: str) -> None:
+        good = b'{"url":"u","n":1.5}\n'
+        data = good * 60_000 + (line + b"\n" + good) * 120_000
+        _, reasons = with_reasons("jsonl", data, Columns("url", None, ("n",)))
+        assert [reason in each for each in reasons] == [False] * 60_000 + [True, False] * 120_000
 
     def test_anything_fits_text(self) -> None:
         schema = pa.schema({"url": pa.string(), "n": pa.string()})

@@ -275,7 +275,8 @@ def test_without_one_of_them_the_others_end_well_and_finish_says_what_is_missing
     finish = start.command("finish", "out")  # type: ignore[attr-defined]
     assert finish.ended() == 1
     assert (
-        finish.said.strip() == "21 shards are finished, 3 missing (3, 11, 19): the command that began them makes them"
+        finish.said.strip()
+        == "21 shards are finished, 3 missing (3, 11, 19): run the original download command to complete them"
     )
     assert json.loads((out / ".any2ds/shards").read_bytes())["gaps"]
     late = start(3)

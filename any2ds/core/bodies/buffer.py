@@ -71,7 +71,7 @@ class Buffer:
         self.used += body.size
         return Body(self, body.size, chunks)
 
-    def count_apart(self, count: int) -> int:
+    def count_in_threads(self, count: int) -> int:
         """From any thread: so many bytes more are in a ThreadBody. The bytes in memory now, all in all."""
         with self._lock:
             self._isolated += count
@@ -214,7 +214,7 @@ class ThreadBody:
             return
         self.chunks.append(chunk)
         buffer = self._buffer
-        if buffer.count_apart(len(chunk)) > buffer.half and self.size > buffer.share:
+        if buffer.count_in_threads(len(chunk)) > buffer.half and self.size > buffer.share:
             self.file = buffer.spool.open_file()
             for held in self.chunks:
                 _write_all(self.file, memoryview(held))
@@ -229,7 +229,7 @@ class ThreadBody:
         self.size = 0
 
     def forget_chunks(self) -> None:
-        self._buffer.count_apart(-sum(map(len, self.chunks)))
+        self._buffer.count_in_threads(-sum(map(len, self.chunks)))
         self.chunks.clear()
 
 

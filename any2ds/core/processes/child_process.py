@@ -107,15 +107,21 @@ class ForkedProcess:
     def kill(self) -> None:
         with self._lock:
             if self.returncode is None:
-                os.kill(self.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout: float) -> int:
         """Raises subprocess.TimeoutExpired."""
         until, pause = time.monotonic() + timeout, 0.0005
         while True:
             with self._lock:
-                if self.returncode is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
-                    self.returncode = os.waitstatus_to_exitcode(ended[1])
+                if self.returncode is None:
+                    try:
+                        ended, status = os.waitpid(self.pid, os.WNOHANG)
+                    except ChildProcessError:  # SIGCHLD is ignored, so that nobody learns how it ended
+                        ended, status = self.pid, 0
+                    if ended:
+                        self.returncode = os.waitstatus_to_exitcode(status)
             if self.returncode is not None:
                 return self.returncode
             if time.monotonic() >= until:

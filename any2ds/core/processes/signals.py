@@ -118,7 +118,7 @@ class _Alarms:
 
 @contextmanager
 def stoppable(tell: Callable[[float], None], grace: float) -> Iterator[Stop]:
-    """Around a run. At the first signal `tell` is called with `grace`, which may only leave word; when it comes again,
+    """Around a run. At the first signal `tell` is called with `grace`, which may only set a flag; when it comes again,
     or `grace` is over and the run is not, KeyboardInterrupt or Terminated is raised wherever the main thread is.
 
     Handlers are put in the place of Python's own alone, in the main thread, and are gone afterwards.

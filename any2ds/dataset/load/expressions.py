@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import MissingColumns, UsageError
@@ -124,7 +125,8 @@ class _Parser:
             while self._takes("sign", ","):
                 values.append(self._literal())
             self._expect("sign", ")")
-            found = left.isin(values)
+            # As in SQL, null is neither in a list nor not in it.
+            found = pc.if_else(left.is_valid(), left.isin(values), pc.scalar(pa.scalar(None, pa.bool_())))
             return ~found if negated else found
         return left
 

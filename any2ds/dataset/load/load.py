@@ -32,7 +32,7 @@ _KEYS_AT_ONCE = 100_000
 _OF_FILES = ("data", "key", "ext")
 
 
-def load(
+def load(  # the public options, by keyword
     folder: str | os.PathLike[str],
     *,
     split: str | None = None,

@@ -111,7 +111,7 @@ class Rows:
                     statuses = parquet.read(["status"])["status"]
                 found, wanted = pc.sum(pc.equal(statuses, SUCCESS)).as_py() or 0, self._shards.samples(shard)
                 if found != wanted:
-                    raise DamagedShard(f"{table} tells of {found:,} samples, and its statistics of {wanted:,}")
+                    raise DamagedShard(f"{table} has {found:,} samples, its statistics say {wanted:,}")
 
 
 def stored_rows(shards: ShardSet, shard: int, columns: Sequence[str]) -> pa.Table:

@@ -66,7 +66,7 @@ def parse(split: str) -> list[Part]:
     for text in split.split("+"):
         if (match := _PART.fullmatch(text)) is None:
             raise UsageError(
-                f"split: {text.strip()!r} is no part of a dataset, such as train, train[:80%] or hash[:80%]"
+                f"split: invalid part {text.strip()!r}: expected for example train, train[:80%] or hash[:80%]"
             )
         bounds = (match[name] or "" for name in ("start", "stop"))
         found.append(Part(match["name"], *("".join(bound.split()) for bound in bounds)))

@@ -106,7 +106,7 @@ class Stream:
         """
         states = list(states_in(state))
         if not states:
-            raise UsageError("there is no state of a stream of any2ds in it")
+            raise UsageError("not the state of an any2ds stream")
         first = states[0]
         order = EpochOrder(first["count"], first["seed"], first["epoch"], first["window"])
         if order.count != len(self._source):

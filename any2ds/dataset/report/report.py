@@ -26,7 +26,7 @@ from any2ds.dataset.loaders import Loadable, Snippet, snippets
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.dataset.thumbnails import thumbnails
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.report_file import is_foreign_report
+from any2ds.storage.report_file import is_others_report
 from any2ds.storage.stores import Stores
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def _loading(sample: ShardSample) -> Sequence[Snippet]:
 def put(folder: OutputFolder, content: str, name: str = layout.REPORT_FILE) -> None:
     """Into the folder, but not over somebody's own file. Raises OutputError."""
     try:
-        if name == layout.REPORT_FILE and is_foreign_report(folder):
+        if name == layout.REPORT_FILE and is_others_report(folder):
             raise OutputError(f"{name} in {folder.url!r} is not of any2ds: --output=FILE writes to another place")
         folder.write(name, content.encode())
     except (OutputError, LockLost):

@@ -168,7 +168,7 @@ class FsspecClient:
         """Raises Refused for what rows of this list may not lead to."""
         options = self._options
         if options.block_private_addresses and scheme in LOCAL | SERVERS:
-            raise Refused("blocked_address", f"{scheme}: is not for lists of strangers (--block_private_addresses)")
+            raise Refused("blocked_address", f"{scheme}: is refused for untrusted lists (--block_private_addresses)")
         if scheme in SERVERS and (host := _host(url)):
             for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
                 if reason := refuses(str(address[0]), str(address[0]), False, options.allow_link_local):

@@ -1,4 +1,4 @@
-"""Fetches http(s) with `requests`: the engine where libcurl is not to be had, and for adapters and auth of one's own.
+"""Fetches http(s) with `requests`: the engine where libcurl is not available, and for adapters and auth of one's own.
 
 It keeps the bounds that `curl.py` keeps, with these differences: HTTP/1.1 only; `connect_timeout` begins after the
 name look-up, `stall_timeout` before it; an answer may have 100 headers; a thread that hangs in a name look-up is left

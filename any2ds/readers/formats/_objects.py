@@ -180,6 +180,9 @@ def _by_pyarrow(block: bytes, columns: Columns, known: Mapping[str, pa.DataType]
     schema = pa.schema([pa.field(name, known[name]) for name in columns.names])
     if not all(type in _KINDS for type in schema.types):
         return None
+    # Only where each line begins as an object does: pyarrow crashes if the first one is null.
+    if not block.startswith(b"{") or block.count(b"\n{") != block.count(b"\n") - 1:
+        return None
     try:
         block.decode()  # which pyarrow does not check
         table = pajson.read_json(
@@ -190,7 +193,11 @@ def _by_pyarrow(block: bytes, columns: Columns, known: Mapping[str, pa.DataType]
     except (pa.ArrowException, UnicodeDecodeError):
         return None
     (batch,) = table.combine_chunks().to_batches() or [None]
-    return batch if batch is not None and batch.num_rows == block.count(b"\n") else None
+    if batch is None or batch.num_rows != block.count(b"\n"):
+        return None
+    floats = [column for column in batch.columns if pa.types.is_floating(column.type)]
+    # Integers that a float cannot hold are bad rows, which pyarrow rounds.
+    return None if any((pc.max(pc.abs(column)).as_py() or 0) >= 2**53 for column in floats) else batch
 
 
 def parsed(line: bytes) -> Any:

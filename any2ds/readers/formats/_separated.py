@@ -255,6 +255,8 @@ def _inferred(texts: pa.RecordBatch) -> dict[str, pa.DataType]:
 
 def _converted(texts: pa.Array, type: pa.DataType) -> pa.Array:
     """The values as pyarrow reads them from csv, where some texts stand for null."""
+    if pa.types.is_large_string(type) or pa.types.is_binary(type) or pa.types.is_large_binary(type):
+        return texts.cast(type)  # as texts are: none of them stands for null, and blanks are kept
     if pa.types.is_time(type) or pa.types.is_duration(type):  # which no text is cast to
         return _as_csv(pa.record_batch([texts], names=["value"]), {"value": type})["value"].combine_chunks()
     return pc.if_else(pc.is_in(texts, _NULLS), None, pc.utf8_trim_whitespace(texts)).cast(type)

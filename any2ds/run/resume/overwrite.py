@@ -13,7 +13,7 @@ from any2ds.core.stats import ANY2DS
 from any2ds.dataset import tfds
 from any2ds.run.resume.compare import read_known
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.report_file import is_foreign_report
+from any2ds.storage.report_file import is_others_report
 
 _SHOWN = 3
 
@@ -46,7 +46,7 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
     _check_lists(output, {*files, *members}, lists)
     try:
         of_all = {*layout.FOLDER_FILES, *tfds.names_of(options)}.intersection(names)
-        if layout.REPORT_FILE in of_all and is_foreign_report(output):
+        if layout.REPORT_FILE in of_all and is_others_report(output):
             of_all.remove(layout.REPORT_FILE)
         output.remove_many(sorted(of_all))
         output.remove_many(stats)

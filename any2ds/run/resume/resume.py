@@ -378,7 +378,7 @@ class _Finder:
         assert first is not None
         if strays := [shard_id for shard_id in self._finished if shard_id >= first]:
             raise OutputError(
-                f"{self._output.url!r} holds shards that {layout.RUN_FILE} knows nothing of, from "
+                f"{self._output.url!r} holds shards that are not recorded in {layout.RUN_FILE}, from "
                 f"{self._layout.shard_name(min(strays))} on: choose another output_folder"
             )
         return _Place(replace(self._this, first_shard=first))
@@ -409,7 +409,9 @@ class _Finder:
         if self._is_shuffled:
             raise OutputError(f"{url!r} was begun by {who}, in the order of the list: complete it without shuffle")
         if not self._source.can_be_read_again:
-            raise OutputError(f"{url!r} was begun by {who}: to complete it, its list must be a file or so, read twice")
+            raise OutputError(
+                f"{url!r} was begun by {who}: to complete it, its list must be readable twice, such as a file"
+            )
         reasons = []
         ways: tuple[Cutting, ...] = ("file", "list") if len(self._this.files) > 1 else ("file",)
         for cut in ways:

@@ -94,7 +94,7 @@ class Room:
         return not found.f_files or found.f_favail > 0
 
 
-class RoomElsewhere(Room):
+class RemoteSpace(Room):
     """That of a store behind a URL, which cannot be queried."""
 
     def __init__(self, url: str) -> None:

@@ -78,7 +78,7 @@ class RunLock:
             raise self.lost
 
 
-class _Heart:
+class _HeartbeatThread:
     """The thread that shows other runs that this one lives, and notices if the lock was lost."""
 
     def __init__(self, file: LockFile, holder: Holder, lock: RunLock, intervals: Intervals) -> None:
@@ -133,7 +133,7 @@ class _Heart:
 
 
 class Guard:
-    """Asked by a worker before it publishes: raises LockLost if its run does not have one of `holds` any more."""
+    """Asked by a worker before it publishes: raises LockLost if its run does not have one of `locks` any more."""
 
     def __init__(
         self, output: OutputFolder, locks: Iterable[LockRef], intervals: Intervals = DEFAULT_INTERVALS
@@ -193,7 +193,7 @@ def held(
     with ExitStack() as stack:
         with _cannot_be_written(output):
             kernel = _lock_of_kernel(file, output, holder, stack)
-            claim = _Claim(file, output, holder, intervals, kernel is not None)
+            claim = _LockAcquisition(file, output, holder, intervals, kernel is not None)
             if kernel is not None:
                 # Removed under the eyes of a run elsewhere it would no longer keep out others of its machine.
                 stack.callback(lambda: kernel.release(remove=not (claim.is_of_another or lock.lost)))
@@ -205,7 +205,7 @@ def held(
                     if not last:
                         raise
                     stack.callback(_remove_if_empty, output, _make(output))
-        heart = _Heart(file, holder, lock, intervals)
+        heart = _HeartbeatThread(file, holder, lock, intervals)
         stack.callback(heart.stop)
         lock.set_command = heart.set_command
         stack.callback(setattr, output, "guard", output.guard)
@@ -302,7 +302,7 @@ def _lives(output: OutputFolder, file: LockFile, holder: Holder | None) -> bool 
     return {"alive": True, "gone": False}.get(state)
 
 
-class _Claim:
+class _LockAcquisition:
     """Takes a lock file, from a dead holder if need be."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Lays the former version of a shard and new outcomes together, in the order of the keys, as the files of a new one."""
+"""Merges the previous shard and new outcomes, in the order of the keys, into the files of a new shard."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from any2ds.writers.previous_shard import PreviousShard, SamplesByKey
 
 
 class Merge:
-    """`outcomes`, by position, take the places of those that the former version has, or lacks; all others are kept.
+    """`outcomes`, by position, take the places of those that the previous shard has, or lacks; all others are kept.
 
-    Samples that are not in order wait in `spool`. Raises DamagedShard if the former version cannot be read.
+    Samples that are not in order wait in `spool`. Raises DamagedShard if the previous shard cannot be read.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class Merge:
         self._previous = PreviousShard.read(output, layout, job.shard_id, rows.table["url"].to_pylist())
         kept = frozenset(self._previous.rows_of.keys() - outcomes.keys())
         own = context.metadata(rows.table).own_columns
-        self._fields = self._previous.values(["key", *own])  # by row of the former table
+        self._fields = self._previous.values(["key", *own])  # by row of the previous table
         self._rows = JobRows(job, layout, self._previous.beneath(rows.table, kept, ["key", *own]))
         rows_of = self._previous.rows_of
         kept_rows = (self._fields[row] for n in kept for row in rows_of[n])
         self._stored = frozenset(fields["key"] for fields in kept_rows if fields.get("status") == SUCCESS)
 
     def files(self, tried: ShardStats) -> dict[str, Path]:
-        """The files that are to replace those of the former version, by their names, in the order of publishing.
+        """The files that are to replace those of the previous shard, by their names, in the order of publishing.
 
-        `tried` counts what was tried now: its times and costs are added to the former ones.
+        `tried` counts what was tried now: its times and costs are added to the previous ones.
         """
         with closing(self._context.metadata(self._rows.table)) as metadata:
             return self._files(metadata, tried)
@@ -120,7 +120,7 @@ class Merge:
         return replace(sample, body=stored.members.get(ext), ext=ext, stored=stored)
 
     def _stats(self, stats: ShardStats, tried: ShardStats, data_bytes: int | None) -> dict[str, Any]:
-        """What the stats file says: `stats` of the whole shard, times and costs of `tried` added to the former ones."""
+        """The statistics: `stats` of the whole shard, times and costs of `tried` added to the previous ones."""
         before = dict(self._previous.stats)
         if len(self._previous.rows_of) != self._job.count:
             before.pop("urls_sha256", None)  # of the rows that it had

@@ -1,4 +1,4 @@
-"""One shard while it is made again from its former version: outcomes that it has are kept, others take their places.
+"""One shard while it is rewritten from its previous version: outcomes that it has are kept, others take their places.
 
 What arrives waits in a file of the shard's own, away from the buffer, until there is an outcome for each row that was
 fetched. Then the publisher's thread, which holds up no socket, lays old and new together in the order of the keys. If
@@ -36,7 +36,7 @@ from any2ds.writers.previous_shard import REPAIR, PreviousShard
 class RewrittenShard:
     """Takes the outcomes of the rows of `job` that are to be fetched, in any order; an `OpenShard` for its owner.
 
-    `job.redo` says which. Raises DamagedShard if the former version cannot be read, or is one of other rows; whatever
+    `job.redo` says which. Raises DamagedShard if the previous shard cannot be read, or is one of other rows; whatever
     fails, it stays as it is.
     """
 
@@ -150,7 +150,7 @@ class RewrittenShard:
         """Nothing is held."""
 
     def publish(self, output: OutputFolder) -> ShardReport:
-        """Lay old and new together, and put the result in the place of the former version.
+        """Merge old and new, and replace the previous shard with the result.
 
         The figures are those of the rows that were tried, and of new ones that are not fetched; the stats have those of
         the whole.

@@ -48,6 +48,8 @@ class SpanShard(ABC):
         count = len(offsets) - 1
         if data.samples is not None and count != data.samples:
             raise DamagedShard(f"its index has {count:,} samples, its statistics {data.samples:,}")
+        if sorted(offsets) != list(offsets):
+            raise DamagedShard("its index has samples that end before they begin")
         if offsets[-1] > data.size:
             raise DamagedShard(f"its index ends at byte {offsets[-1]:,}, and the file at {data.size:,}")
         self._data, self._offsets, self._count = data, offsets, count

@@ -18,7 +18,7 @@ from any2ds.writers.formats._example import reader_of
 from any2ds.writers.formats._records import ExampleWriter, RecordBuilder, stored_sample
 
 if sys.platform == "win32":
-    raise OptionError("arrayrecord needs Linux or macOS: its library is not to be had for Windows; tfrecord is")
+    raise OptionError("arrayrecord needs Linux or macOS: its library does not support Windows; use tfrecord")
 
 from array_record.python.array_record_module import ArrayRecordReader
 from array_record.python.array_record_module import ArrayRecordWriter as _Writer

@@ -261,7 +261,7 @@ def download(
     How it is fetched:
         fetcher: engine for http(s): curl, or requests (slower; for adapters and auth of your own) (default: curl)
         thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
-        timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes (default: 10)
+        timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no limit (default: 10)
         total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received)
         outage_patience: seconds to wait when no host answers, before the run ends (default: 600)
         retries: further attempts after a transient failure (default: 0)
@@ -398,7 +398,7 @@ def retry(
     How it is fetched:
         fetcher: engine for http(s): curl, or requests (slower; for adapters and auth of your own) (default: curl)
         thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
-        timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes (default: 10)
+        timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no limit (default: 10)
         total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received)
         outage_patience: seconds to wait when no host answers, before the run ends (default: 600)
         retries: further attempts after a transient failure (default: 0)

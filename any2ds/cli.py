@@ -235,12 +235,12 @@ def _page(given: Sequence[str]) -> str | None:
 
 
 def _help(topics: Sequence[str], preset: str | None) -> str:
-    """The help on the first topic: a command, `codes` or a code; `all` is for all options of a command.
+    """The help on the first topic: a command, an option, `codes` or a code; `all` is for all options of a command.
 
     Raises OptionError for a topic that there is not.
     """
     from any2ds.config.commands import FIRST_WORDS
-    from any2ds.config.help import codes_help, completion_help, help_text
+    from any2ds.config.help import codes_help, completion_help, help_text, option_help
     from any2ds.core.errors import OptionError
 
     pages = [topic for topic in topics if topic not in ("all", "help")]
@@ -250,10 +250,25 @@ def _help(topics: Sequence[str], preset: str | None) -> str:
         with contextlib.suppress(KeyError):
             return codes_help(topic)
         if topic not in FIRST_WORDS:
-            hint = _nearest_word(topic) or "any2ds help codes lists the failure codes, any2ds --help=all the options"
-            raise OptionError(f"no command or failure code {topic!r}: {hint}")
+            with contextlib.suppress(KeyError):
+                return option_help(topic.lstrip("-").replace("-", "_"))
+            hint = _nearest_topic(topic) or "any2ds help codes lists the failure codes, any2ds --help=all the options"
+            raise OptionError(f"no command, option or failure code {topic!r}: {hint}")
     name = next(iter(pages), "download")
     return completion_help() if name == "completion" else help_text(name, "all" in topics, preset)
+
+
+def _nearest_topic(topic: str) -> str:
+    """The nearest command, option or failure code; empty if there is none."""
+    from any2ds.config.commands import COMMANDS
+    from any2ds.config.options import declared
+    from any2ds.core import suggestions
+    from any2ds.core.failures import FAILURE_CODES
+
+    if match := re.fullmatch(r"h?t*p?s?[_ -]?([1-5]\d\d)", topic.lower()):
+        return f"did you mean http_{match[1]}?"
+    options = {info.name for command in COMMANDS.values() for info in declared(command.groups)}
+    return _nearest_word(topic) or suggestions.for_name(topic, FAILURE_CODES) or suggestions.for_option(topic, options)
 
 
 def _nearest_word(word: str) -> str:

@@ -56,6 +56,7 @@ def short_help(width: int | None = None) -> str:
     page.title("More")
     page.entry("any2ds --help", "the common options by task; --help=all: all of them")
     page.entry("any2ds help COMMAND", "the help of a command")
+    page.entry("any2ds help OPTION", "the help of an option, such as any2ds help timeout")
     page.entry("any2ds help codes", "why rows fail; any2ds help http_404: what one code means")
     page.entry(DOCUMENTATION, "the documentation")
     return page.joined()
@@ -89,6 +90,23 @@ def help_text(
     if command.examples:
         page.title("Examples")
         page.lines += [part for example in command.examples for part in page.shell(example)]
+    return page.joined()
+
+
+def option_help(name: str, width: int | None = None) -> str:
+    """The help on an option, and which commands take it. Raises KeyError if there is no such option."""
+    takers = {
+        command: info for command, each in COMMANDS.items() for info in declared(each.groups) if info.name == name
+    }
+    if not takers:
+        raise KeyError(name)
+    page = _Page(width)
+    texts: dict[str, list[str]] = {}
+    for command, info in takers.items():
+        texts.setdefault(info.help, []).append(command)
+    for text, commands in texts.items():
+        page.option(takers[commands[0]], text)
+        page.lines += page.wrapped(f"taken by: {', '.join(commands)}", 2)
     return page.joined()
 
 

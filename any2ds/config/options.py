@@ -289,7 +289,8 @@ class FetchOptions:
         "auto",
     )
     timeout: float = option(
-        "seconds until the first byte of a body, connecting and redirects included, and between its bytes",
+        "seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no"
+        " limit",
         seconds,
         10.0,
     )

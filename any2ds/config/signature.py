@@ -68,8 +68,12 @@ def with_keywords(message: str, function: str, groups: Sequence[Any]) -> str:
         return f"{name}={value}" if is_literal else f'{name}="{value}"'
 
     message = re.sub(r"any2ds --help(=all)?", f"help(any2ds.{function})", message)
-    value = r"((?:[^\s,;:?)\"']|:(?=\w))+)"  # a colon behind it belongs to the message
-    message = re.sub(rf"(?<![\w-])--([a-z]\w*)(?:={value})?", keyword, message)
+    value = r"((?:[^\s,;:?)\"']|[,:](?=\w))+)"  # a comma or colon at its end belongs to the message
+    flag = r"(?<![\w-])--([a-z]\w*)"
+    quoted = r"'--([a-z]\w*)=([^']*)'"  # as a shell takes it
+    message = re.sub(rf"({quoted}|{flag}(?:={value})?) (?='?--[a-z])", r"\1, ", message)
+    message = re.sub(quoted, keyword, message)
+    message = re.sub(rf"{flag}(?:={value})?", keyword, message)
     return re.sub(rf"(?<![^\s(])([a-z]\w*)={value}", keyword, message)
 
 

@@ -136,18 +136,21 @@ class InputError(UsageError):
 
 
 class MissingColumns(InputError):
-    """The columns `missing` are not among the `existing` ones; `source` names the url list and how it was read."""
+    """The columns `missing` are not among the `existing` ones; `source` names the url list and how it was read, and
+    `advice` is what to do."""
 
-    def __init__(self, missing: Sequence[str], existing: Sequence[str], source: str = "url list") -> None:
-        super().__init__(missing, existing, source)
-        self.missing, self.existing, self.source = tuple(missing), tuple(existing), source
+    def __init__(
+        self, missing: Sequence[str], existing: Sequence[str], source: str = "url list", advice: str = ""
+    ) -> None:
+        super().__init__(missing, existing, source, advice)
+        self.missing, self.existing, self.source, self.advice = tuple(missing), tuple(existing), source, advice
 
     def _message(self) -> str:
         absent = ", ".join(map(repr, self.missing))
         shown = ", ".join(printable(name[:100]) for name in self.existing[:_NAMES_SHOWN]) or "none"
         more = len(self.existing) - _NAMES_SHOWN
         return f"{self.source}: no column {absent}; columns that exist: {shown}" + (
-            f" … and {more:,} more" * (more > 0)
+            f" … and {more:,} more" * (more > 0) + f"; {self.advice}" * bool(self.advice)
         )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -31,6 +34,7 @@ _OUTCOMES_SHOWN = 20  # of img2dataset each error message is one
 _LONGEST_PATTERN = 200  # characters on a terminal; with many gaps it is long
 _LONGEST = 2000  # characters of a value that are kept, for whoever reads the JSON
 _PIPE_WIDTH = 120  # columns where there is no terminal
+_NARROWEST = 40
 _SIZES = ("smallest", "first_quartile", "median", "third_quartile", "largest")
 
 
@@ -141,10 +145,19 @@ def show(overview: Overview, stream: TextIO) -> None:
     if console.is_terminal:
         console.print(*_parts(overview), sep="\n")
         return
-    console.width = _PIPE_WIDTH
+    console.width = _width_of_pipe()
     with console.capture() as captured:
         console.print(*_parts(overview), sep="\n")
     stream.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def _width_of_pipe() -> int:
+    """COLUMNS, or the width of the terminal on which standard error is, as in `any2ds inspect dataset | head`."""
+    columns = os.environ.get("COLUMNS", "")
+    known = int(columns) if columns.isdecimal() else 0
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or no terminal
+        known = known or os.get_terminal_size(sys.__stderr__.fileno()).columns  # type: ignore[union-attr]
+    return max(known, _NARROWEST) if known else _PIPE_WIDTH
 
 
 def _parts(found: Overview) -> Iterator[Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from any2ds.config.command_line import flag
 from any2ds.config.options import InputOptions
 from any2ds.core.digests import as_text
 from any2ds.core.errors import InputError, OptionError
@@ -15,6 +17,9 @@ from any2ds.core.metadata import EXPECTED_HASH, reserved_columns
 from any2ds.readers.bad_rows import excerpt
 from any2ds.readers.contract import Columns
 from any2ds.readers.formats._text import NO_UTF8_IN_URL, one_line, to_text
+
+_WORDS_FOR_URLS = {"url", "urls", "uri", "link", "links", "href", "src"}
+_LONGEST_NAME = 100  # characters of the name of a column that is worth to be repeated
 
 
 class Misfit(Exception):
@@ -49,6 +54,14 @@ def wanted_columns(options: InputOptions, hash_col: str | None, hashes: Collecti
         if name in reserved:
             raise OptionError(f"save_additional_columns: any2ds writes a column {name!r} itself; rename it in the list")
     return wanted
+
+
+def url_column_advice(existing: Collection[str]) -> str:
+    """How to name the column of the URLs: the only one that is called so; empty if there are no columns."""
+    likely = [name for name in existing if _WORDS_FOR_URLS & {*re.split(r"[\W_]+", name.lower())}]
+    is_clear = len(likely) == 1 and likely[0].isprintable() and len(likely[0]) <= _LONGEST_NAME
+    option = flag("url_col", likely[0]) if is_clear else "--url_col=..."
+    return f"name the column of the URLs with {option}" if existing else ""
 
 
 def check_types(columns: Columns) -> None:

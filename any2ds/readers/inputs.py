@@ -402,6 +402,12 @@ def _files(url: str, given: str | None, stores: Stores) -> Iterator[File]:
         found, suffix = list_format(url)
         yield File(None, format or found or "txt", compression or suffix, compression is not None, url)
         return
+    if _is_web(url) and given is None and list_format(url) == (None, None) and "*" not in url:
+        raise InputError(
+            f"{one_line(url)}: does not end in the format of a list (.txt, .csv, .parquet …), so it looks like one of "
+            "the files to download: the first argument is a file with their URLs, one a line. If this is a list, "
+            "--input_format=txt reads it"
+        )
     files, is_folder = folders.input_files(url, stores)
     if is_folder:
         files = _outside_datasets(url, files, stores)

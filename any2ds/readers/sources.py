@@ -18,7 +18,7 @@ from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongForma
 from any2ds.core.manifest import ListFile
 from any2ds.core.metadata import EXPECTED_HASH, HASHES
 from any2ds.readers.bad_rows import BadRow, split, until_bad_row, with_bad_rows
-from any2ds.readers.columns import Misfit, cast_rows, check_types, schema_of, wanted_columns
+from any2ds.readers.columns import Misfit, cast_rows, check_types, schema_of, url_column_advice, wanted_columns
 from any2ds.readers.contract import Columns
 from any2ds.readers.inputs import Batches, File, Given, Input, OpenRowGroups, inputs_of
 from any2ds.readers.shuffle import RowGroup, mixed, shuffled
@@ -230,7 +230,8 @@ class Source:
                     yield pa.RecordBatch.from_pylist([], schema=self.schema)  # the end of the file
             except InputError as error:
                 if isinstance(error, MissingColumns):
-                    error = MissingColumns(error.missing, error.existing, part.description)
+                    advice = url_column_advice(error.existing) if self._columns.url in error.missing else ""
+                    error = MissingColumns(error.missing, error.existing, part.description, advice)
                 elif isinstance(error, WrongFormat) and isinstance(part, File):
                     error = WrongFormat(error.reason, part.format_of(error), part.description)
                 if self._schema is not None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,9 @@ REFUSED = [
     (["verify", "out", "more"], "unexpected 'more'"),
     (["help", "verifi"], "did you mean verify?"),
     (["--help=verifi"], "did you mean verify?"),
+    (["help", "htp_404"], "did you mean http_404?"),
+    (["help", "timeout_totl"], "did you mean timeout_total?"),
+    (["help", "resize_mod"], "did you mean resize_mode?"),
     (["completion", "tcsh"], "takes one of bash, fish, zsh"),
     (["urls.txt", "-o"], "-o needs a value"),
     (["urls.txt", "-j", "8"], "did you mean processes_count or thread_count?"),
@@ -166,6 +170,11 @@ REFUSED = [
     (["--url_list=urls.txt", "--caption_col=text"], "holds nothing but URLs, and has no column 'text'"),
     (["--url_list="], "invalid url_list='': "),
     (["--url_list=table.csv", "--url_col=URL"], "columns that exist: url, text"),
+    (["--url_list=table.csv", "--url_col=URL"], "; name the column of the URLs with --url_col=url"),
+    (["links.csv"], "no column 'url'; columns that exist: id, image link, text; name the column of the URLs with "),
+    (["links.csv"], " '--url_col=image link'"),
+    (["plain.csv"], "name the column of the URLs with --url_col=..."),
+    (["http://127.0.0.1:9/p001.jpg", "out"], "the first argument is a file with their URLs, one a line"),
     (["--url_list=table.csv", "--save_additional_columns=text,size"], "columns that exist: url, text"),
     (["--url_list=urls.txt", "--output_folder=urls.txt/out"], "cannot be written"),
     (["--url_list=gs://bucket/urls.txt"], "pip install 'any2ds[gcs]'"),
@@ -208,6 +217,8 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, i
         here.mkdir()
         (here / "urls.txt").write_text("http://127.0.0.1:9/a\n")
         (here / "table.csv").write_text("url,text\nhttp://127.0.0.1:9/a,hello\n")
+        (here / "links.csv").write_text("id,image link,text\n1,http://127.0.0.1:9/a,hello\n")
+        (here / "plain.csv").write_text("a,b\nhttp://127.0.0.1:9/a,hello\n")
         (here / "empty.txt").write_text("\n\n")
         (here / "bad.yaml").write_text("url_list: urls.txt\ntime_out: 3\n")
         before.append(sorted(here.rglob("*")))
@@ -244,7 +255,7 @@ def test_a_folder_made_with_other_options_is_refused_with_each_way_out(media: Pa
 
         assert refused.returncode == 2
         assert "output_format was 'files', now 'webdataset'" in refused.stderr
-        back = "with --output_format=files --number_sample_per_shard=4 --file_ext=bin, without --compute_hash;"
+        back = "with --number_sample_per_shard=4 --file_ext=bin, without --output_format, --compute_hash;"
         assert back in refused.stderr
         assert any2ds(*other, "--preset=img2dataset", cwd=tmp_path).stderr.count(", now ") == 1
         going_on = ("urls.txt", "ds", "--report=False", *back.removesuffix(";").split(", ")[0].split()[1:])
@@ -255,6 +266,49 @@ def test_a_folder_made_with_other_options_is_refused_with_each_way_out(media: Pa
         assert "--incremental_mode=overwrite" in refused.stderr
         assert any2ds(*other, "--incremental_mode=overwrite", cwd=tmp_path).returncode == 0
         assert "00000.tar" in names_in(tmp_path / "ds")
+
+
+def test_the_advice_for_a_folder_made_with_other_options_can_be_followed(media: Path, tmp_path: Path) -> None:
+    resized = ("--file_size=64", "--resize_mode=center_crop", "--resize_only_if_bigger=False", "--encode_format=jpg")
+    names = ", ".join(sorted(option.partition("=")[0] for option in resized))
+    with serve(media) as server:
+        (tmp_path / "urls.txt").write_text("".join(f"{server.url(str(n))}\n" for n in range(6)))
+        command = ("urls.txt", "plain", "--report=False")
+        assert any2ds(*command, "--limit=2", cwd=tmp_path).returncode == 0
+
+        refused = any2ds(*command, *resized, cwd=tmp_path)
+
+        assert refused.returncode == 2
+        advice = refused.stderr.partition("run the same command without ")[2].partition(";")[0]
+        assert ", ".join(sorted(advice.split(", "))) == names
+        assert any2ds(*command, cwd=tmp_path).returncode == 0
+        command = ("urls.txt", "resized", "--report=False")
+        assert any2ds(*command, *resized, "--limit=2", cwd=tmp_path).returncode == 0
+
+        refused = any2ds(*command, cwd=tmp_path)
+
+        advice = refused.stderr.partition("run the same command with ")[2].partition(";")[0]
+        assert sorted(advice.split(" ")) == sorted(resized)
+        assert any2ds(*command, *advice.split(" "), cwd=tmp_path).returncode == 0
+
+
+def test_python_is_told_how_to_name_the_column_of_the_urls(tmp_path: Path) -> None:
+    (tmp_path / "links.csv").write_text("id,image link\n1,http://127.0.0.1:9/a\n")
+    with pytest.raises(UsageError, match=r'name the column of the URLs with url_col="image link"$'):
+        download(tmp_path / "links.csv", tmp_path / "ds")
+
+
+def test_the_same_advice_in_python_can_be_pasted_into_the_call(media: Path, tmp_path: Path) -> None:
+    with serve(media) as server:
+        urls = [server.url(str(n)) for n in range(6)]
+        call = partial(download, urls, str(tmp_path / "ds"), report=False, quiet=True, processes_count=1)
+        call(file_size=64, resize_mode="center_crop", metadata_format="parquet,csv", limit=2)
+
+        with pytest.raises(UsageError) as refused:
+            call()
+
+        advice = str(refused.value).partition("run the same command with ")[2].partition(";")[0]
+        assert call(**eval(f"dict({advice})")).count == 4
 
 
 def test_a_list_that_breaks_off_is_used_up_to_there_and_the_place_is_told(media: Path, tmp_path: Path) -> None:
@@ -372,6 +426,21 @@ def test_a_failure_code_is_explained_however_it_is_written(tmp_path: Path) -> No
         unknown = any2ds("help", typed, cwd=tmp_path)
         assert unknown.returncode == 2
         assert hint in unknown.stderr
+
+
+def test_help_on_an_option_shows_its_text_its_default_and_its_commands(tmp_path: Path) -> None:
+    shown = any2ds("help", "resize_mode", cwd=tmp_path)
+    assert shown.returncode == 0
+    words = " ".join(shown.stdout.split())
+    assert words.startswith("--resize_mode keep_ratio: the shorter side becomes file_size;")
+    assert words.endswith("[keep_ratio] taken by: download")
+    assert any2ds("help", "resize-mode", cwd=tmp_path).stdout == shown.stdout
+    folder = any2ds("help", "output_folder", cwd=tmp_path).stdout
+    assert [line.strip() for line in folder.splitlines() if "taken by" in line] == [
+        "taken by: download",
+        "taken by: retry",
+        "taken by: verify, inspect, report, card, finish",
+    ]
 
 
 def test_completion_has_a_help_that_says_where_its_line_goes(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """What is in a dataset, as it is told: from Python, on a terminal, in a pipe."""
 
+import fcntl
 import io
 import json
 import os
 import pty
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,3 +164,20 @@ def test_it_fits_a_terminal_of_80_columns(out: Path) -> None:
     assert "\x1b" not in plain
     assert "\x07" not in plain
     assert max(len(line.rstrip("\r\n")) for line in plain.splitlines()) <= 80
+
+
+@pytest.mark.parametrize(("variable", "columns"), [("60", 100), ("", 70), ("", 0)])
+def test_in_a_pipe_it_is_as_wide_as_the_terminal_of_whoever_waits_for_it(
+    out: Path, variable: str, columns: int
+) -> None:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    command = [sys.executable, "-m", "any2ds", "inspect", str(out)]
+    environment = {**os.environ, "COLUMNS": variable}
+    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, env=environment, text=True, timeout=100)
+    os.close(slave)
+    os.close(master)
+    assert ran.returncode == 0
+    width = int(variable or columns or 120)
+    longest = max(map(len, ran.stdout.splitlines()))
+    assert width - 25 < longest <= width

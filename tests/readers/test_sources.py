@@ -742,7 +742,7 @@ class TestCannotStart:
         message = str(caught.value)
         assert message.isprintable()
         assert r"exist: a\nb, \x1b[2Jé, " in message
-        assert message.endswith(", 15, 16 … and 4,980 more")
+        assert message.endswith(", 15, 16 … and 4,980 more; name the column of the URLs with --url_col=...")
         assert len(message) < 400 + len(path)
 
     def test_what_stands_in_a_list_does_not_reach_the_terminal_as_it_is(self, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Progress:
             from any2ds.core.terminal.live import StatusBlock
 
             block = StatusBlock(
-                self._console, lambda columns: [self._status()], lambda: self._status().plain, _LOG_INTERVAL
+                self._console, lambda columns: self._lines(columns), lambda: self._status().plain, _LOG_INTERVAL
             )
             self._block = block if block.try_start() else None
         return self
@@ -63,6 +63,10 @@ class Progress:
         interval = _LOG_INTERVAL if self._cell is None else _CELL_INTERVAL
         is_last = self._cell is not None and self._shards == self._total
         return is_last or time.monotonic() - self._printed >= interval
+
+    def _lines(self, columns: int) -> list[Text]:
+        """The status in as many lines as it takes."""
+        return list(self._status().wrap(self._console, columns - 1))
 
     def _status(self) -> Text:
         seconds = max(1e-3, time.monotonic() - self._started)

@@ -191,7 +191,7 @@ class Host:
             return "its rows are tried again later"
         if self.in_flight >= most:
             return f"{most} at once, by --max_per_host"
-        return f"gets {self.limit} at once, as it answers"
+        return f"at most {self.limit} at once, by how well it answers"
 
     @property
     def proven(self) -> bool:

@@ -102,12 +102,21 @@ def _speed(now: Snapshot) -> list[str]:
         f"{number(now.successes_per_second)} stored/s",
         f"{number(now.attempts_per_second)} attempts/s" if now.attempts else "",
         f"{size(now.bytes_per_second)}/s",
-        f"{now.in_flight:,} of {now.window:,} in flight" if now.window else "",
+        _in_flight(now),
         "1 row waits" if now.queued == 1 else f"{now.queued:,} rows wait" if now.queued else "",
         f"{duration(now.latency_p50)} a file" if now.latency_p50 is not None else "",
         f"95% within {duration(now.latency_p95)}" if now.latency_p95 is not None else "",
     ]
     return [piece for piece in pieces if piece]
+
+
+def _in_flight(now: Snapshot) -> str:
+    """Beyond the limit are those that wait for silent hosts, or were begun before it fell."""
+    if not now.window:
+        return ""
+    if now.in_flight > now.window:
+        return f"{now.in_flight:,} in flight ({now.window:,} and {now.in_flight - now.window:,} slow ones)"
+    return f"{now.in_flight:,} of {now.window:,} in flight"
 
 
 def _state(now: Snapshot) -> list[str]:

@@ -97,7 +97,8 @@ def summary_of(
     wants_page = run.options.get("report") and (total.shards or (was_stopped and total.skipped_shards))
     is_whole = not (was_stopped or total.left_shards)
     report = None
-    if wants_page and not is_whole and not run.member:
+    made_nothing = is_whole and total.skipped_shards and not total.shards and run.command != "retry"
+    if ((wants_page and not is_whole) or made_nothing) and not run.member:
         report = printable(redacted(report_command(given_folder) if run.from_shell else report_call(given_folder)))
     has_page = wants_page and is_whole and not (run.member and left != 0)
     name = report_file(run.made is not None and run.made.preset is not None)
@@ -175,7 +176,7 @@ def summary_lines(summary: Summary, run: RunInfo, width: int) -> Iterator[Text]:
         if total.skipped_shards:
             were = shard_count(total.skipped_shards, f"in {summary.folder} was", f"in {summary.folder} were")
             yield Text(f"nothing to do: {'' if total.skipped_shards == 1 else 'all '}{were} finished before")
-            yield from map(Text, _of_others(summary))
+            yield from map(Text, (*_of_others(summary), *_where(summary)))
             return
     if summary.outcomes:
         yield from _outcomes(summary, width)
@@ -183,6 +184,8 @@ def summary_lines(summary: Summary, run: RunInfo, width: int) -> Iterator[Text]:
     yield from (Text(summary.phrase(line)) for line in (*_lines(summary), *_of_others(summary)))
     if run.command == "retry" and total.count:
         yield Text(f"tried again: {row_count(total.count)}, of which {total.successes:,} are stored now")
+        if not total.successes:
+            yield Text(summary.phrase("nothing was recovered: try again later, or with a longer --timeout"))
     gained_nothing = run.command == "retry" and not total.successes
     if summary.retry and not total.left_shards and not gained_nothing:  # with shards left, that command comes first
         line = Text(f"to retry what may work now ({row_count(summary.retryable)}): ")
@@ -267,6 +270,19 @@ def _lines(summary: Summary) -> Iterator[str]:
     if summary.limit is not None:
         yield f"these are the first {summary.limit:,} rows of the list: the same command without --limit makes the rest"
 
+    yield from _where(summary)
+    if total.robots.files:
+        excluded = sum(total.status_dict.get(code, 0) for code in ("robots", "robots_unreachable"))
+        each = f"{total.robots.seconds / total.robots.files:.2f} s each"
+        files = f"{total.robots.files:,} robots.txt asked for ({size(total.robots.bytes)}, {each})"
+        yield f"{files}, {row_count(excluded)} excluded by them"
+    for reason, count in total.not_processed.items():
+        yield f"not processed: {count:,} {'file' if count == 1 else 'files'} ({printable(reason)})"
+
+
+def _where(summary: Summary) -> Iterator[str]:
+    """Where the data and the report are."""
+    total, folder = summary.total, summary.folder
     if summary.pattern is not None and (total.successes or total.skipped_shards):  # else there is nothing to load
         is_long = len(summary.pattern) > _LONGEST_PATTERN
         where = "the files that .any2ds/shards lists" if is_long else f"{folder.rstrip('/')}/{summary.pattern}"
@@ -275,13 +291,6 @@ def _lines(summary: Summary) -> Iterator[str]:
         yield f"to look at: {summary.page}"
     if summary.report:
         yield f"to look at what is finished: {summary.report}"
-    if total.robots.files:
-        excluded = sum(total.status_dict.get(code, 0) for code in ("robots", "robots_unreachable"))
-        each = f"{total.robots.seconds / total.robots.files:.2f} s each"
-        files = f"{total.robots.files:,} robots.txt asked for ({size(total.robots.bytes)}, {each})"
-        yield f"{files}, {row_count(excluded)} excluded by them"
-    for reason, count in total.not_processed.items():
-        yield f"not processed: {count:,} {'file' if count == 1 else 'files'} ({printable(reason)})"
 
 
 def _seconds_of_rates(total: RunReport) -> float:

@@ -186,8 +186,13 @@ def _failed(error: ShardError) -> str:
 def _stopping(open_shards: int, grace: float) -> str:
     if not open_shards:
         return "stopping: no shard is open; press Ctrl-C again to stop at once"
-    shards = "the open shard" if open_shards == 1 else f"{open_shards:,} open shards"
-    return f"stopping: waiting up to {grace:g} s for the last rows of {shards}; press Ctrl-C again to stop at once"
+    shards = shard_count(open_shards, "is", "are")
+    if not grace:
+        return f"stopping: {shards} open and given up; finished shards are kept"
+    return (
+        f"stopping: {shards} open; one whose last rows are being downloaded gets up to {grace:g} s to finish, any "
+        "other is given up now; finished shards are kept; press Ctrl-C again to stop at once"
+    )
 
 
 PART = console_reporter

@@ -450,13 +450,19 @@ def _alike(name: str, before: Any, now: Any) -> bool:
     return bool(before == now or name == "row_group_bytes" or (name == "dedupe" and "run" not in (before, now)))
 
 
+def _defaults(preset: str | None) -> dict[str, Any]:
+    """The defaults of the options, as `.any2ds/run` has them, with those of a preset."""
+    groups = (InputOptions, OutputOptions, *MEDIA_GROUPS)
+    own = {f.name: f.default for group in groups for f in dataclasses.fields(group)}
+    part = presets.find(preset)
+    defaults = {**own, **(part.defaults if part else {})}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
+
+
 def _other_options(before: Manifest, now: Manifest) -> dict[str, tuple[Any, Any]]:
     """Option -> its value before and now, for those that differ; a preset stands for all that it sets."""
     # Of an option that came later, the dataset was made with what is its default now.
-    defaults = {
-        f.name: f.default for group in (InputOptions, OutputOptions, *MEDIA_GROUPS) for f in dataclasses.fields(group)
-    }
-    options = {**defaults, "metadata_format": ["parquet"], **before.options}
+    options = {**_defaults(None), **before.options}
     others = {
         name: (options.get(name), value)
         for name, value in now.options.items()
@@ -466,10 +472,15 @@ def _other_options(before: Manifest, now: Manifest) -> dict[str, tuple[Any, Any]
 
 
 def _way_back(before: Manifest, now: Manifest) -> str:
-    """How to give the options of the dataset: `with --file_ext=jpg, without --preset`; empty if none differs."""
+    """How to give the options of the dataset: `with --file_ext=jpg, without --preset, --dedupe`; empty if none differs.
+
+    An option that had its default value is left out: given with it, it may need others, and would be refused.
+    """
     others = _other_options(before, now)
-    given = " ".join(flag(name, was) for name, (was, _) in others.items() if was is not None)
-    left_out = " ".join(f"--{name}" for name, (was, _) in others.items() if was is None)
+    defaults = _defaults(before.options.get("preset"))
+    kept = {name: was for name, (was, _) in others.items() if was is not None and was != defaults[name]}
+    given = " ".join(flag(name, was) for name, was in kept.items())
+    left_out = ", ".join(f"--{name}" for name in others if name not in kept)
     return ", ".join([f"with {given}"] * bool(given) + [f"without {left_out}"] * bool(left_out))
 
 

@@ -234,7 +234,23 @@ def test_from_python_it_is_the_call(tmp_path: Path, capsys: pytest.CaptureFixtur
         (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("to retry")]
         assert line.partition(": ")[2] == f"any2ds.retry({out!r}, distributor='inline')"
         assert retry(out, distributor="inline").count == 1
-    assert "tried again: 1 row, of which 0 are stored now" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "tried again: 1 row, of which 0 are stored now" in told
+    assert "nothing was recovered: try again later, or with a longer timeout\n" in told
+
+
+def test_a_run_with_nothing_to_do_says_how_to_load_and_look_at_what_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serve(PICTURES) as server:
+        out = str(tmp_path / "out")
+        for _ in range(2):
+            capsys.readouterr()
+            download([server.url("bars-01.jpg")], out, output_format="webdataset", distributor="inline", file_size=0)
+    told = capsys.readouterr().err
+    assert f"nothing to do: 1 shard in {out} was finished before\n" in told
+    assert f"to load: {out}/00000.tar\n" in told
+    assert f"to look at what is finished: any2ds.report({out!r})\n" in told
 
 
 def test_figures_read_as_people_say_them() -> None:

@@ -73,6 +73,7 @@ def test_a_plain_line_has_all_that_is_known() -> None:
         "8 ms a file, 95% within 1.2 s, 90 stored (90.9%), 1 duplicates, shards: 1 open, 2 done, 500.0 MB memory; "
         "failed: http_404 6, dns 3; rows wait for a.example 7 (429); limited by DNS"
     )
+    assert "59 in flight (50 and 9 slow ones), " in plain(replace(now, in_flight=59, window=50))
     assert "left" not in plain(replace(now, share=1.0, eta=0.0))
     assert plain(Snapshot(seconds=1)) == "1.0 s: 0 rows, 0 stored/s, 0 bytes/s, 0 stored, shards: 0 done"
 

@@ -87,7 +87,8 @@ def test_no_line_breaks_in_the_middle_of_a_word(terminal: Callable[..., Any], co
     shown = seen.end()
     words = " ".join(" ".join(shown).split())
     for sentence in (
-        "stopping: waiting up to 10 s for the last rows of 3 open shards; press Ctrl-C again to stop at once",
+        "stopping: 3 shards are open; one whose last rows are being downloaded gets up to 10 s to finish, any other is "
+        "given up now; finished shards are kept; press Ctrl-C again to stop at once",
         "the server answered 404. The file is gone: leave the row out, or get a newer list.",
         "e.g. http://a.example/x.jpg",
         "10,000 rows, 9,000 stored, 1,000 failed",
@@ -95,6 +96,32 @@ def test_no_line_breaks_in_the_middle_of_a_word(terminal: Callable[..., Any], co
         "any2ds.retry('/tmp/does-not-matter')",
     ):
         assert sentence in words
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_the_progress_of_verify_fits_into_the_terminal(terminal: Callable[..., Any], columns: int) -> None:
+    code = """
+import sys
+from any2ds.dataset.verify.progress import Progress
+
+with Progress(1200, "s3://bucket/a/dataset/of-many-shards", False) as progress:
+    progress.on_shard(10_000, 10**9, True)
+    sys.stdin.readline()
+"""
+    seen = terminal(code, columns)
+
+    shown = " ".join(" ".join(seen.until(lambda shown: any("many-shards" in line for line in shown))).split())
+
+    for part in (
+        "1 of 1,200 shards checked (",
+        "1 with findings, ",
+        " left, ",
+        "10,000 rows, ",
+        "s3://bucket/a/dataset",
+    ):
+        assert part in shown
+    seen.tell()
+    seen.end()
 
 
 def test_what_is_not_known_is_left_out(terminal: Callable[..., Any]) -> None:

@@ -266,7 +266,7 @@ def test_another_list_than_theirs(go: Go, out: Path) -> None:
     (out / "00001.parquet").write_bytes(b"PAR1")
     assert "its metadata 00001.parquet cannot be read" in refused(go, out, urls(0, 1, 2, 3, 4))
     stream = pa.table({"url": urls(0, 1, 2, 3, 4)}).to_reader()
-    assert "its list must be a file" in refused(go, out, stream)
+    assert "its list must be readable twice" in refused(go, out, stream)
 
 
 def test_what_nobody_is_known_to_have_made(go: Go, out: Path) -> None:

@@ -208,7 +208,7 @@ def test_what_is_wrong_is_refused_with_what_would_be_right(media: Path, tmp_path
     assert not out.exists()
     out.mkdir()
     (out / "mine.txt").write_text("hello")
-    with pytest.raises(OutputError, match="no dataset of any2ds"):
+    with pytest.raises(OutputError, match="not an any2ds dataset"):
         retry(out)
     with pytest.raises(OutputError, match=r"is a file, not the folder of a dataset|no such folder"):
         retry(out / "mine.txt")

@@ -66,7 +66,7 @@ def cpu_of(files: list[bytes], count: int, is_apart: bool) -> float:
     with (
         closing(Isolation(media, 0.0)) if is_apart else nullcontext() as isolated,
         closing(Buffer(1 << 30, 1)) as buffer,
-        closing(PipelineRunner(pipeline, TransformLimits(1, 0.0, 1 << 30), True, None, isolated)) as steps,
+        closing(PipelineRunner(pipeline, TransformLimits(1, 0.0, 1 << 30), True, isolated=isolated)) as steps,
     ):
         done = 0
         for number in range(count):

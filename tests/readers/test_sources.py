@@ -523,7 +523,7 @@ class TestFromPython:
             Source(InputOptions(url_list=given))
 
     def test_a_frame_that_arrow_cannot_take(self) -> None:
-        with pytest.raises(InputError, match="no table that Arrow can take"):
+        with pytest.raises(InputError, match="cannot be converted to an Arrow table"):
             Source(InputOptions(url_list=pd.DataFrame({"url": ["u", b"v", 3]})))
 
     def test_long_lists_come_in_moderate_batches(self) -> None:

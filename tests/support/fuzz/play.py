@@ -141,7 +141,7 @@ class _Player:
         with (
             closing(Buffer(_BUDGET, 1)) as buffer,
             closing(Isolation(media, _LATE)) as isolated,
-            closing(PipelineRunner(self._pipelines[played.setting], _LIMITS, True, None, isolated)) as steps,
+            closing(PipelineRunner(self._pipelines[played.setting], _LIMITS, True, isolated=isolated)) as steps,
         ):
             body = buffer.hold(played.file.data)
             payload = Payload(body, played.file.media_type, 200, None, 0.0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from any2ds.config import options
+from any2ds.core.values import dataclass
 
 SHORT_NAMES: Mapping[str, str] = {"o": "output_folder"}
 """Letter -> the option that `-o VALUE` gives."""

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -70,6 +70,7 @@ from any2ds.core import plugins, suggestions
 from any2ds.core.errors import OptionError, UsageError, redacted
 from any2ds.core.layout import Layout
 from any2ds.core.processes.resources import cores
+from any2ds.core.values import dataclass
 from any2ds.core.version import USER_AGENT
 
 G = TypeVar("G")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar, overload
+
+from any2ds.core.values import dataclass
 
 ATTRIBUTE = "__any2ds__"
 

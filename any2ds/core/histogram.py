@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from any2ds.core.values import dataclass
 
 PER_DOUBLING = 8
 """Buckets from one magnitude to its double: a quantile is off by 4.5 % at most."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from any2ds.core.values import dataclass
 
 Wait = Literal["rows", "hosts", "dns", "answers", "bodies", "network", "transforms", "disk", "store", "cpu"]
 """What a worker can wait for:

@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +25,7 @@ from any2ds.core.failures import SUCCESS
 from any2ds.core.metadata import STORED_BYTES
 from any2ds.core.samples import CAPTION, StoredSample
 from any2ds.core.stats import Stats
+from any2ds.core.values import dataclass
 from any2ds.dataset.dataset import Dataset, ShardFiles
 from any2ds.dataset.pictures import View
 from any2ds.dataset.preview import PreviewPool, kind_of

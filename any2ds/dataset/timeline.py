@@ -11,7 +11,9 @@ import statistics
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from any2ds.core.values import dataclass
 
 _MOST_SPANS = 48
 _LEAST_PAUSE = 5.0  # seconds

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from any2ds.core.values import dataclass
 from any2ds.distributors._task import Task
 
 

@@ -8,12 +8,11 @@ import time
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
-from urllib.request import getproxies_environment
 
 from any2ds.config.options import MOST_HEADER_BYTES, FetchOptions
 from any2ds.core.errors import OptionError
 from any2ds.core.plugins import missing_extra
-from any2ds.fetch.urls import FILE_SYSTEMS, normalize, scheme_of
+from any2ds.fetch.urls import FILE_SYSTEMS, environment_has_proxy, normalize, scheme_of
 from any2ds.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def _proxies(options: FetchOptions) -> list[str]:
 
 def _all_proxied(options: FetchOptions) -> bool:
     """Whether no host name is resolved here. libcurl takes the proxies of the environment by itself."""
-    if getproxies_environment().keys() - {"no"}:
+    if environment_has_proxy():
         return True
     return bool(options.proxy) and all(values.get("proxy", options.proxy) for values in (options.hosts or {}).values())
 

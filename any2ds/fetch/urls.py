@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from any2ds.core.failures import Failure
@@ -82,3 +83,12 @@ def _of_file_system(scheme: str, rest: str) -> str | Failure:
         host, _, path = rest.removeprefix("//").partition("/")
         complete = rest.startswith("//") and bool(path and (host or scheme in ("hdfs", "memory")))
     return f"{scheme}:{rest}" if complete else Failure("fetch", "bad_url", f"not a complete {scheme}: URL")
+
+
+def environment_has_proxy() -> bool:
+    """Whether the environment names a proxy (`http_proxy` and the like), which libcurl uses of itself."""
+    if not any(name.lower().endswith("_proxy") and name.lower() != "no_proxy" for name in os.environ):
+        return False  # most often: that module brings those for email and http
+    from urllib.request import getproxies_environment
+
+    return bool(getproxies_environment().keys() - {"no"})

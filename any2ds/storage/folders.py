@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
-
-import fsspec
 
 from any2ds.config.options import StorageOptions
 from any2ds.core import layout, plugins
 from any2ds.core.errors import DiskFull, InputError, OutputError, UsageError, error_text, redacted
 from any2ds.core.manifest import ListFile
+from any2ds.core.values import dataclass
 from any2ds.storage.disk.space import RemoteSpace, Room
 from any2ds.storage.disk.staging import staging
 from any2ds.storage.local import LocalStore
@@ -45,7 +44,7 @@ class InputFile:
         """
         try:
             if is_local(self.fs):
-                return cast(BinaryIO, self.fs.open(self.path, "rb"))
+                return open(self.path, "rb")
             if "http" in self.fs.protocol and not self.fs.info(self.path).get("partial"):
                 return self._open_without_ranges()
             # Where several columns are read in turns, each would drop the others' read-ahead.
@@ -57,6 +56,7 @@ class InputFile:
     def _open_without_ranges(self) -> BinaryIO:
         """One HTTP answer, however long its rows are in use; only a silence of the server ends it."""
         import aiohttp
+        import fsspec
 
         patient = {"timeout": aiohttp.ClientTimeout(total=None, sock_read=60)}
         settings = {**self.fs.storage_options, "client_kwargs": {**self.fs.client_kwargs, **patient}}
@@ -111,7 +111,8 @@ def input_files(url: str, stores: Stores) -> tuple[list[InputFile], bool]:
 
 def _found(fs: Any, path: str) -> tuple[str, list[str]]:
     """What `path` is, and the files that it stands for."""
-    fs.invalidate_cache()  # another run of this process may have listed it, before it changed
+    if not is_local(fs):
+        fs.invalidate_cache()  # another run of this process may have listed it, before it changed
     kind = _kind(fs, path)
     if kind == "glob":
         found = fs.glob(path, detail=True)
@@ -126,6 +127,8 @@ def _kind(fs: Any, path: str) -> str:
     if path.startswith(("http://", "https://")):
         return "glob" if "*" in path else "file"
     try:
+        if is_local(fs):
+            return "directory" if stat.S_ISDIR(os.stat(path).st_mode) else "file"
         return str(fs.info(path)["type"])
     except FileNotFoundError:
         if any(magic in path for magic in "*?["):

@@ -10,8 +10,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from fsspec.implementations.local import LocalFileSystem
-
 from any2ds.core import layout
 from any2ds.storage.disk.durable import flush, flush_folder, make_folders
 from any2ds.storage.disk.space import Room
@@ -40,6 +38,8 @@ class LocalStore:
         return os.listdir(self._root / folder)
 
     def listed(self, folder: str) -> list[Mapping[str, Any]]:
+        from fsspec.implementations.local import LocalFileSystem
+
         return list(LocalFileSystem().ls(str(self._root / folder), detail=True))
 
     def members(self, folder: str) -> list[str]:

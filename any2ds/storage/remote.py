@@ -17,8 +17,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fsspec import AbstractFileSystem
-
 from any2ds.core import layout
 from any2ds.storage.disk.staging import remove
 from any2ds.storage.lock.owner import Owner
@@ -399,4 +397,6 @@ class FileServer(_Remote):
 
 def renames(fs: Any) -> bool:
     """Whether it can give a file another name; else fsspec copies and deletes."""
+    from fsspec import AbstractFileSystem
+
     return type(fs).mv is not AbstractFileSystem.mv

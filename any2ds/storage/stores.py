@@ -8,11 +8,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import fsspec
-from fsspec.core import split_protocol, url_to_fs
-from fsspec.implementations.local import LocalFileSystem
-from fsspec.registry import known_implementations
-
 from any2ds.core import plugins
 from any2ds.core.errors import InputError, conceal, error_text, redacted
 
@@ -34,6 +29,8 @@ _LEAST = 4  # characters of what is kept out of messages; less would garble them
 
 def filesystem_class(scheme: str) -> Any:
     """Raises ImportError if its library is missing, ValueError for an unknown scheme."""
+    import fsspec
+
     return own_class(scheme) or fsspec.get_filesystem_class(scheme)
 
 
@@ -64,8 +61,24 @@ def absolute(url: str) -> str:
     return url if "://" in url or "::" in url else os.path.abspath(os.path.expanduser(url))
 
 
+class LocalFiles:
+    """The disks of this machine: fsspec's file system, which is loaded when it is used.
+
+    Most runs with local paths do without, and to load fsspec takes a tenth of the CPU of a run of one row.
+    """
+
+    protocol = ("file", "local")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # of copying and pickling, which ask for what there may not be
+            raise AttributeError(name)
+        from fsspec.implementations.local import LocalFileSystem
+
+        return getattr(LocalFileSystem(), name)
+
+
 def is_local(fs: Any) -> bool:
-    return isinstance(fs, LocalFileSystem)
+    return "file" in protocols(fs)
 
 
 class Stores:
@@ -83,6 +96,10 @@ class Stores:
 
     def open(self, url: str) -> tuple[Any, str]:
         """The file system of `url` and the path in it. Raises MissingExtra, or InputError for an unknown protocol."""
+        if (path := self._local_path(url)) is not None:
+            return LocalFiles(), path
+        from fsspec.core import split_protocol, url_to_fs
+
         protocol = split_protocol(url)[0] or ""
         if protocol in ("ftp", "ftps"):
             raise InputError(f"{redacted(url)}: FTP is for rows of a list, not for lists or datasets")
@@ -103,8 +120,17 @@ class Stores:
             raise InputError(f"{url}: cannot be reached: {error_text(error)}") from error
         return fs, path
 
+    def _local_path(self, url: str) -> str | None:
+        """What fsspec makes of a plain path on this machine; None for anything else, and on Windows."""
+        if ":" in url or url.startswith("~") or os.sep != "/" or self._options.keys() & {*LocalFiles.protocol}:
+            return None
+        path = url if url.startswith("/") else f"{os.getcwd()}/{'' if url == '.' else url.removeprefix('./')}"
+        return path.rstrip("/") or "/"
+
     def _logged_in(self, kind: Any, url: str) -> Any:
         """Raises InputError if the login fails."""
+        from fsspec.core import split_protocol
+
         try:
             return kind(**{**self.of(split_protocol(url)[0]), **kind._get_kwargs_from_urls(url)})
         except Exception as error:  # each library has its own
@@ -129,6 +155,8 @@ class Stores:
 
 def _kind(protocol: str) -> str:
     """The class behind a protocol, without loading it."""
+    from fsspec.registry import known_implementations
+
     known = known_implementations.get(protocol)
     return known["class"] if known else protocol
 

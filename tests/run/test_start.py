@@ -38,7 +38,8 @@ sys.meta_path.insert(0, Begin())
 NOWHERE = (
     "pandas numpy cv2 PIL av requests urllib3 aiohttp jinja2 pygal lxml xml yaml wandb tensorboard prometheus_client"
     " tensorflow torch pygments markdown_it trafilatura pypdfium2 s3fs botocore gcsfs paramiko huggingface_hub ijson"
-    " multiprocessing sqlite3 unittest html.parser"
+    " multiprocessing sqlite3 unittest html.parser fsspec asyncio importlib.metadata email urllib.request"
+    " pyarrow.vendored.docscrape"
     " pyarrow.dataset pyarrow.acero pyarrow.substrait pyarrow.flight pyarrow.pandas_compat"
     " rich.live rich.markdown rich.progress rich.syntax rich.table rich.traceback"
     " any2ds.testing any2ds.config.presets.img2dataset any2ds.dataset.dataset any2ds.dataset.figures"

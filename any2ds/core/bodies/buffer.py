@@ -12,8 +12,9 @@ import io
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import cast
+
+from any2ds.core.values import dataclass
 
 _HEAD = 8192  # bytes, long enough to recognise a file type by
 _PIECE = 1 << 20  # bytes written and read at once

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from any2ds.core.values import dataclass
 
 _MOST_KEYS = 3  # that a finding names
 

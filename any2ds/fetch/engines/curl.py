@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import urljoin
-from urllib.request import getproxies_environment
 
 import pycurl
 
@@ -36,7 +35,7 @@ from any2ds.fetch.policy.rules import PROXIED, address_of, opted_out, product_of
 from any2ds.fetch.policy.schedule import spare_transfers
 from any2ds.fetch.policy.stall import Flow, StallRule
 from any2ds.fetch.profiles import Profile, Profiles
-from any2ds.fetch.urls import normalize, parts
+from any2ds.fetch.urls import environment_has_proxy, normalize, parts
 
 # Sockets looked at per turn: enough to spread the cost of a turn over many transfers, few enough that a body is
 # still in the processor's cache when it is hashed and written (measured: 16 to 64 beat 1 and 256 by 10 to 30 %).
@@ -393,7 +392,7 @@ class _Pool:
         self.profile = profile
         self.settings = _settings(options)
         # Of ours, or of the environment, which libcurl takes as well.
-        self.is_proxied = bool(options.proxy or getproxies_environment().keys() - {"no"})
+        self.is_proxied = bool(options.proxy or environment_has_proxy())
         self.resolver = resolver  # None where libcurl resolves, or a proxy does
         self.idle: list[_Transfer] = []
         self.addresses: set[str] = set()  # origins that are addresses which rows may lead to
@@ -845,8 +844,7 @@ def _connect_milliseconds(options: FetchOptions) -> int:
 
 def _resolver(options: FetchOptions, wake: Callable[[], None]) -> Resolver | None:
     """None where libcurl resolves, or a proxy of the environment does, for libcurl takes these as well."""
-    proxies = getproxies_environment().keys() - {"no"}
-    if proxies or options.nameservers == ("os",):
+    if environment_has_proxy() or options.nameservers == ("os",):
         return None
     return Resolver(options.nameservers, wake)
 

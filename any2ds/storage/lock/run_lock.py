@@ -20,11 +20,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, OutputInUse, UsageError, error_text
+from any2ds.core.values import dataclass
 from any2ds.storage.disk.staging import fingerprint, is_staging_name, sweep
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.file_lock import FileLock, NoLocks
@@ -545,17 +547,28 @@ def _make(output: OutputFolder) -> list[str]:
     """The folder for the state is there; what is to be removed in the end if it is empty, the innermost first."""
     if is_object_store(output.fs):  # there it would make the bucket of a mistyped name
         return []
-    missing, path = [], output.path
-    while path.strip("/") and not output.fs.exists(path):
+    state = f"{output.path.rstrip('/')}/{layout.STATE_FOLDER}"
+    if output.is_local:
+        above = (Path(output.path), *Path(output.path).parents)
+        missing = [str(path) for path in above if not os.path.exists(path)]
+        os.makedirs(state, exist_ok=True)
+    else:
+        missing = _missing(output.fs, output.path)
+        output.fs.makedirs(state, exist_ok=True)
+    # On a server with files an upload leaves the folder that it had its temporary name in.
+    return [f"{output.path.rstrip('/')}/{layout.TEMPORARY_FOLDER}", state, *missing]
+
+
+def _missing(fs: Any, path: str) -> list[str]:
+    """The folders of `path` that do not exist, the innermost first."""
+    missing: list[str] = []
+    while path.strip("/") and not fs.exists(path):
         missing.append(path)
-        parent = output.fs._parent(path)
+        parent = fs._parent(path)
         if parent == path:
             break
         path = parent
-    state = f"{output.path.rstrip('/')}/{layout.STATE_FOLDER}"
-    output.fs.makedirs(state, exist_ok=True)
-    # On a server with files an upload leaves the folder that it had its temporary name in.
-    return [f"{output.path.rstrip('/')}/{layout.TEMPORARY_FOLDER}", state, *missing]
+    return missing
 
 
 def _remove_if_empty(output: OutputFolder, folders: list[str]) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from any2ds.config import options
-from any2ds.core.values import dataclass
 
 SHORT_NAMES: Mapping[str, str] = {"o": "output_folder"}
 """Letter -> the option that `-o VALUE` gives."""

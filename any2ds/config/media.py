@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from any2ds.config.parsers import (
@@ -18,7 +19,6 @@ from any2ds.config.parsers import (
     steps,
     text,
 )
-from any2ds.core.values import dataclass
 
 # Values that say "leave it": an option with one of these asks for no step, even if it is given. So does None.
 _OFF: Mapping[str, Any] = {

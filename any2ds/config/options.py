@@ -10,7 +10,7 @@ import dataclasses
 import json
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -70,7 +70,6 @@ from any2ds.core import plugins, suggestions
 from any2ds.core.errors import OptionError, UsageError, redacted
 from any2ds.core.layout import Layout
 from any2ds.core.processes.resources import cores
-from any2ds.core.values import dataclass
 from any2ds.core.version import USER_AGENT
 
 G = TypeVar("G")
@@ -755,7 +754,7 @@ def public(options: Mapping[str, Any]) -> dict[str, Any]:
 def changed(options: Mapping[str, Any], asked: Collection[str] = ()) -> dict[str, Any]:
     """Those of recorded options of `download` that differ from their defaults, or are `asked` for; as `public` has
     them."""
-    defaults = {info.name: info.default for info in declared()}
+    defaults = {f.name: f.default for group in GROUPS for f in dataclasses.fields(group)}
     return {
         name: value
         for name, value in public(options).items()

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, field
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 from any2ds.core import failures, plugins, suggestions
 from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import OptionError
-from any2ds.core.values import dataclass
 
 Parser = Callable[[Any], Any]
 """Turns what a person gave (text from the command line, any value from Python or YAML) into the option's type.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from any2ds.config.parsers import boolean, integer, local_folder, number, one_of, option, optional, parts, text
-from any2ds.core.values import dataclass
 
 _WANDB = "enable_wandb or reporters=wandb"
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
-
-from any2ds.core.values import dataclass
 
 _HTTP_ONLY = "#HttpOnly_"  # how curl and browsers mark these cookies; a comment elsewhere
 

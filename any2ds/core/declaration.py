@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
-
-from any2ds.core.values import dataclass
 
 ATTRIBUTE = "__any2ds__"
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Literal
-
-from any2ds.core.values import dataclass
 
 Stage = Literal["read", "fetch", "transform", "write"]
 SUCCESS = "success"

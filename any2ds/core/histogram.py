@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-
-from any2ds.core.values import dataclass
+from dataclasses import dataclass
 
 PER_DOUBLING = 8
 """Buckets from one magnitude to its double: a quantile is off by 4.5 % at most."""

@@ -31,9 +31,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
-
-from any2ds.core.values import dataclass
 
 STATE_FOLDER = ".any2ds"
 RUN_FILE = f"{STATE_FOLDER}/run"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import orjson
@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.layout import Layout
-from any2ds.core.values import dataclass
 from any2ds.core.version import __version__
 
 Cutting = Literal["list", "file"]

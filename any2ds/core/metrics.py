@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
-
-from any2ds.core.values import dataclass
 
 Wait = Literal["rows", "hosts", "dns", "answers", "bodies", "network", "transforms", "disk", "store", "cpu"]
 """What a worker can wait for:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from any2ds.core.errors import RunError, printable, shard_count
 from any2ds.core.failures import NO_FAILURES, SUCCESS, in_order
 from any2ds.core.metrics import WorkerMetrics
 from any2ds.core.text import duration, percent
-from any2ds.core.values import dataclass
 from any2ds.core.version import __version__
 
 OTHER_REASONS = "other kinds of files"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-from any2ds.core.values import dataclass
 
 
 class Row(NamedTuple):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.failures import FILTERED, SUCCESS, Failure
 from any2ds.core.rows import Row
-from any2ds.core.values import dataclass
 
 if TYPE_CHECKING:
     from any2ds.core.bodies.buffer import Body

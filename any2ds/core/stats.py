@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -11,7 +11,6 @@ import orjson
 from any2ds.core.errors import error_text
 from any2ds.core.histogram import Histogram
 from any2ds.core.reports import not_processed_in
-from any2ds.core.values import dataclass
 
 ANY2DS = "any2ds"
 

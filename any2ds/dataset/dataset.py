@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +24,6 @@ from any2ds.core.errors import Any2dsError, OutputError, error_text
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
 from any2ds.core.stats import Stats
-from any2ds.core.values import dataclass
 from any2ds.dataset import tfds
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores

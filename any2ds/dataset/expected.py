@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from any2ds.core.manifest import Beginning, Segment
-from any2ds.core.values import dataclass
 from any2ds.dataset.dataset import Dataset
 
 

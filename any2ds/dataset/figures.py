@@ -11,13 +11,12 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from any2ds.core.errors import redacted
 from any2ds.core.failures import NO_FAILURES
 from any2ds.core.histogram import Distribution, Histogram
-from any2ds.core.values import dataclass
 from any2ds.core.version import __version__
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.shard_sample import ShardSample, Totals

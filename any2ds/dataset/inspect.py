@@ -7,7 +7,7 @@ import os
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, TextIO
 
@@ -23,7 +23,6 @@ from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, in_order, meaning_of
 from any2ds.core.metadata import STORED_BYTES, without_credentials
 from any2ds.core.terminal.notebook import html
-from any2ds.core.values import dataclass
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.shard_list import pattern, ranges_text

@@ -13,10 +13,10 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from any2ds.core import layout
 from any2ds.core.errors import redacted
-from any2ds.core.values import dataclass
 from any2ds.dataset import shard_list
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.kinds import kind_of_ext

@@ -11,6 +11,7 @@ import itertools
 import logging
 import struct
 import zlib
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -21,7 +22,6 @@ from any2ds.core.processes.resources import end_first_when_memory_is_short
 from any2ds.core.rows import Row
 from any2ds.core.samples import Sample
 from any2ds.core.text import duration
-from any2ds.core.values import dataclass
 from any2ds.transforms.image import head
 
 log = logging.getLogger(__name__)

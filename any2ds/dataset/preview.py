@@ -7,7 +7,6 @@ over one without anything else being lost.
 from __future__ import annotations
 
 import contextlib
-import html.parser
 import importlib.util
 import json
 import logging
@@ -127,10 +126,9 @@ def beginning_of(data: bytes, mime_type: str, ext: str) -> str:
     """How a text begins; of a web page what a reader sees of it."""
     text = data[:_READ_FOR_WORDS].decode(_encoding_of(data), "replace")
     if "html" in mime_type or ext.rsplit(".", 1)[-1] in ("html", "htm", "xhtml"):
-        page = _Page()
-        with contextlib.suppress(Exception):  # of a page that is none, which is shown as far as it went
-            page.feed(text)
-        text = " ".join("".join(page.text).split())
+        from any2ds.dataset.page_words import words_of
+
+        text = words_of(text)
     elif "json" in mime_type and len(data) <= _READ_FOR_WORDS:
         with contextlib.suppress(ValueError, RecursionError):
             text = json.dumps(json.loads(text), ensure_ascii=False, indent=1)
@@ -141,28 +139,3 @@ def _encoding_of(data: bytes) -> str:
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "utf-16"
     return "utf-8-sig"
-
-
-class _Page(html.parser.HTMLParser):
-    """Gathers the words of a web page."""
-
-    _SILENT = frozenset({"script", "style", "head", "template", "noscript"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.text: list[str] = []
-        self._silent: str | None = None
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in self._SILENT and self._silent is None:
-            self._silent = tag
-        self.text.append(" ")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == self._silent:
-            self._silent = None
-        self.text.append(" ")
-
-    def handle_data(self, data: str) -> None:
-        if self._silent is None:
-            self.text.append(data)

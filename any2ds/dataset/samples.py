@@ -6,6 +6,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from any2ds.core.bodies.stored import SpoolFile
 from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageError, error_text, redacted
 from any2ds.core.failures import SUCCESS
 from any2ds.core.samples import CAPTION, METADATA, StoredSample
-from any2ds.core.values import dataclass
 from any2ds.dataset.dataset import Dataset, Entry, ShardFiles
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.shard_list import ranges_text

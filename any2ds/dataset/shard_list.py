@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -24,7 +24,6 @@ from any2ds.core import plugins
 from any2ds.core.layout import Layout
 from any2ds.core.reports import ShardReport
 from any2ds.core.stats import Stats
-from any2ds.core.values import dataclass
 from any2ds.core.version import __version__
 
 _KIND = {"__kind__": "wids-shard-index-v1", "wids_version": 1}  # says that the shards are tar files

@@ -10,7 +10,7 @@ import io
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -18,7 +18,6 @@ import orjson
 from any2ds.core import layout, plugins
 from any2ds.core.errors import OutputError
 from any2ds.core.manifest import Manifest
-from any2ds.core.values import dataclass
 from any2ds.dataset.dataset import Dataset, Entry
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores

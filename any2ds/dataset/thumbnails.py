@@ -9,12 +9,12 @@ import logging
 import math
 import random
 import struct
-import tarfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +25,6 @@ from any2ds.core.failures import SUCCESS
 from any2ds.core.metadata import STORED_BYTES
 from any2ds.core.samples import CAPTION, StoredSample
 from any2ds.core.stats import Stats
-from any2ds.core.values import dataclass
 from any2ds.dataset.dataset import Dataset, ShardFiles
 from any2ds.dataset.pictures import View
 from any2ds.dataset.preview import PreviewPool, kind_of
@@ -183,6 +182,8 @@ class _Look:
         return None
 
     def _in_tar(self, files: ShardFiles, start: int, stop: int, facts: Facts) -> tuple[Facts, bytes | None, str]:
+        import tarfile
+
         if stop - start > _MOST_BYTES:
             return facts, None, ""
         with self._dataset.folder.open(files.data or "") as stream:

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
-
-from any2ds.core.values import dataclass
+from dataclasses import dataclass, field
 
 _MOST_SPANS = 48
 _LEAST_PAUSE = 5.0  # seconds
@@ -102,7 +99,8 @@ def _width(seconds: float, most: int) -> float:
 def _groups(works: Sequence[Work]) -> list[tuple[float, float]]:
     """When at least one shard was open; `works` by their start."""
     # The shards in between may be unknown, and one begins a moment after another has ended.
-    idle = max(_LEAST_PAUSE, 2 * statistics.median(work.end - work.start for work in works))
+    lengths = sorted(work.end - work.start for work in works)
+    idle = max(_LEAST_PAUSE, lengths[(len(lengths) - 1) // 2] + lengths[len(lengths) // 2])  # twice the median
     found = [(works[0].start, works[0].end)]
     for work in works[1:]:
         start, end = found[-1]

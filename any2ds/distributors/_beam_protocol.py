@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from any2ds.core.values import dataclass
+from dataclasses import dataclass
+
 from any2ds.distributors._task import Task
 
 

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import count
 from queue import Empty, Full, Queue
 from typing import Protocol
@@ -28,7 +29,6 @@ from any2ds.core.processes import child_process
 from any2ds.core.processes.watchdog import Watch
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
-from any2ds.core.values import dataclass
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._mailbox import Delivery, Inbox, Mailbox
 from any2ds.distributors._reported import ReportedProgress

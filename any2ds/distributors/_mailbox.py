@@ -14,11 +14,11 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, error_text
-from any2ds.core.values import dataclass
 from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +24,6 @@ import pyarrow as pa
 from any2ds.config.options import RunOptions
 from any2ds.core.errors import ENDS_THE_RUN, LockLost, OutputError, OutputInUse, RunError
 from any2ds.core.rows import ShardJob
-from any2ds.core.values import dataclass
 from any2ds.core.version import __version__
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._mailbox import Mailbox, Outbox

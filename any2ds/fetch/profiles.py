@@ -6,14 +6,13 @@ the shorter ones, and among equals the one that names the port.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from any2ds.config.options import FetchOptions
 from any2ds.core.cookies import CookieJar
 from any2ds.core.errors import OptionError
-from any2ds.core.values import dataclass
 from any2ds.fetch.policy.hosts import HostPolicy
 from any2ds.fetch.policy.robots import Policy
 from any2ds.fetch.policy.rules import product_of

@@ -7,12 +7,12 @@ columns of a bad row are null, the URL included, so that it is neither fetched n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from any2ds.core.errors import NoGoodRow, ReadError, printable, redacted
-from any2ds.core.values import dataclass
 
 COLUMN = "any2ds.bad_row"
 MOST_LEADING = 1000  # bad rows before the first good one: with more, the list is in another format

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import BinaryIO, ClassVar, Protocol
 
 import pyarrow as pa
-
-from any2ds.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

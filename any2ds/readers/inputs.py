@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -23,7 +23,6 @@ from any2ds.config.options import InputOptions
 from any2ds.config.parsers import list_format, split_format
 from any2ds.core import layout, plugins
 from any2ds.core.errors import Any2dsError, InputError, MissingColumns, OptionError, ReadError, WrongFormat
-from any2ds.core.values import dataclass
 from any2ds.readers import compressed
 from any2ds.readers.columns import is_text_or_binary
 from any2ds.readers.contract import Columns

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 
 from any2ds.core.manifest import urls_sha256
 from any2ds.core.rows import ShardJob
-from any2ds.core.values import dataclass
 from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 
 State = Literal["missing", "short", "done"]

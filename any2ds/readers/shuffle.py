@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import ReadError
-from any2ds.core.values import dataclass
 
 WINDOW = 100_000  # rows that are mixed with each other
 _AT_ONCE = 32  # row groups; each takes a page or two of memory for each column

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from any2ds.core.metrics import HostLoad, Verdict, Wait, WorkerMetrics
 from any2ds.core.text import rows, size
-from any2ds.core.values import dataclass
 
 _LEAST = 2.0  # seconds, of all workers together; less says nothing yet
 _BUSY = 0.7  # of the time, from which on nothing else can be the limit

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from any2ds.config import presets
 from any2ds.config.options import GROUPS, Config, ParsedOptions
@@ -16,7 +16,6 @@ from any2ds.core.errors import OptionError, shard_count
 from any2ds.core.reports import IncompleteRun, RunReport
 from any2ds.core.rows import ShardJob
 from any2ds.core.samples import METADATA, taken_extensions
-from any2ds.core.values import dataclass
 from any2ds.dataset.catalogue import Catalogue, is_closed, reopen
 from any2ds.distributors._contract import Distributor
 from any2ds.readers.sources import Source

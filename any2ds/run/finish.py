@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from any2ds.config.options import FinishOptions, ParsedOptions, StorageOptions, flat
 from any2ds.config.signature import command
 from any2ds.config.watch import WatchOptions
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, shard_count
 from any2ds.core.manifest import Manifest
-from any2ds.core.values import dataclass
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.run_file import options_of
 from any2ds.run.last_report import write_dataset_files

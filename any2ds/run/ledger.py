@@ -8,14 +8,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from io import FileIO
 from typing import Protocol
 
 from any2ds.core.errors import DamagedShard, ReadError, shard_count
 from any2ds.core.reports import Event, IncompleteRun, Progress, RunReport, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
-from any2ds.core.values import dataclass
 from any2ds.run.monitor import Outlook
 from any2ds.storage.lock.run_lock import RunLock
 

@@ -6,14 +6,13 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Histogram
 from any2ds.core.metrics import HostLoad, Snapshot, WorkerMetrics
 from any2ds.core.processes import resources
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
-from any2ds.core.values import dataclass
 from any2ds.run.diagnosis import verdict
 
 _RATE_WINDOW = 10.0  # seconds over which rates are taken, and the verdict is

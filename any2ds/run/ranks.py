@@ -11,13 +11,12 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from any2ds.config.options import ShareOptions
 from any2ds.core import layout
 from any2ds.core.errors import OptionError, OutputInUse
-from any2ds.core.values import dataclass
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import (
     BRIEF,

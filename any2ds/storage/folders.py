@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -17,7 +18,6 @@ from any2ds.config.options import StorageOptions
 from any2ds.core import layout, plugins
 from any2ds.core.errors import DiskFull, InputError, OutputError, UsageError, error_text, redacted
 from any2ds.core.manifest import ListFile
-from any2ds.core.values import dataclass
 from any2ds.storage.disk.space import RemoteSpace, Room
 from any2ds.storage.disk.staging import staging
 from any2ds.storage.local import LocalStore

@@ -6,10 +6,10 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 from any2ds.core.errors import error_text
-from any2ds.core.values import dataclass
 from any2ds.storage.disk.space import is_full
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import os
 import tempfile
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +31,6 @@ from any2ds.core.errors import (
 from any2ds.core.manifest import StepRecord
 from any2ds.core.metadata import STORED_BYTES, STORED_CRC32
 from any2ds.core.samples import Sample, in_parts, member_column
-from any2ds.core.values import dataclass
 from any2ds.storage.disk.space import is_full
 from any2ds.transforms.contract import OF_THE_RUN, STEPS, BatchTransform, Rejected
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from any2ds.config.media import AudioOptions, ImageOptions, MediaOptions, VideoOptions
 from any2ds.core.errors import BrokenStep
 from any2ds.core.samples import Sample
-from any2ds.core.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

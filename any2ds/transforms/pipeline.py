@@ -11,14 +11,13 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from any2ds.config.media import TransformLimits
 from any2ds.core.bodies.buffer import Body, Buffer
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.metadata import STORED_BYTES, STORED_CRC32
 from any2ds.core.samples import Sample, Samples, free_extension, in_parts, release, taken_extensions
-from any2ds.core.values import dataclass
 from any2ds.transforms.chain import BatchGroup, Made, Pipeline
 from any2ds.transforms.contract import BatchTransform
 from any2ds.transforms.threads import Budget, Task, ThreadPool, WorkerThread

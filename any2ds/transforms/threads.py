@@ -12,12 +12,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from any2ds.core.errors import BrokenStep
 from any2ds.core.samples import Sample
-from any2ds.core.values import dataclass
 from any2ds.transforms.chain import Made
 from any2ds.transforms.contract import GivenUp
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from any2ds.core.layout import Layout
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.reports import ShardReport
 from any2ds.core.samples import Sample, Samples, free_extension, taken_extensions
-from any2ds.core.values import dataclass
 from any2ds.storage.disk.staging import remove
 from any2ds.writers.contract import ShardWriter
 from any2ds.writers.formats.parquet import WITHOUT_FILES

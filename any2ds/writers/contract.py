@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -11,7 +12,6 @@ import pyarrow as pa
 from any2ds.config.options import OutputOptions
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import Sample, StoredSample
-from any2ds.core.values import dataclass
 
 
 class ShardWriter(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -16,7 +17,6 @@ from any2ds.core.layout import Layout
 from any2ds.core.metadata import HASH_MATCHES, OUTCOME_FIELDS, without_credentials
 from any2ds.core.samples import StoredSample, first_of, row_key
 from any2ds.core.stats import as_written
-from any2ds.core.values import dataclass
 from any2ds.storage.folders import OutputFolder
 from any2ds.writers.formats.parquet import data_column
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from any2ds.core import plugins
 from any2ds.core.errors import OptionError
-from any2ds.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

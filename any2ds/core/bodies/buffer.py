@@ -12,9 +12,8 @@ import io
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import cast
-
-from any2ds.core.values import dataclass
 
 _HEAD = 8192  # bytes, long enough to recognise a file type by
 _PIECE = 1 << 20  # bytes written and read at once
@@ -272,8 +271,8 @@ class Body:
 
     def head(self) -> bytes:
         """Its beginning, long enough to recognise a file type by."""
-        if self._chunks is not None and len(self._chunks) == 1:
-            return self._chunks[0][:_HEAD]
+        if (chunks := self._chunks) and (len(chunks) == 1 or len(chunks[0]) >= _HEAD):
+            return chunks[0][:_HEAD]
         found = b""
         for chunk in self.chunks():
             found += chunk[:_HEAD]

@@ -13,7 +13,7 @@ import os
 import re
 import tarfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from any2ds.config.signature import command
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, error_text, printable
 from any2ds.core.failures import in_order
-from any2ds.core.values import dataclass
 from any2ds.core.version import HOMEPAGE, __version__
 from any2ds.dataset.card import hub
 from any2ds.dataset.dataset import Dataset

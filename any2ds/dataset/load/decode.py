@@ -13,14 +13,13 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 from any2ds.core import plugins
 from any2ds.core.errors import DamagedShard, MissingExtra, error_text
-from any2ds.core.values import dataclass
 from any2ds.dataset.kinds import kind_of_ext
 
 _MOST_PIXELS = 200_000_000  # of an image or frame, as --max_image_area has it

@@ -15,13 +15,13 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import MissingColumns, UsageError
-from any2ds.core.values import dataclass
 
 _LONGEST = 20_000  # characters
 _DEEPEST = 50  # parentheses and "not"

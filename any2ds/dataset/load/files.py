@@ -9,12 +9,12 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
 from any2ds.core.errors import DamagedShard, error_text
-from any2ds.core.values import dataclass
 from any2ds.storage.folders import OutputFolder
 
 _MOST_AT_ONCE = 1 << 30  # bytes; a single read of the system gives no more than 2 GiB

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from any2ds.core import plugins
 from any2ds.core.errors import DamagedShard, UsageError, error_text
-from any2ds.core.values import dataclass
 from any2ds.dataset.load.decode import decoded
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder
 from any2ds.dataset.load.metadata import stored_rows

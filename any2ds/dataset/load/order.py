@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
-
-from any2ds.core.values import dataclass
 
 BLOCK = 64  # samples
 LANES = 64

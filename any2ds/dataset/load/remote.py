@@ -8,13 +8,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from any2ds.core.errors import DamagedShard, error_text
-from any2ds.core.values import dataclass
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder, joined
 from any2ds.storage.reading import patiently
 

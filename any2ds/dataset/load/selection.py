@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from any2ds.core.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ import os
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from any2ds.core import layout, plugins
 from any2ds.core.errors import DamagedShard, OutputError, error_text, redacted
-from any2ds.core.values import dataclass
 from any2ds.dataset.dataset import Dataset, ShardFiles
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.storage.folders import OutputFolder

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from hashlib import blake2b
 
 from any2ds.core.errors import UsageError
-from any2ds.core.values import dataclass
 
 ALL, TRAIN = "all", "train"
 HASH = "hash"

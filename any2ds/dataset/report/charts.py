@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from markupsafe import Markup
@@ -11,7 +12,6 @@ from markupsafe import Markup
 from any2ds.core import text
 from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Distribution
-from any2ds.core.values import dataclass
 from any2ds.dataset.timeline import Spell
 
 if TYPE_CHECKING:

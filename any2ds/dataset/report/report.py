@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import tempfile
-import webbrowser
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -123,6 +122,8 @@ def _write(content: str, place: str | None) -> None:
 
 def _open(content: str, place: str | None, folder: OutputFolder) -> None:
     """In a browser, which needs a file on this machine."""
+    import webbrowser
+
     if place is not None and place != "-":
         path = Path(place).expanduser()
     elif folder.is_local and place is None:

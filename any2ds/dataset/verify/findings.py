@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-from any2ds.core.values import dataclass
+from dataclasses import dataclass
 
 _MOST_KEYS = 3  # that a finding names
 

@@ -10,6 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +28,6 @@ from any2ds.core.layout import Layout
 from any2ds.core.metadata import DUPLICATE_OF, STORED_BYTES, STORED_CRC32
 from any2ds.core.samples import CAPTION, METADATA, StoredSample, first_of, row_key, sample_key
 from any2ds.core.stats import Stats
-from any2ds.core.values import dataclass
 from any2ds.dataset.dataset import Dataset, ShardFiles
 from any2ds.dataset.shard_list import ShardEntry
 from any2ds.dataset.verify.findings import Finding, Findings

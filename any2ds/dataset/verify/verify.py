@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any, cast
@@ -19,7 +19,6 @@ from any2ds.core import layout, plugins, text
 from any2ds.core.errors import LockLost, UsageError, error_text, printable, redacted, shard_count
 from any2ds.core.processes.resources import cores
 from any2ds.core.terminal.notebook import html
-from any2ds.core.values import dataclass
 from any2ds.dataset.card import hub
 from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.dataset import Dataset, Entry, ShardFiles

@@ -681,14 +681,26 @@ class _Transfer:
                 self._refusal = ("opted_out", f"X-Robots-Tag: {directive}")
 
     def _write(self, chunk: bytes) -> int | None:
-        """libcurl's `WRITEFUNCTION`: not None if no more is wanted."""
-        body, decoder = self.body, self._decoder
+        """libcurl's `WRITEFUNCTION`: not None if no more is wanted. It gets 16 KiB at most, and so is called often."""
+        body = self.body
         if self.lines:
             self.read_headers()
             if self._refusal is None and "content-encoding" in self._headers and not self.discarding:
-                decoder = self._start_decoding(self._headers["content-encoding"])
+                self._start_decoding(self._headers["content-encoding"])
             if self._refusal is not None:
                 return -1
+        if self._decoder is not None or self.discarding or body.size + len(chunk) > self._longest:
+            return self._write_otherwise(chunk)
+        try:
+            body.write(chunk)
+        except OSError as error:
+            self._error = error
+            return -1
+        return None
+
+    def _write_otherwise(self, chunk: bytes) -> int | None:
+        """The same for a body that is encoded, too long, or not wanted."""
+        body, decoder = self.body, self._decoder
         if self.discarding:
             self._dropped += len(chunk)
             return None if self._dropped <= _ERROR_BODY else -1
@@ -709,12 +721,11 @@ class _Transfer:
             return self._stop_at_longest()  # a lot of nothing; of it libcurl only knows in newer versions
         return None
 
-    def _start_decoding(self, content_encoding: str) -> Decoder | None:
+    def _start_decoding(self, content_encoding: str) -> None:
         try:
             self._decoder = Decoder(content_encoding, self._options.max_content_ratio)
         except Undecodable as error:
             self._refusal = (error.code, str(error))
-        return self._decoder
 
     def _stop_at_longest(self) -> int:
         """A robots.txt is cut there, a file is refused."""

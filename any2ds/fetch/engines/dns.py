@@ -13,10 +13,10 @@ import socket
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from any2ds.core.failures import Failure
-from any2ds.core.values import dataclass
 
 if TYPE_CHECKING:
     import pycares

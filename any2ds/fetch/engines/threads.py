@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from any2ds.config.options import FetchOptions
@@ -16,7 +16,6 @@ from any2ds.core.bodies.buffer import Buffer, ThreadBody
 from any2ds.core.errors import error_text
 from any2ds.core.failures import Failure
 from any2ds.core.samples import Payload
-from any2ds.core.values import dataclass
 from any2ds.fetch.engines.encodings import Decoder, Undecodable
 from any2ds.fetch.engines.transport import Phases
 from any2ds.fetch.policy.hosts import Attempt

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from any2ds.core.failures import Failure
 from any2ds.core.samples import Payload
-from any2ds.core.values import dataclass
 from any2ds.fetch.policy.hosts import Attempt
 
 

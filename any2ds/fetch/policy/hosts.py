@@ -11,13 +11,13 @@ asked for.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
 from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
-from any2ds.core.values import dataclass
 
 if TYPE_CHECKING:
     from any2ds.fetch.policy.window import Trial

@@ -12,14 +12,13 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from any2ds.config.options import FetchOptions
 from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
-from any2ds.core.values import dataclass
 from any2ds.fetch.policy.hosts import SILENCE, Attempt, Host, HostPolicy
 from any2ds.fetch.policy.robots import RETRIES, Robots, origin_of
 from any2ds.fetch.urls import WEB, normalize

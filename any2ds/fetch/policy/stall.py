@@ -6,7 +6,7 @@ that two hosts that sent nothing were waited for without end; and it takes the m
 
 from __future__ import annotations
 
-from any2ds.core.values import dataclass
+from dataclasses import dataclass
 
 _ABSENCE = 0.25  # seconds: of a longer time between two calls the rest is not held against the servers
 _PER_LIMIT = 8  # how often a transfer is judged in the time that it may be slow

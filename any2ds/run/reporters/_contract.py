@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from any2ds.config.options import OutputOptions, StorageOptions
 from any2ds.config.watch import WatchOptions
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport, ShardError, ShardReport
-from any2ds.core.values import dataclass
 from any2ds.storage.folders import OutputFolder
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from any2ds.core.failures import DUPLICATE, SUCCESS
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import ShardReport
-from any2ds.core.values import dataclass
 
 
 def rows_tried(now: Snapshot) -> int:

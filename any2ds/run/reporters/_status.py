@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from rich.text import Text
 
@@ -11,7 +12,6 @@ from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, SUCC
 from any2ds.core.metrics import HostLoad, Snapshot
 from any2ds.core.terminal.stderr import wrapped
 from any2ds.core.text import duration, number, percent, size, time_left
-from any2ds.core.values import dataclass
 from any2ds.run.reporters._figures import rows_tried
 
 _MOST_FAILURES = 5  # named

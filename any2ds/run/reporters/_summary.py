@@ -7,6 +7,7 @@ import itertools
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,6 @@ from any2ds.core.reports import RunReport
 from any2ds.core.terminal.stderr import wrapped
 from any2ds.core.text import duration, number, percent, size
 from any2ds.core.text import rows as row_count
-from any2ds.core.values import dataclass
 from any2ds.dataset import shard_list
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters._status import shortened

@@ -16,7 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from any2ds.core import layout
 from any2ds.core.errors import error_text, redacted
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport, ShardError, ShardReport
-from any2ds.core.values import dataclass
 from any2ds.core.version import __version__
 from any2ds.dataset.pictures import Picture
 from any2ds.run.reporters._contract import PeriodicReporter, RunInfo

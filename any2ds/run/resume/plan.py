@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from any2ds.config.options import Config
 from any2ds.core import layout
 from any2ds.core.errors import ChangedList, ReadError, error_text
 from any2ds.core.manifest import Manifest, Segment
 from any2ds.core.rows import ShardJob
-from any2ds.core.values import dataclass
 from any2ds.readers.dedupe import mark_duplicates
 from any2ds.readers.plan import Cut, State, cuts, plan
 from any2ds.readers.sources import Source

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,6 @@ from any2ds.core.errors import OutputError, shard_count
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Beginning, Cutting, Manifest, Segment, columns_of, key_format, with_versions
 from any2ds.core.stats import ANY2DS, Stats
-from any2ds.core.values import dataclass
 from any2ds.dataset import tfds
 from any2ds.dataset.run_file import warn_of_versions
 from any2ds.readers.plan import cuts

@@ -12,13 +12,12 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import orjson
 
 from any2ds.core.layout import STATE_FOLDER
-from any2ds.core.values import dataclass
 from any2ds.storage.lock.file_lock import FileLock, NoLocks
 from any2ds.storage.lock.owner import Owner as Owner
 

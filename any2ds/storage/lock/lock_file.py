@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import orjson
 
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, printable
-from any2ds.core.values import dataclass
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.owner import Owner
 from any2ds.storage.stores import is_object_store

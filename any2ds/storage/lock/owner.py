@@ -8,11 +8,10 @@ import re
 import socket
 import sys
 import uuid
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
-
-from any2ds.core.values import dataclass
 
 State = Literal["alive", "gone", "unknown"]
 

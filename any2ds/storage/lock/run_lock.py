@@ -20,13 +20,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, OutputInUse, UsageError, error_text
-from any2ds.core.values import dataclass
 from any2ds.storage.disk.staging import fingerprint, is_staging_name, sweep
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.file_lock import FileLock, NoLocks

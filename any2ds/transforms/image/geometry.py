@@ -5,7 +5,7 @@ Sizes, and when one changes, are those of img2dataset: which side counts, what b
 
 from __future__ import annotations
 
-from any2ds.core.values import dataclass
+from dataclasses import dataclass
 
 _REDUCTIONS = (8, 4, 2)  # what libjpeg does while decoding
 _NARROW = 64  # pixels; below, a pixel that is rounded up is much, and little is gained

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from struct import error as StructError  # noqa: N812 - it has the name of a module
 from struct import unpack_from
 
 from any2ds.core.errors import NotDecodable
-from any2ds.core.values import dataclass
 
 KINDS = {
     "image/jpeg": "jpeg",

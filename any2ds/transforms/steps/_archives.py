@@ -13,6 +13,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,6 @@ import pyarrow as pa
 
 from any2ds.core import compression
 from any2ds.core.errors import NotDecodable
-from any2ds.core.values import dataclass
 from any2ds.transforms.contract import Rejected
 
 _PIECE = 1 << 18  # bytes read at a time

@@ -10,7 +10,7 @@ import io
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -18,7 +18,6 @@ import av
 import av.error
 
 from any2ds.core.errors import NotDecodable
-from any2ds.core.values import dataclass
 from any2ds.transforms.contract import Rejected
 from any2ds.transforms.steps._container import claimed_size, has_its_length, missing_end, rotation, tells_its_length
 

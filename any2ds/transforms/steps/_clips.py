@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, isfinite
 from typing import Any
 
-from any2ds.core.values import dataclass
 from any2ds.transforms.contract import Rejected, column_value
 
 _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)

@@ -10,13 +10,13 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.abc import SourceLoader
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from any2ds.core.errors import OptionError
-from any2ds.core.values import dataclass
 
 _EXAMPLES = "module:function, or a file and a name in it, my_step.py:clean"
 _WAY_OUT = "name a file, transform='my_step.py:clean', import it from a module, or use distributor='inline'"

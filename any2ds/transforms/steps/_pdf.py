@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import weakref
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from any2ds.core.errors import NotDecodable
 from any2ds.core.processes.pool import Children
 from any2ds.core.processes.resources import limit_memory
-from any2ds.core.values import dataclass
 
 MOST_MEMORY = 1 << 30  # bytes that a child may take besides what it has when it begins
 MOST_SECONDS = 120.0  # for one document

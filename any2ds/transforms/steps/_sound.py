@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +13,6 @@ import av.error
 
 from any2ds.config.media import AudioOptions
 from any2ds.core.errors import NotDecodable, OptionError
-from any2ds.core.values import dataclass
 from any2ds.transforms.contract import Rejected
 from any2ds.transforms.steps import _av
 from any2ds.transforms.steps._av import Facts, Sound

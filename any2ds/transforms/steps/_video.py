@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +16,6 @@ import av
 
 from any2ds.config.media import VideoOptions
 from any2ds.core.errors import NotDecodable, OptionError
-from any2ds.core.values import dataclass
 from any2ds.transforms.steps import _av, _sound
 from any2ds.transforms.steps._av import Facts, Picture
 from any2ds.transforms.steps._clips import Clip

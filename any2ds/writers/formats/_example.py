@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from any2ds.core.tables import to_json, values
-from any2ds.core.values import dataclass
 
 Kind = Literal["bytes", "int64", "float"]
 

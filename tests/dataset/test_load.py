@@ -233,6 +233,14 @@ class TestSource:
         assert [sample["key"] for sample in found] == found.keys == wanted
 
 
+def test_files_in_a_feature_of_hugging_face(server: Server, tmp_path: Path) -> None:
+    folder = build(server, tmp_path / "dataset", "parquet", parquet_data="image", row_group_bytes=300)
+    ds = any2ds.load(folder)
+    assert [sample["data"] for sample in ds] == [content(n) for n in range(ROWS) if n != FAILED]
+    assert ds[9]["label"] == 1
+    assert any2ds.load(folder, columns=["data"])[9] == {"data": content(10)}
+
+
 class TestSplits:
     @pytest.mark.parametrize(
         ("split", "keys"),

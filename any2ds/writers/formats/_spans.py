@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import io
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from any2ds.core.errors import DamagedShard
+from any2ds.storage.reading import SeekableFile
 
 if TYPE_CHECKING:
     from any2ds.writers.contract import ShardData
 
 
-class RangeFile(io.RawIOBase):
+class RangeFile(SeekableFile):
     """The data file of a shard, for libraries that want a file."""
 
     def __init__(self, data: ShardData) -> None:
-        self._data, self._at = data, 0
+        self._data = data
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._data.size}[whence])
-        return self._at
+    def _size(self) -> int:
+        return self._data.size
 
     def read(self, size: int = -1) -> bytes:
-        left = max(0, self._data.size - self._at)
-        found = self._data.read(self._at, left if size < 0 else min(size, left))
-        self._at += len(found)
+        left = max(0, self._size() - self._position)
+        found = self._data.read(self._position, left if size < 0 else min(size, left))
+        self._position += len(found)
         return found
 
 

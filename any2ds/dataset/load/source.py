@@ -116,8 +116,10 @@ class Source(Sequence[Sample]):
     @property
     def keys(self) -> list[str]:
         """The keys of its samples, in order; read anew each time."""
-        keys = Rows(self._shards, self._fields.schema, self._opened).keys()
-        return list(keys.take(pa.array(self._numbers, pa.uint64())).to_pylist())
+        keys, numbers = Rows(self._shards, self._fields.schema, self._opened).keys(), self._numbers
+        if isinstance(numbers, range):
+            return list(keys.slice(numbers.start, len(numbers)).to_pylist())
+        return list(keys.take(pa.array(numbers, pa.uint64())).to_pylist())
 
     @property
     def metadata(self) -> pads.Dataset:

@@ -13,7 +13,7 @@ import struct
 import tempfile
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -77,9 +77,9 @@ class TfrecordWriter(ExampleWriter):
 class TfrecordShard(SpanShard):
     """Records by number; the checksum of each is compared."""
 
-    def __init__(self, data: ShardData, offsets: array[int], fields: Fields) -> None:
+    def __init__(self, data: ShardData, offsets: Sequence[int], fields: Fields) -> None:
         super().__init__(data, offsets)
-        self._build = RecordBuilder(fields, fields.data_column)
+        self._build = RecordBuilder.of(fields)
 
     def sample(self, buffer: bytes, start: int, stop: int) -> dict[str, Any]:
         record = buffer[start + _HEADER.size : stop - _CRC.size]

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from any2ds.core import plugins
 from any2ds.core.errors import DamagedShard, UsageError, error_text
 from any2ds.dataset.load.decode import decoded
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder
 from any2ds.dataset.load.metadata import stored_rows
-from any2ds.dataset.load.remote import RemoteShard, ShardCopies
+from any2ds.dataset.load.remote import RangeTrouble, RemoteShard, StoreReader, read_together
+from any2ds.dataset.load.copies import ShardCopies
 from any2ds.dataset.load.shards import ShardSet
-from any2ds.writers.contract import Fields, IndexedShard, ShardData
+from any2ds.writers.contract import Fields, IndexedShard, RangedShard, ShardData
 
 _MOST_OPEN = 256  # shards: 20 MB of indexes for shards of 10,000 samples, and as many descriptors
+_MOST_REMOTE_SAMPLES = 8_000_000  # of open shards of a store, whose indexes take 8 bytes for each and a request to open
+_OPENED_AT_ONCE = 32  # shards of a store
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class OpenShards:
         self._given = (shards, fields, copies, is_copied)
         self._open: dict[int, IndexedShard] = {}
         self._pid = os.getpid()
+        self._reader = StoreReader(shards.folder)
 
     def __reduce__(self) -> tuple[type[OpenShards], tuple[Any, ...]]:
         return OpenShards, self._given
@@ -74,6 +79,52 @@ class OpenShards:
         except Exception as error:
             raise self._named(shard, error) from error
 
+    def get_across(self, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[list[dict[str, Any]]]:
+        """`get_many` for several shards of a store, of which as much as possible is read at once. Raises DamagedShard."""
+        self._open_all([shard for shard, _ in wanted])
+        together, others = [], []  # places in `wanted`
+        for place, (shard, _) in enumerate(wanted):
+            data = getattr(self._open.get(shard), "data", None)
+            is_ranged = isinstance(data, RemoteShard) and not data.is_copied and self._pid == os.getpid()
+            (together if is_ranged else others).append(place)
+        found: list[list[dict[str, Any]]] = [[]] * len(wanted)
+        for place, samples in zip(together, self._together([wanted[place] for place in together]), strict=True):
+            found[place] = samples
+        if others:
+            with ThreadPoolExecutor(min(_OPENED_AT_ONCE, len(others))) as threads:
+                for place, samples in zip(others, threads.map(lambda n: self.get_many(*wanted[n]), others), strict=True):
+                    found[place] = samples
+        return found
+
+    def _together(self, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[list[dict[str, Any]]]:
+        """Of shards whose samples are ranges."""
+        opened = [cast(RangedShard, self._opened(shard)) for shard, _ in wanted]
+        ranges = [each.ranges(numbers) for each, (_, numbers) in zip(opened, wanted, strict=True)]
+        try:
+            read = read_together([(cast(RemoteShard, each.data), own) for each, own in zip(opened, ranges, strict=True)])
+        except RangeTrouble as error:
+            names = {self._shards.names[shard]: shard for shard, _ in wanted}
+            raise self._named(names[error.file.name], error) from error
+        found = []
+        for (shard, _), each, own, buffers in zip(wanted, opened, ranges, read, strict=True):
+            try:
+                samples = each.samples(own, buffers)
+                found.append(samples if self._finish is None else [self._finish(sample) for sample in samples])
+            except Exception as error:
+                raise self._named(shard, error) from error
+        return found
+
+    def _open_all(self, shards: Sequence[int]) -> None:
+        """Raises DamagedShard."""
+        closed = [shard for shard in shards if shard not in self._open or self._pid != os.getpid()]
+        if len(closed) > 1:
+            self.count(closed.pop())  # after a fork, the first makes what the others use
+            with ThreadPoolExecutor(min(_OPENED_AT_ONCE, len(closed))) as threads:
+                for _ in threads.map(self.count, closed):
+                    pass
+        elif closed:
+            self.count(closed[0])
+
     def count(self, shard: int) -> int:
         """How many samples its index has. Raises DamagedShard."""
         try:
@@ -92,12 +143,13 @@ class OpenShards:
         if self._pid != os.getpid():  # after a fork: what is open belongs to the parent
             self._open, self._pid = {}, os.getpid()
             self._shards = replace(self._shards, folder=copy(self._shards.folder))  # with connections of its own
+            self._reader = StoreReader(self._shards.folder)
         if (opened := self._open.get(shard)) is None:
             writer = plugins.load("writers", self._shards.output_format)
             if not hasattr(writer, "indexed"):
                 raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
             opened = writer.indexed(self._data(shard), self._fields)
-            while len(self._open) >= _MOST_OPEN:
+            while len(self._open) >= self._most_open:
                 self._open.pop(next(iter(self._open)), None)  # another thread may have been first
             self._open[shard] = opened
         return opened
@@ -118,7 +170,14 @@ class OpenShards:
             return LocalShard(of_folder, Path(shards.folder.path) / name)
         if self._is_copied:
             return self._copies.opened(of_folder)
-        return RemoteShard(of_folder, self._copies)
+        return RemoteShard(of_folder, self._copies, self._reader)
+
+    @property
+    def _most_open(self) -> int:
+        if self._shards.folder.is_local or self._is_copied:
+            return _MOST_OPEN
+        samples = self._shards.total // max(1, len(self._shards))  # of a shard
+        return max(_MOST_OPEN, _MOST_REMOTE_SAMPLES // max(1, samples))
 
     def _named(self, shard: int, error: Exception) -> Exception:
         if isinstance(error, UsageError):  # a library that is not installed, a compressed file

@@ -18,7 +18,7 @@ class RangeFile(io.RawIOBase):
     """The data file of a shard, for libraries that want a file."""
 
     def __init__(self, data: ShardData) -> None:
-        self._data, self._at = data, 0
+        self.data, self._at = data, 0
 
     def readable(self) -> bool:
         return True
@@ -30,12 +30,12 @@ class RangeFile(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._data.size}[whence])
+        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.data.size}[whence])
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        left = max(0, self._data.size - self._at)
-        found = self._data.read(self._at, left if size < 0 else min(size, left))
+        left = max(0, self.data.size - self._at)
+        found = self.data.read(self._at, left if size < 0 else min(size, left))
         self._at += len(found)
         return found
 
@@ -52,7 +52,7 @@ class SpanShard(ABC):
             raise DamagedShard("its index has samples that end before they begin")
         if offsets[-1] > data.size:
             raise DamagedShard(f"its index ends at byte {offsets[-1]:,}, and the file at {data.size:,}")
-        self._data, self._offsets, self._count = data, offsets, count
+        self.data, self._offsets, self._count = data, offsets, count
 
     def __len__(self) -> int:
         return self._count
@@ -62,12 +62,19 @@ class SpanShard(ABC):
 
     def get(self, number: int) -> dict[str, Any]:
         start, stop = self._offsets[number], self._offsets[number + 1]
-        return self.sample(self._data.read(start, stop - start), 0, stop - start)
+        return self.sample(self.data.read(start, stop - start), 0, stop - start)
 
     def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        ranges = self.ranges(numbers)
+        return self.samples(ranges, self.data.read_many(ranges))
+
+    def ranges(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
+        """Start and size of each of these samples, for `data.read_many`."""
         offsets = self._offsets
-        ranges = [(offsets[number], offsets[number + 1] - offsets[number]) for number in numbers]
-        found = self._data.read_many(ranges)
+        return [(offsets[number], offsets[number + 1] - offsets[number]) for number in numbers]
+
+    def samples(self, ranges: Sequence[tuple[int, int]], found: Sequence[tuple[bytes, int]]) -> list[dict[str, Any]]:
+        """The samples of these ranges, from what was read for them."""
         return [self.sample(buffer, at, at + size) for (buffer, at), (_, size) in zip(found, ranges, strict=True)]
 
     @abstractmethod

@@ -2,8 +2,8 @@
 
     python benchmarks/distant.py FOLDER [--latency=0.03] [--port=0]
 
-It prints its URL, and serves until its standard input ends: GET with ranges, HEAD, and lists, by asyncio and sendfile in
-one process. The first folder of a path is the bucket, of any name; signatures are not looked at.
+It prints its URL, and serves until its standard input ends: GET with ranges, HEAD, and lists, by asyncio and sendfile
+in one process. The first folder of a path is the bucket, of any name; signatures are not looked at.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class Folder:
     @cached_property
     def _sizes(self) -> dict[str, int]:
         return {
-            path.relative_to(self.root).as_posix(): path.stat().st_size for path in self.root.rglob("*") if path.is_file()
+            path.relative_to(self.root).as_posix(): path.stat().st_size
+            for path in self.root.rglob("*")
+            if path.is_file()
         }
 
     @cached_property
@@ -129,7 +131,10 @@ class Connection(asyncio.Protocol):
             first, last = match.groups()
             start = int(first) if first else max(0, size - int(last))
             stop = min(size, int(last) + 1) if first and last else size
-            status, content_range = b"206 Partial Content", b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, size)
+            status, content_range = (
+                b"206 Partial Content",
+                b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, size),
+            )
         answer = (
             b"HTTP/1.1 %b\r\nContent-Length: %d\r\n%bETag: %b\r\nLast-Modified: %b\r\nAccept-Ranges: bytes\r\n"
             b"Content-Type: binary/octet-stream\r\n\r\n"

@@ -5,7 +5,7 @@ python benchmarks/reading.py [--samples=20000] [--bytes=50000] [--folder=FOLDER]
 It makes a dataset in each format without the network, reads it in order, shuffled in a window, and at random, warm, in
 one process, and prints samples per second and microseconds of CPU for each sample. Libraries that are not installed are
 left out: run it in .venv-reading and .venv-torch as well. `--opening` measures how long it takes to open 10,000,000
-samples and to search their metadata.
+samples and to search their metadata. `reading.py s3` measures reading from a store (`reading_s3.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import random
 import resource
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -45,6 +46,11 @@ READ = "in order", "window", "random"
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["s3"]:
+        import reading_s3
+
+        reading_s3.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--bytes", type=int, default=50_000)

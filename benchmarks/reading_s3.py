@@ -1,18 +1,18 @@
 """How fast a dataset in an S3 store is read for training, beside other libraries that read the same files.
 
-    python benchmarks/reading.py s3 [--samples=20000] [--bytes=50000] [--latency=0.03] [--rounds=3] [--seconds=6]
+    python benchmarks/reading.py s3 [--samples=20000] [--bytes=50000] [--latency=0.03] [--rounds=3] [--seconds=20]
                                     [--environments=DIR] [--readers=any2ds,webdataset,…]
 
-The store is `distant.py` on loopback, whose answers wait for `--latency` seconds; the dataset lies in a RAM disk, if there
-is one. Each reader is a process of its own, with one consumer, from the first sample on: what it takes to open the dataset
-is not counted, but for the index or the first shards. Readers take turns; figures are medians of the rounds, and ratios
-are taken within a round. The other libraries are installed into an environment of their own below `--environments`.
+The store is `distant.py` on loopback, whose answers wait for `--latency` seconds; the dataset lies in a RAM disk, if
+there is one. A reader is a process of its own, with one consumer, and takes an epoch, or what it gets of it in
+`--seconds`; the time begins when the dataset is open, so that it includes the wait for the first sample. Readers take
+turns; figures are medians of the rounds, and ratios are taken within a round. The other libraries are installed into an
+environment of their own below `--environments`.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import random
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +43,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--bytes", type=int, default=50_000)
     parser.add_argument("--latency", type=float, default=0.03)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=6.0, help="at most, for each figure")
+    parser.add_argument("--seconds", type=float, default=20.0, help="at most, for each figure")
     parser.add_argument("--readers", default=",".join(READERS), help="those whose names begin so")
     parser.add_argument("--environments", type=Path, default=Path.home() / ".cache" / "any2ds-peers")
     parser.add_argument("--child", nargs=2, metavar=("READER", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
         name, folder = options.child
-        print(json.dumps(measured(READERS[name](Path(folder), options.environments), options.seconds)))
+        print(json.dumps(measured(READERS[name](Path(folder)), options.seconds)))
         sys.stdout.flush()
         os._exit(0)  # pools and programs that others leave behind
     wanted = [name for name in READERS if name.startswith(tuple(options.readers.split(",")))]
@@ -78,9 +78,7 @@ def run(options: argparse.Namespace, wanted: list[str]) -> dict[str, list[tuple[
     return found
 
 
-def one_run(
-    python: str, name: str, folder: Path, url: str, options: argparse.Namespace
-) -> tuple[float, float] | str:
+def one_run(python: str, name: str, folder: Path, url: str, options: argparse.Namespace) -> tuple[float, float] | str:
     with tempfile.TemporaryDirectory(prefix="any2ds-reading-s3-") as home:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")},
@@ -117,10 +115,11 @@ def installed(environments: Path) -> str:
     return str(home / "bin" / "python")
 
 
-def measured(samples: Iterable[Any], seconds: float) -> tuple[float, float]:
-    """Samples per second and microseconds of CPU, of all processes, for each: two thirds of the time, once warm."""
-    samples = iter(samples)
-    next(samples)
+def measured(samples: Iterator[Any], seconds: float) -> tuple[float, float]:
+    """Samples per second and microseconds of CPU, of all processes, for each. The first thing it gives is None, when
+    the dataset is open."""
+    if next(samples) is not None:
+        raise ValueError("it gives a sample before it is open")
     count, wall, cpu = 0, time.perf_counter(), spent()
     for _ in samples:
         count += 1
@@ -154,34 +153,26 @@ def show(found: dict[str, list[tuple[float, float] | str]]) -> None:
             print(f"{one} : {other}: {median:.2f} ({min(ratios):.2f} to {max(ratios):.2f}), goal {goal}: {is_met}")
 
 
-# --- readers: each gives samples for as long as it is asked ---
+# --- readers: each gives None when the dataset is open, and then the samples of an epoch ---
 
 
-def _any2ds(output_format: str) -> Any:
-    import any2ds
+def _any2ds(output_format: str, how: str) -> Callable[[Path], Iterator[Any]]:
+    def samples(folder: Path) -> Iterator[Any]:
+        import any2ds
 
-    ds = any2ds.load(f"s3://bucket/{output_format}")
-    ds[:: max(1, len(ds) // 50)]  # opens the shards
-    return ds
+        ds = any2ds.load(f"s3://bucket/{output_format}")
+        chance = random.Random(1)
+        yield None
+        if how == "window":
+            yield from ds.stream(shuffle=True, seed=1, window=WINDOW)
+        elif how == "global":
+            order = chance.sample(range(len(ds)), len(ds))
+            for start in range(0, len(ds), BATCH):
+                yield from ds[order[start : start + BATCH]]
+        else:
+            yield from ds
 
-
-def _any2ds_window(output_format: str) -> Iterator[Any]:
-    stream = _any2ds(output_format).stream(shuffle=True, seed=1, window=WINDOW)
-    for epoch in itertools.count():
-        stream.set_epoch(epoch)
-        yield from stream
-
-
-def _any2ds_global(folder: Path, environments: Path) -> Iterator[Any]:
-    ds, chance = _any2ds("webdataset"), random.Random(1)
-    while True:
-        yield from ds[[chance.randrange(len(ds)) for _ in range(BATCH)]]
-
-
-def _any2ds_in_order(folder: Path, environments: Path) -> Iterator[Any]:
-    ds = _any2ds("webdataset")
-    while True:
-        yield from ds
+    return samples
 
 
 def _tars(folder: Path) -> list[str]:
@@ -189,47 +180,50 @@ def _tars(folder: Path) -> list[str]:
     return [f"{url}/bucket/webdataset/{tar.name}" for tar in sorted((folder / "webdataset").glob("*.tar"))]
 
 
-def _webdataset(folder: Path, environments: Path) -> Iterator[Any]:
+def _webdataset(folder: Path) -> Iterator[Any]:
     import webdataset
 
     tars = [f"pipe:curl -s -f {url}" for url in _tars(folder)]
-    samples = webdataset.WebDataset(tars, shardshuffle=len(tars), empty_check=False).shuffle(WINDOW, initial=WINDOW)
-    while True:
-        yield from samples.decode()
+    samples = webdataset.WebDataset(tars, shardshuffle=len(tars), empty_check=False).shuffle(WINDOW)
+    yield None
+    yield from samples.decode()
 
 
-def _wids(folder: Path, environments: Path) -> Iterator[Any]:
+def _wids(folder: Path) -> Iterator[Any]:
     import wids
 
     shards = [{"url": url, "nsamples": 1000} for url in _tars(folder)]
-    Path("shards.json").write_text(json.dumps({"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": shards}))
+    index = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": shards}
+    Path("shards.json").write_text(json.dumps(index))
     samples = wids.ShardListDataset("shards.json", transformations=[], lru_size=2 * WINDOW // 1000)
-    while True:
-        for number in wids.ChunkedSampler(samples, chunksize=WINDOW, shuffle=True):
-            sample = samples[number]
-            yield sample[".jpg"].read(), json.load(sample[".json"])
+    yield None
+    for number in wids.ChunkedSampler(samples, chunksize=WINDOW, shuffle=True):
+        sample = samples[number]
+        yield sample[".jpg"].read(), json.load(sample[".json"])
 
 
-def _pyarrow(folder: Path, environments: Path) -> Iterator[Any]:
+def _pyarrow(folder: Path) -> Iterator[Any]:
     import pyarrow.dataset
     from pyarrow.fs import S3FileSystem
 
     store = S3FileSystem(endpoint_override=os.environ["AWS_ENDPOINT_URL"], scheme="http", region="us-east-1")
     files = [f"bucket/parquet/{file.name}" for file in sorted((folder / "parquet").glob("*.parquet"))]
-    chance = random.Random(1)
-    while True:
-        chance.shuffle(files)
-        held: list[Any] = []
-        for batch in pyarrow.dataset.dataset(files, filesystem=store).to_batches(batch_size=256, fragment_readahead=8):
-            held += batch.to_pylist()
-            if len(held) >= WINDOW:
-                chance.shuffle(held)
-                while len(held) > WINDOW // 2:
-                    yield held.pop()
+    chance, held = random.Random(1), list[Any]()
+    chance.shuffle(files)
+    dataset = pyarrow.dataset.dataset(files, filesystem=store)
+    yield None
+    for batch in dataset.to_batches(batch_size=256, fragment_readahead=8):
+        held += batch.to_pylist()
+        if len(held) >= WINDOW:
+            chance.shuffle(held)
+        while len(held) >= WINDOW:
+            yield held.pop()
+    chance.shuffle(held)
+    yield from held
 
 
-def _huggingface(kind: str) -> Callable[[Path, Path], Iterator[Any]]:
-    def samples(folder: Path, environments: Path) -> Iterator[Any]:
+def _huggingface(kind: str) -> Callable[[Path], Iterator[Any]]:
+    def samples(folder: Path) -> Iterator[Any]:
         import datasets
 
         if kind == "webdataset":
@@ -239,18 +233,17 @@ def _huggingface(kind: str) -> Callable[[Path, Path], Iterator[Any]]:
         stream = datasets.load_dataset(kind, data_files=files, split="train", streaming=True)
         if "jpg" in (stream.features or ()):
             stream = stream.cast_column("jpg", datasets.Image(decode=False))
-        stream = stream.shuffle(seed=1, buffer_size=WINDOW)
-        while True:
-            yield from stream
+        yield None
+        yield from stream.shuffle(seed=1, buffer_size=WINDOW)
 
     return samples
 
 
-READERS: dict[str, Callable[[Path, Path], Iterable[Any]]] = {
-    "any2ds tar, window": lambda folder, environments: _any2ds_window("webdataset"),
-    "any2ds tar, global": _any2ds_global,
-    "any2ds tar, in order": _any2ds_in_order,
-    "any2ds parquet, window": lambda folder, environments: _any2ds_window("parquet"),
+READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
+    "any2ds tar, window": _any2ds("webdataset", "window"),
+    "any2ds tar, global": _any2ds("webdataset", "global"),
+    "any2ds tar, in order": _any2ds("webdataset", "in order"),
+    "any2ds parquet, window": _any2ds("parquet", "window"),
     "webdataset, window": _webdataset,
     "wids, window": _wids,
     "pyarrow parquet, window": _pyarrow,

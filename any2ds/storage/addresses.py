@@ -1,7 +1,7 @@
 """Where a file of a store can be read by plain HTTP: a signed URL, or one with headers.
 
-The fsspec file system of the store makes them, with the account and the settings that it reads with itself; where it has
-settings that plain HTTP would not follow, there is no address, and the file is read through fsspec.
+The fsspec file system of the store makes them, with the account and the settings that it reads with itself; where it
+has settings that plain HTTP would not follow, there is no address, and the file is read through fsspec.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment
 
 from any2ds.storage.stores import protocols
 
@@ -42,7 +42,7 @@ class Address:
     url: str = field(repr=False)
     headers: tuple[str, ...] = field(default=(), repr=False)
     follows: bool = False  # redirects; `Authorization` is not sent to other hosts
-    proxy: str = ""
+    proxy: str = field(default="", repr=False)  # but for the hosts in `no_proxy` of the environment
     verify: bool | str = True  # certificates; or a file of authorities
     connect_timeout: float = _PATIENCE[0]  # seconds
     read_timeout: float = _PATIENCE[1]  # seconds without a byte
@@ -64,11 +64,8 @@ def _until() -> float:
 
 def _proxy(url: str) -> str:
     """The one of the environment, as botocore takes it."""
-    parts = urlsplit(url)
-    if proxy_bypass_environment(parts.hostname or ""):
-        return ""
     found = getproxies_environment()
-    return found.get(parts.scheme) or found.get("all") or ""
+    return found.get(urlsplit(url).scheme) or found.get("all") or ""
 
 
 def _s3(fs: Any, path: str) -> Address | None:

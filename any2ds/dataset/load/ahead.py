@@ -12,9 +12,11 @@ Sample = dict[str, Any]
 Read = Callable[[Sequence[int]], list[Sample]]
 """The samples of these numbers, in this order."""
 
-_CHUNKS = 3  # that are read at once, each with all its ranges in flight
-_READ_AT_ONCE = 1024  # samples, at most
-_CHUNK_BYTES = 64 << 20
+# As much in flight as hides the latency (measured: 30 ms, 500 MB/s), and no more: bytes that come over many connections
+# at once come in small pieces, which take twice the CPU.
+_CHUNKS = 2  # that are read at once
+_CHUNK_BYTES = 24 << 20
+_READ_AT_ONCE = 1024  # samples of a chunk, at most
 
 
 def chunk_size(sample_bytes: int) -> int:
@@ -38,7 +40,7 @@ def in_windows(read: Read, windows: Iterable[Sequence[int]], block: int, size: i
     """The samples of each window, which are read block by block, `size` of them at once.
 
     A block is `block` neighbouring numbers, which a store gives in one range. So up to a window of samples is in memory,
-    and three times `size`: the next one is read while one is used.
+    and twice `size`: the next one is read while one is used.
     """
     orders: deque[Sequence[int]] = deque()  # windows whose chunks are known
     chunks = _chunks(windows, orders, block, size)

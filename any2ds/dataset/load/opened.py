@@ -13,17 +13,18 @@ from typing import Any, cast
 
 from any2ds.core import plugins
 from any2ds.core.errors import DamagedShard, UsageError, error_text
+from any2ds.dataset.load.copies import ShardCopies
 from any2ds.dataset.load.decode import decoded
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder
 from any2ds.dataset.load.metadata import stored_rows
 from any2ds.dataset.load.remote import RangeTrouble, RemoteShard, StoreReader, read_together
-from any2ds.dataset.load.copies import ShardCopies
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.writers.contract import Fields, IndexedShard, RangedShard, ShardData
 
 _MOST_OPEN = 256  # shards: 20 MB of indexes for shards of 10,000 samples, and as many descriptors
 _MOST_REMOTE_SAMPLES = 8_000_000  # of open shards of a store, whose indexes take 8 bytes for each and a request to open
 _OPENED_AT_ONCE = 32  # shards of a store
+_READ_AT_ONCE = 8  # shards of a store, of which more than the samples is read: row groups, or all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ class OpenShards:
     def get_across(self, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[list[dict[str, Any]]]:
         """`get_many` for several shards of a store, of which as much as possible is read at once. Raises DamagedShard."""
         self._open_all([shard for shard, _ in wanted])
-        together, others = [], []  # places in `wanted`
+        together: list[int] = []  # places in `wanted`
+        others: list[int] = []
         for place, (shard, _) in enumerate(wanted):
             data = getattr(self._open.get(shard), "data", None)
             is_ranged = isinstance(data, RemoteShard) and not data.is_copied and self._pid == os.getpid()
@@ -91,8 +93,10 @@ class OpenShards:
         for place, samples in zip(together, self._together([wanted[place] for place in together]), strict=True):
             found[place] = samples
         if others:
-            with ThreadPoolExecutor(min(_OPENED_AT_ONCE, len(others))) as threads:
-                for place, samples in zip(others, threads.map(lambda n: self.get_many(*wanted[n]), others), strict=True):
+            with ThreadPoolExecutor(min(_READ_AT_ONCE, len(others))) as threads:
+                for place, samples in zip(
+                    others, threads.map(lambda n: self.get_many(*wanted[n]), others), strict=True
+                ):
                     found[place] = samples
         return found
 
@@ -101,7 +105,9 @@ class OpenShards:
         opened = [cast(RangedShard, self._opened(shard)) for shard, _ in wanted]
         ranges = [each.ranges(numbers) for each, (_, numbers) in zip(opened, wanted, strict=True)]
         try:
-            read = read_together([(cast(RemoteShard, each.data), own) for each, own in zip(opened, ranges, strict=True)])
+            read = read_together(
+                [(cast(RemoteShard, each.data), own) for each, own in zip(opened, ranges, strict=True)]
+            )
         except RangeTrouble as error:
             names = {self._shards.names[shard]: shard for shard, _ in wanted}
             raise self._named(names[error.file.name], error) from error

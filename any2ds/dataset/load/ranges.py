@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.request import getproxies_environment
 
 import pycurl
 
@@ -30,6 +31,7 @@ _CONTENT_RANGE = re.compile(rb"\r\ncontent-range: *bytes (\d+)-\d+/(\d+)", re.IG
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _VERSION = re.compile(rb"\r\n(?:etag|x-goog-generation): *([^\r]*)", re.IGNORECASE)
 _TOO_LARGE = 63  # CURLE_FILESIZE_EXCEEDED
+_UNKNOWN = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ class Ranges:
             try:
                 handle.curl.perform()
             except pycurl.error as error:
-                found = handle.end(error.args[0], error.args[1])
+                found = handle.end(*_parts(error))
             else:
                 found = handle.end()
         if len(self._handles) < _KEPT:
@@ -149,6 +151,7 @@ class _Handle:
         curl.setopt(pycurl.HTTPHEADER, [*at.headers, "Accept-Encoding: identity"])
         curl.setopt(pycurl.FOLLOWLOCATION, int(at.follows))
         curl.setopt(pycurl.PROXY, at.proxy)  # empty: not even that of the environment
+        curl.setopt(pycurl.NOPROXY, getproxies_environment().get("no", ""))
         curl.setopt(pycurl.SSL_VERIFYPEER, int(at.verify is not False))
         curl.setopt(pycurl.SSL_VERIFYHOST, 2 if at.verify is not False else 0)
         curl.setopt(pycurl.CAINFO, at.verify if isinstance(at.verify, str) else certificate_bundle())
@@ -173,6 +176,11 @@ class _Handle:
             return Answer(0, False, trouble=message or f"error {number} of libcurl")
         is_whole = start == wanted.start and len(body) == (size if wanted.size is None else wanted.size)
         return Answer(status, is_whole, body if is_whole else b"", size, version, message)
+
+
+def _parts(error: pycurl.error) -> tuple[int, str]:
+    number, message = (*error.args, "", "")[:2]
+    return int(number or 0) or _UNKNOWN, str(message)
 
 
 class _Loop:

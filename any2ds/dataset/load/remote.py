@@ -126,12 +126,10 @@ class StoreReader:
     def _check(self, file: StoredFile, span: Span | None, answer: Answer) -> None:
         """Raises DamagedShard if the answer is of another file than those before, or of all of it."""
         if answer.file_size is not None and file.size and answer.file_size != file.size:
-            raise DamagedShard(
-                f"it has {answer.file_size:,} bytes, and had {file.size:,} when the dataset was opened"
-            )
-        if answer.status in (200, 206) and answer.version:
-            if self._versions.setdefault(file.name, answer.version) != answer.version:
-                raise DamagedShard("it was replaced while it was read")
+            raise DamagedShard(f"it has {answer.file_size:,} bytes, and had {file.size:,} when the dataset was opened")
+        version = answer.version if answer.status in (200, 206) else None
+        if version and self._versions.setdefault(file.name, version) != version:
+            raise DamagedShard("it was replaced while it was read")
         if answer.status == 200 and not answer.is_whole:
             raise DamagedShard("the server sends no byte ranges: copy the shards with cache_bytes")
         if answer.status == 416:
@@ -180,6 +178,8 @@ def _of_size(found: bytes, span: Span) -> bytes:
 
 class RemoteShard:
     """A `ShardData` in a store; of its file only ranges are read, but for `local`."""
+
+    is_local = False
 
     def __init__(self, shard: ShardOfFolder, copies: ShardCopies, reader: StoreReader) -> None:
         """Raises DamagedShard if the store says that the file is not there."""

@@ -18,7 +18,12 @@ class RangeFile(io.RawIOBase):
     """The data file of a shard, for libraries that want a file."""
 
     def __init__(self, data: ShardData) -> None:
-        self.data, self._at = data, 0
+        self._data, self._at = data, 0
+        self._held: tuple[int, bytes] = (0, b"")
+
+    def hold(self, start: int, size: int) -> None:
+        """Read this part at once, and give of it what is read next; nothing is held if `size` is 0."""
+        self._held = start, self._data.read(start, size) if size else b""
 
     def readable(self) -> bool:
         return True
@@ -30,12 +35,17 @@ class RangeFile(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.data.size}[whence])
+        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._data.size}[whence])
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        left = max(0, self.data.size - self._at)
-        found = self.data.read(self._at, left if size < 0 else min(size, left))
+        left = max(0, self._data.size - self._at)
+        wanted = left if size < 0 else min(size, left)
+        start, held = self._held
+        if start <= self._at and self._at + wanted <= start + len(held):
+            found = held[self._at - start : self._at - start + wanted]
+        else:
+            found = self._data.read(self._at, wanted)
         self._at += len(found)
         return found
 

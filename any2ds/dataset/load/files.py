@@ -44,6 +44,8 @@ class ShardOfFolder:
 class LocalShard:
     """A `ShardData` on this machine. One descriptor is open for as long as it lives, for positional reads only."""
 
+    is_local = True
+
     def __init__(self, shard: ShardOfFolder, path: Path) -> None:
         """Raises DamagedShard if the data file is not there, or not of its size."""
         self.name, self.samples, self.size = shard.name, shard.samples, 0

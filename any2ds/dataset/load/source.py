@@ -180,19 +180,8 @@ class Source(Sequence[Sample]):
     @property
     def shards(self) -> list[Source]:
         """Its samples shard by shard, each a source of its own, to be interleaved."""
-        numbers, starts = self._numbers, self._starts
-        found = []
-        for first, stop in pairwise(starts):
-            if isinstance(numbers, range) and numbers.step == 1:
-                own = range(max(first, numbers.start), min(stop, numbers.stop))
-                selection = Selection((own,))
-            else:
-                inside = {number - first for number in numbers if first <= number < stop}
-                mask = pa.array([number in inside for number in range(stop - first)], pa.bool_())
-                selection = Selection((range(first, stop),), mask, first=first)
-            if len(selection.numbers):
-                found.append(Source(self._shards, self._opened, selection, self._fields))
-        return found
+        parts = (self._selection.within(range(first, stop)) for first, stop in pairwise(self._starts))
+        return [Source(self._shards, self._opened, part, self._fields) for part in parts if len(part.numbers)]
 
     def read_options(self) -> Any:
         """Those of Grain that suit it: `MapDataset.source(ds)….to_iter_dataset(ds.read_options())`."""

@@ -16,6 +16,7 @@ import contextlib
 import os
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class Clip(nn.Module):
         super().__init__()
         channels = (3, 16, 32, 64)
         layers: list[nn.Module] = []
-        for before, after in zip(channels, channels[1:], strict=False):
+        for before, after in pairwise(channels):
             layers += [nn.Conv2d(before, after, 5, stride=3, padding=2), nn.ReLU()]
         self.images = nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(WIDTH))
         self.texts = nn.Sequential(nn.EmbeddingBag(WORDS, WIDTH, padding_idx=0), nn.Linear(WIDTH, WIDTH))

@@ -346,5 +346,5 @@ def test_states_that_do_not_fit(ds: Source, folder: Path) -> None:
     stream = ds.stream()
     stream.load_state_dict(states[1])
     assert stream.state_dict() == states[1]
-    with pytest.raises(UsageError, match="rank 1, worker 0 of .* and this is rank 0"):
+    with pytest.raises(UsageError, match=r"rank 1, worker 0 of .* and this is rank 0"):
         iter(stream)

@@ -192,6 +192,8 @@ def test_it_runs_as_it_is_printed(page: str, place: Path, tmp_path: Path) -> Non
             for rows, stored in re.findall(r"^([\d,]+) rows?, ([\d,]+) stored", shown, re.MULTILINE):
                 assert rows == stored, shown
         elif missing := {name for name in _imported(code) if importlib.util.find_spec(name) is None}:
-            assert page in ("README.md", "docs/loading.md", "docs/checking.md"), missing  # tests/reading has them
+            assert page in ("README.md", "docs/loading.md", "docs/pytorch.md", "docs/checking.md"), (
+                missing
+            )  # tests/reading has them
         elif page != "docs/loading.md" or "{00000..00041}" in code:
             _run([sys.executable, "-c", code.replace('distributor="pyspark"', 'distributor="inline"')], work)

@@ -76,7 +76,7 @@ class Stream:
     def set_epoch(self, epoch: int, position: int = 0) -> None:
         """Before it is iterated over: which epoch, and so which order.
 
-        position: the samples of the epoch that are passed over, counted over all ranks: steps × ranks × batch size
+        position: the samples of the epoch that are passed over, counted over all ranks: steps * ranks * batch_size
             goes on after so many steps, if the stream has its `batch_size`
         """
         if position < 0:
@@ -217,9 +217,7 @@ class Stream:
                 raise UsageError(f"the state is of a stream with {name}={its}, and this one has {name}={here}")
 
     def _new_order(self) -> EpochOrder:
-        return EpochOrder(
-            len(self._source), self._options.seed, int(self._shared[_EPOCH]), self._options.window
-        )
+        return EpochOrder(len(self._source), self._options.seed, int(self._shared[_EPOCH]), self._options.window)
 
     def _deal(self, workers: int) -> Deal:
         return Deal(self._options.ranks, workers, self._options.batch_size or 1)

@@ -485,12 +485,13 @@ class TestBadInput:
             (good[:-3], "index cannot be read"),
             (good[:-8], "index has 4 samples, its statistics 5"),
             (good[:-8] + (1 << 40).to_bytes(8, "little"), "ends at byte 1,099,511,627,776"),
-            (good[:8] + good[:8] + good[16:], "lie where one sample should|no sample begins"),
+            (good[:8] + good[:8] + good[16:], "says that sample 0 goes from byte 0 to 0$"),
+            (good[:8] + good[16:24] * 2 + good[24:], "lie where one sample should|no sample begins"),
             (bytes(8) + (512).to_bytes(8, "little") + good[16:], "ends after its sample|no sample begins"),
         ):
             (own / "00000.tar.idx").write_bytes(bad)
             with pytest.raises(DamagedShard, match=f"shard 00000.tar .*({message})"):
-                any2ds.load(own)[:5]
+                any2ds.load(own)[:1]
 
     def test_damaged_metadata_of_a_sample_name_its_key(self, own: Path) -> None:
         content = (own / "00000.tar").read_bytes()

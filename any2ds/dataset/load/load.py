@@ -124,7 +124,7 @@ def _selection(rows: Rows, shards: ShardSet, split: str | None, condition: pc.Ex
     return Selection((range(total),), either if mask is None else pc.and_(either, mask))
 
 
-def _hashed(keys: pa.StringArray, part: splits.Part, is_own: bool) -> pa.BooleanArray:
+def _hashed(keys: pa.ChunkedArray, part: splits.Part, is_own: bool) -> pa.BooleanArray:
     """The samples whose key has a hash of the part: that of its row, in datasets of any2ds."""
     found = bytearray()
     for start in range(0, len(keys), _KEYS_AT_ONCE):  # texts of Python take 60 bytes each

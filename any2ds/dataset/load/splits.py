@@ -99,12 +99,12 @@ def _shard(number: int) -> tuple[str, str]:
     return f"{number}{_SHARD}", "" if number == -1 else f"{number + 1}{_SHARD}"
 
 
-def hash_of(key: str) -> int:
-    """A number below 2^64 that will never change for a key."""
-    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
-
-
 def in_hashes(keys: Iterable[str], wanted: range) -> bytearray:
-    """1 for each of the keys whose hash is one of `wanted`, and 0 for the others."""
-    first, stop = wanted.start, wanted.stop
-    return bytearray(first <= hash_of(key) < stop for key in keys)
+    """1 for each of the keys whose hash is one of `wanted`, and 0 for the others.
+
+    The hash of a key, a number below 2^64, will never change.
+    """
+    if not wanted:
+        return bytearray(len(list(keys)))
+    first, last = (number.to_bytes(8, "big") for number in (wanted[0], wanted[-1]))  # which compare as numbers do
+    return bytearray([first <= blake2b(key.encode(), digest_size=8).digest() <= last for key in keys])

@@ -80,7 +80,7 @@ class ArrayrecordShard:
 
     def __init__(self, data: ShardData, fields: Fields) -> None:
         self._data = data  # which keeps a copy on this machine alive
-        self._build = RecordBuilder(fields, fields.data_column)
+        self._build = RecordBuilder.of(fields)
         self._file = ArrayRecordReader(str(data.local()), _ONE_BY_ONE)
         if not self._file.ok():
             try:

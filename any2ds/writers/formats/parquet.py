@@ -183,13 +183,13 @@ class ParquetShard:
         bodies = self._bodies if "data" in wanted or ("ext" in wanted and not is_ours) else []
         return [name for name in schema.names if name in wanted or name in bodies] or ["key"]
 
-    def _places_of_files(self) -> memoryview | None:
+    def _places_of_files(self) -> Sequence[int] | None:
         """Start and size of the file of each sample; None if they are not asked for, or have to be read otherwise."""
         if not self._data.is_local or len(self._bodies) != 1 or self._bodies[0] not in self._columns:
             return None
         try:
             found = self._data.index(_INDEX_END, partial(_pages.places_of, column=self._bodies[0]))
-            places = memoryview(_tarindex.unpack(found)) if found else memoryview(b"")
+            places = _tarindex.unpack(found) if found else ()
         except DamagedShard:
             raise
         except Exception as error:  # of Arrow and of the system, whatever garbled bytes lead to

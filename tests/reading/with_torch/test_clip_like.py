@@ -19,7 +19,7 @@ Losses = dict[tuple[int, int], float]
 
 
 def command(folder: Path, *options: str) -> list[str]:
-    return [str(EXAMPLES / "clip_like.py"), f"--folder={folder}", "--save_every=2", "--epochs=8", *options]
+    return [str(EXAMPLES / "clip_like.py"), f"--folder={folder}", "--save_every=2", "--epochs=6", *options]
 
 
 def losses(shown: str) -> Losses:
@@ -29,7 +29,12 @@ def losses(shown: str) -> Losses:
 
 def trained(*started: str) -> str:
     done = subprocess.run(
-        [sys.executable, *started], env=ENVIRONMENT, capture_output=True, encoding="utf-8", timeout=LONG, check=False
+        [sys.executable, *started],
+        env=ENVIRONMENT,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=3 * LONG,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -50,11 +55,11 @@ def copied(without_a_break: tuple[Path, str], folder: Path) -> Path:
 
 def test_images_find_their_captions(without_a_break: tuple[Path, str]) -> None:
     shown = losses(without_a_break[1])
-    assert len(shown) == 8 * 3
-    assert shown[7, 3] < shown[0, 1] / 2
+    assert len(shown) == 6 * 3
+    assert shown[5, 3] < shown[0, 1] / 2
     ((right, of),) = re.findall(r"(\d+) of (\d+) images find their caption", without_a_break[1])
     assert 100 < int(of) < 156  # the list has dead rows, and images that are too small
-    assert int(right) > 20  # one by chance
+    assert int(right) > 12  # one by chance
 
 
 def killed_after(folder: Path, epoch: int, step: int) -> Losses:
@@ -77,16 +82,12 @@ def killed_after(folder: Path, epoch: int, step: int) -> Losses:
 
 
 def test_a_run_that_is_killed_goes_on_at_its_checkpoint(without_a_break: tuple[Path, str], tmp_path: Path) -> None:
-    """Twice; and at last with the same model."""
+    """To the same model."""
     folder, wanted = copied(without_a_break, tmp_path), losses(without_a_break[1])
-    found: Losses = {}
-    for epoch, step in ((1, 3), (4, 2)):
-        shown = killed_after(folder, epoch, step)
-        found |= shown
+    before = killed_after(folder, 2, 3)
     last = trained(*command(folder))
-    assert min(losses(last)) > (1, 3)  # it did not begin again
-    found |= losses(last)
-    assert found == wanted
+    assert min(losses(last)) == (2, 3)
+    assert {**before, **losses(last)} == wanted
     assert last.splitlines()[-1] == without_a_break[1].splitlines()[-1]
 
 

@@ -17,7 +17,6 @@ from any2ds.testing.server import serve
 
 PAGE = (Path(__file__).parents[3] / "docs" / "pytorch.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-LEFT_OUT = "'key'"
 
 
 def block(*parts: str) -> str:
@@ -106,5 +105,11 @@ def test_several_datasets(dataset: Callable[..., Any], capsys: pytest.CaptureFix
     assert labels.count(0) > 50
     found, shown = run(block("MultiNodeWeightedSampler"), capsys)
     assert set(re.findall(r"\d", shown)) <= {"0", "1", "2"}
-    torch.save(found["state"], "state.pt")
-    found["loader"].load_state_dict(torch.load("state.pt", weights_only=False))
+    again, _ = run(block("MultiNodeWeightedSampler").partition("for batch")[0], capsys)
+    batches = iter(again["loader"])
+    first = [next(batches)]
+    torch.save(again["loader"].state_dict(), "state.pt")
+    first += list(batches)
+    last, _ = run(block("MultiNodeWeightedSampler").partition("for batch")[0], capsys)
+    last["loader"].load_state_dict(torch.load("state.pt", weights_only=False))
+    assert first[1:] == list(last["loader"])

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import webdataset
 from hypothesis import given, settings
@@ -223,6 +224,23 @@ def test_ranks_take_equally_many(even: str, world_size: int, batch_size: int | N
     else:
         assert set(every) == set(range(COUNT))
         assert COUNT <= every.total() < COUNT + step
+
+
+def test_samples_of_a_store_that_come_once_more(folder: Path, tmp_path: Path) -> None:
+    """Several times, of a single window, which is read ahead."""
+    store = fsspec.filesystem("memory")
+    store.put(str(folder), "/stream", recursive=True)
+    try:
+        ds = any2ds.load("memory://stream", split="train[:70]", cache_dir=tmp_path)
+        assert not ds.is_local
+        found = Counter(numbers(ds.stream(shuffle=True, even="pad", batch_size=200)))
+        assert set(found) == set(range(70))
+        assert sorted(found.values()) == [2] * 10 + [3] * 60
+        assert numbers(ds.stream(shuffle=True, seed=2)) == numbers(
+            any2ds.load(folder, split="train[:70]").stream(shuffle=True, seed=2)
+        )
+    finally:
+        store.rm("/stream", recursive=True)
 
 
 def test_what_makes_shares_equal_holds_after_a_break(ds: Source) -> None:

@@ -2,7 +2,9 @@
 
 Samples that lie side by side form a block. An epoch takes the blocks in an order of its own, and shuffles the samples
 of as many blocks as make a window. What is at a position depends on seed, epoch, window and the number of samples
-alone. Ranks take turns position by position; the workers of a rank take turns by batches of its positions.
+alone. Ranks take turns position by position; the workers of a rank take turns by batches of its positions. If these
+are single samples, a consumer (a worker of a rank) has blocks of its own where the number of consumers divides the
+number of lanes, which is `LANES` where a window has that many blocks.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ import random
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import Any
 
 BLOCK = 64  # samples
-LANES = 64
+LANES = 96  # of a window; as many numbers as can divide it
+_LANES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, LANES)
 _ROUNDS = 6
 _SMALLEST = 4  # bits of a half: permutations of fewer numbers would be few
 
@@ -38,7 +41,8 @@ class EpochOrder:
         return sample
 
     def samples(self, positions: Iterable[int]) -> list[int]:
-        """The numbers of the samples at these positions."""
+        """The numbers of the samples at these positions; behind its end, the epoch comes once more."""
+        positions = (position % self.count for position in positions)
         if not self.window:
             return list(positions)
         size, found, current = self.blocks_in_window * BLOCK, [], -1
@@ -50,9 +54,21 @@ class EpochOrder:
             found.append(samples[at])
         return found
 
-    @property
+    @cached_property
+    def lanes(self) -> int:
+        """The most that the blocks of a window suffice for."""
+        return max(lanes for lanes in _LANES if lanes <= max(1, self.window // BLOCK))
+
+    @cached_property
     def blocks_in_window(self) -> int:
-        return max(1, self.window // BLOCK)
+        """About as many as make `window` samples, and the same number in each lane."""
+        return self.lanes * max(1, round(self.window / BLOCK / self.lanes))
+
+    def window_of_position(self, position: int) -> int:
+        """A number for the window that it is in, which windows behind the end of the epoch have for themselves."""
+        turn, at = divmod(position, self.count)
+        size = self.blocks_in_window * BLOCK
+        return turn * -(-self.count // size) + at // size
 
     def block(self, place: int) -> int:
         """The number of a block, by its place in the epoch; the last one, which may be shorter, stays the last."""
@@ -60,11 +76,10 @@ class EpochOrder:
         return place if place >= whole else permuted(place, whole, f"{self.seed} {self.epoch} blocks")
 
     def window_of(self, number: int) -> array[int]:
-        """The samples of a window, shuffled. Those of a block are in one lane, and lanes take turns: if `LANES` is a
-        multiple of the number of consumers, each has blocks of its own."""
+        """The samples of a window, shuffled. Those of a block are in one lane, and lanes take turns."""
         chance = random.Random(f"{self.seed} {self.epoch} window {number}")
         size, blocks = self.blocks_in_window, -(-self.count // BLOCK)
-        lanes: list[list[int]] = [[] for _ in range(min(LANES, size))]
+        lanes: list[list[int]] = [[] for _ in range(self.lanes)]
         for place in range(number * size, min((number + 1) * size, blocks)):
             block = self.block(place)
             lanes[place % size % len(lanes)] += range(block * BLOCK, min((block + 1) * BLOCK, self.count))

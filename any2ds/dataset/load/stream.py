@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, MutableSequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from any2ds.core.errors import UsageError
-from any2ds.dataset.load.order import ConsumerState, Deal, EpochOrder, Left, merged, states_in
+from any2ds.dataset.load import ahead
+from any2ds.dataset.load.order import BLOCK, ConsumerState, Deal, EpochOrder, Left, merged, states_in
 
 if TYPE_CHECKING:
     from any2ds.dataset.load.source import Source
 
 _READ_AT_ONCE = 64  # samples
-_MOST_AHEAD = 1024  # samples of a store that are read at once
+_MOST_HELD = 1 << 30  # bytes of the samples of a window of a store; of bigger ones each sample is read by itself
 EVEN = ("drop", "pad")
 _EPOCH, _POSITION, _ITERATION, _IN_WORKERS = range(4)  # of what a stream shares with the workers of a DataLoader
 SHARED = 4
@@ -132,38 +133,29 @@ class Stream:
         return int(self._shared[_ITERATION]) == iteration
 
     def _samples(self, now: ConsumerState) -> Iterator[dict[str, Any]]:
-        for chunk in self._read(self._chunks(now)):
-            for sample in chunk:
-                if self._now is now:  # else another iteration has begun
-                    self._taken += 1
-                yield sample
+        for sample in self._read(self._positions(now), now):
+            if self._now is now:  # else another iteration has begun
+                self._taken += 1
+            yield sample
 
-    def _chunks(self, now: ConsumerState) -> Iterator[list[int]]:
-        """The numbers of the samples that are read at once: of a store as many as may lie in the same blocks."""
-        order, left, number = now.order, now.left, now.deal.number
-        count = left.count(len(order))
+    def _positions(self, now: ConsumerState) -> Iterator[int]:
+        """Those that the consumer takes; behind the end of the epoch are those that come once more."""
+        left, epoch = now.left, len(now.order)
+        count = left.count(epoch)
         total = now.deal.count(now.rank, now.worker, self._options.shared_out(count))
-        size = _READ_AT_ONCE if self._source.is_local else _MOST_AHEAD
-        for start in range(now.taken, total, size):
-            numbers = [number(now.rank, now.worker, taken) for taken in range(start, min(start + size, total))]
-            yield order.samples(
-                left.position(each) if each < count else (each - count) % len(order) for each in numbers
-            )
+        for taken in range(now.taken, total):
+            number = now.deal.number(now.rank, now.worker, taken)
+            yield left.position(number) if number < count else epoch + number - count
 
-    def _read(self, chunks: Iterator[list[int]]) -> Iterator[list[dict[str, Any]]]:
-        """Of a store, the next chunk is read while one is used."""
-        read = self._source.__getitems__
-        if self._source.is_local:
-            yield from map(read, chunks)
-            return
-        with ThreadPoolExecutor(1) as thread:
-            coming: Future[list[dict[str, Any]]] | None = None
-            for chunk in chunks:
-                before, coming = coming, thread.submit(read, chunk)
-                if before is not None:
-                    yield before.result()
-            if coming is not None:
-                yield coming.result()
+    def _read(self, positions: Iterator[int], now: ConsumerState) -> Iterator[dict[str, Any]]:
+        source, order, consumers = self._source, now.order, now.deal.ranks * now.deal.workers
+        if source.is_local:
+            return chain.from_iterable(map(source.__getitems__, map(order.samples, _chunks(positions))))
+        size = ahead.chunk_size(source.sample_bytes)
+        if order.window and order.blocks_in_window * BLOCK * source.sample_bytes <= _MOST_HELD * consumers:
+            windows = groupby(positions, order.window_of_position)
+            return ahead.in_windows(source.__getitems__, (order.samples(own) for _, own in windows), BLOCK, size)
+        return ahead.in_order(source.__getitems__, map(order.samples, _chunks(positions, size)))
 
     def state_dict(self) -> dict[str, Any]:
         """What this consumer has taken of the epoch: plain values.
@@ -221,6 +213,11 @@ class Stream:
 
     def _deal(self, workers: int) -> Deal:
         return Deal(self._options.ranks, workers, self._options.batch_size or 1)
+
+
+def _chunks(numbers: Iterator[int], size: int = _READ_AT_ONCE) -> Iterator[list[int]]:
+    while chunk := list(islice(numbers, size)):
+        yield chunk
 
 
 def _worker() -> tuple[int, int, int | None]:

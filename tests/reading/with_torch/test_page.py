@@ -103,7 +103,7 @@ def test_several_datasets(dataset: Callable[..., Any], capsys: pytest.CaptureFix
     labels = list(map(int, re.findall(r"\d", "".join(re.findall(r"\[(.*?)\]", shown)))))
     assert len(labels) == 100
     assert labels.count(0) > 50
-    found, shown = run(block("MultiNodeWeightedSampler"), capsys)
+    _, shown = run(block("MultiNodeWeightedSampler"), capsys)
     assert set(re.findall(r"\d", shown)) <= {"0", "1", "2"}
     again, _ = run(block("MultiNodeWeightedSampler").partition("for batch")[0], capsys)
     batches = iter(again["loader"])

@@ -67,6 +67,7 @@ class ShardData(Protocol):
     """The data file of a finished shard, on this machine or in a store. All methods raise DamagedShard."""
 
     name: str
+    is_local: bool  # whether it lies on this machine
     size: int  # bytes; 0 for a folder
     samples: int | None  # as many as the shard should have; None if unknown
 

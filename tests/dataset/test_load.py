@@ -13,6 +13,8 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ import webdataset
 import any2ds
 from any2ds import download
 from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageError
+from any2ds.dataset.load import splits
 from any2ds.dataset.load.source import Source
 from any2ds.testing.server import Server, serve
 
@@ -195,12 +198,9 @@ class TestSource:
         assert first["key"] == "000001"
 
     def test_in_processes(self, output_format: str, made: Callable[[str], Path]) -> None:
-        methods = set(multiprocessing.get_all_start_methods())
-        if output_format == "arrayrecord":
-            methods -= {"fork"}  # its library has threads of its own, which a fork loses
         ds = any2ds.load(made(output_format))
         wanted = list(ds)
-        for method in sorted(methods):
+        for method in multiprocessing.get_all_start_methods():
             with multiprocessing.get_context(method).Pool(2) as pool:
                 assert pool.map(ds.__getitem__, range(len(ds))) == wanted
 
@@ -233,6 +233,14 @@ class TestSource:
         assert [sample["key"] for sample in found] == found.keys == wanted
 
 
+def test_files_in_a_feature_of_hugging_face(server: Server, tmp_path: Path) -> None:
+    folder = build(server, tmp_path / "dataset", "parquet", parquet_data="image", row_group_bytes=300)
+    ds = any2ds.load(folder)
+    assert [sample["data"] for sample in ds] == [content(n) for n in range(ROWS) if n != FAILED]
+    assert ds[9]["label"] == 1
+    assert any2ds.load(folder, columns=["data"])[9] == {"data": content(10)}
+
+
 class TestSplits:
     @pytest.mark.parametrize(
         ("split", "keys"),
@@ -248,6 +256,13 @@ class TestSplits:
             ("train+test", KEYS),
             ("train", [key for key in KEYS if key not in TEST]),
             ("test+all[:2]", [*KEYS[:2], *TEST]),
+            ("test[:1]+test[3:]", [TEST[0], TEST[3]]),
+            ("test[4:]+all[:0]", []),
+            ("all[1_0:12]", KEYS[10:12]),
+            ("all[:1shard]", KEYS[:5]),
+            ("all[-2shard:-1shard]", KEYS[14:19]),
+            ("all[1shard]", KEYS[5:9]),
+            ("all[-1shard]", KEYS[19:]),
         ],
     )
     def test_which_samples(self, split: str, keys: list[str], made: Callable[[str], Path]) -> None:
@@ -263,7 +278,43 @@ class TestSplits:
         assert sorted(key for part in parts for key in part) == KEYS
         assert all(parts)
 
-    @pytest.mark.parametrize("split", ["", "all[", "all[a:]", "hash[:5]", "all[:101%]", "nothing", "all[5]", "a++b"])
+    def test_parts_that_meet_at_a_percentage_share_the_samples_out(self) -> None:
+        for count in range(1, 203):
+            for percent in (*range(101), "33.3"):
+                rest = 100 - Decimal(percent)
+                first, *others = splits.parse(
+                    f"all[:{percent}%] + all[{percent}%:]" + (f"+ all[-{rest}%:]" if rest else "")
+                )
+                assert len(first.span(count)) == round(count * Fraction(percent) / 100)
+                for second in others:
+                    assert [*first.span(count), *second.span(count)] == list(range(count))
+
+    def test_shards_of_a_part_have_its_samples(self, made: Callable[[str], Path]) -> None:
+        for options in ({"where": "label = 1"}, {"split": "all[15:]+all[:7]+all[3:5]"}, {"split": "test"}):
+            ds = any2ds.load(made("webdataset"), **options)
+            shards = [pickle.loads(pickle.dumps(shard)) for shard in ds.shards]
+            assert [{sample["key"][:5] for sample in shard} for shard in shards] == [
+                {key[:5]} for key in sorted({key[:5]: key for key in ds.keys}.values())
+            ]
+            assert sorted(sample["key"] for shard in shards for sample in shard) == sorted(ds.keys)
+
+    @pytest.mark.parametrize(
+        "split",
+        [
+            "",
+            "all[",
+            "all[a:]",
+            "all[10:50%]",
+            "test[1shard]",
+            "all[1.5:]",
+            "all[1:2:3]",
+            "hash[:5]",
+            "all[:101%]",
+            "nothing",
+            "all[5]",
+            "a++b",
+        ],
+    )
     def test_what_cannot_be_understood(self, split: str, made: Callable[[str], Path]) -> None:
         with pytest.raises(UsageError, match="split: "):
             any2ds.load(made("webdataset"), split=split)
@@ -434,12 +485,13 @@ class TestBadInput:
             (good[:-3], "index cannot be read"),
             (good[:-8], "index has 4 samples, its statistics 5"),
             (good[:-8] + (1 << 40).to_bytes(8, "little"), "ends at byte 1,099,511,627,776"),
-            (good[:8] + good[:8] + good[16:], "lie where one sample should|no sample begins"),
+            (good[:8] + good[:8] + good[16:], "says that sample 0 goes from byte 0 to 0$"),
+            (good[:8] + good[16:24] * 2 + good[24:], "lie where one sample should|no sample begins"),
             (bytes(8) + (512).to_bytes(8, "little") + good[16:], "ends after its sample|no sample begins"),
         ):
             (own / "00000.tar.idx").write_bytes(bad)
             with pytest.raises(DamagedShard, match=f"shard 00000.tar .*({message})"):
-                any2ds.load(own)[:5]
+                any2ds.load(own)[:1]
 
     def test_damaged_metadata_of_a_sample_name_its_key(self, own: Path) -> None:
         content = (own / "00000.tar").read_bytes()

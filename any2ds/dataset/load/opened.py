@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from any2ds.dataset.load.metadata import stored_rows
 from any2ds.dataset.load.remote import RemoteShard, ShardCopies
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.writers.contract import Fields, IndexedShard, ShardData
+from any2ds.writers.formats._spans import SpanShard
 
-_MOST_OPEN = 256  # shards: 20 MB of indexes for shards of 10,000 samples, and as many descriptors
+_MOST_OPEN = 4096  # shards with an index of 8 bytes a sample; of the descriptors of a process at most half
+_MOST_HEAVY = 256  # shards that a library has open, with as much as a megabyte each
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,17 @@ class _Decoder:
         if "rate" in sample and "data" in found:
             found["rate"] = sample["rate"]
         return found
+
+
+@cache
+def _descriptors() -> int:
+    """How many this process may have."""
+    try:
+        import resource
+    except ImportError:  # Windows, whose C library has so many
+        return 8192
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST_OPEN * 2 if limit == resource.RLIM_INFINITY else limit
 
 
 class OpenShards:
@@ -55,6 +68,11 @@ class OpenShards:
 
     def __reduce__(self) -> tuple[type[OpenShards], tuple[Any, ...]]:
         return OpenShards, self._given
+
+    def with_fields(self, fields: Fields) -> OpenShards:
+        """The same shards with other fields of a sample."""
+        shards, _, copies, is_copied = self._given
+        return OpenShards(shards, fields, copies, is_copied)
 
     def get(self, shard: int, number: int) -> dict[str, Any]:
         """A sample of a shard. Raises DamagedShard."""
@@ -97,7 +115,8 @@ class OpenShards:
             if not hasattr(writer, "indexed"):
                 raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
             opened = writer.indexed(self._data(shard), self._fields)
-            while len(self._open) >= _MOST_OPEN:
+            most = min(_MOST_OPEN, _descriptors() // 2) if isinstance(opened, SpanShard) else _MOST_HEAVY
+            while len(self._open) >= most:
                 self._open.pop(next(iter(self._open)), None)  # another thread may have been first
             self._open[shard] = opened
         return opened

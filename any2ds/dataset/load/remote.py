@@ -28,6 +28,8 @@ _PARTIAL = ".partial-"
 class RemoteShard:
     """A `ShardData` in a store, with retries; of its file only ranges are read, but for `local`."""
 
+    is_local = False
+
     def __init__(self, shard: ShardOfFolder, copies: ShardCopies) -> None:
         """Raises DamagedShard if the store says that the file is not there."""
         self.name, self.samples, self.size = shard.name, shard.samples, shard.size

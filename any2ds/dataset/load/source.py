@@ -6,6 +6,7 @@ import operator
 import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, overload
@@ -16,7 +17,7 @@ import pyarrow.dataset as pads
 
 from any2ds.core.errors import UsageError, redacted, shard_count
 from any2ds.core.failures import SUCCESS
-from any2ds.dataset.load import frameworks
+from any2ds.dataset.load import arrow, frameworks, huggingface, tf_data
 from any2ds.dataset.load.metadata import Rows, dataset_of
 from any2ds.dataset.load.opened import OpenShards
 from any2ds.dataset.load.selection import Selection
@@ -123,8 +124,10 @@ class Source(Sequence[Sample]):
     @property
     def keys(self) -> list[str]:
         """The keys of its samples, in order; read anew each time."""
-        keys = Rows(self._shards, self._fields.schema, self._opened).keys()
-        return list(keys.take(pa.array(self._numbers, pa.uint64())).to_pylist())
+        keys, numbers = Rows(self._shards, self._fields.schema, self._opened).keys(), self._numbers
+        if isinstance(numbers, range):
+            return list(keys.slice(numbers.start, len(numbers)).to_pylist())
+        return list(keys.take(pa.array(numbers, pa.uint64())).to_pylist())
 
     @property
     def metadata(self) -> pads.Dataset:
@@ -169,19 +172,8 @@ class Source(Sequence[Sample]):
     @property
     def shards(self) -> list[Source]:
         """Its samples shard by shard, each a source of its own, to be interleaved."""
-        numbers, starts = self._numbers, self._starts
-        found = []
-        for first, stop in pairwise(starts):
-            if isinstance(numbers, range) and numbers.step == 1:
-                own = range(max(first, numbers.start), min(stop, numbers.stop))
-                selection = Selection((own,))
-            else:
-                inside = {number - first for number in numbers if first <= number < stop}
-                mask = pa.array([number in inside for number in range(stop - first)], pa.bool_())
-                selection = Selection((range(first, stop),), mask, first=first)
-            if len(selection.numbers):
-                found.append(Source(self._shards, self._opened, selection, self._fields))
-        return found
+        parts = (self._selection.within(range(first, stop)) for first, stop in pairwise(self._starts))
+        return [Source(self._shards, self._opened, part, self._fields) for part in parts if len(part.numbers)]
 
     def read_options(self, *, num_workers: int = 0) -> Any:
         """The `ReadOptions` of Grain that suit it: `MapDataset.source(ds)….to_iter_dataset(ds.read_options())`.
@@ -190,18 +182,58 @@ class Source(Sequence[Sample]):
         """
         return frameworks.grain_options(self.is_local, num_workers)
 
-    def to_tf(self, **stream: Any) -> Any:
-        """A `tf.data.Dataset` of its columns with plain types; `stream` are the options of `stream`."""
-        return frameworks.tensorflow(self, stream)
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Those that were asked for; None: all."""
+        return self._fields.columns
 
-    def to_hf(self, *, streaming: bool = False) -> Any:
-        """A `Dataset` of Hugging Face's library, which copies it, or an `IterableDataset`; images and sound decoded."""
-        rows = Rows(self._shards, self._fields.schema, self._opened)
-        return frameworks.huggingface(self, rows.extensions(), streaming)
+    @property
+    def is_decoded(self) -> bool:
+        """Whether its files are arrays and texts."""
+        return self._fields.decode
+
+    @property
+    def extensions(self) -> set[str]:
+        """Of its files, as far as the metadata have them; else that of the first file."""
+        if self._fields.schema is not None and "ext" in self._fields.schema.names:
+            return set(self.metadata.to_table(columns=["ext"])["ext"].unique().drop_null().to_pylist())
+        first = self.undecoded("ext")
+        return {first[0]["ext"]} if len(first) else set()
+
+    def undecoded(self, *columns: str) -> Source:
+        """The same samples with their files as bytes, and with these columns as well."""
+        own = self._fields.columns
+        wanted = None if own is None else tuple(dict.fromkeys((*own, *columns)))
+        fields = replace(self._fields, columns=wanted, decode=False)
+        return Source(self._shards, self._opened.with_fields(fields), self._selection, fields)
+
+    def to_tf(self, **stream: Any) -> Any:
+        """A `tf.data.Dataset` of dicts; `stream` are the options of `stream`. Each iteration is the next epoch.
+
+        TensorFlow reads local tfrecord itself, and then `window` samples lie in its memory. See docs/tensorflow.md.
+        """
+        return tf_data.dataset(self, tf_data.Records(self._shards, self._numbers, self._fields), stream)
+
+    def to_hf(self, *, streaming: bool = False, **options: Any) -> Any:
+        """A `Dataset` of Hugging Face's library, which copies the samples into its cache, or an `IterableDataset`,
+        which does not. Images and sound are decoded by that library; `options` are those of its `from_generator`."""
+        return huggingface.dataset(self, self._shards, streaming, options)
 
     def to_webdataset(self, **stream: Any) -> Any:
         """A pipeline of webdataset: `.decode()`, `.to_tuple()` …; `stream` are the options of `stream`."""
         return frameworks.webdataset(self, stream)
+
+    def to_arrow(self) -> pa.RecordBatchReader:
+        """The samples in record batches of `features`, read one after the other; files are bytes."""
+        return arrow.reader(self)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """As DuckDB, Polars, pandas and pyarrow take it."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def to_spark(self, session: Any) -> Any:
+        """A DataFrame of a session of Spark: the samples, read shard by shard by its workers; files are bytes."""
+        return arrow.spark(self, session)
 
     def _many(self, numbers: Sequence[int]) -> list[Sample]:
         """Samples of the dataset, by their numbers in it, in this order; they are read shard by shard."""

@@ -13,7 +13,7 @@ import struct
 import tempfile
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -77,9 +77,9 @@ class TfrecordWriter(ExampleWriter):
 class TfrecordShard(SpanShard):
     """Records by number; the checksum of each is compared."""
 
-    def __init__(self, data: ShardData, offsets: array[int], fields: Fields) -> None:
+    def __init__(self, data: ShardData, offsets: Sequence[int], fields: Fields) -> None:
         super().__init__(data, offsets)
-        self._build = RecordBuilder(fields, fields.data_column)
+        self._build = RecordBuilder.of(fields)
 
     def sample(self, buffer: bytes, start: int, stop: int) -> dict[str, Any]:
         record = buffer[start + _HEADER.size : stop - _CRC.size]
@@ -111,6 +111,17 @@ def _index_of(path: Path) -> bytes:
     return _tarindex.pack(offsets)
 
 
+def is_compressed(path: Path) -> bool:
+    """Whether it is a gzip file."""
+    with path.open("rb") as file:
+        return _is_gzip(file.read(_HEADER.size))
+
+
+def _is_gzip(start: bytes) -> bool:
+    """By the first bytes of a file: its first length may begin as a gzip file does; the CRC of that does not."""
+    return start[:2] == _GZIP and masked(value(start[:8])) != start[8:]
+
+
 def masked(crc: int) -> bytes:
     """A CRC as it is stored: turned and moved, because a CRC of what has CRCs in it tells little."""
     return _CRC.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
@@ -123,8 +134,7 @@ _Record = tuple[Callable[[int, int], bytes], int]  # reads in it; its size in by
 def _records_in(raw: IO[bytes]) -> Iterator[Iterator[_Record]]:
     start = raw.read(_HEADER.size)
     raw.seek(0)
-    # The first length may begin as a gzip file does; its CRC does not.
-    if start[:2] == _GZIP and masked(value(start[:8])) != start[8:]:
+    if _is_gzip(start):
         with gzip.GzipFile(fileobj=raw, mode="rb") as stream:
             yield _records(cast(IO[bytes], stream), None)
     else:

@@ -6,7 +6,7 @@ import io
 import tarfile
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -96,9 +96,9 @@ class WebdatasetWriter:
 class TarShard(SpanShard):
     """Samples of a tar file by number."""
 
-    def __init__(self, data: ShardData, offsets: array[int], fields: Fields) -> None:
+    def __init__(self, data: ShardData, offsets: Sequence[int], fields: Fields) -> None:
         super().__init__(data, offsets)
-        self._build = SampleBuilder(fields)
+        self._build = SampleBuilder.of(fields)
 
     def keys(self) -> list[str]:
         found = []

@@ -1,4 +1,4 @@
-"""`any2ds.load` as the page on loading shows it first; the files test_load_*.py and those of each library have the rest."""
+"""`any2ds.load` as the page on loading shows it first; the other files have the rest."""
 
 from collections.abc import Callable
 from typing import Any

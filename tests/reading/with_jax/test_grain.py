@@ -153,15 +153,11 @@ def test_a_network_learns_and_goes_on(tmp_path: Path) -> None:
     printed = run(example, "--steps=40", folder=tmp_path)
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
     assert losses[1] < losses[0] / 2
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    (whole / "jax_output").mkdir()
-    (tmp_path / "jax_output" / "dataset").rename(whole / "jax_output" / "dataset")
-    wanted = run(example, "--steps=50", folder=whole)
-    (tmp_path / "jax_output" / "dataset").symlink_to(whole / "jax_output" / "dataset")
+    assert "goes on" not in printed
     resumed = run(example, "--steps=50", folder=tmp_path)
     assert "goes on after 40 steps" in resumed
-    assert re.findall(r"step 50: .*|of the test.*", resumed) == re.findall(r"step 50: .*|of the test.*", wanted)
+    assert float(*re.findall(r"step 50: loss ([\d.]+)", resumed)) < losses[0] / 2
+    assert re.search(r"of the test images \d+% are named right", resumed)
 
 
 BLOCKS = {

@@ -17,6 +17,7 @@ from any2ds.core.errors import UsageError as UsageError
 from any2ds.core.reports import IncompleteRun as IncompleteRun
 from any2ds.core.reports import RunReport as RunReport
 from any2ds.core.samples import Sample as Sample
+from any2ds.dataset import beam as beam
 from any2ds.dataset.card.card import Card as Card
 from any2ds.dataset.figures import Figures as Figures
 from any2ds.dataset.inspect import Overview as Overview
@@ -33,6 +34,7 @@ __all__ = [
     "Sample",
     "UsageError",
     "__version__",
+    "beam",
     "card",
     "download",
     "finish",

@@ -69,6 +69,11 @@ class OpenShards:
     def __reduce__(self) -> tuple[type[OpenShards], tuple[Any, ...]]:
         return OpenShards, self._given
 
+    def with_fields(self, fields: Fields) -> OpenShards:
+        """The same shards with other fields of a sample."""
+        shards, _, copies, is_copied = self._given
+        return OpenShards(shards, fields, copies, is_copied)
+
     def get(self, shard: int, number: int) -> dict[str, Any]:
         """A sample of a shard. Raises DamagedShard."""
         opened = self._open.get(shard) if self._pid == os.getpid() else None

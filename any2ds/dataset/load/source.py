@@ -6,6 +6,7 @@ import operator
 import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, overload
@@ -16,7 +17,7 @@ import pyarrow.dataset as pads
 
 from any2ds.core.errors import UsageError, redacted, shard_count
 from any2ds.core.failures import SUCCESS
-from any2ds.dataset.load import frameworks
+from any2ds.dataset.load import arrow, frameworks, huggingface, tf_data
 from any2ds.dataset.load.metadata import Rows, dataset_of
 from any2ds.dataset.load.opened import OpenShards
 from any2ds.dataset.load.selection import Selection
@@ -170,18 +171,58 @@ class Source(Sequence[Sample]):
         """Those of Grain that suit it: `MapDataset.source(ds)….to_iter_dataset(ds.read_options())`."""
         return frameworks.grain_options(self.is_local)
 
-    def to_tf(self, **stream: Any) -> Any:
-        """A `tf.data.Dataset` of its columns with plain types; `stream` are the options of `stream`."""
-        return frameworks.tensorflow(self, stream)
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Those that were asked for; None: all."""
+        return self._fields.columns
 
-    def to_hf(self, *, streaming: bool = False) -> Any:
-        """A `Dataset` of Hugging Face's library, which copies it, or an `IterableDataset`; images and sound decoded."""
-        rows = Rows(self._shards, self._fields.schema, self._opened)
-        return frameworks.huggingface(self, rows.extensions(), streaming)
+    @property
+    def is_decoded(self) -> bool:
+        """Whether its files are arrays and texts."""
+        return self._fields.decode
+
+    @property
+    def extensions(self) -> set[str]:
+        """Of its files, as far as the metadata have them; else that of the first file."""
+        if self._fields.schema is not None and "ext" in self._fields.schema.names:
+            return set(self.metadata.to_table(columns=["ext"])["ext"].unique().drop_null().to_pylist())
+        first = self.undecoded("ext")
+        return {first[0]["ext"]} if len(first) else set()
+
+    def undecoded(self, *columns: str) -> Source:
+        """The same samples with their files as bytes, and with these columns as well."""
+        own = self._fields.columns
+        wanted = None if own is None else tuple(dict.fromkeys((*own, *columns)))
+        fields = replace(self._fields, columns=wanted, decode=False)
+        return Source(self._shards, self._opened.with_fields(fields), self._selection, fields)
+
+    def to_tf(self, **stream: Any) -> Any:
+        """A `tf.data.Dataset` of dicts; `stream` are the options of `stream`. Each iteration is the next epoch.
+
+        TensorFlow reads local tfrecord itself, and then `window` samples lie in its memory. See docs/tensorflow.md.
+        """
+        return tf_data.dataset(self, tf_data.Records(self._shards, self._numbers, self._fields), stream)
+
+    def to_hf(self, *, streaming: bool = False, **options: Any) -> Any:
+        """A `Dataset` of Hugging Face's library, which copies the samples into its cache, or an `IterableDataset`,
+        which does not. Images and sound are decoded by that library; `options` are those of its `from_generator`."""
+        return huggingface.dataset(self, self._shards, streaming, options)
 
     def to_webdataset(self, **stream: Any) -> Any:
         """A pipeline of webdataset: `.decode()`, `.to_tuple()` …; `stream` are the options of `stream`."""
         return frameworks.webdataset(self, stream)
+
+    def to_arrow(self) -> pa.RecordBatchReader:
+        """The samples in record batches of `features`, read one after the other; files are bytes."""
+        return arrow.reader(self)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """As DuckDB, Polars, pandas and pyarrow take it."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def to_spark(self, session: Any) -> Any:
+        """A DataFrame of a session of Spark: the samples, read shard by shard by its workers; files are bytes."""
+        return arrow.spark(self, session)
 
     def _many(self, numbers: Sequence[int]) -> list[Sample]:
         """Samples of the dataset, by their numbers in it, in this order; they are read shard by shard."""

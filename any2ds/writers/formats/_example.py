@@ -144,7 +144,7 @@ def _column_encoder(name: str, type: pa.DataType) -> _ColumnEncoder:
 
         return lists
     if wanted.kind == "bytes":
-        to_bytes = _bytes_of(type)
+        to_bytes = bytes_of(type)
         head = feature.head_of_one
 
         def texts(column: pa.ChunkedArray) -> list[bytes]:
@@ -164,7 +164,7 @@ def _column_encoder(name: str, type: pa.DataType) -> _ColumnEncoder:
     return lambda column: [head_of_float + _float_values((value,)) for value in column.to_pylist()]
 
 
-def _bytes_of(type: pa.DataType) -> Callable[[Any], bytes]:
+def bytes_of(type: pa.DataType) -> Callable[[Any], bytes]:
     """How a value of this type becomes bytes."""
     if pa.types.is_dictionary(type):
         type = type.value_type

@@ -128,6 +128,17 @@ def _index_of(path: Path) -> bytes:
     return _tarindex.pack(offsets)
 
 
+def is_compressed(path: Path) -> bool:
+    """Whether it is a gzip file."""
+    with path.open("rb") as file:
+        return _is_gzip(file.read(_HEADER.size))
+
+
+def _is_gzip(start: bytes) -> bool:
+    """By the first bytes of a file: its first length may begin as a gzip file does; the CRC of that does not."""
+    return start[:2] == _GZIP and masked(value(start[:8])) != start[8:]
+
+
 def masked(crc: int) -> bytes:
     """A CRC as it is stored: turned and moved, because a CRC of what has CRCs in it tells little."""
     return _CRC.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
@@ -140,8 +151,7 @@ _Record = tuple[Callable[[int, int], bytes], int]  # reads in it; its size in by
 def _records_in(raw: IO[bytes]) -> Iterator[Iterator[_Record]]:
     start = raw.read(_HEADER.size)
     raw.seek(0)
-    # The first length may begin as a gzip file does; its CRC does not.
-    if start[:2] == _GZIP and masked(value(start[:8])) != start[8:]:
+    if _is_gzip(start):
         with gzip.GzipFile(fileobj=raw, mode="rb") as stream:
             yield _records(cast(IO[bytes], stream), None)
     else:

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+from google_crc32c import value
 
 import any2ds
 from any2ds import download
@@ -32,6 +33,7 @@ from any2ds.dataset.load import splits
 from any2ds.dataset.load.source import Source
 from any2ds.testing.server import Server, serve
 from any2ds.writers.formats import _tarindex
+from any2ds.writers.formats.tfrecord import TfrecordWriter, masked
 
 FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
 ROWS = 23  # of which one fails
@@ -442,6 +444,25 @@ class TestOtherTools:
                 assert len(any2ds.load(tmp_path)) == 3
         with pytest.raises(DamagedShard, match=r"shard 0\.tar .*its index ends at byte .*, where the tar file goes on"):
             any2ds.load(tmp_path)
+
+    def test_tfrecords_without_an_index(self, made: Callable[[str], Path], tmp_path: Path, cache: Path) -> None:
+        shutil.copytree(made("tfrecord"), tmp_path / "dataset")
+        wanted = list(any2ds.load(tmp_path / "dataset"))
+        assert not list(cache.rglob("*.idx"))  # they lie beside the shards
+        for path in (tmp_path / "dataset").glob("*.tfrecord.idx"):
+            assert path.read_bytes() == TfrecordWriter.make_sidecars(path.with_suffix(""))[".tfrecord.idx"]
+            path.unlink()
+        assert list(any2ds.load(tmp_path / "dataset")) == wanted
+        assert len(list(cache.rglob("*.idx"))) == 5
+        assert list(any2ds.load(tmp_path / "dataset")) == wanted
+
+    def test_a_record_whose_length_looks_like_the_beginning_of_gzip(self, tmp_path: Path) -> None:
+        record = bytes(0x8B1F)
+        length = len(record).to_bytes(8, "little")
+        content = length + masked(value(length)) + record + masked(value(record))
+        (tmp_path / "a.tfrecord").write_bytes(content)
+        offsets = _tarindex.unpack(TfrecordWriter.make_sidecars(tmp_path / "a.tfrecord")[".tfrecord.idx"])
+        assert list(offsets) == [0, len(content)]
 
     def test_an_index_in_the_cache_is_made_anew_for_another_file(self, tmp_path: Path, cache: Path) -> None:
         for count in (3, 5):

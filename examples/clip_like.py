@@ -32,6 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import any2ds
+from any2ds.core.errors import OutputError
 
 SIDE = 64  # pixels
 WORDS, LONGEST = 2048, 16  # how many words the text tower tells apart, and how many of a caption it reads
@@ -67,6 +68,10 @@ def parsed() -> argparse.Namespace:
 
 def download(options: argparse.Namespace) -> None:
     """Images of one size, so that they can be put into batches."""
+    if not options.url_list:  # its server has another address each time, so that it is not the same list
+        with contextlib.suppress(OutputError):
+            any2ds.load(options.folder / "images")
+            return
     with image_list(options.url_list) as rows:
         any2ds.download(
             rows,
@@ -78,6 +83,7 @@ def download(options: argparse.Namespace) -> None:
             resize_only_if_bigger=False,
             encode_format="jpg",
             timeout=10,
+            incremental_mode="incremental" if options.url_list else "overwrite",
             quiet=True,
         )
 

@@ -76,6 +76,8 @@ class Source(Sequence[Sample]):
                 raise self._no_sample(each)
         return self._many([numbers[each] for each in wanted])
 
+    _getitems = __getitems__  # Grain's name for it
+
     def _no_sample(self, number: int) -> IndexError:
         return IndexError(f"no sample {number}: {f'0 to {len(self) - 1}' if len(self) else 'there are none'}")
 
@@ -106,7 +108,13 @@ class Source(Sequence[Sample]):
         columns = ", ".join(names[:_COLUMNS_SHOWN])
         if (more := len(names) - _COLUMNS_SHOWN) > 0:
             columns += f" and {more} more column{'' if more == 1 else 's'}"
-        return f"<any2ds {folder}: {samples} in {shard_count(len(self._shards))} ({columns})>"
+        return f"<any2ds {folder}: {samples} in {shard_count(self._spanned())} ({columns})>"
+
+    def _spanned(self) -> int:
+        """Number of shards from which its samples are taken: the same after others were added to the dataset."""
+        spans = (span for span in self._selection.ranges if span)
+        ends = ((bisect_right(self._starts, each) for each in (span[0], span[-1])) for span in spans)
+        return len({shard for first, last in ends for shard in range(first, last + 1)})
 
     def _only_shard(self) -> int | None:
         """The shard that has all its samples, of several."""
@@ -184,9 +192,12 @@ class Source(Sequence[Sample]):
         parts = (self._selection.within(range(first, stop)) for first, stop in pairwise(self._starts))
         return [Source(self._shards, self._opened, part, self._fields) for part in parts if len(part.numbers)]
 
-    def read_options(self) -> Any:
-        """Those of Grain that suit it: `MapDataset.source(ds)….to_iter_dataset(ds.read_options())`."""
-        return frameworks.grain_options(self.is_local)
+    def read_options(self, *, num_workers: int = 0) -> Any:
+        """The `ReadOptions` of Grain that suit it: `MapDataset.source(ds)….to_iter_dataset(ds.read_options())`.
+
+        `num_workers` is that of `mp_prefetch` where that follows, each of whose processes reads with these options.
+        """
+        return frameworks.grain_options(self.is_local, num_workers)
 
     @property
     def columns(self) -> tuple[str, ...] | None:

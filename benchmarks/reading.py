@@ -1,28 +1,37 @@
-"""How fast a finished dataset is read for training, beside other libraries that read the same files.
+"""How fast a finished dataset on this machine is read for training, beside other libraries.
 
-python benchmarks/reading.py [--samples=20000] [--bytes=50000] [--folder=FOLDER] [--seconds=5]
+    python benchmarks/reading.py [--samples=20000] [--bytes=50000] [--rounds=3] [--seconds=2] [--readers=any2ds,wids,…]
+                                 [--environments=DIR] [--folder=FOLDER] [--page=benchmarks/README.md]
+    python benchmarks/reading.py s3 …         # the same from a store: reading_s3.py
+    python benchmarks/reading.py --opening    # how long it takes to open 10,000,000 samples and to search them
 
-It makes a dataset in each format without the network, reads it in order, shuffled in a window, and at random, warm, in
-one process, and prints samples per second and microseconds of CPU for each sample. Libraries that are not installed are
-left out: run it in .venv-reading and .venv-torch as well. `--opening` measures how long it takes to open 10,000,000
-samples and to search their metadata.
+It makes a dataset in each format without the network, and what others read, in a RAM disk if there is one (8 GB).
+A reader is a process of its own, which takes an epoch, or what it gets of it in `--seconds`, once to warm up and once
+measured. Readers take turns; figures are medians of the rounds, and ratios are taken within a round. The other
+libraries are installed into environments of their own below `--environments`; one that cannot be had is left out, and
+the terminal says so. `--page` replaces the tables in that page.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import itertools
 import json
 import os
 import random
+import re
 import resource
 import shutil
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # any2ds, where it is not installed
 
 import orjson
 import pyarrow as pa
@@ -37,45 +46,452 @@ from any2ds.core.metadata import OUTCOME_FIELDS, MetadataTable
 from any2ds.core.plugins import load as load_part
 from any2ds.core.rows import Row
 from any2ds.core.samples import Sample
+from any2ds.dataset import tfds
+from any2ds.dataset.shard_list import ShardEntry
 
+_BEGIN, _END = "<!-- made by benchmarks/reading.py -->", "<!-- end -->"
+ROOT = Path(__file__).resolve().parent.parent
 FORMATS = ("webdataset", "parquet", "tfrecord", "arrayrecord", "files")
 SHARD = 1000
 WINDOW = 10_000
-READ = "in order", "window", "random"
+BATCH = 64
+COLUMNS = ["data", "caption", "key"]
+WAYS = "sequential", "window", "random", "batches"
+"""In order; shuffled in a window; by number at random, one by one; the same in batches of 64."""
+
+Reads = dict[str, Callable[[], Iterable[Any]]]
+"""How a library reads, by one of `WAYS`; batches count as one each."""
+
+OURS = "google-crc32c", "array_record==0.8.6"
+ENVIRONMENTS = {
+    "numpy": (*OURS, "datasets==5.2.0", "grain==0.2.18"),
+    "torch": (*OURS, "torch==2.13.0", "webdataset==1.0.2", "wids==0.1.11", "litdata==0.2.76"),
+    "streaming": (*OURS, "torch==2.13.0", "mosaicml-streaming==0.13.0"),
+    "tensorflow": (*OURS, "tensorflow-cpu==2.21.0", "tensorflow_datasets==4.9.10", "requests"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A library and what it reads. `open` and `convert` run in its environment."""
+
+    name: str
+    environment: str
+    open: Callable[[Path], Reads]  # in the folder that holds the datasets
+    convert: Callable[[Path], None] | None = None  # what it needs, once
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A ratio that any2ds should reach: its rate in a way, by that of another reader."""
+
+    ours: tuple[str, str]  # reader and way
+    theirs: tuple[Sequence[str], str]  # the best of these
+    least: float
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["s3"]:
+        import reading_s3
+
+        reading_s3.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--bytes", type=int, default=50_000)
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--seconds", type=float, default=5.0, help="at most, for each figure")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="at most, for each figure")
+    parser.add_argument("--readers", help="those whose names begin so")
+    parser.add_argument("--environments", type=Path, default=Path.home() / ".cache" / "any2ds-peers")
+    parser.add_argument("--folder", type=Path, help="for the datasets, which are kept there")
+    parser.add_argument("--page", type=Path, help="whose tables are replaced")
     parser.add_argument("--opening", action="store_true")
+    parser.add_argument("--child", nargs=2, metavar=("READER", "TASK"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="any2ds-reading-"))
+    if options.child:
+        child(options.folder, options.seconds, *options.child)
+        return
+    root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="any2ds-reading-", dir=None if options.opening else root))
+    os.environ.update(ANY2DS_CACHE=str(folder / "cache"), HF_HOME=str(folder / "huggingface"))
     try:
-        os.environ.setdefault("ANY2DS_CACHE", str(folder / "cache"))
         if options.opening:
             measure_opening(folder / "many")
             return
-        print(f"{options.samples:,} samples of {options.bytes:,} bytes; samples per second (µs of CPU)\n")
-        print(f"{'':36}" + "".join(f"{how:>20}" for how in READ))
         for output_format in FORMATS:
-            dataset = folder / output_format
-            if not available(output_format):
-                continue
-            if not dataset.exists():
-                make(dataset, output_format, options.samples, options.bytes)
-            for name, reads in readers(dataset, output_format):
-                show(name, [measured(reads.get(how), options.seconds) for how in READ])
+            if not (folder / output_format).exists():
+                make(folder / output_format, output_format, options.samples, options.bytes)
+        wanted = tuple(options.readers.split(",")) if options.readers else ("",)
+        runs = run(folder, options, [reader for reader in READERS if reader.name.startswith(wanted)])
+        text = tables(runs, options)
+        print(text)
+        if options.page:
+            page = options.page.read_text(encoding="utf-8")
+            made = f"{_BEGIN}\n\n{text}\n{_END}"
+            page = re.sub(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", lambda _: made, page, flags=re.DOTALL)
+            options.page.write_text(page, encoding="utf-8")
     finally:
         if options.folder is None:
             shutil.rmtree(folder)
 
 
-def available(output_format: str) -> bool:
-    library = {"tfrecord": "google_crc32c", "arrayrecord": "array_record"}.get(output_format, "pyarrow")
-    return importlib.util.find_spec(library) is not None
+# --- readers ---
+
+
+def ours(output_format: str) -> Reader:
+    def open(folder: Path) -> Reads:
+        ds = any2ds.load(folder / output_format, columns=COLUMNS)
+        order = random.Random(1).sample(range(len(ds)), len(ds))
+        return {
+            "sequential": lambda: ds,
+            "window": lambda: ds.stream(shuffle=True, window=WINDOW),
+            "random": lambda: map(ds.__getitem__, order),
+            "batches": lambda: (ds[order[start : start + BATCH]] for start in range(0, len(order), BATCH)),
+        }
+
+    return Reader(f"any2ds, {output_format}", "numpy", open)
+
+
+def map_dataset(folder: Path) -> Reads:
+    import grain
+
+    ds = any2ds.load(folder / "webdataset", columns=COLUMNS)
+    shuffled = grain.MapDataset.source(ds).seed(1).shuffle()
+    return {"random": lambda: shuffled.to_iter_dataset(ds.read_options())}
+
+
+def data_loader(folder: Path) -> Reads:
+    from torch.utils.data import DataLoader
+
+    ds = any2ds.load(folder / "webdataset", columns=COLUMNS)
+    several: dict[str, Any] = {"batch_size": BATCH, "num_workers": 2, "collate_fn": list}
+    return {
+        "window": lambda: DataLoader(ds.stream(shuffle=True, window=WINDOW), **several),
+        "batches": lambda: DataLoader(ds, shuffle=True, **several),
+    }
+
+
+def arrow(folder: Path) -> Reads:
+    import datasets
+
+    ds = datasets.load_from_disk(str(folder / "arrow"))
+    order = random.Random(1).sample(range(len(ds)), len(ds))
+    return {
+        "sequential": lambda: ds,
+        "random": lambda: map(ds.__getitem__, order),
+        "batches": lambda: (ds[order[start : start + BATCH]]["key"] for start in range(0, len(order), BATCH)),
+    }
+
+
+def to_arrow(folder: Path) -> None:
+    import datasets
+
+    samples = any2ds.load(folder / "webdataset", columns=COLUMNS)
+    datasets.Dataset.from_generator(samples.__iter__).save_to_disk(str(folder / "arrow"))
+
+
+def webdataset(folder: Path) -> Reads:
+    import webdataset as wds
+
+    tars = sorted(map(str, folder.glob("webdataset/*.tar")))
+    return {
+        "sequential": lambda: wds.WebDataset(tars, shardshuffle=False).decode(),
+        "window": lambda: wds.WebDataset(tars, shardshuffle=len(tars)).shuffle(WINDOW).decode(),
+    }
+
+
+def webdataset_loader(folder: Path) -> Reads:
+    import webdataset as wds
+
+    tars = sorted(map(str, folder.glob("webdataset/*.tar")))
+
+    def read(window: int) -> Iterable[Any]:
+        pipeline = wds.WebDataset(tars, shardshuffle=len(tars) if window else False, workersplitter=wds.split_by_worker)
+        pipeline = (pipeline.shuffle(window) if window else pipeline).decode().batched(BATCH, collation_fn=list)
+        return wds.WebLoader(pipeline, batch_size=None, num_workers=2)
+
+    return {"window": lambda: read(WINDOW), "batches": lambda: read(0)}
+
+
+def wids(folder: Path) -> Reads:
+    import wids
+
+    shards = [{"url": str(tar), "nsamples": SHARD} for tar in sorted(folder.glob("webdataset/*.tar"))]
+    listed = folder / "wids.json"
+    listed.write_text(json.dumps({"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": shards}))
+    ds = wids.ShardListDataset(str(listed), transformations=[])
+    order = random.Random(1).sample(range(len(ds)), len(ds))
+    return {
+        "sequential": lambda: map(ds.__getitem__, range(len(ds))),
+        "window": lambda: map(ds.__getitem__, wids.ShardedSampler(ds)),
+        "random": lambda: map(ds.__getitem__, order),
+    }
+
+
+def array_record(folder: Path) -> Reads:
+    from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+    ds = ArrayRecordDataSource(sorted(map(str, folder.glob("arrayrecord/*.arrayrecord"))))
+    order = random.Random(1).sample(range(len(ds)), len(ds))
+    return {
+        "sequential": lambda: map(ds.__getitem__, range(len(ds))),
+        "random": lambda: map(ds.__getitem__, order),
+        "batches": lambda: (ds.__getitems__(order[start : start + BATCH]) for start in range(0, len(order), BATCH)),
+    }
+
+
+def grain_records(folder: Path) -> Reads:
+    import grain
+
+    source = grain.sources.ArrayRecordDataSource(sorted(map(str, folder.glob("arrayrecord/*.arrayrecord"))))
+    ds = grain.MapDataset.source(source).seed(1).shuffle().map(lambda record: any2ds.parse_example(record, COLUMNS))
+    return {"random": lambda: ds.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=64))}
+
+
+def tfds_source(folder: Path) -> Reads:
+    import tensorflow_datasets as theirs
+
+    builder = theirs.builder_from_directory(str(folder / "arrayrecord"))
+    partly = theirs.decode.PartialDecoding(dict.fromkeys(COLUMNS, True))
+    ds = builder.as_data_source("train", decoders=partly)
+    order = random.Random(1).sample(range(len(ds)), len(ds))
+    return {
+        "sequential": lambda: map(ds.__getitem__, range(len(ds))),
+        "random": lambda: map(ds.__getitem__, order),
+    }
+
+
+def tf_data(folder: Path) -> Reads:
+    import tensorflow as tf
+
+    files = sorted(map(str, folder.glob("tfrecord/*.tfrecord")))
+    wanted = {name: tf.io.FixedLenFeature([], tf.string) for name in COLUMNS}
+    ds = tf.data.TFRecordDataset(files).map(lambda record: tf.io.parse_single_example(record, wanted))
+    return {
+        "sequential": lambda: ds.prefetch(BATCH).as_numpy_iterator(),
+        "window": lambda: ds.shuffle(WINDOW).prefetch(BATCH).as_numpy_iterator(),
+    }
+
+
+def litdata(folder: Path) -> Reads:
+    from litdata import StreamingDataset
+
+    ds = StreamingDataset(str(folder / "litdata"))
+    order = random.Random(1).sample(range(len(ds)), len(ds))
+    return {
+        "sequential": lambda: ds,
+        "window": lambda: StreamingDataset(str(folder / "litdata"), shuffle=True),
+        "random": lambda: map(ds.__getitem__, order),
+    }
+
+
+def to_litdata(folder: Path) -> None:
+    from litdata import optimize
+
+    samples = any2ds.load(folder / "webdataset", columns=COLUMNS)
+    optimize(samples.__getitem__, range(len(samples)), str(folder / "litdata"), chunk_bytes="64MB", num_workers=1)
+
+
+def mosaic(folder: Path) -> Reads:
+    from streaming import StreamingDataset
+
+    ds = StreamingDataset(local=str(folder / "mds"), shuffle=False, batch_size=1)
+    order = random.Random(1).sample(range(len(ds)), len(ds))
+    shuffled = {"shuffle": True, "shuffle_block_size": WINDOW, "batch_size": 1}
+    return {
+        "sequential": lambda: ds,
+        "window": lambda: StreamingDataset(local=str(folder / "mds"), **shuffled),
+        "random": lambda: map(ds.__getitem__, order),
+    }
+
+
+def to_mosaic(folder: Path) -> None:
+    from streaming import MDSWriter
+
+    with MDSWriter(out=str(folder / "mds"), columns={"data": "bytes", "caption": "str", "key": "str"}) as writer:
+        for sample in any2ds.load(folder / "webdataset", columns=COLUMNS):
+            writer.write(sample)
+
+
+READERS = (
+    *map(ours, FORMATS),
+    Reader("any2ds, Grain's MapDataset", "numpy", map_dataset),
+    Reader("any2ds, DataLoader of 2 workers", "torch", data_loader),
+    Reader("HF datasets, Arrow", "numpy", arrow, to_arrow),
+    Reader("webdataset", "torch", webdataset),
+    Reader("webdataset, WebLoader of 2 workers", "torch", webdataset_loader),
+    Reader("wids", "torch", wids),
+    Reader("ArrayRecord, records unparsed", "numpy", array_record),
+    Reader("Grain over arrayrecord, parse_example", "numpy", grain_records),
+    Reader("tfds.data_source", "tensorflow", tfds_source),
+    Reader("tf.data, TFRecord", "tensorflow", tf_data),
+    Reader("litdata", "torch", litdata, to_litdata),
+    Reader("MosaicML streaming", "streaming", mosaic, to_mosaic),
+)
+TAR, LOADER = "any2ds, webdataset", "any2ds, DataLoader of 2 workers"
+GOALS = (
+    Goal((TAR, "random"), (["HF datasets, Arrow"], "random"), 1.8),
+    Goal((TAR, "sequential"), (["webdataset"], "sequential"), 3.0),
+    Goal(("any2ds, Grain's MapDataset", "random"), ([TAR], "random"), 0.45),
+    Goal((LOADER, "batches"), (["webdataset", "webdataset, WebLoader of 2 workers"], "best"), 0.9),
+    Goal(("any2ds, tfrecord", "random"), (["tfds.data_source"], "random"), 2.0),
+    Goal(("any2ds, arrayrecord", "random"), (["tfds.data_source"], "random"), 2.0),
+    Goal(("any2ds, arrayrecord", "sequential"), (["tfds.data_source"], "sequential"), 2.0),
+)
+
+
+# --- measuring ---
+
+Figure = tuple[float, float]
+"""Samples per second, and microseconds of CPU for each, those of workers included."""
+Run = dict[str, dict[str, Figure]]
+"""By reader and way."""
+
+
+def run(folder: Path, options: argparse.Namespace, readers: Sequence[Reader]) -> list[Run]:
+    """One for each round."""
+    pythons = {name: environment(options.environments, name) for name in {each.environment for each in readers}}
+    able = [reader for reader in readers if pythons[reader.environment] is not None]
+    for reader in list(able):
+        if (
+            reader.convert is not None
+            and asked(pythons[reader.environment], folder, options, reader, "convert") is None
+        ):
+            able.remove(reader)
+    found: list[Run] = []
+    for number in range(options.rounds):
+        results = {
+            reader.name: asked(pythons[reader.environment], folder, options, reader, "read")
+            for reader in (able if number % 2 else able[::-1])
+        }
+        found.append({name: figures for name, figures in results.items() if figures})
+    return found
+
+
+def environment(folder: Path, name: str) -> Path | None:
+    """Its Python; None if it cannot be installed."""
+    home = folder / f"reading-{name}"
+    python = home / "bin" / "python"
+    if not (home / "installed").exists():
+        print(f"installing {', '.join(ENVIRONMENTS[name])} into {home}", file=sys.stderr)
+        install = [str(python), "-m", "pip", "install", "-q", "-r", str(ROOT / "requirements.txt"), *ENVIRONMENTS[name]]
+        try:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True, timeout=_INSTALLING)
+            subprocess.run(install, check=True, timeout=_INSTALLING)
+        except (subprocess.SubprocessError, OSError) as error:
+            print(f"{name} is left out: {error}", file=sys.stderr)
+            return None
+        (home / "installed").touch()
+    return python
+
+
+_INSTALLING = 900  # seconds
+_READING = 600  # seconds
+
+
+def asked(python: Path | None, folder: Path, options: argparse.Namespace, reader: Reader, task: str) -> Any:
+    """What a child says; None, and a line on the terminal, where it fails."""
+    command = [
+        str(python),
+        __file__,
+        f"--folder={folder}",
+        f"--seconds={options.seconds}",
+        "--child",
+        reader.name,
+        task,
+    ]
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_READING, env={**os.environ, **quiet}, check=False
+        )
+    except subprocess.TimeoutExpired:
+        print(f"{reader.name}, {task}: not done in {_READING} seconds", file=sys.stderr)
+        return None
+    last = done.stdout.strip().rpartition("\n")[2]
+    if not last.startswith("{"):
+        print(f"{reader.name}, {task}: {done.stderr.strip()[-500:]}", file=sys.stderr)
+        return None
+    print(f"{reader.name}, {task}: {last}", file=sys.stderr)
+    return json.loads(last)
+
+
+def child(folder: Path, seconds: float, name: str, task: str) -> None:
+    """Prints its figures as the last line."""
+    reader = next(each for each in READERS if each.name == name)
+    found: dict[str, Figure] = {}
+    if task == "convert":
+        assert reader.convert is not None
+        reader.convert(folder)
+    else:
+        found = {way: measured(read, seconds) for way, read in reader.open(folder).items()}
+    print(flush=True)
+    print(json.dumps(found), flush=True)
+    os._exit(0)  # without waiting for the threads of others
+
+
+def measured(read: Callable[[], Iterable[Any]], seconds: float) -> Figure:
+    """The first run warms up. The clock starts with the first sample: workers take long to start, once in an epoch."""
+    for limit in (seconds / 3, seconds):
+        cpu, count = spent(), 0
+        samples = iter(read())
+        next(samples)
+        wall = time.perf_counter()
+        for each in samples:
+            count += len(each) if isinstance(each, list) else 1
+            if time.perf_counter() - wall > limit:
+                break
+        elapsed = time.perf_counter() - wall
+        del samples
+    return round(count / elapsed, 1), round((spent() - cpu) / count * 1e6, 1)
+
+
+def spent() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    found = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in found)
+
+
+# --- tables ---
+
+
+def tables(runs: Sequence[Run], options: argparse.Namespace) -> str:
+    """In Markdown: the figures, and the goals."""
+    lines = [
+        f"{os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}, {options.samples:,} samples of {options.bytes:,} bytes,"
+        f" {SHARD:,} to a shard, warm; samples per second (µs of CPU), medians of {options.rounds} rounds.",
+        "",
+        f"| reader | {' | '.join(WAYS)} |",
+        "|---|" + "---|" * len(WAYS),
+    ]
+    for reader in READERS:
+        cells = []
+        for way in WAYS:
+            figures = [each[reader.name][way] for each in runs if way in each.get(reader.name, {})]
+            rate, cpu = (statistics.median(part) for part in zip(*figures, strict=True)) if figures else (0, 0)
+            cells.append(f"{rate:,.0f} ({cpu:.0f})" if figures else "-")
+        if set(cells) != {"-"}:
+            lines.append(f"| {reader.name} | {' | '.join(cells)} |")
+    lines += ["", "| rate | by that of | goal | median | rounds |", "|---|---|---|---|---|"]
+    for goal in GOALS:
+        if ratios := [ratio for each in runs if (ratio := ratio_in(each, goal)) is not None]:
+            (reader, way), (others, their_way) = goal.ours, goal.theirs
+            shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+            lines.append(
+                f"| {reader}: {way} | {' or '.join(others)}: {their_way} | {goal.least} |"
+                f" {statistics.median(ratios):.2f} | {shown} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def ratio_in(run: Run, goal: Goal) -> float | None:
+    (reader, way), (others, their_way) = goal.ours, goal.theirs
+    found = [run.get(other, {}) for other in others]
+    rates = [rate for each in found for name, (rate, _) in each.items() if their_way in (name, "best")]
+    return run[reader][way][0] / max(rates) if rates and way in run.get(reader, {}) else None
+
+
+# --- datasets ---
 
 
 def make(folder: Path, output_format: str, samples: int, size: int) -> None:
@@ -89,12 +505,14 @@ def make(folder: Path, output_format: str, samples: int, size: int) -> None:
     }
     (folder / RUN_FILE).write_bytes(Manifest(made_with, "", {}, (Segment(0, (), Beginning(0, "")),)).to_json())
     layout, writer_class = Layout(SHARD, 5), load_part("writers", output_format)
+    entries: list[ShardEntry] = []
     bodies = [b"\xff\xd8\xff\xe0" + random.Random(n).randbytes(size - 4) for n in range(64)]
     for shard in range(-(-samples // SHARD)):
         count = min(SHARD, samples - shard * SHARD)
         rows = pa.table({"url": [f"http://host/{shard}/{n}.jpg" for n in range(count)], "caption": ["a photo"] * count})
         metadata = MetadataTable(rows, ())
-        writer = writer_class(folder / str(layout.data_name(shard, writer_class.extension)), metadata, options)
+        path = folder / str(layout.data_name(shard, writer_class.extension))
+        writer = writer_class(path, metadata, options)
         for n in range(count):
             body = StoredBody.of(bodies[n % len(bodies)])
             row = Row(shard, n, layout.key(shard, n), rows["url"][n].as_py(), "a photo")
@@ -106,111 +524,11 @@ def make(folder: Path, output_format: str, samples: int, size: int) -> None:
         writer.close()
         if not writer_class.holds_metadata:
             pq.write_table(metadata.table_in_sight(), folder / layout.metadata_name(shard))
+        entries.append(ShardEntry(shard, count, count, count * size, path.stat().st_size if path.is_file() else 0))
         stats = {"count": count, "successes": count, "samples": count, "shard_id": shard, "any2ds": any2ds.__version__}
         (folder / layout.stats_name(shard)).write_bytes(orjson.dumps(stats))
-
-
-def readers(folder: Path, output_format: str) -> Iterator[tuple[str, dict[str, Callable[[], Iterable[Any]]]]]:
-    ds = any2ds.load(folder)
-    order = random.Random(1).choices(range(len(ds)), k=len(ds))
-    yield (
-        f"any2ds, {output_format}",
-        {
-            "in order": lambda: ds,
-            "window": lambda: ds.stream(shuffle=True, window=WINDOW),
-            "random": lambda: map(ds.__getitem__, order),
-        },
-    )
-    three = any2ds.load(folder, columns=["data", "caption", "key"])
-    yield (
-        f"any2ds, {output_format}, three columns",
-        {"in order": lambda: three, "random": lambda: map(three.__getitem__, order)},
-    )
-    if has("grain"):
-        import grain
-
-        yield (
-            f"Grain over any2ds, {output_format}",
-            {"random": lambda: grain.MapDataset.source(ds).seed(1).shuffle().to_iter_dataset(ds.read_options())},
-        )
-    if has("torch"):
-        from torch.utils.data import DataLoader
-
-        yield (
-            f"DataLoader of 2 workers, {output_format}",
-            {
-                "random": lambda: itertools.chain.from_iterable(
-                    DataLoader(ds, batch_size=64, shuffle=True, num_workers=2, collate_fn=list)
-                )
-            },
-        )
-    if output_format == "webdataset":
-        yield from others(folder, order)
-
-
-def others(folder: Path, order: list[int]) -> Iterator[tuple[str, dict[str, Callable[[], Iterable[Any]]]]]:
-    tars = sorted(map(str, folder.glob("*.tar")))
-    if has("webdataset"):
-        import webdataset
-
-        yield (
-            "webdataset",
-            {
-                "in order": lambda: webdataset.WebDataset(tars, shardshuffle=False).decode(),
-                "window": lambda: webdataset.WebDataset(tars, shardshuffle=len(tars)).shuffle(WINDOW).decode(),
-            },
-        )
-    if has("wids") and has("torch"):
-        import wids
-
-        shards = [{"url": tar, "nsamples": SHARD} for tar in tars]
-        listed = folder.parent / "wids.json"
-        listed.write_text(json.dumps({"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": shards}))
-        samples = wids.ShardListDataset(str(listed))
-        yield "wids", {"in order": lambda: map(samples.__getitem__, range(len(samples)))}
-    if has("datasets"):
-        os.environ["HF_HOME"] = str(folder.parent / "huggingface")
-        import datasets
-
-        copied = any2ds.load(folder).to_hf().cast_column("data", datasets.Image(decode=False))
-        yield (
-            "Hugging Face datasets, converted",
-            {
-                "in order": lambda: copied,
-                "random": lambda: map(copied.__getitem__, order),
-            },
-        )
-
-
-def has(library: str) -> bool:
-    return importlib.util.find_spec(library) is not None
-
-
-def measured(read: Callable[[], Iterable[Any]] | None, seconds: float) -> tuple[float, float] | None:
-    """Samples per second, and microseconds of CPU for each, workers included; the first run only warms up."""
-    if read is None:
-        return None
-    for is_warm in (False, True):
-        wall, cpu, count = time.perf_counter(), spent(), 0
-        samples = iter(read())
-        for _ in samples:
-            count += 1
-            if time.perf_counter() - wall > seconds * (1 if is_warm else 0.3):
-                break
-        elapsed = time.perf_counter() - wall
-        del samples
-    return count / elapsed, (spent() - cpu) / count * 1e6
-
-
-def spent() -> float:
-    """CPU seconds of this process and of its children that have ended."""
-    found = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in found)
-
-
-def show(name: str, figures: list[tuple[float, float] | None]) -> None:
-    cells = ("-" if each is None else f"{each[0]:,.0f} ({each[1]:.0f})" for each in figures)
-    print(f"{name:36}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
+    for name, content in tfds.files(entries, options, metadata.schema_in_sight).items():
+        (folder / name).write_bytes(content)
 
 
 def measure_opening(folder: Path, shards: int = 1000, rows: int = 10_000) -> None:

@@ -1,9 +1,10 @@
 """From a list of URLs to training with TensorFlow, on the way that the CIFAR-10 tutorials take:
 
     python examples/tfrecord_cifar.py                             # small pictures from a server on this machine
+    python examples/tfrecord_cifar.py --without_any2ds            # the same, but TensorFlow alone reads the records
     python examples/tfrecord_cifar.py --url_list=cifar10.parquet --output_folder=cifar10 --steps=20000
 
-The second takes CIFAR-10 itself, or what is like it: a list (parquet, tsv, csv …) with a column `url` of pictures of
+The last takes CIFAR-10 itself, or what is like it: a list (parquet, tsv, csv …) with a column `url` of pictures of
 32 by 32 pixels, and a column `label` of numbers from 0 to 9. What is in the folder already is not fetched again.
 """
 
@@ -21,20 +22,29 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import tensorflow as tf
 from cifar_like import CLASSES, SIDE, cifar_like_urls
 
-from any2ds import download
+import any2ds
 
-ROUNDS = 5  # in which the training is told
-FEATURES = {
-    "data": tf.io.FixedLenFeature([], tf.string),  # the file as it was fetched
-    "label": tf.io.FixedLenFeature([], tf.int64),
-}
+ROUNDS = 5  # of the training, each with a line of output
+WINDOW = 10_000  # samples that are shuffled at a time
 
 
-def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def samples(folder: str | Path) -> tf.data.Dataset:
+    """Shuffled samples, in another order each time: the file as it was fetched, and its label."""
+    return any2ds.load(folder, columns=["data", "label"]).to_tf(shuffle=True, window=WINDOW)
+
+
+def samples_without_any2ds(folder: str | Path) -> tf.data.Dataset:
+    """The same."""
+    features = {"data": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+    shards = tf.data.Dataset.list_files(f"{folder}/*.tfrecord")
+    records = shards.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE).shuffle(WINDOW)
+    return records.map(lambda record: tf.io.parse_single_example(record, features), tf.data.AUTOTUNE)
+
+
+def parse(sample: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     """The picture, with values from 0 to 1, and its label."""
-    example = tf.io.parse_single_example(record, FEATURES)
-    image = tf.io.decode_image(example["data"], channels=3, expand_animations=False)
-    return tf.image.convert_image_dtype(tf.ensure_shape(image, [SIDE, SIDE, 3]), tf.float32), example["label"]
+    image = tf.io.decode_image(sample["data"], channels=3, expand_animations=False)
+    return tf.image.convert_image_dtype(tf.ensure_shape(image, [SIDE, SIDE, 3]), tf.float32), sample["label"]
 
 
 def augment(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -45,13 +55,10 @@ def augment(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.clip_by_value(image, 0, 1), label
 
 
-def batches(folder: str | Path, size: int = 64) -> tf.data.Dataset:
-    """Without end, in another order each time."""
-    shards = tf.data.Dataset.list_files(f"{folder}/*.tfrecord")
+def batches(shuffled: tf.data.Dataset, size: int = 64) -> tf.data.Dataset:
+    """Without end."""
     return (
-        shards.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE)
-        .map(parse, num_parallel_calls=tf.data.AUTOTUNE)
-        .shuffle(10_000)
+        shuffled.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
         .repeat()
         .map(augment, num_parallel_calls=tf.data.AUTOTUNE)
         .batch(size)
@@ -84,10 +91,11 @@ def main() -> None:
     options.add_argument("--url_list", help="a list of your own; without it, pictures are made on this machine")
     options.add_argument("--output_folder", default="cifar_output")
     options.add_argument("--steps", type=int, default=100, help="batches of 64 to train with")
+    options.add_argument("--without_any2ds", action="store_true", help="TensorFlow alone reads the records")
     given = options.parse_args()
 
     with contextlib.nullcontext(given.url_list) if given.url_list else cifar_like_urls() as url_list:
-        report = download(
+        report = any2ds.download(
             url_list=url_list,
             save_additional_columns=["label"],
             output_folder=given.output_folder,
@@ -98,7 +106,8 @@ def main() -> None:
         )
     print(f"{report.successes} pictures were fetched into {given.output_folder}")
 
-    pictures = batches(given.output_folder)
+    read = samples_without_any2ds if given.without_any2ds else samples
+    pictures = batches(read(given.output_folder))
     steps = max(1, given.steps // ROUNDS)
     history = small_network().fit(pictures, epochs=ROUNDS, steps_per_epoch=steps, shuffle=False, verbose=2)
     loss = history.history["loss"]

@@ -61,7 +61,7 @@ def stub() -> str:
     functions = [getattr(any2ds, name) for name in COMMANDS]
     kinds = {getattr(sys.modules[function.run.__module__], _returned(function)) for function in functions}
     own = sorted(f"from {kind.__module__} import {kind.__name__} as {kind.__name__}" for kind in kinds - {RunReport})
-    own = sorted([*own, "from any2ds.dataset.load.load import load as load"])
+    own = sorted([*own, "from any2ds.dataset import beam as beam", "from any2ds.dataset.load.load import load as load"])
     head = _HEAD.format(doc=any2ds.__doc__, imports="\n".join(own), names=sorted(any2ds.__all__))
     return head + "\n".join(_function(function) for function in functions)
 

@@ -29,11 +29,11 @@ __all__ = ["ReadShards"]
 class ReadShards(_Transform):  # type: ignore[misc]  # Beam has no types
     """The samples of a finished dataset, in whatever format, its shards in parallel.
 
+        import any2ds
         import apache_beam as beam
-        from any2ds.dataset.beam import ReadShards
 
         with beam.Pipeline() as pipeline:
-            samples = pipeline | ReadShards("gs://bucket/dataset", columns=["url", "caption"])
+            samples = pipeline | any2ds.beam.ReadShards("gs://bucket/dataset", columns=["url", "caption"])
             samples | beam.Map(lambda sample: (sample["key"], len(sample["data"]))) | beam.Map(print)
 
     Each sample is a dict: `key`, unique in the dataset; `status`; `ext`, the extension of its file, without the dot;
@@ -71,7 +71,7 @@ class ReadShards(_Transform):  # type: ignore[misc]  # Beam has no types
         label: str | None = None,
     ) -> None:
         if _missing is not None:
-            raise plugins.missing_extra("any2ds.dataset.beam.ReadShards", _missing) from _missing
+            raise plugins.missing_extra("any2ds.beam.ReadShards", _missing) from _missing
         super().__init__(label)
         (storage,) = parse_groups({"storage_options": storage_options}, (StorageOptions,))
         url = os.fspath(folder)

@@ -1,7 +1,7 @@
-"""How a dataset is loaded: a few lines of Python for each library that reads its format, as they stand ready to run.
+"""How a dataset is loaded: for each library the line that goes through `any2ds.load`, and a few that do without any2ds.
 
-The documentation, the report and the dataset card show them; tests run each of them with the library that it is for.
-The code is in `templates/loaders.jinja`.
+The report and the dataset card show them; tests run each of them as it stands, with the library that it is for. What
+does without any2ds is in `templates/loaders.jinja`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import glob
 import os
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,11 +24,7 @@ from any2ds.dataset.shard_list import ShardList, entry_of, pattern
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
 
-_LONGEST_PATTERN = 120  # characters; with many gaps the files are listed instead
-_SHOWN = ("key", "url", "caption", "status", "ext", "bytes")
-_CATS = {"s3": "aws s3 cp {} -", "gs": "gcloud storage cat {}", "gcs": "gcloud storage cat {}"}  # stores from a shell
-_LIBRARIES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "hf": "huggingface_hub"}
-_SPAWNED = 'In a script, macOS and Windows want the lines that begin with `samples` under `if __name__ == "__main__":`.'
+_LONGEST_PATTERN = 120  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +37,48 @@ class Snippet:
     note: str = ""  # a sentence, where there is something to know
 
 
+# Library -> what pip installs beside any2ds, what is imported, what follows `ds = any2ds.load(...)`.
+_WITH_ANY2DS = {
+    "PyTorch": (
+        "torch",
+        "from torch.utils.data import DataLoader",
+        "batches = DataLoader(ds, batch_size=16, shuffle=True, collate_fn=list)",
+    ),
+    "Grain": (
+        "grain",
+        "import grain",
+        "samples = grain.MapDataset.source(ds).shuffle(seed=0).to_iter_dataset(ds.read_options())",
+    ),
+    "tf.data": ("tensorflow", "", "samples = ds.to_tf(shuffle=True)"),
+    "Hugging Face datasets": ("datasets {decoder}", "", "samples = ds.to_hf()"),
+    "webdataset": ("webdataset", "", "samples = ds.to_webdataset(shuffle=True)"),
+    "Ray Data": (
+        "'ray[data]'",
+        "import ray",
+        'samples = ray.data.from_items(ds.shards).flat_map(lambda row: row["item"])',
+    ),
+    "Spark": (
+        "pyspark",
+        "from pyspark.sql import SparkSession",
+        "samples = ds.to_spark(SparkSession.builder.getOrCreate())",
+    ),
+    "Daft": ("daft", "import daft", "samples = daft.from_arrow(ds.to_arrow())"),
+    "DuckDB": ("duckdb", "import duckdb", 'samples = duckdb.sql("select key, ext, octet_length(data) from ds")'),
+    "Polars": ("polars", "import polars", "samples = polars.scan_pyarrow_dataset(ds.metadata).collect()"),
+    "pandas": ("pandas", "", "samples = ds.metadata.to_table().to_pandas()"),
+}
+_OF_COMPRESSED = "tf.data"  # which takes records that have no numbers
+
+# Format of the data -> macro of the template, name, what pip installs.
+_WITHOUT_ANY2DS = {
+    "webdataset": ("webdataset", "webdataset", "webdataset {store}"),
+    "parquet": ("datasets", "Hugging Face datasets", "datasets {store}"),
+    "tfrecord": ("tf_data", "tf.data", "tensorflow"),
+    "arrayrecord": ("tfds", "TensorFlow Datasets", "tensorflow_datasets array_record"),
+    "files": ("files", "plain files", "pandas pyarrow"),
+}
+_OF_METADATA = "pandas", "pandas", "pandas pyarrow {store}"  # where there are no data
+_LIBRARIES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "hf": "huggingface_hub"}
 _EXTRAS = {
     "s3": "s3",
     "gs": "gcs",
@@ -52,42 +89,6 @@ _EXTRAS = {
     "http": "https",
     "https": "https",
 }
-_OTHERS = "Grain takes `samples` as well; `to_tf()`, `to_hf()` and `to_webdataset()` make datasets of other libraries."
-
-# Macro of the template -> name, what pip installs, note. In braces, a library that some datasets need as well: `image`
-# to decode images, `store` for a remote folder, `feature` for what Hugging Face's datasets decodes.
-_LOADERS = {
-    "load_torch": ("any2ds and PyTorch", "{any2ds} torch", f"{_OTHERS} {_SPAWNED}"),
-    "load_grain": ("any2ds and Grain", "{any2ds} grain", ""),
-    "webdataset": ("webdataset", "webdataset {image} {store}", ""),
-    "webdataset_pipe": ("webdataset, through a pipe", "webdataset {image}", "Needs the program {program}."),
-    "torch_webdataset": ("PyTorch", "torch webdataset {image}", _SPAWNED),
-    "datasets_folder": (
-        "Hugging Face datasets",
-        "datasets {image}",
-        "It goes by the README.md in the folder, which `any2ds card` writes.",
-    ),
-    "datasets_parquet": ("Hugging Face datasets", "datasets {feature} {store}", ""),
-    "torch_parquet": ("PyTorch", "torch pyarrow", _SPAWNED),
-    "tf_data": ("tf.data", "tensorflow", ""),
-    "tfds": ("TensorFlow Datasets", "tensorflow_datasets {records}", ""),
-    "grain": ("Grain", "grain array_record", ""),
-    "files": ("plain files", "pandas pyarrow {store}", ""),
-    "torch_files": ("PyTorch", "torch pandas pyarrow", _SPAWNED),
-    "pandas": ("pandas", "pandas pyarrow {store}", ""),
-    "pyarrow": ("pyarrow", "pyarrow {store}", ""),
-    "duckdb": ("DuckDB", "duckdb {store}", ""),
-    "polars": ("Polars", "polars", ""),
-    "daft": ("Daft", "daft", ""),
-}
-_BY_FORMAT = {
-    "webdataset": ("load_torch", "webdataset", "webdataset_pipe", "torch_webdataset", "datasets_folder"),
-    "parquet": ("load_torch", "datasets_parquet", "torch_parquet"),
-    "tfrecord": ("load_torch", "tf_data", "tfds"),
-    "arrayrecord": ("load_grain", "grain", "tfds"),
-    "files": ("load_torch", "files", "torch_files"),
-}
-_OF_METADATA = ("pandas", "pyarrow", "duckdb", "polars", "daft")  # and of parquet with the files in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +101,11 @@ class Loadable:
     kind: str = ""  # one of `kinds.KINDS` that nearly all files are; "" for mixed ones, or if nobody knows
     exts: tuple[str, ...] = ()  # of the files, the most frequent first
     columns: tuple[str, ...] = ("key", "url", "status", "ext")  # of the metadata, without the files
-    data_column: str = "data"  # of parquet
+    data_column: str = "data"  # of parquet and tfrecord
     is_decoded: bool = False  # parquet: Hugging Face's datasets knows what the column is
     is_gzipped: bool = False  # tfrecord
     has_tfds: bool = False  # TensorFlow Datasets finds its files
     position_digits: int = 4  # at the end of the key of a row; before them is the name of its shard
-    is_only_kind: bool = False  # all files are of `kind`
-    is_encoded: bool = False  # the run has decoded and encoded all images
-    is_one_size: bool = False  # and made them squares of one size
 
     @classmethod
     def of(cls, dataset: Dataset, exts: Mapping[str, int] | None = None) -> Loadable:
@@ -120,9 +118,6 @@ class Loadable:
         if not exts and dataset.is_img2dataset and data_column != "data":
             exts = {data_column: 1}
         exts = {ext: files for ext, files in exts.items() if ext}
-        kind = kind_of(exts)
-        is_only_kind = all(kind_of_ext(ext) == kind for ext in exts)
-        is_encoded = kind == "image" and is_only_kind and _is_encoded(options)
         names = dataset.layout
         finished = [files.shard_id for files in dataset.finished]
         shards = pattern(finished, names, dataset.writer.extension) if names and dataset.writer else None
@@ -130,7 +125,7 @@ class Loadable:
             folder=redacted(dataset.folder.url),
             output_format=dataset.output_format or "",
             pattern=shards,
-            kind=kind,
+            kind=kind_of(exts),
             exts=tuple(exts),
             columns=columns,
             data_column=data_column,
@@ -138,9 +133,6 @@ class Loadable:
             is_gzipped=options.get("tfrecord_compression") == "gzip",
             has_tfds={layout.TFDS_FEATURES, layout.TFDS_INFO} <= dataset.entries.keys(),
             position_digits=names.position_digits if names else 4,
-            is_only_kind=is_only_kind,
-            is_encoded=is_encoded,
-            is_one_size=is_encoded and _is_one_size(options),
         )
 
     @property
@@ -176,57 +168,28 @@ class Loadable:
         lister = f"fsspec.filesystem({literal(self.scheme)})"
         return f"[{lister}.unstrip_protocol(path) for path in sorted({lister}.glob({files}))]"
 
-    def shards(self, through_pipe: bool = False) -> str | None:
-        """An expression for the tar files as webdataset takes them, or for commands that write them out; None where
-        webdataset cannot read them so."""
-        folder = self.path
-        # webdataset would take the name for a pattern, or for several.
-        expands = any(mark in folder for mark in ("{", "}", "\\", "::", "$"))
-        pattern = self.pattern if self.pattern and len(self.pattern) <= _LONGEST_PATTERN and not expands else None
-        if through_pipe:
-            shell = _CATS.get(self.scheme) if self.is_remote else None
-            return literal(f"pipe:{shell.format(shlex.quote(f'{folder}/') + pattern)}") if shell and pattern else None
+    @property
+    def shards(self) -> str | None:
+        """An expression for the tar files as webdataset takes them; None where there are too many gaps to name them."""
         if self.is_remote:
-            return literal(f"{folder}/{pattern}") if pattern else None
-        if re.match("[A-Za-z]:/", folder):  # a drive, which would be taken for the scheme of a URL
-            folder = f"file:{folder}"
-        elif ":" in folder.partition("/")[0]:
-            folder = f"./{folder}"
-        return (
-            literal(f"{folder}/{pattern}")
-            if pattern
-            else f"sorted(glob.glob({literal(f'{glob.escape(folder)}/[0-9]*.tar')}))"
-        )
-
-    @property
-    def feature(self) -> str | None:
-        """What Hugging Face's datasets makes of the column of files, if it decodes them."""
-        known = {"image": "Image", "audio": "Audio"}.get(self.kind)
-        return (known or "bytes") if self.is_decoded else known if self.is_only_kind else None
-
-    @property
-    def shown(self) -> list[str]:
-        """Columns of a table that people look at."""
-        return [name for name in _SHOWN if name in self.columns]
-
-    @property
-    def printed(self) -> list[str]:
-        """Columns to print of a sample."""
-        return [str(name) for name in ("key", "caption", "url") if name in self.columns][:2]
+            is_short = self.pattern is not None and len(self.pattern) <= _LONGEST_PATTERN
+            return literal(f"{self.path}/{self.pattern}") if is_short else None
+        files = self.glob("tar")
+        if re.match("[A-Za-z]:/", files):  # to webdataset the scheme of a URL
+            return f'["file:" + path for path in sorted(glob.glob({literal(files)}))]'
+        is_scheme = ":" in files.partition("/")[0]
+        return f"sorted(glob.glob({literal(f'./{files}' if is_scheme else files)}))"
 
     @property
     def libraries(self) -> dict[str, str]:
         """What pip has to install for this dataset beside the libraries that read its format."""
-        feature = {"image": "pillow", "audio": "torchcodec"}.get(self.kind, "") if self.feature else ""
         record = {"tfrecord": "tfrecord", "arrayrecord": "arrayrecord"}.get(self.output_format)
         store = _EXTRAS.get(self.scheme) if self.is_remote else None
-        extras = [extra for extra in ("image" if self.is_encoded else None, record, store) if extra]
+        extras = [extra for extra in (record, store) if extra]
         return {
-            "image": "pillow" if self.kind == "image" else "",
             "store": _LIBRARIES.get(self.scheme, "fsspec") if self.is_remote else "",
-            "feature": feature,
+            "decoder": {"image": "pillow", "audio": "torchcodec"}.get(self.kind, ""),
             "any2ds": f"'any2ds[{','.join(extras)}]'" if extras else "any2ds",
-            "records": "array_record" if self.output_format == "arrayrecord" else "tensorflow",
         }
 
 
@@ -261,25 +224,14 @@ def kind_of(exts: Mapping[str, int]) -> str:
     return ""
 
 
-def _is_encoded(options: Mapping[str, object]) -> bool:
-    """Whether a run with these options decodes its images, all of them."""
-    asked = bool(options.get("file_size")) or options.get("encode_format") not in ("keep", None)
-    return asked and not options.get("disable_all_reencoding")
-
-
-def _is_one_size(options: Mapping[str, object]) -> bool:
-    """Whether a run with these options makes squares of all images."""
-    is_square = options.get("resize_mode") in ("border", "center_crop") and not options.get("resize_only_if_bigger")
-    return bool(options.get("file_size")) and is_square and not options.get("transform")
-
-
 def _columns(dataset: Dataset) -> tuple[tuple[str, ...], str, bool]:
     """Columns of the metadata, that of the files, and whether `datasets` knows what it holds."""
     for files in dataset.finished[:20]:
         with contextlib.suppress(Exception), dataset.visible_file(files) as file:  # it is broken, as others will tell
             schema = file.schema_arrow
             if dataset.output_format != "parquet":
-                return tuple(schema.names), "data", False
+                options = dataset.run.options if dataset.run else {}
+                return tuple(schema.names), str(options.get("data_column") or "data"), False
             bodies = body_columns(schema)
             own = tuple(name for name in schema.names if name not in bodies)
             return own, bodies[0] if bodies else "data", b"huggingface" in (schema.metadata or {})
@@ -287,17 +239,23 @@ def _columns(dataset: Dataset) -> tuple[tuple[str, ...], str, bool]:
 
 
 def snippets(of: Loadable | str, stores: Stores | None = None) -> list[Snippet]:
-    """How to load it, for each library that fits its format, the most usual one first.
+    """How to load it: for each library through any2ds, and at last without.
 
     `of` is what `Loadable` says, or the folder of a dataset; raises OutputError if that holds none.
     """
     found = Loadable.of(Dataset(of, stores)) if isinstance(of, str) else of
-    macros = environment().get_template("loaders.jinja").module
-    program = _CATS.get(found.scheme, "").partition(" ")[0]
+    libraries = found.libraries
     made = []
-    for macro in (*_BY_FORMAT.get(found.output_format, ()), *_OF_METADATA):
-        name, install, note = _LOADERS[macro]
-        if code := str(getattr(macros, macro)(found)):
-            libraries = " ".join(install.format(**found.libraries).split())
-            made.append(Snippet(name, libraries, code, note.format(program=program)))
+    for name, (install, importing, line) in _WITH_ANY2DS.items():
+        if found.output_format in _WITHOUT_ANY2DS and (not found.is_gzipped or name == _OF_COMPRESSED):
+            imports = "\n".join(filter(None, ("import any2ds", importing)))
+            code = f"{imports}\n\nds = any2ds.load({literal(found.path)})\n{line}\n"
+            made.append(Snippet(name, _joined(f"{{any2ds}} {install}", libraries), code))
+    macro, name, install = _WITHOUT_ANY2DS.get(found.output_format, _OF_METADATA)
+    if code := str(getattr(environment().get_template("loaders.jinja").module, macro)(found)):
+        made.append(Snippet(f"{name}, without any2ds", _joined(install, libraries), code))
     return made
+
+
+def _joined(install: str, libraries: Mapping[str, str]) -> str:
+    return " ".join(install.format(**libraries).split())

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, TypeVar, cast
 
+from any2ds.core.errors import DamagedShard
 from any2ds.storage.patience import persist
 
 T = TypeVar("T")
@@ -29,11 +30,35 @@ def opened(name: str, open: Callable[[], BinaryIO], stop: threading.Event | None
 
 
 def patiently(what: str, attempt: Callable[[], T], stop: threading.Event | None = None) -> T:
-    """`persist`, but for what is an answer: there is no such file, or no library for it."""
-    return persist(what, attempt, stop or threading.Event(), answers=(FileNotFoundError, ImportError))
+    """`persist`, but for what is an answer: there is no such file, or no library for it, or it is damaged."""
+    return persist(what, attempt, stop or threading.Event(), answers=(FileNotFoundError, ImportError, DamagedShard))
 
 
-class PatientFile(io.RawIOBase):
+class SeekableFile(io.RawIOBase):
+    """A file to be read, of which a subclass knows how to get the bytes at `_position`."""
+
+    _position = 0
+
+    def _size(self) -> int:
+        """In bytes."""
+        raise NotImplementedError
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size()}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+
+class PatientFile(SeekableFile):
     """A file that is opened again, and read from the same place, when reading breaks off.
 
     `open` gives it, seekable. Raises what the file system raises, FileNotFoundError at once, and OSError if another
@@ -45,7 +70,6 @@ class PatientFile(io.RawIOBase):
     ) -> None:
         """`file` is what `open` has given."""
         self._name, self._open, self._stop = name, open, stop
-        self._position = 0
         self._file: Any = file
         self._as_it_was = self._persist(lambda: self._look(self._opened()))
 
@@ -84,7 +108,7 @@ class PatientFile(io.RawIOBase):
             if is_again and self._look(file) != self._as_it_was:
                 return None
             file.seek(self._position)
-            return bytes(file.read(min(len(wanted), max(0, self._as_it_was[0] - self._position))))
+            return bytes(file.read(min(len(wanted), max(0, self._size() - self._position))))
 
         found = self._persist(attempt)
         if found is None:
@@ -93,19 +117,8 @@ class PatientFile(io.RawIOBase):
         self._position += len(found)
         return len(found)
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._as_it_was[0]}[whence]
-        self._position = max(0, start + offset)
-        return self._position
+    def _size(self) -> int:
+        return self._as_it_was[0]
 
     def close(self) -> None:
         if not self.closed:

@@ -315,7 +315,7 @@ from pathlib import Path
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from any2ds.dataset.beam import ReadShards
+from any2ds import beam as any2ds_beam
 
 
 def keep(sample, folder):
@@ -327,7 +327,7 @@ if __name__ == "__main__":
 
     options = ["--runner=DirectRunner", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]
     with beam.Pipeline(options=PipelineOptions(options)) as pipeline:
-        pipeline | ReadShards(sys.argv[1]) | beam.Map(keep, sys.argv[2])
+        pipeline | any2ds_beam.ReadShards(sys.argv[1]) | beam.Map(keep, sys.argv[2])
     counters = pipeline.result.metrics().query()["counters"]
     print({each.key.metric.name: each.committed for each in counters if each.key.metric.namespace == "any2ds"})
     print(os.getpid())
@@ -384,16 +384,13 @@ def test_options_that_make_no_sense_are_refused_at_once() -> None:
 def test_without_beam_the_extra_is_named() -> None:
     program = (
         "import sys; sys.modules['apache_beam'] = None\n"
-        "import any2ds, any2ds.dataset.beam\n"
+        "import any2ds\n"
         "from any2ds.core.errors import MissingExtra\n"
-        "try:\n    any2ds.dataset.beam.ReadShards('folder')\n"
+        "try:\n    any2ds.beam.ReadShards('folder')\n"
         "except MissingExtra as error:\n    print(error, error.extra)\n"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert (
-        said
-        == "any2ds.dataset.beam.ReadShards needs a library that is not installed: pip install 'any2ds[beam]' beam\n"
-    )
+    assert said == "any2ds.beam.ReadShards needs a library that is not installed: pip install 'any2ds[beam]' beam\n"
 
 
 def test_any2ds_alone_does_not_import_beam() -> None:

@@ -13,6 +13,8 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+from google_crc32c import value
 
 import any2ds
 from any2ds import download
 from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageError
+from any2ds.dataset.load import splits
 from any2ds.dataset.load.source import Source
 from any2ds.testing.server import Server, serve
+from any2ds.writers.formats import _tarindex
+from any2ds.writers.formats.tfrecord import TfrecordWriter, masked
 
 FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
 ROWS = 23  # of which one fails
@@ -195,12 +201,9 @@ class TestSource:
         assert first["key"] == "000001"
 
     def test_in_processes(self, output_format: str, made: Callable[[str], Path]) -> None:
-        methods = set(multiprocessing.get_all_start_methods())
-        if output_format == "arrayrecord":
-            methods -= {"fork"}  # its library has threads of its own, which a fork loses
         ds = any2ds.load(made(output_format))
         wanted = list(ds)
-        for method in sorted(methods):
+        for method in multiprocessing.get_all_start_methods():
             with multiprocessing.get_context(method).Pool(2) as pool:
                 assert pool.map(ds.__getitem__, range(len(ds))) == wanted
 
@@ -233,6 +236,14 @@ class TestSource:
         assert [sample["key"] for sample in found] == found.keys == wanted
 
 
+def test_files_in_a_feature_of_hugging_face(server: Server, tmp_path: Path) -> None:
+    folder = build(server, tmp_path / "dataset", "parquet", parquet_data="image", row_group_bytes=300)
+    ds = any2ds.load(folder)
+    assert [sample["data"] for sample in ds] == [content(n) for n in range(ROWS) if n != FAILED]
+    assert ds[9]["label"] == 1
+    assert any2ds.load(folder, columns=["data"])[9] == {"data": content(10)}
+
+
 class TestSplits:
     @pytest.mark.parametrize(
         ("split", "keys"),
@@ -248,6 +259,13 @@ class TestSplits:
             ("train+test", KEYS),
             ("train", [key for key in KEYS if key not in TEST]),
             ("test+all[:2]", [*KEYS[:2], *TEST]),
+            ("test[:1]+test[3:]", [TEST[0], TEST[3]]),
+            ("test[4:]+all[:0]", []),
+            ("all[1_0:12]", KEYS[10:12]),
+            ("all[:1shard]", KEYS[:5]),
+            ("all[-2shard:-1shard]", KEYS[14:19]),
+            ("all[1shard]", KEYS[5:9]),
+            ("all[-1shard]", KEYS[19:]),
         ],
     )
     def test_which_samples(self, split: str, keys: list[str], made: Callable[[str], Path]) -> None:
@@ -263,7 +281,43 @@ class TestSplits:
         assert sorted(key for part in parts for key in part) == KEYS
         assert all(parts)
 
-    @pytest.mark.parametrize("split", ["", "all[", "all[a:]", "hash[:5]", "all[:101%]", "nothing", "all[5]", "a++b"])
+    def test_parts_that_meet_at_a_percentage_share_the_samples_out(self) -> None:
+        for count in range(1, 203):
+            for percent in (*range(101), "33.3"):
+                rest = 100 - Decimal(percent)
+                first, *others = splits.parse(
+                    f"all[:{percent}%] + all[{percent}%:]" + (f"+ all[-{rest}%:]" if rest else "")
+                )
+                assert len(first.span(count)) == round(count * Fraction(percent) / 100)
+                for second in others:
+                    assert [*first.span(count), *second.span(count)] == list(range(count))
+
+    def test_shards_of_a_part_have_its_samples(self, made: Callable[[str], Path]) -> None:
+        for options in ({"where": "label = 1"}, {"split": "all[15:]+all[:7]+all[3:5]"}, {"split": "test"}):
+            ds = any2ds.load(made("webdataset"), **options)
+            shards = [pickle.loads(pickle.dumps(shard)) for shard in ds.shards]
+            assert [{sample["key"][:5] for sample in shard} for shard in shards] == [
+                {key[:5]} for key in sorted({key[:5]: key for key in ds.keys}.values())
+            ]
+            assert sorted(sample["key"] for shard in shards for sample in shard) == sorted(ds.keys)
+
+    @pytest.mark.parametrize(
+        "split",
+        [
+            "",
+            "all[",
+            "all[a:]",
+            "all[10:50%]",
+            "test[1shard]",
+            "all[1.5:]",
+            "all[1:2:3]",
+            "hash[:5]",
+            "all[:101%]",
+            "nothing",
+            "all[5]",
+            "a++b",
+        ],
+    )
     def test_what_cannot_be_understood(self, split: str, made: Callable[[str], Path]) -> None:
         with pytest.raises(UsageError, match="split: "):
             any2ds.load(made("webdataset"), split=split)
@@ -359,6 +413,57 @@ class TestOtherTools:
         with pytest.raises(UsageError, match="no metadata"):
             any2ds.load(folder, where=pc.field("x") == 1)
 
+    def test_an_index_of_wids_says_how_many_samples_there_are(self, tmp_path: Path, cache: Path) -> None:
+        shards = []
+        for shard, count in enumerate((4, 1, 3)):
+            with webdataset.TarWriter(str(tmp_path / f"{shard}.tar")) as sink:
+                for n in range(count):
+                    sink.write({"__key__": f"{shard}{n}", "jpg": b"image %d" % n})
+            shards.append({"url": f"{tmp_path}/{shard}.tar", "nsamples": count, "filesize": 0})
+        (tmp_path / "notes.json").write_text("[1]")
+        index = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": shards}
+        (tmp_path / "index.json").write_bytes(orjson.dumps(index))
+        ds = any2ds.load(tmp_path)
+        assert (len(ds), list(cache.rglob("*.idx"))) == (8, [])
+        assert ds.keys == ["00", "01", "02", "03", "10", "20", "21", "22"]
+        shards[1]["nsamples"] = 2
+        (tmp_path / "index.json").write_bytes(orjson.dumps(index))
+        with pytest.raises(DamagedShard, match=r"shard 1\.tar .*its index has 1 samples"):
+            any2ds.load(tmp_path)[5]
+        del shards[1]
+        (tmp_path / "index.json").write_bytes(orjson.dumps(index))
+        assert len(any2ds.load(tmp_path)) == 8
+
+    def test_an_index_that_is_older_than_its_tar_file(self, tmp_path: Path) -> None:
+        for count in (3, 5):
+            with webdataset.TarWriter(str(tmp_path / "0.tar")) as sink:
+                for n in range(count):
+                    sink.write({"__key__": str(n), "jpg": b"image %d of %d" % (n, count)})
+            if count == 3:
+                (tmp_path / "0.tar.idx").write_bytes(_tarindex.index_of(tmp_path / "0.tar"))
+                assert len(any2ds.load(tmp_path)) == 3
+        with pytest.raises(DamagedShard, match=r"shard 0\.tar .*its index ends at byte .*, where the tar file goes on"):
+            any2ds.load(tmp_path)
+
+    def test_tfrecords_without_an_index(self, made: Callable[[str], Path], tmp_path: Path, cache: Path) -> None:
+        shutil.copytree(made("tfrecord"), tmp_path / "dataset")
+        wanted = list(any2ds.load(tmp_path / "dataset"))
+        assert not list(cache.rglob("*.idx"))  # they lie beside the shards
+        for path in (tmp_path / "dataset").glob("*.tfrecord.idx"):
+            assert path.read_bytes() == TfrecordWriter.make_sidecars(path.with_suffix(""))[".tfrecord.idx"]
+            path.unlink()
+        assert list(any2ds.load(tmp_path / "dataset")) == wanted
+        assert len(list(cache.rglob("*.idx"))) == 5
+        assert list(any2ds.load(tmp_path / "dataset")) == wanted
+
+    def test_a_record_whose_length_looks_like_the_beginning_of_gzip(self, tmp_path: Path) -> None:
+        record = bytes(0x8B1F)
+        length = len(record).to_bytes(8, "little")
+        content = length + masked(value(length)) + record + masked(value(record))
+        (tmp_path / "a.tfrecord").write_bytes(content)
+        offsets = _tarindex.unpack(TfrecordWriter.make_sidecars(tmp_path / "a.tfrecord")[".tfrecord.idx"])
+        assert list(offsets) == [0, len(content)]
+
     def test_an_index_in_the_cache_is_made_anew_for_another_file(self, tmp_path: Path, cache: Path) -> None:
         for count in (3, 5):
             with webdataset.TarWriter(str(tmp_path / "0.tar")) as sink:
@@ -434,12 +539,13 @@ class TestBadInput:
             (good[:-3], "index cannot be read"),
             (good[:-8], "index has 4 samples, its statistics 5"),
             (good[:-8] + (1 << 40).to_bytes(8, "little"), "ends at byte 1,099,511,627,776"),
-            (good[:8] + good[:8] + good[16:], "lie where one sample should|no sample begins"),
+            (good[:8] + good[:8] + good[16:], "says that sample 0 goes from byte 0 to 0$"),
+            (good[:8] + good[16:24] * 2 + good[24:], "lie where one sample should|no sample begins"),
             (bytes(8) + (512).to_bytes(8, "little") + good[16:], "ends after its sample|no sample begins"),
         ):
             (own / "00000.tar.idx").write_bytes(bad)
             with pytest.raises(DamagedShard, match=f"shard 00000.tar .*({message})"):
-                any2ds.load(own)[:5]
+                any2ds.load(own)[:1]
 
     def test_damaged_metadata_of_a_sample_name_its_key(self, own: Path) -> None:
         content = (own / "00000.tar").read_bytes()

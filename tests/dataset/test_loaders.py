@@ -1,6 +1,5 @@
 """How to load a dataset, as it is told: for each format, from odd folders, and out of stores."""
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -58,13 +57,16 @@ def run(code: str, folder: Path) -> int:
     return int(done.stdout.rpartition("=")[2])
 
 
-@pytest.mark.parametrize("form", ["webdataset", "parquet", "files"])
+HERE = {"webdataset", "DuckDB", "pandas", "webdataset, without any2ds", "plain files, without any2ds"}
+# The others in tests/reading and tests/cluster.
+
+
+@pytest.mark.parametrize("form", ["webdataset", "parquet", "files", "dummy"])
 def test_snippets_run_as_they_stand(form: str, made: Callable[..., Any], tmp_path: Path) -> None:
     folder = tmp_path / ("odd" if sys.platform == "win32" else ODD)
     made(folder, form, **({"data_column": "a file"} if form == "parquet" else {}))
-    here = {"webdataset", "plain files", "pandas", "pyarrow", "DuckDB"}  # the others in tests/reading
     found = {each.loader: each.code for each in snippets(str(folder))}
-    for loader in here.intersection(found):
+    for loader in found if form == "dummy" else HERE.intersection(found):
         assert run(found[loader], tmp_path) == 5, loader
     for loader, code in found.items():
         compile(code, loader, "exec")
@@ -74,16 +76,14 @@ def test_gaps_in_the_numbers(made: Callable[..., Any], tmp_path: Path) -> None:
     made(tmp_path / "out", "webdataset")
     for lost in (tmp_path / "out").glob("00001*"):
         lost.unlink()
-    (code,) = (each.code for each in snippets(str(tmp_path / "out")) if each.loader == "webdataset")
-    assert "{00000,00002}.tar" in code
-    assert run(code, tmp_path) == 3
+    assert run(snippets(str(tmp_path / "out"))[-1].code, tmp_path) == 3
 
 
-def test_a_pattern_that_is_too_long_gives_way_to_a_list_of_files(made: Callable[..., Any], tmp_path: Path) -> None:
-    made(tmp_path / "out", "webdataset")
-    known = Loadable.of(Dataset(str(tmp_path / "out")))
-    (code,) = (each.code for each in snippets(replace(known, pattern="x" * 200)) if each.loader == "webdataset")
-    assert run(code, tmp_path) == 5
+def test_folders_that_are_like_a_url_or_a_drive(made: Callable[..., Any], tmp_path: Path) -> None:
+    made(tmp_path / "file:x", "webdataset")
+    known = replace(Loadable.of(Dataset(str(tmp_path / "file:x"))), folder="file:x")
+    assert run(snippets(known)[-1].code, tmp_path) == 5
+    assert '"file:" + path' in snippets(replace(known, folder="C:/x"))[-1].code
 
 
 @pytest.mark.slow
@@ -91,58 +91,58 @@ def test_a_remote_dataset(s3_server: None, made: Callable[..., Any], tmp_path: P
     import fsspec
 
     fsspec.filesystem("s3").mkdir("snippets")
-    for form in ("webdataset", "parquet", "files"):
+    for form in ("webdataset", "parquet", "files", "dummy"):
         made(f"s3://snippets/{form}", form)
         found = {each.loader: each.code for each in snippets(f"s3://snippets/{form}")}
-        assert ("webdataset, through a pipe" in found) == (form == "webdataset")
-        for loader in {"webdataset", "plain files", "pandas", "pyarrow", "DuckDB"}.intersection(found):
+        for loader in found if form == "dummy" else HERE.intersection(found):
             assert run(found[loader], tmp_path) == 5, loader
 
 
-def test_the_names_of_loaders_and_what_they_need(made: Callable[..., Any], tmp_path: Path) -> None:
+WITH_ANY2DS = [
+    "PyTorch",
+    "Grain",
+    "tf.data",
+    "Hugging Face datasets",
+    "webdataset",
+    "Ray Data",
+    "Spark",
+    "Daft",
+    "DuckDB",
+    "Polars",
+    "pandas",
+]
+WITHOUT = {
+    "webdataset": "webdataset, without any2ds",
+    "parquet": "Hugging Face datasets, without any2ds",
+    "tfrecord": "tf.data, without any2ds",
+    "arrayrecord": "TensorFlow Datasets, without any2ds",
+    "files": "plain files, without any2ds",
+}
+
+
+def test_a_line_for_each_library_and_one_way_without_any2ds() -> None:
+    for form, without in WITHOUT.items():
+        found = snippets(Loadable("out", form, "{00000..00041}", kind="image", has_tfds=True))
+        assert [each.loader for each in found] == [*WITH_ANY2DS, without]
+        for each in found[:-1]:
+            assert each.code.count('ds = any2ds.load("out")') == 1
+            assert len(each.code.partition("\n\n")[2].splitlines()) == 2
+        assert "any2ds" not in found[-1].code
+    assert [each.loader for each in snippets(Loadable("out", "dummy"))] == ["pandas, without any2ds"]
+    compressed = snippets(Loadable("out", "tfrecord", is_gzipped=True))  # which has no samples by number
+    assert [each.loader for each in compressed] == ["tf.data", "tf.data, without any2ds"]
+
+
+def test_what_they_need(made: Callable[..., Any], tmp_path: Path) -> None:
     made(tmp_path / "out", "webdataset")
-    found = snippets(str(tmp_path / "out"))
-    assert [each.loader for each in found][:4] == [
-        "any2ds and PyTorch",
-        "webdataset",
-        "PyTorch",
-        "Hugging Face datasets",
-    ]
-    assert found[0].install == "any2ds torch"
-    assert found[1].install == "webdataset pillow"
+    install = {each.loader: each.install for each in snippets(str(tmp_path / "out"))}
+    assert install["PyTorch"] == "any2ds torch"
+    assert install["Hugging Face datasets"] == "any2ds datasets pillow"
+    assert install["webdataset, without any2ds"] == "webdataset"
+    remote = {each.loader: each.install for each in snippets(Loadable("s3://b/out", "tfrecord", kind="audio"))}
+    assert remote["Hugging Face datasets"] == "'any2ds[tfrecord,s3]' datasets torchcodec"
     with pytest.raises(UsageError, match="no such folder"):
         snippets(str(tmp_path / "nothing"))
-
-
-def test_the_documentation_shows_what_is_reported() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "loading.md").read_text(encoding="utf-8")
-    section = text.partition("\n## Without any2ds\n")[2].partition("\n## ")[0]
-    exts = ("jpg", "png", "webp")
-    ends = {"webdataset": ".tar", "parquet": ".parquet", "files": "", "tfrecord": ".tfrecord"}
-    reported = {
-        form: snippets(
-            Loadable(
-                "dataset",
-                form,
-                f"{{00000..00041}}{ends.get(form, '.arrayrecord')}",
-                kind="image",
-                exts=exts,
-                columns=("key", "url", "caption", "status", "ext", "bytes"),
-                has_tfds=True,
-                is_only_kind=True,
-            )
-        )
-        for form in (*ends, "arrayrecord")
-    }
-    shown = re.findall(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
-    wanted = {"webdataset": "webdataset", "parquet": "Hugging Face datasets"}
-    assert shown == [each.code for form, name in wanted.items() for each in reported[form] if each.loader == name]
-    tables = ["pandas", "pyarrow", "DuckDB", "Polars", "Daft"]
-    for form, found in reported.items():
-        names = [each.loader for each in found if "any2ds" not in each.loader]  # those are above that section
-        assert names[-len(tables) :] == tables
-        assert f"| `{form}` | {', '.join(names[: -len(tables)])} |" in section
-    assert f"| the metadata of each | {', '.join(tables)} |" in section
 
 
 def test_what_kind_of_files_there_are() -> None:

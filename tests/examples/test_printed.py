@@ -32,6 +32,7 @@ from tests.support.s3 import CREDENTIALS, served
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "examples" / "data"
 GUIDE = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+READ_ELSEWHERE = ("README.md", "docs/loading.md", "docs/checking.md", "docs/pytorch.md", "docs/tensorflow.md")
 SHARDS = 42  # of the dataset that the pages load: dataset/{00000..00041}.tar
 
 # The command in the pages: makes its output folder anew unless it goes on with what the same command, or the same with
@@ -192,6 +193,6 @@ def test_it_runs_as_it_is_printed(page: str, place: Path, tmp_path: Path) -> Non
             for rows, stored in re.findall(r"^([\d,]+) rows?, ([\d,]+) stored", shown, re.MULTILINE):
                 assert rows == stored, shown
         elif missing := {name for name in _imported(code) if importlib.util.find_spec(name) is None}:
-            assert page in ("README.md", "docs/loading.md", "docs/checking.md"), missing  # tests/reading has them
+            assert page in READ_ELSEWHERE, missing
         elif page != "docs/loading.md" or "{00000..00041}" in code:
             _run([sys.executable, "-c", code.replace('distributor="pyspark"', 'distributor="inline"')], work)

@@ -1,7 +1,7 @@
 """What the tests have in common that read datasets with other people's libraries: datasets, and the page on loading.
 
 A dataset lies in `dataset/` of the working directory, made by `download()` from a server on loopback. How it is read is
-taken from docs/loading.md, section "Read it with …", so that what stands there is what was tried.
+taken from docs/loading.md and the pages beside it, so that what stands there is what was tried.
 """
 
 import contextlib
@@ -27,8 +27,7 @@ from any2ds import download, retry
 from any2ds.dataset.loaders import snippets
 from any2ds.testing.server import Server, serve
 
-PAGE = Path(__file__).parents[2] / "docs" / "loading.md"
-SECTION = "Read it with …"
+DOCS = Path(__file__).parents[2] / "docs"
 
 IMAGES = 24  # in a list of images, besides the dead one
 SHARD = 10  # rows
@@ -160,46 +159,41 @@ def dead() -> str:
 
 @pytest.fixture
 def readme() -> Callable[..., dict[str, Any]]:
-    """`readme("DuckDB")` runs the first block of that subsection in the working directory, and gives its variables.
+    """`readme("Daft")` runs the first block of that section in the working directory, and gives its variables.
 
     `block` takes a later one, `replace` puts other texts in the place of some (the number of a last shard).
     """
 
-    def run(title: str, block: int = 0, replace: Mapping[str, str] | None = None) -> dict[str, Any]:
-        code = blocks(title)[block]
+    def run(
+        title: str, block: int = 0, replace: Mapping[str, str] | None = None, name: str = "loading.md"
+    ) -> dict[str, Any]:
+        code = blocks(title, name)[block]
         for there, here in (replace or {}).items():
-            assert there in code, f"{PAGE.name}, {title}: {there!r} is not in\n{code}"
+            assert there in code, f"{name}, {title}: {there!r} is not in\n{code}"
             code = code.replace(there, here)
         variables: dict[str, Any] = {"__name__": "readme"}
         with contextlib.redirect_stdout(io.StringIO()) as shown:
-            exec(compile(code, f"{PAGE.name}, {title}", "exec"), variables)
+            exec(compile(code, f"{name}, {title}", "exec"), variables)
         return {**variables, "stdout": shown.getvalue()}
 
     return run
 
 
-def blocks(title: str) -> list[str]:
-    """The Python in a subsection of that page, as it stands there."""
-    text = PAGE.read_text(encoding="utf-8")
-    section = re.search(rf"^## {re.escape(SECTION)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
-    assert section, f"{PAGE.name} has no section {SECTION!r}"
-    found = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^### |\Z)", section[1], re.DOTALL | re.MULTILINE)
-    assert found, f"{PAGE.name}, {SECTION!r}: there is no {title!r}"
-    return re.findall(r"^```python\n(.*?)^```$", found[1], re.DOTALL | re.MULTILINE)
-
-
-def section_of_the_page(title: str) -> list[str]:
-    """The Python in a section of that page, up to the next."""
-    text = PAGE.read_text(encoding="utf-8")
-    found = re.search(rf"^##? {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
-    assert found, f"{PAGE.name} has no section {title!r}"
-    return re.findall(r"^```python\n(.*?)^```$", found[1], re.DOTALL | re.MULTILINE)
+def blocks(title: str, name: str = "loading.md") -> list[str]:
+    """The Python in a section of a page, as it stands there; of a section with subsections, theirs as well."""
+    text = (DOCS / name).read_text(encoding="utf-8")
+    heading = re.search(rf"^(#+) {re.escape(title)}\n", text, re.MULTILINE)
+    assert heading, f"{name} has no section {title!r}"
+    deeper = rf"^#{{2,{max(2, len(heading[1]))}}} "
+    section = re.split(deeper, text[heading.end() :], maxsplit=1, flags=re.MULTILINE)[0]
+    return re.findall(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
-def page() -> Callable[[str], list[str]]:
-    """`page("With Grain")` are the blocks of Python in that section of docs/loading.md."""
-    return section_of_the_page
+def page() -> Callable[..., list[str]]:
+    """`page("Daft")` are the blocks of Python in that section of docs/loading.md, `page("tf.data", "tensorflow.md")` of
+    another page."""
+    return blocks
 
 
 @pytest.fixture
@@ -221,8 +215,10 @@ def loaded() -> Callable[[str, str], int]:
 _COUNT = """
 if "batches" in globals():
     samples = [sample for batch in batches for sample in batch]
+if hasattr(samples, "count_rows"):  # of Daft
+    samples = samples.collect()
 try:
-    print(len(samples))
+    print(len(samples) if not hasattr(samples, "rdd") else samples.count())
 except TypeError:  # of a stream
     print(sum(1 for _ in samples))
 """

@@ -1,14 +1,18 @@
-"""Hugging Face's datasets reads tar files, parquet and folders."""
+"""Hugging Face's datasets takes `any2ds.load`, and reads tar files and parquet without it."""
 
 import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
+import pyarrow as pa
 import pytest
 from PIL import Image
 
-from any2ds import download, verify
+import any2ds
+from any2ds import download
+from any2ds.testing.server import Server
 
 
 def pixels(image: Any) -> bytes:
@@ -24,18 +28,113 @@ def expect_images(rows: Any, made: Any, column: str = "data") -> None:
         assert found[key]["label"] == made.labels[key]
 
 
-def test_parquet_of_images_is_decoded(dataset: Callable[..., Any], readme: Callable[..., Any]) -> None:
-    made = dataset("parquet", parquet_data="image")
-    expect_images(readme("Hugging Face datasets")["images"], made)
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"])
+def test_samples_of_every_format(output_format: str, streaming: bool, dataset: Callable[..., Any]) -> None:
+    made = dataset(output_format)
+    found = any2ds.load("dataset").to_hf(streaming=streaming)
+    assert found.features["data"] == datasets.Image()
+    assert found.features["label"] == datasets.Value("int64")
+    expect_images(found, made)
 
 
-def test_parquet_of_bytes_is_decoded_when_it_is_cast(dataset: Callable[..., Any], readme: Callable[..., Any]) -> None:
-    import datasets
+def test_what_any2ds_has_decoded_is_left_to_that_library(dataset: Callable[..., Any]) -> None:
+    made = dataset("webdataset")
+    found = any2ds.load("dataset", columns=["data"], decode=True).to_hf()
+    assert found.column_names == ["data"]
+    assert [pixels(row["data"]) for row in found] == [
+        pixels(Image.open(io.BytesIO(content))) for content in made.files.values()
+    ]
+    stored = found.cast_column("data", datasets.Image(decode=False))
+    assert [row["data"]["bytes"] for row in stored] == list(made.files.values())
+    assert stored[0]["data"]["path"] == "000000.jpg"
 
+
+def test_sound_other_files_and_texts(dataset: Callable[..., Any]) -> None:
+    made = dataset("webdataset", "audio")
+    assert any2ds.load("dataset").to_hf(streaming=True).features["data"] == datasets.Audio()
+    found = any2ds.load("dataset").to_hf()  # torchcodec, which would decode it, is not here
+    assert found.features["data"] == datasets.Audio()
+    stored = found.cast_column("data", datasets.Audio(decode=False))
+    assert [row["data"]["bytes"] for row in stored] == list(made.files.values())
+    made = dataset("webdataset", "mixed")
+    assert {row["key"]: row["data"] for row in any2ds.load("dataset").to_hf()} == made.files
+    texts = any2ds.load("dataset", where="ext = 'data.txt'", decode=True).to_hf()
+    assert [row["data"].encode() for row in texts] == [each for each in made.files.values() if each[:4] == b"Text"]
+
+
+def test_categories_are_class_labels(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    breeds = ["pug", "collie", None, "pug", "husky", "collie"]
+    urls = [server.url(f"{n:02d}.jpg") for n in (0, 1, 2, 3, 5, 6)]
+    rows = pa.table({"url": urls, "breed": pa.array(breeds).dictionary_encode()})
+    how = {"number_sample_per_shard": 2, "distributor": "inline", "quiet": True, "robots": "ignore"}
+    for output_format in ("webdataset", "parquet"):
+        download(
+            rows, output_folder=output_format, output_format=output_format, save_additional_columns=["breed"], **how
+        )
+        for streaming in (False, True):
+            found = any2ds.load(output_format, columns=["breed"]).to_hf(streaming=streaming)
+            label = found.features["breed"]
+            assert label == datasets.ClassLabel(names=["collie", "husky", "pug"])
+            assert [None if row["breed"] is None else label.int2str(row["breed"]) for row in found] == breeds
+            some = any2ds.load(output_format, where="breed = 'pug'", columns=["breed"]).to_hf(streaming=streaming)
+            assert some.features["breed"] == label
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet"])
+def test_values_of_every_type(output_format: str, rich: Callable[..., None]) -> None:
+    rich(output_format)
+    first, second, third = any2ds.load("dataset").to_hf()
+    assert (first["tags"], first["box"], first["score"]) == (["grün", "tree"], [0.5, 1.5], 0.25)
+    assert (first["place"], first["raw"]) == ({"lat": 1.5, "of": ["x"]}, b"\x00\xff")
+    assert (second["place"], second["tags"], third["score"], third["safe"]) == (None, None, 2.0, None)
+
+
+def test_a_copy_is_found_again_until_the_dataset_changes(dataset: Callable[..., Any]) -> None:
+    """Also where a shard has as many bytes as before."""
+    dataset("webdataset")
+    first = any2ds.load("dataset").to_hf()
+    assert any2ds.load("dataset").to_hf().cache_files == first.cache_files
+    assert any2ds.load("dataset", columns=["key"]).to_hf().cache_files != first.cache_files
+    before = Path("dataset/00000.tar").stat().st_size
+    changed = dataset("webdataset", file_ext="jpg")
+    assert Path("dataset/00000.tar").stat().st_size == before
+    second = any2ds.load("dataset").to_hf()
+    assert [row["ext"] for row in second] == ["jpg"] * len(changed.files)
+
+
+def test_shards_are_shared_out(dataset: Callable[..., Any]) -> None:
+    made = dataset("webdataset")
+    found = any2ds.load("dataset", columns=["key"]).to_hf(streaming=True)
+    assert found.num_shards == 3
+    parts = [[row["key"] for row in found.shard(3, n)] for n in range(3)]
+    assert [len(part) for part in parts] == [9, 10, 5]
+    assert [key for part in parts for key in part] == list(made.files)
+    assert sorted(row["key"] for row in found.shuffle(seed=1, buffer_size=5)) == list(made.files)
+    parallel = any2ds.load("dataset", columns=["key"]).to_hf(num_proc=2)
+    assert parallel["key"][:] == list(made.files)
+
+
+@pytest.mark.parametrize("chosen", [{"split": "train[5:15]"}, {"where": "label = 1"}, {"where": "label = 9"}], ids=str)
+def test_parts_of_a_dataset(chosen: dict[str, str], dataset: Callable[..., Any]) -> None:
+    dataset("webdataset")
+    ds = any2ds.load("dataset", **chosen)
+    assert [row["key"] for row in ds.to_hf(streaming=True)] == list(ds.keys)
+    assert [row["key"] for row in ds.to_hf()] == list(ds.keys)
+
+
+def test_what_the_page_shows(dataset: Callable[..., Any], readme: Callable[..., Any]) -> None:
+    made = dataset("tfrecord")
+    assert len(readme("Hugging Face datasets")["stdout"].splitlines()) == len(made.files)
+
+
+def test_without_any2ds(dataset: Callable[..., Any], readme: Callable[..., Any]) -> None:
     made = dataset("parquet")
-    images = readme("Hugging Face datasets", 1)["images"]
-    assert [row["data"] for row in images] == list(made.files.values())
-    expect_images(images.cast_column("data", datasets.Image()), made)
+    expect_images(readme("Without any2ds", 2)["images"], made)
+    made = dataset("parquet", parquet_data="image")
+    uncast = {'images = images.cast_column("data", datasets.Image())\n': ""}
+    expect_images(readme("Without any2ds", 2, replace=uncast)["images"], made)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -43,8 +142,6 @@ def test_parquet_of_bytes_is_decoded_when_it_is_cast(dataset: Callable[..., Any]
 def test_failed_rows_have_no_file_and_the_others_theirs(
     kind: str, streaming: bool, dataset: Callable[..., Any], dead: str
 ) -> None:
-    import datasets
-
     feature = datasets.Audio(decode=False) if kind == "audio" else datasets.Image(decode=False)
     made = dataset("parquet", kind, parquet_data="audio" if kind == "audio" else "image")
     rows = datasets.load_dataset("parquet", data_files="dataset/*.parquet", split="train", streaming=streaming)
@@ -58,8 +155,6 @@ def test_failed_rows_have_no_file_and_the_others_theirs(
 def test_a_first_shard_of_failures_alone_has_the_features_of_the_others(
     listed: Callable[..., Any], dead: str, tmp_path: Path
 ) -> None:
-    import datasets
-
     download(
         listed().rows.slice(int(dead), 4),
         output_folder=tmp_path,
@@ -74,8 +169,6 @@ def test_a_first_shard_of_failures_alone_has_the_features_of_the_others(
 
 
 def test_what_is_no_image_is_left_out_by_its_extension(dataset: Callable[..., Any]) -> None:
-    import datasets
-
     made = dataset("parquet", "mixed", parquet_data="image")
     images = datasets.load_dataset(
         "parquet", data_files="dataset/*.parquet", split="train", filters=[("ext", "in", ["jpg", "png"])]
@@ -86,7 +179,6 @@ def test_what_is_no_image_is_left_out_by_its_extension(dataset: Callable[..., An
 
 
 def test_sounds_can_be_opened(dataset: Callable[..., Any]) -> None:
-    import datasets
     import soundfile
 
     dataset("parquet", "audio", parquet_data="audio")
@@ -97,17 +189,12 @@ def test_sounds_can_be_opened(dataset: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_tar_files(streaming: bool, dataset: Callable[..., Any], readme: Callable[..., Any]) -> None:
+def test_tar_files(streaming: bool, dataset: Callable[..., Any]) -> None:
+    """That library wants the same extension in all samples."""
     made = dataset("webdataset", file_ext="jpg")
-    samples = readme("Hugging Face datasets", 2, {"streaming=True": f"streaming={streaming}"})["samples"]
+    samples = datasets.load_dataset("webdataset", data_files="dataset/*.tar", split="train", streaming=streaming)
     found = {sample["__key__"]: sample for sample in samples}
     assert list(found) == list(made.files)
     for key, content in made.files.items():
         assert pixels(found[key]["jpg"]) == pixels(Image.open(io.BytesIO(content)))
         assert (found[key]["txt"], found[key]["json"]["label"]) == (made.captions[key], made.labels[key])
-
-
-def test_folders_of_images(dataset: Callable[..., Any], readme: Callable[..., Any]) -> None:
-    made = dataset("files")
-    expect_images(readme("Hugging Face datasets", 3)["images"], made, "image")
-    assert verify("dataset", quiet=True).ok

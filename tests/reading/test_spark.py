@@ -1,10 +1,14 @@
-"""Spark reads metadata, files out of parquet, and files in folders; in local mode, with a JVM of its own."""
+"""Spark takes `any2ds.load`, and reads parquet without it; in local mode, with a JVM of its own."""
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+
+import any2ds
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -12,43 +16,54 @@ def session() -> Iterator[None]:
     """What is of no interest to a reader: addresses of this machine, and a JVM that starts quickly."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         patch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[1] --conf spark.ui.enabled=false pyspark-shell")
         yield
-        from pyspark.sql import SparkSession
-
         SparkSession.builder.getOrCreate().stop()
 
 
-@pytest.fixture
-def here(dataset: Callable[..., Any]) -> dict[str, str]:
-    """What to replace in the README: to the JVM a relative path is one in the folder in which it was started."""
-    return {'"dataset/': f'"{Path.cwd()}/dataset/'}
+FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
 
 
-def test_parquet_with_plain_bytes(dataset: Any, readme: Any, here: dict[str, str]) -> None:
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_samples_of_every_format(output_format: str, dataset: Any, readme: Any) -> None:
+    made = dataset(output_format)
+    shown = readme("Spark")
+    samples = shown["samples"]
+    assert samples.rdd.getNumPartitions() == 3
+    rows = {row.key: row for row in samples.collect()}
+    assert {key: bytes(row.data) for key, row in rows.items()} == made.files
+    assert {key: (row.caption, row.label) for key, row in rows.items()} == {
+        key: (made.captions[key], made.labels[key]) for key in made.files
+    }
+
+
+def test_parts_and_columns(dataset: Any) -> None:
+    made = dataset("webdataset")
+    ds = any2ds.load("dataset", where="label = 1", columns=["label", "key"])
+    samples = ds.to_spark(SparkSession.builder.getOrCreate())
+    assert samples.columns == ["label", "key"]
+    wanted = [(1, key) for key in made.files if made.labels[key] == 1]
+    assert sorted(map(tuple, samples.collect())) == wanted
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "tfrecord"])
+def test_values_of_every_type(output_format: str, rich: Any) -> None:
+    rich(output_format)
+    samples = any2ds.load("dataset").to_spark(SparkSession.builder.getOrCreate())
+    first, second, third = samples.orderBy("key").collect()
+    assert (first.tags, first.box, first.score, first.safe) == (["grün", "tree"], [0.5, 1.5], 0.25, True)
+    assert (first.place.lat, first.place.of) == (1.5, ["x"])
+    assert (bytes(first.raw), first.when.isoformat()) == (b"\x00\xff", "2026-01-02T03:04:05")
+    assert (second.place, second.when, third.score) == (None, None, 2.0)
+
+
+def test_parquet_without_any2ds(dataset: Any) -> None:
     made = dataset("parquet")
-    assert dict(readme("Spark", 0, here)["sizes"]) == {key: len(content) for key, content in made.files.items()}
-
-
-def test_parquet_for_hugging_face(dataset: Any, readme: Any, here: dict[str, str]) -> None:
+    spark = SparkSession.builder.getOrCreate()
+    stored = spark.read.parquet(f"{Path.cwd()}/dataset/*.parquet").where("status = 'success'")
+    assert {row.key: bytes(row.data) for row in stored.collect()} == made.files
     made = dataset("parquet", "audio", parquet_data="audio")
-    sizes = readme("Spark", 0, {**here, "row.data": "row.data.bytes"})["sizes"]
-    assert dict(sizes) == {key: len(content) for key, content in made.files.items()}
-
-
-def test_folders_of_images(dataset: Any, readme: Any, here: dict[str, str], dead: str) -> None:
-    made = dataset("files", file_ext="jpg")
-    read = readme("Spark", 1, here)
-    images = {row.path.rpartition("/")[2].partition(".")[0]: bytes(row.content) for row in read["images"].collect()}
-    assert images == made.files
-    failed = read["metadata"].where("status != 'success'").select("key", "error_code").collect()
-    assert [tuple(row) for row in failed] == [(dead, "http_404")]
-
-
-def test_metadata_beside_tar_files(dataset: Any, readme: Any, here: dict[str, str]) -> None:
-    made = dataset("webdataset", "mixed")
-    only_metadata = {'spark.read.format("binaryFile").load("dataset/*/*.jpg")': "None"}
-    metadata = readme("Spark", 1, {**only_metadata, **here})["metadata"]
-    rows = metadata.where("status = 'success'").select("key", "label").collect()
-    assert {row.key: row.label for row in rows} == {key: made.labels[key] for key in made.files}
+    stored = spark.read.parquet(f"{Path.cwd()}/dataset/*.parquet").where("status = 'success'")
+    assert {row.key: bytes(row.data.bytes) for row in stored.collect()} == made.files

@@ -1,4 +1,4 @@
-"""webdataset reads tar files: shuffled, decoded, and by the pattern in `.any2ds/shards`."""
+"""webdataset takes `any2ds.load`, and reads tar files without it by the pattern in `.any2ds/shards`."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import webdataset
 
+import any2ds
 from any2ds import verify
 
 
@@ -16,18 +17,41 @@ def samples(**options: Any) -> Any:
     return webdataset.WebDataset(f"dataset/{shards}", **options)
 
 
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"])
+def test_samples_of_every_format(output_format: str, dataset: Callable[..., Any], readme: Callable[..., Any]) -> None:
+    made = dataset(output_format)
+    lines = readme("webdataset")["stdout"].splitlines()
+    keys = [line.split()[0] for line in lines]
+    assert sorted(keys) == list(made.files) != keys
+    assert all(f"(32, 32) {made.captions[key]}" in line for key, line in zip(keys, lines, strict=True))
+
+
+def test_what_any2ds_has_decoded_is_left_to_webdataset(dataset: Callable[..., Any]) -> None:
+    made = dataset("webdataset")
+    found = list(any2ds.load("dataset", decode=True).to_webdataset().decode("pil"))
+    assert [sample["__key__"] for sample in found] == list(made.files)
+    assert {sample[sample["json"]["ext"]].size for sample in found} == {(32, 32)}
+
+
+def test_columns_that_are_left_out(dataset: Callable[..., Any]) -> None:
+    made = dataset("webdataset")
+    found = list(any2ds.load("dataset", columns=["data", "label"]).to_webdataset().decode())
+    assert [(sample["__key__"], sample["json"]) for sample in found] == [
+        (key, {"label": made.labels[key]}) for key in made.files
+    ]
+    found = list(any2ds.load("dataset", columns=["label"]).to_webdataset())
+    assert [set(sample) for sample in found] == [{"__key__", "json"}] * len(made.files)
+
+
 @pytest.mark.parametrize("kind", ["images", "mixed"])
-def test_images_are_decoded_and_shuffled_as_the_readme_says(
+def test_without_any2ds_samples_are_shuffled_and_decoded(
     kind: str, dataset: Callable[..., Any], readme: Callable[..., Any]
 ) -> None:
     made = dataset("webdataset", kind)
-    found = readme("webdataset")
+    found = readme("Without any2ds")
     assert found["shards"] == "{00000..00002}.tar"
-    lines = found["stdout"].splitlines()
-    keys = [line.split()[0] for line in lines]
-    images = [key for key, content in made.files.items() if content[:2] in (b"\xff\xd8", b"\x89P")]
-    assert sorted(keys) == images
-    assert all(f"(32, 32) {made.captions[key]}" in line for key, line in zip(keys, lines, strict=True))
+    keys = [line.split()[0] for line in found["stdout"].splitlines()]
+    assert sorted(keys) == list(made.files)
 
 
 def test_bytes_captions_and_metadata_come_back_in_order(dataset: Callable[..., Any]) -> None:

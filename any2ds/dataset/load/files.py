@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import struct
 import sys
 import threading
@@ -44,6 +45,8 @@ class ShardOfFolder:
 class LocalShard:
     """A `ShardData` on this machine. One descriptor is open for as long as it lives, for positional reads only."""
 
+    is_local = True
+
     def __init__(self, shard: ShardOfFolder, path: Path) -> None:
         """Raises DamagedShard if the data file is not there, or not of its size."""
         self.name, self.samples, self.size = shard.name, shard.samples, 0
@@ -51,7 +54,7 @@ class LocalShard:
         self._descriptor = -1
         try:
             found = os.stat(path)
-            if not os.path.isdir(path):
+            if not stat.S_ISDIR(found.st_mode):
                 self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
                 found = os.fstat(self._descriptor)
                 self.size = found.st_size
@@ -61,9 +64,9 @@ class LocalShard:
             raise DamagedShard(f"it has {self.size:,} bytes, and had {shard.size:,} when the dataset was opened")
         self._version = (found.st_size, found.st_mtime_ns, found.st_ino)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # which is gone when the interpreter ends
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            close(self._descriptor)
 
     def read(self, start: int, size: int) -> bytes:
         try:

@@ -6,6 +6,7 @@ import os
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ from any2ds.config.parsers import byte_count
 from any2ds.core.errors import MissingColumns, OptionError, UsageError
 from any2ds.core.samples import row_key
 from any2ds.dataset.load import expressions, splits
+from any2ds.dataset.load.copies import ShardCopies
 from any2ds.dataset.load.files import cache_folder
 from any2ds.dataset.load.metadata import Rows, schema_of
 from any2ds.dataset.load.opened import OpenShards
-from any2ds.dataset.load.remote import ShardCopies
-from any2ds.dataset.load.selection import Selection
+from any2ds.dataset.load.selection import Selection, mask_of
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.dataset.load.source import Source
 from any2ds.storage.stores import Stores
@@ -109,18 +110,21 @@ def _selection(rows: Rows, shards: ShardSet, split: str | None, condition: pc.Ex
     mask = None if condition is None else rows.mask(condition)
     if split is None:
         return Selection((range(total),), mask)
-    spans, chosen = [], None
+    spans, chosen = [], []
     for part in splits.parse(split):
         if part.name == splits.ALL or (part.name == splits.TRAIN and not rows.has(splits.COLUMN)):
-            spans.append(part.span(total))
-            continue
-        is_hash = part.name == splits.HASH
-        found = _hashed(rows.keys(), part, is_own=shards.is_own) if is_hash else _named(rows, part)
-        chosen = found if chosen is None else pc.or_(chosen, found)
-    return _joined(spans, chosen, mask, total)
+            spans.append(part.span(total, shards.starts))
+        else:
+            chosen.append(
+                _hashed(rows.keys(), part, is_own=shards.is_own) if part.name == splits.HASH else _named(rows, part)
+            )
+    if not chosen:
+        return Selection(tuple(spans), mask)
+    either = reduce(pc.or_, [*chosen, *(mask_of(span, total) for span in spans)])
+    return Selection((range(total),), either if mask is None else pc.and_(either, mask))
 
 
-def _hashed(keys: pa.StringArray, part: splits.Part, is_own: bool) -> pa.BooleanArray:
+def _hashed(keys: pa.ChunkedArray, part: splits.Part, is_own: bool) -> pa.BooleanArray:
     """The samples whose key has a hash of the part: that of its row, in datasets of any2ds."""
     found = bytearray()
     for start in range(0, len(keys), _KEYS_AT_ONCE):  # texts of Python take 60 bytes each
@@ -142,15 +146,6 @@ def _named(rows: Rows, part: splits.Part) -> pa.BooleanArray:
     span = part.span(len(numbers))
     if len(span) == len(numbers):
         return found
-    chosen = set(numbers[span.start : span.stop].to_pylist())
-    return pa.array([number in chosen for number in range(len(found))], pa.bool_())
-
-
-def _joined(spans: list[range], chosen: pa.Array | None, mask: pa.Array | None, total: int) -> Selection:
-    """Ranges in the order of the split; together with a choice by keys, all in the order of the dataset."""
-    if chosen is None:
-        return Selection(tuple(spans), mask)
-    if spans:
-        inside = pa.array([any(number in span for span in spans) for number in range(total)], pa.bool_())
-        chosen = pc.or_(chosen, inside)
-    return Selection((range(total),), chosen if mask is None else pc.and_(chosen, mask))
+    if not span:
+        return mask_of(span, len(found))
+    return pc.and_(found, mask_of(range(numbers[span[0]].as_py(), numbers[span[-1]].as_py() + 1), len(found)))

@@ -79,11 +79,11 @@ class Rows:
         """Of the files of all samples, as far as the metadata have them."""
         return set(self._read({"ext": pc.field("ext")})["ext"].unique().to_pylist()) if self.has("ext") else set()
 
-    def keys(self) -> pa.StringArray:
+    def keys(self) -> pa.ChunkedArray:
         """The key of each sample of the dataset. Raises DamagedShard."""
         if self._schema is None or not self._shards.is_own:
-            return pa.array(self._keys_in_data(), pa.string())
-        return _one_chunk(self._read({"key": pc.field("key")})["key"])
+            return pa.chunked_array([pa.array(self._keys_in_data(), pa.string())])
+        return self._read({"key": pc.field("key")})["key"]
 
     def _keys_in_data(self) -> Iterator[str]:
         for shard in range(len(self._shards)):

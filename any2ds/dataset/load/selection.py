@@ -39,3 +39,17 @@ class Selection:
         if not len(joined):
             return range(0)
         return cast("Sequence[int]", memoryview(joined.buffers()[1]).cast("Q")[: len(joined)])
+
+    def within(self, span: range) -> Selection:
+        """Its samples among these numbers, which are a part of the dataset."""
+        ranges = (range(max(own.start, span.start), min(own.stop, span.stop)) for own in self.ranges)
+        mask = None if self.mask is None else pa.concat_arrays([self.mask.slice(span.start - self.first, len(span))])
+        return Selection(tuple(own for own in ranges if own), mask, first=span.start)
+
+
+def mask_of(span: range, total: int) -> pa.BooleanArray:
+    """Which of `total` samples are those of a range."""
+    if not span:
+        span = range(0)
+    parts = ((False, span.start), (True, len(span)), (False, total - span.stop))
+    return pa.concat_arrays([pa.repeat(pa.scalar(value), count) for value, count in parts])

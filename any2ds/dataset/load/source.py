@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import operator
 import sys
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, overload
 
 import pyarrow as pa
@@ -16,17 +18,19 @@ import pyarrow.dataset as pads
 
 from any2ds.core.errors import UsageError, redacted, shard_count
 from any2ds.core.failures import SUCCESS
-from any2ds.dataset.load import frameworks
+from any2ds.dataset.load import ahead, arrow, frameworks, huggingface, tf_data
 from any2ds.dataset.load.metadata import Rows, dataset_of
 from any2ds.dataset.load.opened import OpenShards
 from any2ds.dataset.load.selection import Selection
 from any2ds.dataset.load.shards import ShardSet
-from any2ds.dataset.load.stream import Stream, ranks
+from any2ds.dataset.load.stream import Stream, StreamOptions, ranks
 from any2ds.writers.contract import Fields
 
 Sample = dict[str, Any]
 _READ_AT_ONCE = 64  # samples of an iteration
 _COLUMNS_SHOWN = 8
+_PARTS = 64  # of a source, the first sample of which counts for its fingerprint
+_USUAL_BYTES = 100_000
 
 
 class Source(Sequence[Sample]):
@@ -74,13 +78,25 @@ class Source(Sequence[Sample]):
                 raise self._no_sample(each)
         return self._many([numbers[each] for each in wanted])
 
+    _getitems = __getitems__  # Grain's name for it
+
     def _no_sample(self, number: int) -> IndexError:
         return IndexError(f"no sample {number}: {f'0 to {len(self) - 1}' if len(self) else 'there are none'}")
 
     def __iter__(self) -> Iterator[Sample]:
         numbers = self._numbers
-        for start in range(0, len(numbers), _READ_AT_ONCE):
-            yield from self._many(numbers[start : start + _READ_AT_ONCE])
+        if not self.is_local:
+            return ahead.in_order(self._many, (numbers[first:stop] for first, stop in pairwise(self._chunk_starts())))
+        starts = range(0, len(numbers), _READ_AT_ONCE)
+        return chain.from_iterable(self._many(numbers[start : start + _READ_AT_ONCE]) for start in starts)
+
+    def _chunk_starts(self) -> Iterator[int]:
+        """Of an iteration over a store, and its end: the first chunks are small, since few samples may be wanted."""
+        at, size, most = 0, 1, ahead.chunk_size(self.sample_bytes)
+        while at < len(self):
+            yield at
+            at, size = at + size, min(most, 2 * size)
+        yield len(self)
 
     def __repr__(self) -> str:
         """Size and columns; only the shard if it is a part of one, as in `shards`."""
@@ -94,7 +110,13 @@ class Source(Sequence[Sample]):
         columns = ", ".join(names[:_COLUMNS_SHOWN])
         if (more := len(names) - _COLUMNS_SHOWN) > 0:
             columns += f" and {more} more column{'' if more == 1 else 's'}"
-        return f"<any2ds {folder}: {samples} in {shard_count(len(self._shards))} ({columns})>"
+        return f"<any2ds {folder}: {samples} in {shard_count(self._spanned())} ({columns})>"
+
+    def _spanned(self) -> int:
+        """Number of shards from which its samples are taken: the same after others were added to the dataset."""
+        spans = (span for span in self._selection.ranges if span)
+        ends = ((bisect_right(self._starts, each) for each in (span[0], span[-1])) for span in spans)
+        return len({shard for first, last in ends for shard in range(first, last + 1)})
 
     def _only_shard(self) -> int | None:
         """The shard that has all its samples, of several."""
@@ -115,8 +137,10 @@ class Source(Sequence[Sample]):
     @property
     def keys(self) -> list[str]:
         """The keys of its samples, in order; read anew each time."""
-        keys = Rows(self._shards, self._fields.schema, self._opened).keys()
-        return list(keys.take(pa.array(self._numbers, pa.uint64())).to_pylist())
+        keys, numbers = Rows(self._shards, self._fields.schema, self._opened).keys(), self._numbers
+        if isinstance(numbers, range):
+            return list(keys.slice(numbers.start, len(numbers)).to_pylist())
+        return list(keys.take(pa.array(numbers, pa.uint64())).to_pylist())
 
     @property
     def metadata(self) -> pads.Dataset:
@@ -129,6 +153,20 @@ class Source(Sequence[Sample]):
         rows = dataset_of(self._shards, self._fields.schema).filter(pc.field("status") == SUCCESS)
         return rows if self._selection.where is None else rows.filter(self._selection.where)
 
+    @cached_property
+    def fingerprint(self) -> int:
+        """A number that differs for other splits and conditions of a dataset: of how many samples, and which."""
+        count = len(self._numbers)
+        parts = min(count, _PARTS)
+        some = [self._numbers[count * part // parts] for part in range(parts)]
+        return zlib.crc32(f"{count} {some}".encode())
+
+    @property
+    def sample_bytes(self) -> int:
+        """About the size of a sample in its shard; a guess where the sizes of the shards are not known."""
+        known = sum(self._shards.data_bytes)
+        return known // max(1, self._shards.total) if known else _USUAL_BYTES
+
     @property
     def is_local(self) -> bool:
         """Whether the dataset lies on this machine."""
@@ -140,6 +178,8 @@ class Source(Sequence[Sample]):
         shuffle: bool = False,
         seed: int = 0,
         window: int = 10_000,
+        batch_size: int | None = None,
+        even: str | None = None,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> Stream:
@@ -147,69 +187,113 @@ class Source(Sequence[Sample]):
 
         With `shuffle`, blocks of neighbouring samples in an order of their own, shuffled within `window` samples; it
         depends on `seed` and the epoch alone. A loader that is to be resumed is a StatefulDataLoader of torchdata.
-        `rank` and `world_size` are those of torch.distributed or torchrun, if there are.
+
+        batch_size: that of the DataLoader, whose batches are then the same with any number of workers (default: each
+            worker takes every n-th sample, which reads fewer ranges of a store)
+        even: "drop" leaves out, "pad" repeats as many samples as it takes for all ranks to have equally many batches
+            (default: each sample comes once, and some ranks may have one more)
+        rank, world_size: which process of how many (default: those of torch.distributed or torchrun, if there are)
+
+        Raises UsageError for values that are not possible.
         """
         if window < 1:
             raise UsageError(f"window={window}: it takes at least one sample")
-        given = (self, seed, window if shuffle else 0, ranks(rank, world_size))
+        options = StreamOptions(seed, window if shuffle else 0, batch_size, even, *ranks(rank, world_size))
         if "torch" not in sys.modules:
-            return Stream(*given)
+            return Stream(self, options)
         from any2ds.dataset.load.torch_stream import TorchStream
 
-        return TorchStream(*given)  # which a DataLoader knows for an IterableDataset
+        return TorchStream(self, options)  # which a DataLoader knows for an IterableDataset
 
     @property
     def shards(self) -> list[Source]:
         """Its samples shard by shard, each a source of its own, to be interleaved."""
-        numbers, starts = self._numbers, self._starts
-        found = []
-        for first, stop in pairwise(starts):
-            if isinstance(numbers, range) and numbers.step == 1:
-                own = range(max(first, numbers.start), min(stop, numbers.stop))
-                selection = Selection((own,))
-            else:
-                inside = {number - first for number in numbers if first <= number < stop}
-                mask = pa.array([number in inside for number in range(stop - first)], pa.bool_())
-                selection = Selection((range(first, stop),), mask, first=first)
-            if len(selection.numbers):
-                found.append(Source(self._shards, self._opened, selection, self._fields))
-        return found
+        parts = (self._selection.within(range(first, stop)) for first, stop in pairwise(self._starts))
+        return [Source(self._shards, self._opened, part, self._fields) for part in parts if len(part.numbers)]
 
-    def read_options(self) -> Any:
-        """Those of Grain that suit it: `MapDataset.source(ds)….to_iter_dataset(ds.read_options())`."""
-        return frameworks.grain_options(self.is_local)
+    def read_options(self, *, num_workers: int = 0) -> Any:
+        """The `ReadOptions` of Grain that suit it: `MapDataset.source(ds)….to_iter_dataset(ds.read_options())`.
+
+        `num_workers` is that of `mp_prefetch` where that follows, each of whose processes reads with these options.
+        """
+        return frameworks.grain_options(self.is_local, num_workers)
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Those that were asked for; None: all."""
+        return self._fields.columns
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether its files are arrays and texts."""
+        return self._fields.decode
+
+    @property
+    def extensions(self) -> set[str]:
+        """Of its files, as far as the metadata have them; else that of the first file."""
+        if self._fields.schema is not None and "ext" in self._fields.schema.names:
+            return set(self.metadata.to_table(columns=["ext"])["ext"].unique().drop_null().to_pylist())
+        first = self.undecoded("ext")
+        return {first[0]["ext"]} if len(first) else set()
+
+    def undecoded(self, *columns: str) -> Source:
+        """The same samples with their files as bytes, and with these columns as well."""
+        own = self._fields.columns
+        wanted = None if own is None else tuple(dict.fromkeys((*own, *columns)))
+        fields = replace(self._fields, columns=wanted, decode=False)
+        return Source(self._shards, self._opened.with_fields(fields), self._selection, fields)
 
     def to_tf(self, **stream: Any) -> Any:
-        """A `tf.data.Dataset` of its columns with plain types; `stream` are the options of `stream`."""
-        return frameworks.tensorflow(self, stream)
+        """A `tf.data.Dataset` of dicts; `stream` are the options of `stream`. Each iteration is the next epoch.
 
-    def to_hf(self, *, streaming: bool = False) -> Any:
-        """A `Dataset` of Hugging Face's library, which copies it, or an `IterableDataset`; images and sound decoded."""
-        rows = Rows(self._shards, self._fields.schema, self._opened)
-        return frameworks.huggingface(self, rows.extensions(), streaming)
+        TensorFlow reads local tfrecord itself, and then `window` samples lie in its memory. See docs/tensorflow.md.
+        """
+        return tf_data.dataset(self, tf_data.Records(self._shards, self._numbers, self._fields), stream)
+
+    def to_hf(self, *, streaming: bool = False, **options: Any) -> Any:
+        """A `Dataset` of Hugging Face's library, which copies the samples into its cache, or an `IterableDataset`,
+        which does not. Images and sound are decoded by that library; `options` are those of its `from_generator`."""
+        return huggingface.dataset(self, self._shards, streaming, options)
 
     def to_webdataset(self, **stream: Any) -> Any:
         """A pipeline of webdataset: `.decode()`, `.to_tuple()` …; `stream` are the options of `stream`."""
         return frameworks.webdataset(self, stream)
+
+    def to_arrow(self) -> pa.RecordBatchReader:
+        """The samples in record batches of `features`, read one after the other; files are bytes."""
+        return arrow.reader(self)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """As DuckDB, Polars, pandas and pyarrow take it."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def to_spark(self, session: Any) -> Any:
+        """A DataFrame of a session of Spark: the samples, read shard by shard by its workers; files are bytes."""
+        return arrow.spark(self, session)
 
     def _many(self, numbers: Sequence[int]) -> list[Sample]:
         """Samples of the dataset, by their numbers in it, in this order; they are read shard by shard."""
         starts = self._starts
         order = sorted(range(len(numbers)), key=numbers.__getitem__)
         found: list[Sample] = [{}] * len(numbers)
+        groups: list[tuple[int, list[int]]] = []  # shard, and numbers in it
         place = 0
         while place < len(order):
             shard = bisect_right(starts, numbers[order[place]]) - 1
             first, stop = starts[shard], starts[shard + 1]
-            group = []
-            while place < len(order) and numbers[order[place]] < stop:
-                group.append(order[place])
+            own: list[int] = []
+            while place < len(order) and (number := numbers[order[place]]) < stop:
+                own.append(number - first)
                 place += 1
-            for at, sample in zip(
-                group, self._opened.get_many(shard, [numbers[each] - first for each in group]), strict=True
-            ):
-                found[at] = sample
+            groups.append((shard, own))
+        for at, sample in zip(order, chain.from_iterable(self._read(groups)), strict=True):
+            found[at] = sample
         return found
+
+    def _read(self, groups: Sequence[tuple[int, list[int]]]) -> Iterable[list[Sample]]:
+        if self.is_local:
+            return (self._opened.get_many(*group) for group in groups)
+        return self._opened.get_across(groups)
 
 
 def _index(item: Any) -> int:

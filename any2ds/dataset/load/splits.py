@@ -1,8 +1,8 @@
 """Parts of a dataset by their names, percentages or numbers, in the grammar of TensorFlow Datasets.
 
     split  = part { "+" part }
-    part   = name [ "[" [ bound ] ":" [ bound ] "]" ]
-    bound  = number | percentage "%"            negative ones count from the end
+    part   = name [ "[" ( [ bound ] ":" [ bound ] | number "shard" ) "]" ]
+    bound  = number | percentage "%" | number "shard"            negative ones count from the end
 
 `all` are all samples, in the order of the list. `hash[:80%]` are the samples whose key has a hash in the first 80 of
 100 parts: it is the same in every format and order, and samples of one row stay together. Any other name is a value of
@@ -12,8 +12,10 @@ the column `split` of the metadata; without such a column, `train` is the same a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from hashlib import blake2b
 
 from any2ds.core.errors import UsageError
@@ -21,9 +23,14 @@ from any2ds.core.errors import UsageError
 ALL, TRAIN = "all", "train"
 HASH = "hash"
 COLUMN = "split"
+_SHARD = "shard"
+_BOUND = rf"-?[\d._]+\s*(?:%|{_SHARD})?"
 _PART = re.compile(
-    r"\s*(?P<name>[\w.-]+)\s*(?:\[\s*(?P<start>-?[\d.]+\s*%?)?\s*(?P<colon>:)\s*(?P<stop>-?[\d.]+\s*%?)?\s*\])?\s*"
+    rf"\s*(?P<name>[\w.-]+)\s*(?:\["
+    rf"\s*(?:(?P<start>{_BOUND})?\s*:\s*(?P<stop>{_BOUND})?|(?P<one>-?\d+)\s*{_SHARD})\s*"
+    rf"\])?\s*"
 )
+_NUMBER = "-._0123456789"
 _HASHES = 1 << 64
 
 
@@ -32,32 +39,42 @@ class Part:
     """One part of a split."""
 
     name: str
-    start: str = ""  # as written: "", "10%", "-5"
+    start: str = ""  # as written: "", "10%", "-5", "2shard"
     stop: str = ""
 
-    def span(self, count: int) -> range:
-        """The numbers of its samples among `count`. Raises UsageError."""
-        return range(count)[slice(self._place(self.start, count, 0), self._place(self.stop, count, count))]
+    def span(self, count: int, starts: Sequence[int] = ()) -> range:
+        """The numbers of its samples among `count`; `starts` are those of the first of each shard, and at last `count`.
+
+        Raises UsageError.
+        """
+        return range(count)[slice(self._place(self.start, count, starts), self._place(self.stop, count, starts))]
 
     def hashes(self) -> range:
         """The hashes that it takes. Raises UsageError."""
         bounds = [bound for bound in (self.start, self.stop) if bound]
         if not all(bound.endswith("%") for bound in bounds):
             raise UsageError(f"split: {HASH} takes percentages, as in {HASH}[:80%]")
-        return range(_HASHES)[slice(self._place(self.start, _HASHES, 0), self._place(self.stop, _HASHES, _HASHES))]
+        return self.span(_HASHES)
 
-    def _place(self, bound: str, count: int, default: int) -> int:
+    def _place(self, bound: str, count: int, starts: Sequence[int]) -> int | None:
+        """-10% is the same place as 90%, so that parts that meet there share the samples out."""
         if not bound:
-            return default
+            return None
         try:
-            if not bound.endswith("%"):
-                return int(bound)
-            percent = float(bound[:-1])
-        except ValueError:
+            if bound.endswith("%"):
+                percent = Fraction(Decimal(bound[:-1]))
+                if not -100 <= percent <= 100:
+                    raise UsageError(f"split: {bound} is not between -100% and 100%")
+                return round(count * (percent + 100 if percent < 0 else percent) / 100)
+            number = int(bound.removesuffix(_SHARD))
+        except (ValueError, InvalidOperation):
             raise UsageError(f"split: {bound!r} is neither a number nor a percentage") from None
-        if not -100 <= percent <= 100:
-            raise UsageError(f"split: {bound} is not between -100% and 100%")
-        return round(count * percent / 100)
+        if not bound.endswith(_SHARD):
+            return number
+        if not starts:
+            raise UsageError(f"split: only {ALL} can be counted in shards, not {self.name}")
+        shards = len(starts) - 1
+        return starts[min(max(0, number + shards if number < 0 else number), shards)]
 
 
 def parse(split: str) -> list[Part]:
@@ -68,17 +85,26 @@ def parse(split: str) -> list[Part]:
             raise UsageError(
                 f"split: invalid part {text.strip()!r}: expected for example train, train[:80%] or hash[:80%]"
             )
-        bounds = (match[name] or "" for name in ("start", "stop"))
-        found.append(Part(match["name"], *("".join(bound.split()) for bound in bounds)))
+        start, stop = ("".join((match[name] or "").split()) for name in ("start", "stop"))
+        if match["one"]:
+            start, stop = _shard(int(match["one"]))
+        if start and stop and start.lstrip(_NUMBER) != stop.lstrip(_NUMBER):
+            raise UsageError(f"split: {start} and {stop} in {text.strip()!r} are not of one kind")
+        found.append(Part(match["name"], start, stop))
     return found
 
 
-def hash_of(key: str) -> int:
-    """A number below 2^64 that will never change for a key."""
-    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
+def _shard(number: int) -> tuple[str, str]:
+    """From where to where it goes: the last one has no stop."""
+    return f"{number}{_SHARD}", "" if number == -1 else f"{number + 1}{_SHARD}"
 
 
 def in_hashes(keys: Iterable[str], wanted: range) -> bytearray:
-    """1 for each of the keys whose hash is one of `wanted`, and 0 for the others."""
-    first, stop = wanted.start, wanted.stop
-    return bytearray(first <= hash_of(key) < stop for key in keys)
+    """1 for each of the keys whose hash is one of `wanted`, and 0 for the others.
+
+    The hash of a key, a number below 2^64, will never change.
+    """
+    if not wanted:
+        return bytearray(len(list(keys)))
+    first, last = (number.to_bytes(8, "big") for number in (wanted[0], wanted[-1]))  # which compare as numbers do
+    return bytearray([first <= blake2b(key.encode(), digest_size=8).digest() <= last for key in keys])

@@ -144,7 +144,7 @@ def _column_encoder(name: str, type: pa.DataType) -> _ColumnEncoder:
 
         return lists
     if wanted.kind == "bytes":
-        to_bytes = _bytes_of(type)
+        to_bytes = bytes_of(type)
         head = feature.head_of_one
 
         def texts(column: pa.ChunkedArray) -> list[bytes]:
@@ -164,7 +164,7 @@ def _column_encoder(name: str, type: pa.DataType) -> _ColumnEncoder:
     return lambda column: [head_of_float + _float_values((value,)) for value in column.to_pylist()]
 
 
-def _bytes_of(type: pa.DataType) -> Callable[[Any], bytes]:
+def bytes_of(type: pa.DataType) -> Callable[[Any], bytes]:
     """How a value of this type becomes bytes."""
     if pa.types.is_dictionary(type):
         type = type.value_type
@@ -357,7 +357,7 @@ def _of_kind(kind: Kind, wire: int, value: bytes) -> Sequence[Any]:
     if kind == "int64" and wire in (_VARINT, _LENGTH):
         read, place, numbers = reader_of(value), 0, []
         while place < len(value):
-            number, place = _varint(read, place, len(value))
+            number, place = varint_at(read, place, len(value))
             numbers.append(number - (1 << 64) if number >> 63 else number)
         return numbers
     raise ValueError(f"a value of wire type {wire} in a list of {kind}")
@@ -366,12 +366,12 @@ def _of_kind(kind: Kind, wire: int, value: bytes) -> Sequence[Any]:
 def _fields(read: Read, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
     """Number and wire type of each field, and from where to where its value goes."""
     while start < stop:
-        tag, start = _varint(read, start, stop)
+        tag, start = varint_at(read, start, stop)
         wire, end = tag & 7, start
         if wire == _VARINT:
-            _, end = _varint(read, start, stop)
+            _, end = varint_at(read, start, stop)
         elif wire == _LENGTH:
-            size, start = _varint(read, start, stop)
+            size, start = varint_at(read, start, stop)
             end = start + size
         elif wire in (_FIXED32, _FIXED64):
             end = start + (4 if wire == _FIXED32 else 8)
@@ -383,7 +383,7 @@ def _fields(read: Read, start: int, stop: int) -> Iterator[tuple[int, int, int, 
         start = end
 
 
-def _varint(read: Read, start: int, stop: int) -> tuple[int, int]:
+def varint_at(read: Read, start: int, stop: int) -> tuple[int, int]:
     """The number that begins at `start`, and where it ends."""
     value = 0
     for index, byte in enumerate(read(start, min(10, stop - start))):

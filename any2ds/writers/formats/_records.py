@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
 import pyarrow as pa
@@ -33,7 +33,7 @@ class ExampleWriter(ABC):
 
     holds_metadata = False
     has_members = False
-    sidecars = ()
+    sidecars: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, metadata: MetadataTable, data: str = DATA) -> None:
         """`data` is the feature of the file."""
@@ -90,11 +90,23 @@ class RecordBuilder:
     Records know no null: a null text is "", a number 0 or NaN, and what is written as JSON or text is None again.
     """
 
-    def __init__(self, fields: Fields, data: str | None) -> None:
-        """`data` is the feature of the file; None where it is the last one, whose name is its extension."""
-        self._fields, self._data = fields, data
+    _last: ClassVar[RecordBuilder | None] = None
+
+    def __init__(self, fields: Fields) -> None:
+        self._fields = fields
+        self._data = (
+            fields.data_column
+        )  # the feature of the file; None where it is the last one, named by its extension
         self._types = {field.name: field.type for field in fields.schema or ()}
         self._read = {name: make for name, type in self._types.items() if (make := _from_values(type)) is not None}
+
+    @classmethod
+    def of(cls, fields: Fields) -> RecordBuilder:
+        """That of the shard before, if it has the same fields: to make one takes longer than to read a sample."""
+        found = cls._last
+        if found is None or found._fields is not fields:
+            found = cls._last = cls(fields)
+        return found
 
     def __call__(self, record: bytes) -> dict[str, Any]:
         """Raises DamagedShard."""

@@ -2,57 +2,57 @@
 
 from __future__ import annotations
 
-import io
 from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from any2ds.core.errors import DamagedShard
+from any2ds.storage.reading import SeekableFile
 
 if TYPE_CHECKING:
     from any2ds.writers.contract import ShardData
 
 
-class RangeFile(io.RawIOBase):
+class RangeFile(SeekableFile):
     """The data file of a shard, for libraries that want a file."""
 
     def __init__(self, data: ShardData) -> None:
-        self._data, self._at = data, 0
+        self._data = data
+        self._held: tuple[int, bytes] = (0, b"")
 
-    def readable(self) -> bool:
-        return True
+    def hold(self, start: int, size: int) -> None:
+        """Read this part at once, and give of it what is read next; nothing is held if `size` is 0."""
+        self._held = start, self._data.read(start, size) if size else b""
 
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._data.size}[whence])
-        return self._at
+    def _size(self) -> int:
+        return self._data.size
 
     def read(self, size: int = -1) -> bytes:
-        left = max(0, self._data.size - self._at)
-        found = self._data.read(self._at, left if size < 0 else min(size, left))
-        self._at += len(found)
+        left = max(0, self._size() - self._position)
+        wanted = left if size < 0 else min(size, left)
+        start, held = self._held
+        if start <= self._position and self._position + wanted <= start + len(held):
+            found = held[self._position - start : self._position - start + wanted]
+        else:
+            found = self._data.read(self._position, wanted)
+        self._position += len(found)
         return found
 
 
 class SpanShard(ABC):
-    """An `IndexedShard`: sample n lies between `offsets[n]` and `offsets[n + 1]`, 8 bytes of memory a sample."""
+    """An `IndexedShard`: sample n lies between `offsets[n]` and `offsets[n + 1]`, 8 bytes of memory a sample.
 
-    def __init__(self, data: ShardData, offsets: array[int]) -> None:
+    To look at all of them would take longer than to read a sample, so each is checked when it is used.
+    """
+
+    def __init__(self, data: ShardData, offsets: Sequence[int]) -> None:
         """Raises DamagedShard if the index does not fit the data."""
         count = len(offsets) - 1
         if data.samples is not None and count != data.samples:
             raise DamagedShard(f"its index has {count:,} samples, its statistics {data.samples:,}")
-        if sorted(offsets) != list(offsets):
-            raise DamagedShard("its index has samples that end before they begin")
         if offsets[-1] > data.size:
             raise DamagedShard(f"its index ends at byte {offsets[-1]:,}, and the file at {data.size:,}")
-        self._data, self._offsets, self._count = data, offsets, count
+        self.data, self._offsets, self._count = data, offsets, count
 
     def __len__(self) -> int:
         return self._count
@@ -61,14 +61,32 @@ class SpanShard(ABC):
         return [str(self.get(number)["key"]) for number in range(self._count)]
 
     def get(self, number: int) -> dict[str, Any]:
-        start, stop = self._offsets[number], self._offsets[number + 1]
-        return self.sample(self._data.read(start, stop - start), 0, stop - start)
+        offsets = self._offsets
+        start, stop = offsets[number], offsets[number + 1]
+        if not start < stop <= offsets[-1]:
+            raise self._wrong(number)
+        return self.sample(self.data.read(start, stop - start), 0, stop - start)
 
     def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        offsets = self._offsets
+        ranges = self.ranges(numbers)
+        return self.samples(ranges, self.data.read_many(ranges))
+
+    def ranges(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
+        """Start and size of each of these samples, for `data.read_many`. Raises DamagedShard."""
+        offsets, last = self._offsets, self._offsets[-1]
         ranges = [(offsets[number], offsets[number + 1] - offsets[number]) for number in numbers]
-        found = self._data.read_many(ranges)
+        for number, (start, size) in zip(numbers, ranges, strict=True):
+            if size <= 0 or start + size > last:
+                raise self._wrong(number)
+        return ranges
+
+    def samples(self, ranges: Sequence[tuple[int, int]], found: Sequence[tuple[bytes, int]]) -> list[dict[str, Any]]:
+        """The samples of these ranges, from what was read for them."""
         return [self.sample(buffer, at, at + size) for (buffer, at), (_, size) in zip(found, ranges, strict=True)]
+
+    def _wrong(self, number: int) -> DamagedShard:
+        start, stop = self._offsets[number : number + 2]
+        return DamagedShard(f"its index says that sample {number:,} goes from byte {start:,} to {stop:,}")
 
     @abstractmethod
     def sample(self, buffer: bytes, start: int, stop: int) -> dict[str, Any]:

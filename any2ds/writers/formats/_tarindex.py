@@ -10,7 +10,9 @@ from __future__ import annotations
 import sys
 import tarfile
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 END = ".tar.idx"
 BLOCK = 512
@@ -28,14 +30,14 @@ def pack(offsets: array[int]) -> bytes:
     return offsets.tobytes()
 
 
-def unpack(content: bytes) -> array[int]:
-    """The numbers of an index. Raises ValueError if it is none."""
-    offsets = array("Q")
-    offsets.frombytes(content)  # raises ValueError for a part of a number
-    if sys.byteorder == "big":
-        offsets.byteswap()
-    if not offsets:
-        raise ValueError("the index is empty")
+def unpack(content: bytes) -> Sequence[int]:
+    """The numbers of an index, without a copy where that can be. Raises ValueError if it is none."""
+    if len(content) % 8 or not content:
+        raise ValueError("the index ends within a number" if content else "the index is empty")
+    if sys.byteorder == "little":
+        return cast("Sequence[int]", memoryview(content).cast("Q"))
+    offsets = array("Q", content)
+    offsets.byteswap()
     return offsets
 
 

@@ -73,11 +73,14 @@ class ArrayrecordWriter(ExampleWriter):
 
 
 class ArrayrecordShard:
-    """Records by number, through the library; it takes three times as long for several of them at once."""
+    """Records by number, through the library, which reads a single one in the calling thread.
+
+    It gives several at once to a pool of threads: that takes three times as long, and a forked process lacks them.
+    """
 
     def __init__(self, data: ShardData, fields: Fields) -> None:
         self._data = data  # which keeps a copy on this machine alive
-        self._build = RecordBuilder(fields, fields.data_column)
+        self._build = RecordBuilder.of(fields)
         self._file = ArrayRecordReader(str(data.local()), _ONE_BY_ONE)
         if not self._file.ok():
             try:

@@ -58,7 +58,7 @@ class FolderShard:
     """Samples of a folder by number, in the order of their keys. Of each file its name is in memory."""
 
     def __init__(self, data: ShardData, fields: Fields) -> None:
-        self._folder, self._build = data.local(), SampleBuilder(fields)
+        self._folder, self._build = data.local(), SampleBuilder.of(fields)
         try:
             names = sorted(name for name in os.listdir(self._folder) if not name.startswith("."))
         except OSError as error:

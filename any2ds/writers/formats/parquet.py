@@ -8,7 +8,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, count, groupby
+from itertools import accumulate, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,8 @@ from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.failures import SUCCESS
 from any2ds.core.metadata import HASHES, MetadataTable
 from any2ds.core.samples import Sample, StoredSample
-from any2ds.core.tables import rows_of
-from any2ds.writers.formats import _huggingface
+from any2ds.core.tables import values
+from any2ds.writers.formats import _huggingface, _pages, _tarindex
 from any2ds.writers.formats._spans import RangeFile
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ WITHOUT_FILES = {b"any2ds.files": b"none"}
 THRIFTY = {"pre_buffer": False, "buffer_size": 1 << 20, "page_checksum_verification": True}
 """How to open a file that may be big: else Arrow reads all row groups at once (1.1 GB for 1 GB)."""
 _ROWS_AT_ONCE = 64
+_INDEX_END = ".parquet.idx"  # of the index of files, in the cache of indexes
 _UNIQUE = frozenset({"key", "url", *HASHES})  # columns whose values hardly repeat: a dictionary would hold them twice
 # Bytes of a page, looked at after each value: a file of this size or more has a page of its own, so that readers that
 # know the page index need not read its neighbours.
@@ -146,15 +147,18 @@ class ParquetWriter:
 
 
 class ParquetShard:
-    """Rows that have files, by number. A row group is read at once; those read last stay in memory."""
+    """Rows that have files, by number. Of a file on this machine only the bytes of the sample are read, where they lie
+    in it as they are; what else a row says is read by row groups, as is all in a store. Those read last stay in memory.
+    """
 
     def __init__(self, data: ShardData, fields: Fields) -> None:
-        self._fields = fields
+        self._data, self._fields = data, fields
         self.token = next(_TOKENS)
         self._lock = threading.Lock()  # one file of Arrow is for one thread
         self._groups = RecentGroups.of_this_process()
         try:
-            self._file = pq.ParquetFile(pa.PythonFile(RangeFile(data), "r"), **THRIFTY)
+            self._raw = RangeFile(data)
+            self._file = pq.ParquetFile(pa.PythonFile(self._raw, "r"), **THRIFTY)
             groups = self._file.metadata
             self._ends = list(accumulate(groups.row_group(n).num_rows for n in range(groups.num_row_groups)))
             schema = self._file.schema_arrow
@@ -168,6 +172,9 @@ class ParquetShard:
             raise DamagedShard(error_text(error)) from error
         if data.samples is not None and len(self._rows) != data.samples:
             raise DamagedShard(f"it has {len(self._rows):,} samples, its statistics say {data.samples:,}")
+        self._places = self._places_of_files()
+        if self._places is not None:
+            self._columns = [name for name in self._columns if name not in self._bodies]
 
     def _read_columns(self, schema: pa.Schema) -> list[str]:
         wanted = self._fields.columns
@@ -176,6 +183,19 @@ class ParquetShard:
         is_ours = "ext" in schema.names
         bodies = self._bodies if "data" in wanted or ("ext" in wanted and not is_ours) else []
         return [name for name in schema.names if name in wanted or name in bodies] or ["key"]
+
+    def _places_of_files(self) -> Sequence[int] | None:
+        """Start and size of the file of each sample; None if they are not asked for, or have to be read otherwise."""
+        if not self._data.is_local or len(self._bodies) != 1 or self._bodies[0] not in self._columns:
+            return None
+        try:
+            found = self._data.index(_INDEX_END, partial(_pages.places_of, column=self._bodies[0]))
+            places = _tarindex.unpack(found) if found else ()
+        except DamagedShard:
+            raise
+        except Exception as error:  # of Arrow and of the system, whatever garbled bytes lead to
+            raise DamagedShard(error_text(error)) from error
+        return places if len(places) == 2 * len(self._rows) else None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -188,22 +208,53 @@ class ParquetShard:
         return self.get_many([number])[0]
 
     def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        by_group = groupby((self._rows[number] for number in numbers), key=partial(bisect_right, self._ends))
-        for group, rows in by_group:
-            first = self._ends[group - 1] if group else 0
-            table = self._groups.get(self, group, self._read)
-            picked = table.take(pa.array([row - first for row in rows], pa.int64()))
-            found += map(self._sample, rows_of(picked))
-        return found
+        rows = [self._row(self._rows[number]) for number in numbers]
+        if self._places is not None:
+            for row, file in zip(rows, self._files(numbers), strict=True):
+                row[self._bodies[0]] = file
+        return list(map(self._sample, rows))
 
-    def _read(self, group: int) -> pa.RecordBatch:
+    def _row(self, number: int) -> dict[str, Any]:
+        """What is read of it by row groups."""
+        if not self._columns:
+            return {}
+        group = bisect_right(self._ends, number)
+        at = number - (self._ends[group - 1] if group else 0)
+        found = self._groups.get(self, group, self._read)
+        row = {name: values[at] for name, values in found.values.items()}
+        for name, bodies in found.bodies.items():
+            row[name] = bodies[at].as_py()
+        return row
+
+    def _files(self, numbers: Sequence[int]) -> Iterator[bytes]:
+        """The files of these samples, whose lengths stand before them."""
+        places = self._places or ()
+        before = _pages.LENGTH.size
+        ranges = [(places[2 * n] - before, places[2 * n + 1] + before) for n in numbers]
+        for (buffer, at), (_, size) in zip(self._data.read_many(ranges), ranges, strict=True):
+            if _pages.LENGTH.unpack_from(buffer, at) != (size - before,):
+                raise DamagedShard("the index of its files does not fit it")
+            yield buffer[at + before : at + size]
+
+    def _read(self, group: int) -> RowGroup:
         try:
             with self._lock:
-                batches = self._file.read_row_group(group, columns=self._columns).combine_chunks().to_batches()
+                if not self._data.is_local:
+                    self._raw.hold(*self._span(group))  # else each column is a request of its own
+                table = self._file.read_row_group(group, columns=self._columns)
+                self._raw.hold(0, 0)
+            return RowGroup(table, self._bodies)
         except Exception as error:  # of Arrow and of the system, whatever garbled bytes lead to
             raise DamagedShard(f"row group {group}: {error_text(error)}") from error
-        return batches[0]
+
+    def _span(self, group: int) -> tuple[int, int]:
+        """Start and size of what is read of a row group."""
+        about = self._file.metadata.row_group(group)
+        columns = [about.column(n) for n in range(about.num_columns)]
+        own = [each for each in columns if each.path_in_schema.partition(".")[0] in self._columns]
+        starts = [each.dictionary_page_offset or each.data_page_offset for each in own]
+        stop = max(start + each.total_compressed_size for start, each in zip(starts, own, strict=True))
+        return min(starts), stop - min(starts)
 
     def _sample(self, row: dict[str, Any]) -> dict[str, Any]:
         for name in self._bodies:
@@ -214,8 +265,20 @@ class ParquetShard:
         return row if wanted is None else {name: row.get(name) for name in wanted}
 
 
+class RowGroup:
+    """Rows in memory: files as Arrow has them, all else as values of Python, which are made much faster at once."""
+
+    def __init__(self, table: pa.Table, bodies: Sequence[str]) -> None:
+        columns = {name: table[name] for name in table.column_names}
+        self.bodies = {name: column.combine_chunks() for name, column in columns.items() if name in bodies}
+        self.values = {name: values(column) for name, column in columns.items() if name not in bodies}
+        described = table.drop_columns(list(self.bodies)).nbytes
+        self.nbytes = table.nbytes + described * (_BYTES_OF_PYTHON - 1)
+
+
 _TOKENS = count()  # for each shard that is opened
 _RECENT_BYTES = 64 << 20
+_BYTES_OF_PYTHON = 4  # that a value takes, for one of Arrow
 
 
 class RecentGroups:
@@ -226,7 +289,7 @@ class RecentGroups:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._held: dict[tuple[int, int], pa.RecordBatch] = {}
+        self._held: dict[tuple[int, int], RowGroup] = {}
         self._bytes = 0
 
     @classmethod
@@ -235,7 +298,7 @@ class RecentGroups:
             cls._instance = cls()
         return cls._instance
 
-    def get(self, shard: ParquetShard, group: int, read: Callable[[int], pa.RecordBatch]) -> pa.RecordBatch:
+    def get(self, shard: ParquetShard, group: int, read: Callable[[int], RowGroup]) -> RowGroup:
         key = (shard.token, group)
         if (found := self._held.get(key)) is None:
             found = read(group)

@@ -6,7 +6,7 @@ import io
 import tarfile
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -96,14 +96,18 @@ class WebdatasetWriter:
 class TarShard(SpanShard):
     """Samples of a tar file by number."""
 
-    def __init__(self, data: ShardData, offsets: array[int], fields: Fields) -> None:
+    def __init__(self, data: ShardData, offsets: Sequence[int], fields: Fields) -> None:
         super().__init__(data, offsets)
-        self._build = SampleBuilder(fields)
+        if data.samples is None and data.is_local and data.read(offsets[-1], _BLOCK) != _ZEROS:  # no count to compare
+            raise DamagedShard(
+                f"its index ends at byte {offsets[-1]:,}, where the tar file goes on: it is an older one's"
+            )
+        self._build = SampleBuilder.of(fields)
 
     def keys(self) -> list[str]:
         found = []
         for number in range(len(self)):
-            header = self._data.read(self._offsets[number], _BLOCK)
+            header = self.data.read(self._offsets[number], _BLOCK)
             name = header[:_NAME].partition(b"\0")[0].decode("utf-8", "replace").rpartition("/")[2]
             is_plain = header[156] == _FILE and "." in name
             found.append(name.partition(".")[0] if is_plain else str(self.get(number)["key"]))

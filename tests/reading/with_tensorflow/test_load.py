@@ -1,31 +1,206 @@
-"""tf.data takes `any2ds.load`: a small network is trained on it."""
+"""tf.data takes `any2ds.load`, natively from tfrecord, and with the same samples from every other format."""
 
+import gzip
+import io
+import math
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 import any2ds
+from any2ds.core.errors import DamagedShard, UsageError
+
+FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
+Made = Callable[..., Any]
 
 
-@pytest.mark.parametrize("output_format", ["webdataset", "tfrecord", "arrayrecord"])
-def test_a_dataset_of_columns(output_format: str, dataset: Callable[..., Any]) -> None:
+def keys(samples: Any) -> list[str]:
+    return [sample["key"].decode() for sample in samples.as_numpy_iterator()]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_dataset_of_columns(output_format: str, shuffle: bool, dataset: Made) -> None:
     made = dataset(output_format)
-    found = any2ds.load("dataset").to_tf(shuffle=True, seed=1)
+    found = any2ds.load("dataset").to_tf(shuffle=shuffle)
     assert len(found) == len(made.files)
     rows = {row["key"].decode(): row for row in found.as_numpy_iterator()}
     assert {key: row["data"] for key, row in rows.items()} == made.files
-    assert Counter(int(row["label"]) for row in rows.values()) == Counter(made.labels[key] for key in made.files)
-    assert {key: row["caption"].decode() for key, row in rows.items()} == {
-        key: made.captions[key] for key in made.files
+    assert {key: row["label"] for key, row in rows.items()} == {key: made.labels[key] for key in made.files}
+    captions = {key: row["caption"].decode() for key, row in rows.items()}
+    assert captions == {key: made.captions[key] for key in made.files}
+    assert (list(rows) == list(made.files)) != shuffle
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_lists_nulls_and_nested_values_are_the_same_from_every_format(output_format: str, rich: Made) -> None:
+    rich(output_format)
+    found = any2ds.load("dataset", columns=["tags", "box", "score", "safe", "place", "raw", "when", "etag"]).to_tf()
+    assert {name: (spec.dtype, spec.shape.rank) for name, spec in found.element_spec.items()} == {
+        **dict.fromkeys(("place", "raw", "when", "etag"), (tf.string, 0)),
+        "tags": (tf.string, 1),
+        "box": (tf.float32, 1),
+        "score": (tf.float32, 0),
+        "safe": (tf.bool, 0),
     }
-    assert all(row["final_url"] == b"" for row in rows.values())
+    first, second, third = found.as_numpy_iterator()
+    assert [list(row["tags"]) for row in (first, second, third)] == [["grün".encode(), b"tree"], [], []]
+    assert [list(row["box"]) for row in (first, second, third)] == [[0.5, 1.5], [1.0], []]
+    assert (first["score"], third["score"], math.isnan(second["score"])) == (0.25, 2.0, True)
+    assert [bool(row["safe"]) for row in (first, second, third)] == [True, False, False]
+    assert first["place"] == b'{"lat":1.5,"of":["x"]}'
+    assert (second["place"], third["place"]) == (b"", b'{"lat":null,"of":[]}')
+    assert [row["raw"] for row in (first, second, third)] == [b"\x00\xff", b"", b""]
+    assert [row["when"] for row in (first, second, third)] == [b"2026-01-02T03:04:05", b"", b""]
+    batch = next(iter(found.ragged_batch(3)))
+    assert batch["tags"].to_list() == [["grün".encode(), b"tree"], [], []]
 
 
-def test_a_network_is_trained_on_it(dataset: Callable[..., Any]) -> None:
-    dataset("webdataset")
+@pytest.mark.parametrize("output_format", ["webdataset", "tfrecord"])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"split": "train[3:12]"},
+        {"split": "train[80%:]+train[:30%]"},
+        {"split": "train[-1:]"},
+        {"where": "label = 1"},
+        {"where": "label = 0 and bytes < 0"},
+        {"split": "hash[:50%]", "where": "label != 2"},
+        {"where": "key = '000021'"},
+    ],
+    ids=str,
+)
+def test_parts_of_a_dataset(output_format: str, chosen: dict[str, str], dataset: Made) -> None:
+    dataset(output_format)
+    ds = any2ds.load("dataset", columns=["key", "data"], **chosen)
+    found = ds.to_tf()
+    assert len(found) == len(ds)
+    assert found.element_spec.keys() == {"key", "data"}
+    samples = [(sample["key"].decode(), sample["data"]) for sample in found.as_numpy_iterator()]
+    assert samples == [(sample["key"], sample["data"]) for sample in ds]
+    assert sorted(keys(ds.to_tf(shuffle=True))) == sorted(ds.keys)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_tfrecord_is_read_by_tensorflow_which_goes_on_in_the_middle(
+    shuffle: bool, dataset: Made, tmp_path: Path
+) -> None:
+    """Of a generator of Python it cannot save where it is."""
+    dataset("tfrecord")
+    found = any2ds.load("dataset", where="label != 1").to_tf(shuffle=shuffle, seed=3)
+    wanted = keys(found) if not shuffle else None
+    iterator = iter(found)
+    first = [next(iterator)["key"].numpy().decode() for _ in range(5)]
+    saved = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "checkpoint"))
+    rest = [sample["key"].numpy().decode() for sample in iterator]
+    again = iter(found)
+    tf.train.Checkpoint(iterator=again).restore(saved)
+    assert [sample["key"].numpy().decode() for sample in again] == rest
+    assert wanted is None or first + rest == wanted
+
+
+@pytest.mark.parametrize("chosen", [{}, {"split": "train[-2:]"}, {"where": "label = 1"}], ids=str)
+def test_compressed_tfrecord_which_has_no_numbers(chosen: dict[str, str], dataset: Made) -> None:
+    dataset("tfrecord")
+    wanted = [sample["data"] for sample in any2ds.load("dataset", **chosen)]
+    dataset("tfrecord", tfrecord_compression="gzip")
+    assert gzip.decompress(Path("dataset/00000.tfrecord").read_bytes())
+    found = any2ds.load("dataset", **chosen).to_tf()
+    assert [sample["data"] for sample in found.as_numpy_iterator()] == wanted
+    with pytest.raises(UsageError, match="gzip-compressed"):
+        any2ds.load("dataset")[0]
+
+
+def test_the_layout_of_img2dataset(dataset: Made) -> None:
+    """The feature of the file is called as its extension."""
+    made = dataset("tfrecord", preset="img2dataset", disable_all_reencoding=True)
+    found = any2ds.load("dataset").to_tf()
+    wanted = [sample["data"] for sample in any2ds.load("dataset")]
+    assert [sample["data"] for sample in found.as_numpy_iterator()] == wanted
+    assert len(wanted) == len(made.files)
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "tfrecord"])
+def test_each_epoch_has_an_order_of_its_own_which_the_seed_decides(output_format: str, dataset: Made) -> None:
+    made = dataset(output_format)
+
+    def epochs(seed: int) -> list[list[str]]:
+        found = any2ds.load("dataset").to_tf(shuffle=True, seed=seed, window=8)
+        twice = keys(found.repeat(2))
+        return [keys(found), twice[: len(made.files)], twice[len(made.files) :]]
+
+    found = epochs(1)
+    assert [sorted(each) for each in found] == [list(made.files)] * 3
+    assert len(set(map(tuple, found))) == 3
+    assert epochs(1) == found
+    assert epochs(2) != found
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "tfrecord"])
+def test_ranks_share_the_samples(output_format: str, dataset: Made) -> None:
+    made = dataset(output_format)
+    ds = any2ds.load("dataset")
+    ranks = [ds.to_tf(shuffle=True, rank=rank, world_size=3) for rank in range(3)]
+    assert [len(each) for each in ranks] == [8, 8, 8]
+    assert sorted(key for each in ranks for key in keys(each)) == list(made.files)
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "tfrecord"])
+def test_images_are_arrays_when_they_are_decoded(output_format: str, dataset: Made) -> None:
+    made = dataset(output_format)
+    found = any2ds.load("dataset", columns=["data", "key"], decode=True).to_tf()
+    assert found.element_spec["data"] == tf.TensorSpec((None, None, 3), tf.uint8)
+    for sample in found.as_numpy_iterator():
+        with Image.open(io.BytesIO(made.files[sample["key"].decode()])) as image:
+            assert np.abs(sample["data"].astype(int) - np.asarray(image.convert("RGB"))).max() <= 3
+
+
+def test_files_of_several_kinds_are_not_decoded_together(dataset: Made) -> None:
+    dataset("webdataset", "mixed")
+    with pytest.raises(UsageError, match="decode=True takes datasets of images, of sound or of text"):
+        any2ds.load("dataset", decode=True).to_tf()
+    texts = any2ds.load("dataset", where="ext = 'data.txt'", decode=True).to_tf()
+    assert {sample["data"].decode().split(":")[0] for sample in texts.as_numpy_iterator()} == {
+        f"Text {n}" for n in range(6)
+    }
+
+
+def test_a_truncated_shard_is_an_error(dataset: Made) -> None:
+    dataset("tfrecord")
+    ds = any2ds.load("dataset")
+    found = ds.to_tf()
+    shard = Path("dataset/00001.tfrecord")
+    content = shard.read_bytes()
+    shard.write_bytes(content[: len(content) // 2])
+    with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 10 elements but"):
+        keys(found.take(19))
+    with pytest.raises(DamagedShard, match=r"00001\.tfrecord"):
+        any2ds.load("dataset")
+    shard.write_bytes(content[:-1] + b"\xff")
+    with pytest.raises(tf.errors.DataLossError):
+        keys(found)
+    shard.unlink()
+    with pytest.raises(tf.errors.NotFoundError, match=r"00001\.tfrecord"):
+        keys(found)
+
+
+def test_a_dataset_whose_shards_have_one_sample_or_none(dataset: Made) -> None:
+    made = dataset("tfrecord", number_sample_per_shard=1)
+    ds = any2ds.load("dataset")
+    assert keys(ds.to_tf()) == list(ds.keys)
+    assert len(set(keys(ds.to_tf(shuffle=True)))) == len(made.files)
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "tfrecord"])
+def test_a_network_is_trained_on_it(output_format: str, dataset: Made) -> None:
+    made = dataset(output_format)
     ds = any2ds.load("dataset", columns=["data", "label"])
 
     def parse(row: Any) -> Any:
@@ -33,7 +208,20 @@ def test_a_network_is_trained_on_it(dataset: Callable[..., Any]) -> None:
         return tf.ensure_shape(tf.cast(image, tf.float32) / 255, (32, 32, 3)), row["label"]
 
     batches = ds.to_tf(shuffle=True).map(parse).repeat(2).batch(8).prefetch(1)
+    labels = Counter(int(label) for _, batch in batches for label in batch)
+    assert labels == Counter(2 * [made.labels[key] for key in made.files])
     model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)])
     model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     history = model.fit(batches, epochs=1, verbose=0)
     assert history.history["loss"][0] > 0
+
+
+@pytest.mark.parametrize("section", ["tf.data", "TensorFlow Datasets", "Without any2ds"])
+def test_what_the_page_shows(section: str, dataset: Made, page: Callable[..., list[str]]) -> None:
+    dataset("tfrecord")
+    for code in page(section, "tensorflow.md"):
+        variables: dict[str, Any] = {"__name__": "page"}
+        exec(compile(code, section, "exec"), variables)
+        for found in ("samples", "batches"):
+            if found in variables:
+                assert len(list(islice(variables[found], 2))) == 2

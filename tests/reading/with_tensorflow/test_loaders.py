@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 
-from any2ds.dataset.loaders import snippets
 
-
-@pytest.mark.parametrize("loader", ["tf.data", "TensorFlow Datasets"])
-def test_samples(loader: str, dataset: Callable[..., Any], loaded: Callable[..., int]) -> None:
-    made = dataset("tfrecord")
-    assert loaded(loader) == len(made.files)
-
-
-def test_compressed_records(dataset: Callable[..., Any], loaded: Callable[..., int]) -> None:
-    made = dataset("tfrecord", tfrecord_compression="gzip")
-    assert "TensorFlow Datasets" not in {snippet.loader for snippet in snippets("dataset")}
+@pytest.mark.parametrize("form", ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"])
+def test_with_any2ds(form: str, dataset: Callable[..., Any], loaded: Callable[..., int]) -> None:
+    made = dataset(form)
     assert loaded("tf.data") == len(made.files)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("loader", ["tf.data", "tf.data, without any2ds"])
+def test_records(compression: str, loader: str, dataset: Callable[..., Any], loaded: Callable[..., int]) -> None:
+    made = dataset("tfrecord", tfrecord_compression=compression)
+    assert loaded(loader) == len(made.files)

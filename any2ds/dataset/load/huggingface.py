@@ -1,0 +1,102 @@
+"""A source as a dataset of Hugging Face's library, whose features say what its columns are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from any2ds.dataset.load.libraries import imported, kind_of_files
+from any2ds.dataset.load.metadata import dataset_of
+from any2ds.dataset.load.shards import ShardSet
+from any2ds.storage.reading import version_of
+from any2ds.writers.formats._huggingface import STORAGE
+
+if TYPE_CHECKING:
+    from any2ds.dataset.load.source import Source
+
+_FEATURES = {"image": "Image", "audio": "Audio"}
+_MOST_LABELS = 10_000
+_TEXT, _MEDIA = "text", "media"
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a row becomes. A dataset is cached by it."""
+
+    names: tuple[str, ...]
+    data: str = ""  # what becomes of the file: `_TEXT`, `_MEDIA`, or it stays bytes
+    version: str = ""  # of the shards
+
+
+def dataset(source: Source, shards: ShardSet, streaming: bool, options: Mapping[str, Any]) -> Any:
+    """A `Dataset`, which is a copy in the cache of that library, or with `streaming` an `IterableDataset`.
+
+    Images and sound are for that library to decode, whether the source decodes or not; making the dataset needs no
+    decoder. `options` are those of `from_generator`. Raises UsageError without the library.
+    """
+    datasets = imported("datasets", "to_hf")
+    types = source.features
+    kind = kind_of_files(source) if "data" in types else ""
+    shape = _Shape(tuple(types), _MEDIA if kind in _FEATURES else _TEXT if kind == "text" and source.is_decoded else "")
+    plain = {name: _plain(type) for name, type in types.items()}
+    if shape.data:
+        plain["data"] = STORAGE if shape.data == _MEDIA else pa.string()
+    features = datasets.Features.from_arrow_schema(pa.schema(list(plain.items())))
+    for name, labels in _labels(shards, types).items():
+        features[name] = datasets.ClassLabel(names=labels)
+    if not len(source) and not streaming:  # of which `from_generator` makes none
+        found = datasets.Dataset.from_dict({name: [] for name in features}, features)
+    else:
+        read = source.undecoded(*(("key", "ext") if shape.data == _MEDIA else ()))
+        version = "" if streaming else _version(shards)
+        given = {"shards": read.shards or [read], "shape": replace(shape, version=version)}
+        library = datasets.IterableDataset if streaming else datasets.Dataset
+        found = library.from_generator(_rows, features=features, gen_kwargs=given, **options)
+    return found.cast_column("data", getattr(datasets, _FEATURES[kind])()) if shape.data == _MEDIA else found
+
+
+def _rows(shards: Sequence[Source], shape: _Shape) -> Iterator[dict[str, Any]]:
+    """`shards` is a list, of which workers of that library take different ones."""
+    for shard in shards:
+        for sample in shard:
+            row = {name: sample.get(name) for name in shape.names}
+            if shape.data == _MEDIA:
+                row["data"] = {"bytes": row["data"], "path": f"{sample['key']}.{sample['ext']}"}
+            elif shape.data == _TEXT and row["data"] is not None:
+                row["data"] = row["data"].decode("utf-8-sig", "replace")
+            yield row
+
+
+def _plain(type: pa.DataType) -> pa.DataType:
+    return type.value_type if pa.types.is_dictionary(type) else type
+
+
+def _labels(shards: ShardSet, types: Mapping[str, pa.DataType]) -> dict[str, list[str]]:
+    """The names of classes of columns that Arrow has as dictionaries of text, pandas as categories: all that the
+    metadata have, sorted, so that each part of a dataset has the same."""
+    wanted = [name for name, type in types.items() if pa.types.is_dictionary(type) and _is_text(type.value_type)]
+    if not wanted:
+        return {}
+    table = dataset_of(shards, pa.schema([(name, types[name]) for name in wanted])).to_table()
+    found = {name: pc.unique(table[name].cast(pa.string())).drop_null().to_pylist() for name in wanted}
+    return {name: sorted(labels) for name, labels in found.items() if 0 < len(labels) <= _MOST_LABELS}
+
+
+def _is_text(type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type) or pa.types.is_large_string(type))
+
+
+def _version(shards: ShardSet) -> str:
+    """Another one when a shard was made again: that library knows a dataset in its cache by what it is made with."""
+    names = {*shards.names, *shards.tables}
+    digest = hashlib.sha256()
+    for info in sorted(shards.folder.listed(), key=lambda info: str(info["name"])):
+        name = str(info["name"]).rstrip("/").rpartition("/")[2]
+        if name in names:
+            digest.update(f"{name} {info.get('size')} {version_of(info)}\n".encode())
+    return digest.hexdigest()

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from any2ds.config.options import FetchOptions, RunOptions, StorageOptions, changed
-from any2ds.core.errors import OptionError
+from any2ds.config import presets
+from any2ds.config.options import (
+    GROUPS,
+    FetchOptions,
+    RunOptions,
+    StorageOptions,
+    changed,
+    flat,
+    parse_options,
+    public,
+)
+from any2ds.core.errors import OptionError, printable, redacted
 
 _LEFT_OUT = frozenset({"quiet", "log_level"})  # whoever reads the command wants to see what it does
+_NOT_OF_THE_DATASET = frozenset({"url_list", "output_folder", *_LEFT_OUT})
+_MOST_LISTS = 3  # named
 
 
 def retry_command(folder: str, options: Mapping[str, Any]) -> str:
@@ -24,6 +37,48 @@ def retry_command(folder: str, options: Mapping[str, Any]) -> str:
     return _quoted(
         ["any2ds", "retry", _subject(folder), *(f"--{name}={_text(value)}" for name, value in _chosen(options))]
     )
+
+
+def download_command(folder: str, lists: Sequence[str], options: Mapping[str, Any], asked: Collection[str] = ()) -> str:
+    """The command that makes such a dataset in `folder`, of `lists`: with those `options` that are changed, or `asked`
+    for with their default values, and without secrets."""
+    more = "…" if len(lists) > _MOST_LISTS else ""
+    arguments = [f"--url_list={','.join(map(redacted, lists[:_MOST_LISTS])) or '…'}{more}", f"--output_folder={folder}"]
+    known = {name: value for name, value in public(options).items() if name not in _NOT_OF_THE_DATASET}
+    try:
+        chosen = _by_preset(known) if known.get("preset") is not None else changed(known, asked)
+    except (OptionError, ValueError):  # recorded by another version
+        chosen = changed(known, asked)
+    arguments += [f"--{name}={redacted(_text(value))}" for name, value in chosen.items()]
+    return printable("any2ds " + " ".join(map(shlex.quote, arguments)))
+
+
+def _by_preset(known: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that make those of `known`, with what its preset sets itself left out, and under its names.
+
+    One that explains most of what differs comes first: the preset may set others by it, which cannot be given then.
+    Raises OptionError or ValueError if there are none.
+    """
+    found = {"preset": known["preset"]}
+
+    def differing(given: Mapping[str, Any]) -> list[str]:
+        texts = {"url_list": "any.txt", **{name: _text(value) for name, value in given.items()}}
+        made = public(flat(parse_options(texts, GROUPS).groups))
+        others = (name for name, value in known.items() if name in made and made[name] != value)
+        return [name for name in others if (made[name], known[name]) != (None, [])]
+
+    while names := differing(found):
+        attempts = []
+        for name in names:
+            with contextlib.suppress(OptionError):
+                attempts.append((len(differing({**found, name: known[name]})), name))
+        left, best = min(attempts, default=(len(names), ""))
+        if left >= len(names):
+            raise ValueError(f"no options of this preset make these: {', '.join(names)}")
+        found[best] = known[best]
+    preset = presets.find(known["preset"])
+    theirs = {ours: name for name, ours in preset.renamed.items()} if preset is not None else {}
+    return {theirs.get(name, name): value for name, value in found.items()}
 
 
 def report_command(folder: str) -> str:
@@ -68,7 +123,7 @@ def _plain(value: Any) -> Any:
 
 def _text(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:.15g}"
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 

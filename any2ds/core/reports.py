@@ -11,6 +11,7 @@ from any2ds.core.errors import RunError, printable, shard_count
 from any2ds.core.failures import NO_FAILURES, SUCCESS, in_order
 from any2ds.core.metrics import WorkerMetrics
 from any2ds.core.text import duration, percent
+from any2ds.core.text import rows as row_count
 from any2ds.core.version import __version__
 
 OTHER_REASONS = "other kinds of files"
@@ -159,13 +160,13 @@ class RunReport(RowCounts):
     @property
     def at_work(self) -> float:
         """Seconds with shards open, as the report page has them: without start-up and end. 0 if there were none."""
-        return max(0.0, self.last_end - self.first_start)
+        return max(0.0, min(self.last_end - self.first_start, self.seconds))
 
     def __repr__(self) -> str:
         failed = self.failed_to_download + self.failed_to_subsample
         shards = shard_count(self.shards) + (f", {len(self.failed_shards):,} FAILED" if self.failed_shards else "")
-        rows = f"{self.count:,} rows: {self.successes:,} stored, {failed:,} failed"
-        return f"<RunReport {rows}; {shards} in {duration(self.seconds)}>"
+        rows = f"{row_count(self.count)}: {self.successes:,} stored, {failed:,} failed"
+        return f"<RunReport {rows}; {shards} in {duration(self.at_work or self.seconds)}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the outcomes with their rows and shares."""

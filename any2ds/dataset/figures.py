@@ -11,17 +11,19 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from any2ds.core.errors import redacted
-from any2ds.core.failures import NO_FAILURES
+from any2ds.config.command_line import download_command, retry_command
+from any2ds.core.errors import printable, redacted, shard_count
+from any2ds.core.failures import NO_FAILURES, failure_code
 from any2ds.core.histogram import Distribution, Histogram
+from any2ds.core.text import rows as row_count
 from any2ds.core.version import __version__
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.shard_sample import ShardSample, Totals
 from any2ds.dataset.shown import shown, shown_url
-from any2ds.dataset.summary import MetadataSums, StatsSums, command_line, lists_of, most
+from any2ds.dataset.summary import MetadataSums, StatsSums, limit_of, lists_of, most
 from any2ds.dataset.timeline import Timeline, timeline
 
 _SHARDS_OF_METADATA = 64
@@ -60,7 +62,7 @@ class Looked:
     rows_of_metadata: int = 0  # samples of a row each count
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Figures:
     output_folder: str
     made_by: str
@@ -100,7 +102,13 @@ class Figures:
     run_options: Mapping[str, Any]  # of the last run, if it writes the report
     lists: tuple[Mapping[str, Any], ...]  # files, rows (None: not read to the end), first_shard
     command: str  # that makes such a dataset; empty if it is not any2ds's
+    retry: str  # the command that fetches again what may work now; empty if nothing may
+    retryable: int  # rows, in the shards whose statistics were read, that another attempt can help
     problems: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        rows = "" if self.rows is None else f", {row_count(self.rows)}"
+        return f"<Figures {self.output_folder}: {self.output_format}, {shard_count(self.shards)}{rows}>"
 
     @property
     def is_whole(self) -> bool:
@@ -112,7 +120,15 @@ class Figures:
         return asdict(self)
 
 
-def gather(sample: ShardSample, seconds: float = 60.0, run_options: Mapping[str, Any] | None = None) -> Figures:
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """What the run that writes the report knows of itself."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    gained_nothing: bool = False  # it was a retry, and no row arrived
+
+
+def gather(sample: ShardSample, seconds: float = 60.0, last_run: LastRun | None = None) -> Figures:
     """Read for about `seconds`; the same shards each time, as far as there is time for them."""
     started = time.monotonic()
     dataset = sample.dataset
@@ -124,7 +140,8 @@ def gather(sample: ShardSample, seconds: float = 60.0, run_options: Mapping[str,
     totals = sample.totals
     if totals is None and stats.shards == sample.shards:
         totals = Totals(stats.shards, stats.rows, stats.samples, stats.bytes if stats.has_all_bytes else None)
-    run = dataset.run
+    run, last_run = dataset.run, last_run or LastRun()
+    retryable = sum(rows for code, rows in stats.outcomes.items() if _is_transient(code))
     problems = [*dataset.problems, *stats.problems, *metadata.problems]
     return Figures(
         output_folder=redacted(dataset.folder.url),
@@ -160,9 +177,11 @@ def gather(sample: ShardSample, seconds: float = 60.0, run_options: Mapping[str,
         hosts=tuple(_hosts(metadata)),
         host_count=len(metadata.hosts),
         options=_plain(run.options) if run else {},
-        run_options=_plain(run_options or {}),
+        run_options=_plain(last_run.options),
         lists=lists_of(dataset),
-        command=_command(dataset, run_options or {}),
+        command=_command(dataset, last_run.options),
+        retry=_retry(dataset, last_run) if retryable else "",
+        retryable=retryable,
         problems=tuple(shown(message, 500) for message in problems[:_MOST_PROBLEMS]),
     )
 
@@ -171,8 +190,24 @@ def _command(dataset: Dataset, run_options: Mapping[str, Any]) -> str:
     if dataset.run is None:
         return ""
     is_whole = "url_list" in run_options  # those of a retry are of its own command
-    options = {**dataset.run.options, **(run_options if is_whole else {})}
-    return command_line(redacted(dataset.folder.url), lists_of(dataset), options, dataset.run.asked)
+    lists = lists_of(dataset)
+    options = {**dataset.run.options, **(run_options if is_whole else {}), **limit_of(lists)}
+    names = [name for each in lists for name in each["files"]]
+    return download_command(redacted(dataset.folder.url), names, options, dataset.run.asked)
+
+
+def _retry(dataset: Dataset, last_run: LastRun) -> str:
+    """Empty also for the datasets of other tools, and after a retry that gained nothing."""
+    if dataset.run is None or last_run.gained_nothing:
+        return ""
+    return printable(redacted(retry_command(dataset.folder.url, last_run.options)))
+
+
+def _is_transient(code: str) -> bool:
+    try:
+        return code not in NO_FAILURES and failure_code(code).transient
+    except KeyError:  # of other versions or tools
+        return False
 
 
 def _types(metadata: MetadataSums) -> dict[str, TypeFigures]:

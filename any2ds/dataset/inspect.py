@@ -6,9 +6,9 @@ import contextlib
 import os
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from functools import partial
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -16,13 +16,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from any2ds.config.options import InspectOptions, ParsedOptions, changed
-from any2ds.config.signature import command
+from any2ds.config.options import GROUPS, InspectOptions, ParsedOptions, changed
+from any2ds.config.signature import command, with_keywords
 from any2ds.core import text
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, in_order, meaning_of
 from any2ds.core.metadata import STORED_BYTES, without_credentials
 from any2ds.core.terminal.notebook import html
+from any2ds.core.terminal.stderr import joined
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.shard_list import pattern, ranges_text
@@ -76,11 +77,11 @@ class Overview:
         return asdict(self)
 
     def __repr__(self) -> str:
-        rows = f"{self.rows:,} rows: {self.successes:,} stored, {self.failed:,} failed"
+        rows = f"{text.rows(self.rows)}: {self.successes:,} stored, {self.failed:,} failed"
         return f"<Overview {self.output_folder}: {self.output_format}, {shard_count(self.shards)}, {rows}>"
 
     def _repr_html_(self) -> str:
-        return html(_parts(self))
+        return html(_parts(self, partial(with_keywords, function="download", groups=GROUPS)))
 
 
 @command([InspectOptions], "Raises UsageError for a folder that holds no dataset.")
@@ -142,13 +143,11 @@ def _kept(value: Any) -> Any:
 def show(overview: Overview, stream: TextIO) -> None:
     """For a person, on a terminal or as plain text; control characters from lists and servers are escaped."""
     console = Console(file=stream, highlight=False, markup=False, emoji=False)
-    if console.is_terminal:
-        console.print(*_parts(overview), sep="\n")
-        return
-    console.width = _width_of_pipe()
+    if not console.is_terminal:
+        console.width = _width_of_pipe()
     with console.capture() as captured:
         console.print(*_parts(overview), sep="\n")
-    stream.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    stream.writelines(f"{line.rstrip()}\n" for line in captured.get().replace("\xa0", " ").split("\n")[:-1])
 
 
 def _width_of_pipe() -> int:
@@ -160,17 +159,18 @@ def _width_of_pipe() -> int:
     return max(known, _NARROWEST) if known else _PIPE_WIDTH
 
 
-def _parts(found: Overview) -> Iterator[Any]:
+def _parts(found: Overview, phrase: Callable[[str], str] = str) -> Iterator[Any]:
+    """`phrase` makes of a message that names options one for notebooks."""
     yield Text(printable(found.output_folder), style="bold")
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
     for name, message in _facts(found):
-        facts.add_row(f"  {name}", Text(printable(message)))
+        facts.add_row(f"  {name}", Text(joined(printable(message))))
     yield facts
     if found.outcomes:
         yield Text("\noutcomes", style="bold")
-        yield _outcomes(found)
+        yield _outcomes(found, phrase)
     if found.columns:
         yield Text("\ncolumns of the metadata", style="bold")
         columns = ", ".join(f"{printable(name[:60])} {printable(kind[:60])}" for name, kind in found.columns.items())
@@ -188,7 +188,7 @@ def _facts(found: Overview) -> Iterator[tuple[str, str]]:
     yield "made by", f"{found.made_by}, format {found.output_format or 'unknown'}"
     for each in found.lists:
         first = "the first " if each["limit"] else ""
-        rows = "not read to its end yet" if each["rows"] is None else f"{first}{each['rows']:,} rows"
+        rows = "not read to its end yet" if each["rows"] is None else f"{first}{text.rows(each['rows'])}"
         yield "list", f"{_first(each['files'], 3) or 'given from Python'}: {rows}"
     missing = f", {len(found.missing):,} MISSING ({ranges_text(found.missing)})" if found.missing else ""
     unfinished = f", {found.unfinished:,} unfinished" if found.unfinished else ""
@@ -218,7 +218,8 @@ def _facts(found: Overview) -> Iterator[tuple[str, str]]:
         yield "types", _first(types, 6, " · ") + of
     if found.started is not None and found.ended is not None:
         span = text.duration(found.ended - found.started)
-        yield "made", f"{_moment(found.started)} to {_moment(found.ended)} ({span})"
+        first, last = text.moment(found.started), text.moment(found.ended)
+        yield "made", f"{first} ({span})" if first == last else f"{first} to {last} ({span})"
     if found.options:
         shown = [f"{name}={value}" for name, value in changed(found.options).items()]
         yield "options", " ".join(str(option)[:200] for option in shown) or "the default ones"
@@ -229,7 +230,7 @@ def _first(items: Sequence[str], number: int, separator: str = ", ") -> str:
     return separator.join(items[:number]) + more
 
 
-def _outcomes(found: Overview) -> Padding:
+def _outcomes(found: Overview, phrase: Callable[[str], str]) -> Padding:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(overflow="ellipsis", no_wrap=True, max_width=40)
     table.add_column(justify="right", no_wrap=True)
@@ -240,7 +241,7 @@ def _outcomes(found: Overview) -> Padding:
     for code, rows in ordered[:_OUTCOMES_SHOWN]:
         style = "" if code in NO_FAILURES else "yellow"
         share = text.percent(rows, total)
-        table.add_row(Text(printable(code[:200])), f"{rows:,}", share, Text(meaning_of(code)), style=style)
+        table.add_row(Text(printable(code[:200])), f"{rows:,}", share, Text(phrase(meaning_of(code))), style=style)
     if rest := ordered[_OUTCOMES_SHOWN:]:
         rows = sum(count for _, count in rest)
         table.add_row(f"… and {len(rest):,} more", f"{rows:,}", text.percent(rows, total), "")
@@ -260,7 +261,3 @@ def _samples(found: Overview) -> Padding:
         if caption := sample.get("caption"):
             table.add_row("", "", Text(printable(str(caption)), style="italic"))
     return Padding(table, (0, 0, 0, 2))
-
-
-def _moment(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M}"

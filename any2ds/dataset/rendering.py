@@ -31,6 +31,7 @@ from any2ds.core.failures import NO_FAILURES, failure_code, meaning_of
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LONGEST = 500  # characters of a text in Markdown
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?B|bytes|ms|s|min|d|rows|MB/s)\b|%)|(?<=\bp\d\d) (?=\d)")
 _PUNCTUATION = re.compile(r"([\\`*_{}\[\]()#+.!|~$:@-])")
 
 
@@ -65,7 +66,9 @@ def environment() -> Environment:
         duration=_measure(text.duration),
         tidy=tidy,
         unbroken=unbroken,
+        rows=_measure(text.rows),
         moment=text.moment,
+        ticked=ticked,
         meaning=meaning,
         advice=advice,
         md=plain,
@@ -91,8 +94,15 @@ def _measure(shown: Callable[[Any], str]) -> Callable[[EvalContext, Any], str]:
 def tidy(value: object) -> Markup:
     """A text in a page, where no line breaks inside an option or between a number and its unit."""
     escaped = str(escape(value))
-    measured = re.sub(r"(?<=\d) (?=(?:%|[kMGT]?B|bytes|ms|s|min|d|rows|MB/s)\b|%)", "\u00a0", escaped)
+    measured = re.sub(
+        r"(?<=\bp\d\d) (?=\d)|(?<=\d) (?=(?:%|[kMGT]?B|bytes|ms|s|min|d|rows|MB/s)\b|%)", "\u00a0", escaped
+    )
     return Markup(re.sub(r"(?<![\w-])--[a-z]\w*(?:=[^\s,;:.)]+)?", r'<code class="option">\g<0></code>', measured))
+
+
+def ticked(value: object) -> Markup:
+    """A text in a page; what stands between backquotes is code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(value))))
 
 
 def unbroken(command: str) -> Markup:

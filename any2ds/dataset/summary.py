@@ -6,18 +6,15 @@ import bisect
 import itertools
 import math
 import random
-import re
-import shlex
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from any2ds.config.options import changed
-from any2ds.core.errors import error_text, printable, redacted
+from any2ds.core.errors import error_text
 from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Distribution, Histogram
 from any2ds.core.metadata import STORED_BYTES
@@ -208,20 +205,10 @@ def lists_of(dataset: Dataset) -> tuple[dict[str, Any], ...]:
     )
 
 
-def command_line(
-    folder: str, lists: Sequence[Mapping[str, Any]], options: Mapping[str, Any], asked: Collection[str] = ()
-) -> str:
-    """The command that makes such a dataset in `folder`: with the names of its lists and the options that are changed,
-    or `asked` for with their default values; without secrets, and without folders of the machine of the lists."""
-    files = [name for each in lists for name in each["files"]]
-    names = [redacted(name) if "://" in name else re.split(r"[/\\\\]", name.rstrip("/"))[-1] for name in files]
-    more = "…" if len(names) > 3 else ""
-    arguments = [f"--url_list={','.join(names[:3])}{more}" if names else "--url_list=…", f"--output_folder={folder}"]
-    for option, value in changed(options, asked).items():
-        if option not in ("url_list", "output_folder"):
-            shown = ",".join(map(str, value)) if isinstance(value, list) else str(value).removesuffix(".0")
-            arguments.append(f"--{option}={redacted(shown)}")
-    return printable("any2ds " + " ".join(shlex.quote(word) for word in arguments))
+def limit_of(lists: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The option with which only the first rows of a list were read, if so."""
+    limit = lists[-1]["limit"] if lists else None
+    return {"limit": limit} if limit else {}
 
 
 def most(counts: Mapping[str, int], number: int) -> dict[str, int]:

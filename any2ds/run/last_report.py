@@ -60,6 +60,7 @@ class LastReport:
 
     def _make(self) -> None:
         # Not before: templates take longer to import than a run needs for its first files.
+        from any2ds.dataset.figures import LastRun
         from any2ds.dataset.report.report import page, put
         from any2ds.dataset.shard_sample import ShardSample
 
@@ -70,7 +71,8 @@ class LastReport:
                 return
             sample = ShardSample.of(output.url, Stores(self._run.storage.storage_options), _MOST_SHARDS)
             given = {name: value for name, value in options.items() if value is not None and name != "output_folder"}
-            content, _ = page(sample, _SAMPLES, _SECONDS, _SECONDS_FOR_SAMPLES, given)
+            last_run = LastRun(given, self._run.command == "retry" and not self.total.successes)
+            content, _ = page(sample, _SAMPLES, _SECONDS, _SECONDS_FOR_SAMPLES, last_run)
             if not self._is_given_up.is_set():
                 put(output, content, name)
         except LockLost:

@@ -197,6 +197,90 @@ def test_no_line_breaks_inside_an_option_or_between_a_number_and_its_unit(chromi
     assert not re.findall(r"\d (?:[kM]?B|bytes|ms|%)(?!\w)", visible)
 
 
+def test_the_command_is_as_short_as_the_one_that_was_given(server: Server, tmp_path: Path) -> None:
+    urls = tmp_path / "urls.txt"
+    urls.write_text("\n".join([server.url("photo0.jpg"), server.url("photo1.jpg"), server.url("photo2.jpg")]))
+    given = {"url_list": str(urls), "output_folder": str(tmp_path / "out"), "preset": "img2dataset", "image_size": 64}
+    given |= {"output_format": "webdataset", "resize_mode": "center_crop", "limit": 2}
+    download(**given, distributor="inline", quiet=True)
+    words = shlex.split(report(tmp_path / "out").command)
+    assert words[0] == "any2ds"
+    assert sorted(words[1:]) == sorted(f"--{name}={value}" for name, value in given.items())
+
+
+def test_a_retry_is_offered_until_one_gains_nothing(tmp_path: Path, with_report: None) -> None:
+    (tmp_path / "web").mkdir()
+    for name in ("early.txt", "late.txt", "never.txt"):
+        (tmp_path / "web" / name).write_text("moss")
+    out = tmp_path / "out"
+
+    def offered() -> list[str]:
+        page = html.unescape((out / "report.html").read_text(encoding="utf-8"))
+        return re.findall(r'retry what may work now \((.*?)\):</p>\s*<pre class="command" id="retry">', page)
+
+    with serve(tmp_path / "web", {"late.txt": ["503", "ok"], "never.txt": ["503"]}) as server:
+        urls = [server.url(name) for name in ("early.txt", "late.txt", "never.txt")]
+        download(urls, out, distributor="inline", quiet=True)
+        assert offered() == ["2\u00a0rows"]
+        assert retry(out, distributor="inline", quiet=True).successes == 1
+        assert offered() == ["1\u00a0row"]
+        assert retry(out, distributor="inline", quiet=True).successes == 0
+        assert offered() == []
+
+
+def test_how_to_load_it_stands_above_the_samples_and_the_contents_lead_to_all_sections(
+    chromium: Browser, dataset: Path
+) -> None:
+    chromium.show(dataset / "report.html")
+    titles = chromium.value("[...document.querySelectorAll('h2')].map(one => one.textContent)")
+    assert titles.index("Load it") < titles.index("Samples")
+    places = chromium.value("[...document.querySelectorAll('nav a')].map(one => one.getAttribute('href'))")
+    assert len(places) >= 6
+    assert all(chromium.value(f"!!document.querySelector('section {place}')") for place in places)
+
+
+@pytest.mark.parametrize("width", [1200, 800, 390, 320])
+def test_charts_fill_their_rows_and_no_label_is_cut_or_covers_another(
+    chromium: Browser, dataset: Path, width: int
+) -> None:
+    chromium.show(dataset / "report.html", width)
+    drawn = "[...document.querySelectorAll('.chart svg[role=img]')].filter(one => one.clientWidth)"
+    outside = f"""{drawn}.flatMap(one => [...one.querySelectorAll('text')].filter(text => {{
+        const box = text.getBoundingClientRect(), whole = one.getBoundingClientRect();
+        return box.left < whole.left - 1 || box.right > whole.right + 1 || box.bottom > whole.bottom + 1;
+    }})).map(text => text.textContent)"""
+    assert chromium.value(outside) == []
+    covered = f"""{drawn}.flatMap(one => {{
+        const boxes = [...one.querySelectorAll('text.x')].map(text => text.getBoundingClientRect());
+        return boxes.slice(1).filter((box, n) => box.left < boxes[n].right);
+    }}).length"""
+    assert chromium.value(covered) == 0
+    ends = """[...document.querySelectorAll('.charts')].map(one =>
+        [one.getBoundingClientRect().right, one.lastElementChild.getBoundingClientRect().right])"""
+    assert all(abs(row - last) < 1 for row, last in chromium.value(ends))
+
+
+@pytest.mark.parametrize("width", [1200, 390, 320])
+def test_no_word_of_ours_breaks(chromium: Browser, dataset: Path, width: int) -> None:
+    chromium.show(dataset / "report.html", width)
+    broken = """(() => {
+        const found = [], walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+        while (walker.nextNode()) {
+            const node = walker.currentNode;
+            if (node.parentElement.closest('bdi, pre, a, .sample, svg, .configuration')) continue;
+            for (const word of node.data.matchAll(/[^\\s-]+/g)) {
+                const range = document.createRange();
+                range.setStart(node, word.index);
+                range.setEnd(node, word.index + word[0].length);
+                const lines = new Set([...range.getClientRects()].map(one => Math.round(one.bottom / 8)));
+                if (lines.size > 1) found.push(word[0]);
+            }
+        }
+        return found;
+    })()"""
+    assert chromium.value(broken) == []
+
+
 def test_ticks_of_time_are_round_numbers() -> None:
     for seconds in (0.3, 1, 7, 60, 100, 3000, 50_000, 10**6, 10**7):
         works = [Work(1e9 + n * seconds / 50, 1e9 + (n + 1) * seconds / 50, {"success": 1}) for n in range(50)]
@@ -221,7 +305,7 @@ def test_no_tick_is_a_part_of_a_file(top: float, of_counts: list[float], of_rate
 def test_what_strangers_wrote_is_text(chromium: Browser, dataset: Path) -> None:
     chromium.show(dataset / "report.html")
     assert chromium.value("document.querySelectorAll('script').length") == 1  # the figures
-    links = chromium.value("[...document.links].map(one => [one.protocol, one.rel])")
+    links = chromium.value("[...document.querySelectorAll('section a')].map(one => [one.protocol, one.rel])")
     assert {tuple(one) for one in links} == {("http:", "noopener noreferrer")}
     content = (dataset / "report.html").read_bytes()
     assert b"\0" not in content
@@ -402,7 +486,7 @@ def test_a_dataset_of_a_moment_has_no_charts_over_time(chromium: Browser, tmp_pa
     titles = chromium.value("[...document.querySelectorAll('.chart h3')].map(title => title.textContent)")
     assert titles == []
     tiles = chromium.value("[...document.querySelectorAll('.tile')].map(tile => tile.innerText)")
-    assert any("0 stored/s" in tile for tile in tiles)
+    assert any("0\u00a0stored/s" in tile for tile in tiles)
     of_rows = "getComputedStyle(document.querySelector('[data-host] .n + .n'), '::before').content"
     assert chromium.value(of_rows) == '"of "'
 
@@ -428,7 +512,7 @@ def test_of_ten_thousands_of_shards_some_are_looked_at(chromium: Browser, tmp_pa
     assert [shown[:2] for shown in figures.latency_ranges] == [(0.5, 0.7)]
     chromium.show(out / "report.html")
     assert chromium.value("document.getElementById('sampled').textContent").startswith(
-        "This dataset was sampled: outcomes and times are from 10,000 of its 10,500 shards"
+        "Sampled at random: outcomes and times are from 10,000 of the 10,500 shards ("
     )
     assert (out / "report.html").stat().st_size < 1_000_000
 

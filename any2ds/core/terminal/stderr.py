@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[kMGT]?B|m?s|min|h|d)\b)")
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[kMGT]?B|bytes?|m?s|min|h|d|stored/s|attempts/s)\b)")
 _LOG_WIDTH = 120  # columns where there is no terminal, such as the log of a CI
 
 
@@ -83,8 +83,12 @@ def stderr_console() -> StderrConsole:
 def wrapped(text: str, width: int) -> str:
     """In lines of no more than `width` columns. A longer word stays whole, so that it can be copied, and so does a
     number with its unit."""
-    joined = _BEFORE_UNIT.sub("\xa0", text)
-    return textwrap.fill(joined, width, break_long_words=False, break_on_hyphens=False).replace("\xa0", " ")
+    return textwrap.fill(joined(text), width, break_long_words=False, break_on_hyphens=False).replace("\xa0", " ")
+
+
+def joined(text: str) -> str:
+    """With spaces between numbers and their units that do not break."""
+    return _BEFORE_UNIT.sub("\xa0", text)
 
 
 def is_terminal(stream: Any) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from any2ds.config.command_line import download_command
 from any2ds.config.options import CardOptions, ParsedOptions
 from any2ds.config.signature import command
 from any2ds.core import layout
@@ -31,7 +32,7 @@ from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.inspect import Overview, inspect
 from any2ds.dataset.loaders import Loadable, extensions, snippets
 from any2ds.dataset.rendering import environment
-from any2ds.dataset.summary import command_line
+from any2ds.dataset.summary import limit_of
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
 
@@ -288,14 +289,20 @@ def _body(dataset: Dataset, found: Overview, name: str, head: Mapping[str, Any])
             loadable=(shown := loadable if loadable.is_remote else replace(loadable, folder=_name(loadable.folder))),
             snippets=snippets(shown),
             when=_when(found),
-            command=command_line(
-                _name(found.output_folder), found.lists, found.options, dataset.run.asked if dataset.run else ()
-            ),
+            command=_command(dataset, found),
             license=license if isinstance(license, str) else ", ".join(map(str, license)),
             homepage=HOMEPAGE,
             version=__version__,
         )
     )
+
+
+def _command(dataset: Dataset, found: Overview) -> str:
+    """Without folders of the machine of the lists."""
+    files = [name for each in found.lists for name in each["files"]]
+    lists = [name if "://" in name else re.split(r"[/\\]", name.rstrip("/"))[-1] for name in files]
+    options = {**found.options, **limit_of(found.lists)}
+    return download_command(_name(found.output_folder), lists, options, dataset.run.asked if dataset.run else ())
 
 
 def _meanings(dataset: Dataset, found: Overview, loadable: Loadable) -> dict[str, str]:

@@ -18,18 +18,10 @@ if TYPE_CHECKING:
     from any2ds.dataset.figures import Figures
 
 _SIZES = {"wide": (560, 240), "narrow": (360, 240)}  # of a chart, for screens and for phones
+_FULL = (1170, 240)  # of one that has a row of the page for itself
+_LETTER = 6.3  # average width of a letter in a chart
 _MOST_SERIES = 6
 _LEAST_SECONDS, _LEAST_SHARDS = 30, 4  # of a run that charts over time can say something about
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A figure of the page."""
-
-    title: str
-    summary: str  # what it shows, for those who do not see it
-    legend: tuple[tuple[str, str], ...]  # class of the colour, and what has it
-    pictures: tuple[tuple[str, Markup], ...]  # class, and SVG: the same in several sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +32,33 @@ class _Series:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plot:
-    """What a chart is drawn of, in any size."""
+class Chart:
+    """A figure of the page, that can be drawn in any size."""
 
     title: str
-    summary: str
+    summary: str  # what it shows, for those who do not see it
     kind: Literal["lines", "bars", "stacks"]  # of bars those of a tick stand side by side
     series: Sequence[_Series]
     ticks: Sequence[str]
     x_title: str
     y_title: str
 
-    def chart(self) -> Chart:
-        """Without pictures if there is a single column, which says no more than the summary."""
-        sizes = _SIZES.items() if len(self.ticks) > 1 else ()
-        pictures = tuple((name, self._draw(width, height)) for name, (width, height) in sizes)
-        legend = tuple((one.colour, one.name) for one in self.series) if pictures and len(self.series) > 1 else ()
-        return Chart(self.title, self.summary, legend, pictures)
+    @property
+    def is_drawn(self) -> bool:
+        """Not if there is a single column, which says no more than the summary."""
+        return len(self.ticks) > 1
+
+    @property
+    def legend(self) -> Sequence[tuple[str, str]]:
+        """The class of each colour, and what has it."""
+        is_needed = self.is_drawn and len(self.series) > 1
+        return [(one.colour, one.name) for one in self.series] if is_needed else []
+
+    def pictures(self, is_alone: bool) -> Iterator[tuple[str, Markup]]:
+        """The same in several sizes: class, and SVG. One that `is_alone` has a row of the page for itself."""
+        sizes = {**_SIZES, "full": _FULL} if is_alone else _SIZES
+        for name, (width, height) in sizes.items() if self.is_drawn else ():
+            yield name, self._draw(width, height)
 
     def _draw(self, width: int, height: int) -> Markup:
         """Whatever strangers wrote is text in it."""
@@ -70,10 +72,7 @@ class _Plot:
         for step, label in zip(steps, labels, strict=True):
             parts.append(_path("guide", f"{left:.1f} {area.y(step):.1f}H{right:.1f}"))
             parts.append(_text("y", left - 5, area.y(step) + 4, label))
-        most = 10 if width > 500 else 5  # labels of ticks that there is room for
-        every = next(n for n in (1, 2, 5, 10, 20, 50) if len(self.ticks) <= n * most)
-        shown = range(0, len(self.ticks), every)
-        parts += [_text("x", area.x(n + 0.5), area.bottom + 16, self.ticks[n]) for n in shown]
+        parts += [_text("x", x, area.bottom + 16, label) for x, label in self._tick_labels(area, width)]
         parts.append(_text("title", (left + right) / 2, height - 5, self.x_title))
         parts.append(_text("title turned", -(area.top + area.bottom) / 2, 12, self.y_title))
         marks = {"lines": self._lines, "bars": self._bars, "stacks": self._stacks}[self.kind](area)
@@ -81,6 +80,14 @@ class _Plot:
             parts.append(Markup('<g class="of-{}">{}</g>').format(one.colour, Markup("").join(its)))
         label = f"{self.title}: {self.summary}"
         return _SVG.format(width, height, label, Markup("").join(parts))
+
+    def _tick_labels(self, area: _Area, width: int) -> Iterator[tuple[float, str]]:
+        """The labels that there is room for, and the middle of each."""
+        room = _LETTER * max(map(len, self.ticks)) + 8
+        distance = area.x(1.5) - area.x(0.5)
+        every = next((n for n in (1, 2, 5, 10, 20) if n * distance >= room), 50)
+        for n in range(0, len(self.ticks), every):
+            yield min(area.x(n + 0.5), width - _LETTER * len(self.ticks[n]) / 2), self.ticks[n]
 
     def _lines(self, area: _Area) -> Iterator[list[Markup]]:
         """Each with the area under it."""
@@ -166,17 +173,19 @@ def over_time(figures: Figures) -> list[Chart]:
     mean = text.number(stored_per_second(figures))
     summary = f"While shards were open, {mean} rows a second were stored, at most {text.number(max(stored))}."
     both = [series("all rows", "rows", done, "rows/s"), series("stored", SUCCESS, stored, "stored/s")]
-    charts = [_Plot("Rows per second", summary, "lines", both, ticks, axis, "rows / s").chart()]
+    charts = [Chart("Rows per second", summary, "lines", both, ticks, axis, "rows / s")]
     if any(sizes):
         summary = f"Of the files stored: at most {text.number(max(sizes))} MB/s."
         of_bytes = [series("stored", "bytes", sizes, "MB/s")]
-        charts.append(_Plot("Megabytes per second", summary, "lines", of_bytes, ticks, axis, "MB / s").chart())
-    return [*charts, _outcomes(figures, spells, ticks, when, axis)]
+        charts.append(Chart("Megabytes per second", summary, "lines", of_bytes, ticks, axis, "MB / s"))
+    if len(figures.outcomes) > 1:
+        charts.append(_outcomes(figures, spells, ticks, when, axis))
+    return charts
 
 
 def stored_per_second(figures: Figures) -> float:
     """Rows, on average, while shards were open."""
-    return _scale(figures) * figures.successes / max(1e-9, figures.timeline.seconds)
+    return _scale(figures) * figures.successes / max(1e-3, figures.timeline.seconds)
 
 
 def _scale(figures: Figures) -> float:
@@ -196,12 +205,12 @@ def _outcomes(figures: Figures, spells: Sequence[Spell], ticks: Sequence[str], w
     for code, rows in {**counts, "others": rest}.items():
         shares = [max(0.0, 100 * n / spell.rows) if spell.rows else 0.0 for n, spell in zip(rows, spells, strict=True)]
         if code != "others" or max(shares) >= 1e-6:
-            labels = [f"{w}: {share:.1f} % {code}" for share, w in zip(shares, when, strict=True)]
+            labels = [f"{w}: {share:.1f}% {code}" for share, w in zip(shares, when, strict=True)]
             series.append(_Series(code, colours.get(code, "others"), list(zip(shares, labels, strict=True))))
     total = sum(figures.outcomes.values())
     shown = ", ".join(f"{text.percent(figures.outcomes[code], total)} {code}" for code in named)
     summary = f"Over the whole time: {shown}."
-    return _Plot("Outcomes over time", summary, "stacks", series, ticks, axis, "% of rows").chart()
+    return Chart("Outcomes over time", summary, "stacks", series, ticks, axis, "% of rows")
 
 
 def magnitudes(figures: Figures) -> list[Chart]:
@@ -215,15 +224,19 @@ def magnitudes(figures: Figures) -> list[Chart]:
     return [chart for chart in charts if chart is not None]
 
 
-def latencies(figures: Figures) -> Chart | None:
-    """Of transfers."""
+def latencies(figures: Figures) -> list[Chart]:
+    """Of transfers; none if they are unknown."""
     found = Distribution(sum(count for *_, count in figures.latency_ranges), ranges=figures.latency_ranges)
     points = ", ".join(f"{name} {text.duration(value)}" for name, value in figures.latencies.items())
     of_transfers = {"transfers": ("rows", found)}
-    summary = f"Of {text.number(found.count)} transfers that succeeded, from start to last byte: {points}"
+    if found.count == 1:
+        summary = f"The one transfer that succeeded took {text.duration(figures.latencies['p50'])}"
+    else:
+        summary = f"Of {text.number(found.count)} transfers that succeeded, from start to last byte: {points}"
     if (failed := figures.attempts - found.count) > 0:
-        summary += f"; {text.number(failed)} that failed are not counted"
-    return _histogram("Time per successful transfer, transfers, time", of_transfers, _latency, summary)
+        summary += f"; {text.number(failed)} that failed {'is' if failed == 1 else 'are'} not counted"
+    chart = _histogram("Time per successful transfer, transfers, time", of_transfers, _latency, summary)
+    return [chart] if chart is not None else []
 
 
 def _latency(seconds: float) -> str:
@@ -253,7 +266,7 @@ def _histogram(
     summary = summary or "; ".join(summaries)
     ticks = [shown(start).replace(".0 ", " ") for start, _ in ranges]
     ticks = [tick if tick not in ticks[:number] else "" for number, tick in enumerate(ticks)]  # each once
-    return _Plot(title, f"{summary[:1].upper()}{summary[1:]}.", "bars", series, ticks, f"{axis}, from", what).chart()
+    return Chart(title, f"{summary[:1].upper()}{summary[1:]}.", "bars", series, ticks, f"{axis}, from", what)
 
 
 def _span(shown: Callable[[float], str], start: float, stop: float) -> str:
@@ -267,7 +280,9 @@ def _described(values: Distribution, shown: Callable[[float], str]) -> str:
     if smallest == largest:
         return f"all are {smallest}" if values.count > 1 else smallest
     half = _span(shown, values.first_quartile, values.third_quartile)
-    return f"from {smallest} to {largest}, half of them {'from ' if ' to ' in half else ''}{half}, median {median}"
+    is_range = " to " in half
+    described = "" if half == f"{smallest} to {largest}" else f", half of them {'from ' if is_range else ''}{half}"
+    return f"from {smallest} to {largest}{described}, median {median}"
 
 
 def _unit_of_time(seconds: float) -> tuple[float, str]:

@@ -11,7 +11,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from any2ds.config.options import changed
 from any2ds.core import text
 from any2ds.core.failures import NO_FAILURES, SUCCESS
 from any2ds.dataset.figures import Figures
@@ -39,20 +38,15 @@ def html(figures: Figures, samples: Sequence[Thumbnail] = (), snippets: Sequence
         style=Markup(source),
         style_hash=base64.b64encode(hashlib.sha256(source.encode()).digest()).decode(),
         data=_as_data(figures.to_json()),
-        over_time=charts.over_time(figures),
+        over_time=[*charts.over_time(figures), *charts.latencies(figures)],
         magnitudes=charts.magnitudes(figures),
-        latencies=charts.latencies(figures),
-        stored_per_second=charts.stored_per_second(figures),
         samples=samples,
         snippets=snippets,
         no_failures=NO_FAILURES,
         lines=_SHOWN,
         tile=_tile,
-        changed=changed,
-        estimate=lambda count: _estimate(count, figures),
         source=_source,
         is_link=lambda url: url.lower().startswith(("http://", "https://")),
-        shown=lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
         **_tables(figures),
     )
 
@@ -63,14 +57,32 @@ def _tables(figures: Figures) -> dict[str, Any]:
         "figures": figures,
         "name": re.split(r"[/\\\\]", figures.output_folder.rstrip("/\\"))[-1] or figures.output_folder,
         "contents": _contents(figures),
+        "sampled": _sampled(figures),
+        "stored_per_second": charts.stored_per_second(figures),
+        "estimate": lambda count: _estimate(count, figures),
         "sources": _sources(figures),
-        "outcomes": sorted(
-            figures.outcomes.items(), key=lambda item: (item[0] != SUCCESS, item[0] == "other", -item[1])
-        ),
+        "outcomes": sorted(figures.outcomes.items(), key=_place),
         "outcome_rows": sum(figures.outcomes.values()),
         "failing": [host for host in figures.hosts if host.failed],
         "types": sorted(figures.types.items(), key=lambda item: -item[1].files),
     }
+
+
+def _place(outcome: tuple[str, int]) -> tuple[Any, ...]:
+    """Success first, then the most frequent."""
+    code, rows = outcome
+    return code != SUCCESS, code == "other", -rows, code
+
+
+def _sampled(figures: Figures) -> str:
+    """Which figures are of some shards only; empty if none are."""
+    looked, found = figures.looked, []
+    of = [("outcomes and times", looked.shards_of_stats, looked.rows_of_stats)]
+    of.append(("types, sizes and hosts", looked.shards_of_metadata, looked.rows_of_metadata))
+    for names, shards, rows in of:
+        if shards < figures.shards:
+            found.append(f"{names} are from {shards:,} of the {figures.shards:,} shards ({text.rows(rows)})")
+    return f"Sampled at random: {', '.join(found)}." if found else ""
 
 
 def _contents(figures: Figures) -> str:

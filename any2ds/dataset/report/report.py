@@ -12,16 +12,15 @@ import logging
 import os
 import tempfile
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from any2ds.config.options import ParsedOptions, ReportOptions
 from any2ds.config.signature import command
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, error_text, redacted
-from any2ds.dataset.figures import Figures, gather
+from any2ds.dataset.figures import Figures, LastRun, gather
 from any2ds.dataset.loaders import Loadable, Snippet, snippets
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.dataset.thumbnails import thumbnails
@@ -73,14 +72,14 @@ def page(
     samples: int,
     seconds: float,
     seconds_for_samples: float,
-    run_options: Mapping[str, Any] | None = None,
+    last_run: LastRun | None = None,
 ) -> tuple[str, Figures]:
     """The page, and its figures; the samples are decoded by another process meanwhile."""
     with ThreadPoolExecutor(1, thread_name_prefix="any2ds-samples") as thread:
         pictures = thread.submit(thumbnails, sample, samples, seconds=seconds_for_samples) if samples else None
         from any2ds.dataset.report.page import html
 
-        figures, snippets = gather(sample, seconds, run_options), _loading(sample)
+        figures, snippets = gather(sample, seconds, last_run), _loading(sample)
         return html(figures, pictures.result() if pictures else (), snippets), figures
 
 

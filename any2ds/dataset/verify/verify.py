@@ -82,7 +82,8 @@ class VerifyReport:
 
     def __repr__(self) -> str:
         found = "no problems" if self.ok else "incomplete" if self.is_incomplete else _count(self.findings)
-        return f"<VerifyReport {redacted(self.output_folder)}: {shard_count(self.shards)}, {self.rows:,} rows, {found}>"
+        checked = f"{shard_count(self.shards)}, {text.rows(self.rows)}"
+        return f"<VerifyReport {redacted(self.output_folder)}: {checked}, {found}>"
 
     def _repr_html_(self) -> str:
         from rich.text import Text
@@ -404,7 +405,8 @@ def lines(report: VerifyReport, most: int = 40) -> Iterator[str]:
         yield f"… and {len(rest):,} more ({counts}); --json=FILE has them all"
     for note in report.notes:
         yield f"note: {note}"
-    read = f"{shard_count(report.shards)}, {report.rows:,} rows, {report.samples:,} samples"
+    samples = f"{report.samples:,} sample{'' if report.samples == 1 else 's'}"
+    read = f"{shard_count(report.shards)}, {text.rows(report.rows)}, {samples}"
     effort = f"({text.size(report.bytes_read)} in {text.duration(report.seconds)})"
     if report.sample is None:
         hashes = f"{' and '.join(report.hashes)} recomputed" if report.hashes else "no hashes to recompute"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import shlex
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -94,13 +96,13 @@ def summary_of(
         command = retry_command if run.from_shell else retry_call
         retry = printable(redacted(command(given_folder, run.options)))
     left = len(run.missing()) if run.member and not (total.left_shards or total.failed_shards) else None
-    wants_page = run.options.get("report") and (total.shards or (was_stopped and total.skipped_shards))
+    wants_page = run.options.get("report") and (total.shards or total.skipped_shards)
     is_whole = not (was_stopped or total.left_shards)
     report = None
     made_nothing = is_whole and total.skipped_shards and not total.shards and run.command != "retry"
-    if ((wants_page and not is_whole) or made_nothing) and not run.member:
-        report = printable(redacted(report_command(given_folder) if run.from_shell else report_call(given_folder)))
     has_page = wants_page and is_whole and not (run.member and left != 0)
+    if ((wants_page and not is_whole) or made_nothing) and not (run.member or has_page):
+        report = printable(redacted(report_command(given_folder) if run.from_shell else report_call(given_folder)))
     name = report_file(run.made is not None and run.made.preset is not None)
     page = f"{folder.rstrip('/')}/{name}" if has_page else None
     limit = run.options.get("limit")
@@ -158,8 +160,21 @@ def _fitting(line: Text, width: int) -> list[Text]:
         return [line]
     label, colon, value = line.plain.partition(": ")
     if colon and label.startswith("to "):
-        return [Text(f"{label}:"), Text(f"  {value}", style="bold")]
+        return [Text(f"{label}:"), *(Text(f"  {part}", style="bold") for part in _shell_lines(value, width - 2))]
     return [Text(wrapped(line.plain, width))]
+
+
+def _shell_lines(value: str, width: int) -> list[str]:
+    """A command in lines that a POSIX shell takes as one; anything else as it is."""
+    if not value.startswith("any2ds ") or sys.platform == "win32":
+        return [value]
+    lines = ["any2ds"]
+    for word in map(shlex.quote, shlex.split(value)[1:]):
+        if len(lines[-1]) + len(word) + 1 <= width - 2:  # with the backslash
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"    {word}")
+    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
 
 
 def summary_lines(summary: Summary, run: RunInfo, width: int) -> Iterator[Text]:
@@ -185,7 +200,9 @@ def summary_lines(summary: Summary, run: RunInfo, width: int) -> Iterator[Text]:
     if run.command == "retry" and total.count:
         yield Text(f"tried again: {row_count(total.count)}, of which {total.successes:,} are stored now")
         if not total.successes:
-            yield Text(summary.phrase("nothing was recovered: try again later, or with a longer --timeout"))
+            timed_out = any(outcome.code.startswith("timeout") for outcome in summary.outcomes)
+            longer = ", or with a longer --timeout" if timed_out else ""
+            yield Text(summary.phrase(f"nothing was recovered: try again later{longer}"))
     gained_nothing = run.command == "retry" and not total.successes
     if summary.retry and not total.left_shards and not gained_nothing:  # with shards left, that command comes first
         line = Text(f"to retry what may work now ({row_count(summary.retryable)}): ")
@@ -295,7 +312,7 @@ def _where(summary: Summary) -> Iterator[str]:
 
 def _seconds_of_rates(total: RunReport) -> float:
     """What rates are of: the time at work, as on the report page."""
-    return max(min(total.at_work or total.seconds, total.seconds), 1e-3)
+    return max(total.at_work or total.seconds, 1e-3)
 
 
 def to_json(summary: Summary) -> Mapping[str, Any]:

@@ -121,6 +121,21 @@ def test_what_is_to_be_copied_stands_on_one_line(width: int) -> None:
     assert line == f"to retry what may work now (40 rows): {command.rpartition(' ')[0]}"
 
 
+@pytest.mark.parametrize("width", [50, 60, 80])
+def test_a_long_command_continues_on_the_next_line_as_a_shell_takes_it(width: int) -> None:
+    run = reported("my dataset", timeout=30.0, thread_count=12, processes_count=1, user_agent="me (a --b) x")
+    command = summary_of(TOTAL, run).retry
+    assert command is not None
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    print_summary(console, summary_of(TOTAL, run), run)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= width
+    copied = "\n".join(lines[lines.index("to retry what may work now (40 rows):") + 1 :])
+    shell = ["sh", "-c", f'any2ds() {{ printf "%s\\n" "$@"; }}\n{copied}']
+    done = subprocess.run(shell, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == shlex.split(command)[1:]
+
+
 def test_nothing_is_to_be_tried_again_where_nothing_can_help() -> None:
     record_as_failed = replace(TOTAL, status_dict={"success": 940, "http_404": 60})
     assert "to retry" not in shown(record_as_failed)
@@ -236,18 +251,23 @@ def test_from_python_it_is_the_call(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert retry(out, distributor="inline").count == 1
     told = capsys.readouterr().err
     assert "tried again: 1 row, of which 0 are stored now" in told
-    assert "nothing was recovered: try again later, or with a longer timeout\n" in told
+    assert "nothing was recovered: try again later\n" in told
+    assert "to retry" not in told
 
 
 def test_a_run_with_nothing_to_do_says_how_to_load_and_look_at_what_is_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], with_report: None
 ) -> None:
     with serve(PICTURES) as server:
         out = str(tmp_path / "out")
-        for _ in range(2):
-            capsys.readouterr()
-            download([server.url("bars-01.jpg")], out, output_format="webdataset", distributor="inline", file_size=0)
+        for more in ({}, {}, {"report": False}):
+            earlier = capsys.readouterr().err
+            download(
+                [server.url("bars-01.jpg")], out, output_format="webdataset", distributor="inline", file_size=0, **more
+            )
     told = capsys.readouterr().err
+    assert f"to look at: {out}/report.html\n" in earlier
+    assert (tmp_path / "out" / "report.html").exists()
     assert f"nothing to do: 1 shard in {out} was finished before\n" in told
     assert f"to load: {out}/00000.tar\n" in told
     assert f"to look at what is finished: any2ds.report({out!r})\n" in told

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, TypeVar, cast
 
+from any2ds.core.errors import DamagedShard
 from any2ds.storage.patience import persist
 
 T = TypeVar("T")
@@ -29,8 +30,8 @@ def opened(name: str, open: Callable[[], BinaryIO], stop: threading.Event | None
 
 
 def patiently(what: str, attempt: Callable[[], T], stop: threading.Event | None = None) -> T:
-    """`persist`, but for what is an answer: there is no such file, or no library for it."""
-    return persist(what, attempt, stop or threading.Event(), answers=(FileNotFoundError, ImportError))
+    """`persist`, but for what is an answer: there is no such file, or no library for it, or it is damaged."""
+    return persist(what, attempt, stop or threading.Event(), answers=(FileNotFoundError, ImportError, DamagedShard))
 
 
 class SeekableFile(io.RawIOBase):

@@ -27,6 +27,8 @@ SERVERS = frozenset({"ftp", "hdfs", "sftp", "smb", "ssh", "webhdfs"})
 """Their URLs name the host to connect to."""
 
 _SECRET = re.compile(r"key|secret|token|pass|credential|sas|connection_string|auth|header|cookie", re.IGNORECASE)
+_SERVER_OPTIONS = ("endpoint_url", "endpoint", "account_name", "account_host", "connection_string")
+_SERVER_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST", "AZURE_STORAGE_ACCOUNT_NAME")
 _WHOSE = frozenset({"account_name", "host", "port"})  # options that name the server or account of the others
 _NO_SECRETS = frozenset({"anon", "browser", "cache", "cloud", "google_default"})  # what gcsfs takes as a token
 _LEAST = 4  # characters of what is kept out of messages; less would garble them, and is no secret
@@ -62,6 +64,13 @@ def appears_whole(fs: Any) -> bool:
 def absolute(url: str) -> str:
     """The same place, from any working directory of this machine."""
     return url if "://" in url or "::" in url else os.path.abspath(os.path.expanduser(url))
+
+
+def server_of(fs: Any) -> str:
+    """What says, besides the URL, which server or account it is; "" for the usual one."""
+    options = {**fs.storage_options, **(fs.storage_options.get("client_kwargs") or {})}
+    given = [str(options[name]) for name in _SERVER_OPTIONS if options.get(name)]
+    return " ".join(given or [os.environ[name] for name in _SERVER_VARIABLES if os.environ.get(name)])
 
 
 def is_local(fs: Any) -> bool:

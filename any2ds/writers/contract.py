@@ -117,3 +117,17 @@ class IndexedShard(Protocol):
     def get(self, number: int) -> dict[str, Any]: ...
 
     def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]: ...
+
+
+class RangedShard(IndexedShard, Protocol):
+    """One whose samples are byte ranges, so that those of several shards can be read at once."""
+
+    data: ShardData
+
+    def ranges(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
+        """Start and size of each of these samples."""
+        ...
+
+    def samples(self, ranges: Sequence[tuple[int, int]], found: Sequence[tuple[bytes, int]]) -> list[dict[str, Any]]:
+        """The samples of these ranges, from what `data.read_many` gives for them."""
+        ...

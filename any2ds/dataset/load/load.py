@@ -18,10 +18,10 @@ from any2ds.config.parsers import byte_count
 from any2ds.core.errors import MissingColumns, OptionError, UsageError
 from any2ds.core.samples import row_key
 from any2ds.dataset.load import expressions, splits
+from any2ds.dataset.load.copies import ShardCopies
 from any2ds.dataset.load.files import cache_folder
 from any2ds.dataset.load.metadata import Rows, schema_of
 from any2ds.dataset.load.opened import OpenShards
-from any2ds.dataset.load.remote import ShardCopies
 from any2ds.dataset.load.selection import Selection, mask_of
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.dataset.load.source import Source

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from any2ds.core import plugins
 from any2ds.core.errors import DamagedShard, UsageError, error_text
+from any2ds.dataset.load.copies import ShardCopies
 from any2ds.dataset.load.decode import decoded
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder
 from any2ds.dataset.load.metadata import stored_rows
-from any2ds.dataset.load.remote import RemoteShard, ShardCopies
+from any2ds.dataset.load.remote import RangeTrouble, RemoteShard, StoreReader, read_together
 from any2ds.dataset.load.shards import ShardSet
-from any2ds.writers.contract import Fields, IndexedShard, ShardData
+from any2ds.writers.contract import Fields, IndexedShard, RangedShard, ShardData
 from any2ds.writers.formats._spans import SpanShard
 
 _MOST_OPEN = 4096  # shards with an index of 8 bytes a sample; of the descriptors of a process at most half
 _MOST_HEAVY = 256  # shards that a library has open, with as much as a megabyte each
+_OPENED_AT_ONCE = 32  # shards of a store
+_READ_AT_ONCE = 8  # shards of a store, of which more than the samples is read: row groups, or all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,9 @@ class OpenShards:
             self._fields = replace(fields, columns=tuple(dict.fromkeys((*wanted, "ext", "key"))))
         self._given = (shards, fields, copies, is_copied)
         self._open: dict[int, IndexedShard] = {}
+        self._opening: dict[int, threading.Lock] = {}
         self._pid = os.getpid()
+        self._reader = StoreReader(shards.folder)
 
     def __reduce__(self) -> tuple[type[OpenShards], tuple[Any, ...]]:
         return OpenShards, self._given
@@ -92,6 +99,66 @@ class OpenShards:
         except Exception as error:
             raise self._named(shard, error) from error
 
+    def get_across(self, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[list[dict[str, Any]]]:
+        """`get_many` for several shards of a store, as much as possible of which is read at once.
+
+        Raises DamagedShard.
+        """
+        self._open_all([shard for shard, _ in wanted])
+        together: list[int] = []  # places in `wanted`
+        others: list[int] = []
+        for place, (shard, _) in enumerate(wanted):
+            data = getattr(self._open.get(shard), "data", None)
+            is_ranged = isinstance(data, RemoteShard) and not data.is_copied and self._pid == os.getpid()
+            (together if is_ranged else others).append(place)
+        found: list[list[dict[str, Any]]] = [[]] * len(wanted)
+        for place, samples in zip(together, self._together([wanted[place] for place in together]), strict=True):
+            found[place] = samples
+        if others:
+            with ThreadPoolExecutor(min(_READ_AT_ONCE, len(others))) as threads:
+                for place, samples in zip(
+                    others, threads.map(lambda n: self.get_many(*wanted[n]), others), strict=True
+                ):
+                    found[place] = samples
+        return found
+
+    def _together(self, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[list[dict[str, Any]]]:
+        """Of shards whose samples are ranges."""
+        opened: list[RangedShard] = []
+        ranges: list[list[tuple[int, int]]] = []
+        for shard, numbers in wanted:
+            try:
+                opened.append(cast(RangedShard, self._opened(shard)))
+                ranges.append(opened[-1].ranges(numbers))
+            except Exception as error:
+                raise self._named(shard, error) from error
+        try:
+            read = read_together(
+                [(cast(RemoteShard, each.data), own) for each, own in zip(opened, ranges, strict=True)]
+            )
+        except RangeTrouble as error:
+            names = {self._shards.names[shard]: shard for shard, _ in wanted}
+            raise self._named(names[error.file.name], error) from error
+        found = []
+        for (shard, _), each, own, buffers in zip(wanted, opened, ranges, read, strict=True):
+            try:
+                samples = each.samples(own, buffers)
+                found.append(samples if self._finish is None else [self._finish(sample) for sample in samples])
+            except Exception as error:
+                raise self._named(shard, error) from error
+        return found
+
+    def _open_all(self, shards: Sequence[int]) -> None:
+        """Raises DamagedShard."""
+        closed = [shard for shard in shards if shard not in self._open or self._pid != os.getpid()]
+        if len(closed) > 1:
+            self.count(closed.pop())  # after a fork, the first makes what the others use
+            with ThreadPoolExecutor(min(_OPENED_AT_ONCE, len(closed))) as threads:
+                for _ in threads.map(self.count, closed):
+                    pass
+        elif closed:
+            self.count(closed[0])
+
     def count(self, shard: int) -> int:
         """How many samples its index has. Raises DamagedShard."""
         try:
@@ -108,17 +175,23 @@ class OpenShards:
 
     def _opened(self, shard: int) -> IndexedShard:
         if self._pid != os.getpid():  # after a fork: what is open belongs to the parent
-            self._open, self._pid = {}, os.getpid()
             self._shards = replace(self._shards, folder=copy(self._shards.folder))  # with connections of its own
-        if (opened := self._open.get(shard)) is None:
-            writer = plugins.load("writers", self._shards.output_format)
-            if not hasattr(writer, "indexed"):
-                raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
-            opened = writer.indexed(self._data(shard), self._fields)
-            most = min(_MOST_OPEN, _descriptors() // 2) if isinstance(opened, SpanShard) else _MOST_HEAVY
-            while len(self._open) >= most:
-                self._open.pop(next(iter(self._open)), None)  # another thread may have been first
-            self._open[shard] = opened
+            self._reader = StoreReader(self._shards.folder)
+            self._open, self._opening, self._pid = {}, {}, os.getpid()  # the last says to other threads that all is new
+        if (opened := self._open.get(shard)) is not None:
+            return opened
+        with self._opening.setdefault(shard, threading.Lock()):  # else threads would fetch the same index, or copy
+            return self._open.get(shard) or self._opened_anew(shard)
+
+    def _opened_anew(self, shard: int) -> IndexedShard:
+        writer = plugins.load("writers", self._shards.output_format)
+        if not hasattr(writer, "indexed"):
+            raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
+        opened: IndexedShard = writer.indexed(self._data(shard), self._fields)
+        most = min(_MOST_OPEN, _descriptors() // 2) if isinstance(opened, SpanShard) else _MOST_HEAVY
+        while len(self._open) >= most:
+            self._open.pop(next(iter(self._open)), None)  # another thread may have been first
+        self._open[shard] = opened
         return opened
 
     def _data(self, shard: int) -> ShardData:
@@ -137,7 +210,7 @@ class OpenShards:
             return LocalShard(of_folder, Path(shards.folder.path) / name)
         if self._is_copied:
             return self._copies.opened(of_folder)
-        return RemoteShard(of_folder, self._copies)
+        return RemoteShard(of_folder, self._copies, self._reader)
 
     def _named(self, shard: int, error: Exception) -> Exception:
         if isinstance(error, UsageError):  # a library that is not installed, a compressed file

@@ -3,7 +3,8 @@
 Samples that lie side by side form a block. An epoch takes the blocks in an order of its own, and shuffles the samples
 of as many blocks as make a window. Each consumer (a worker of a rank) takes every n-th position of that order, where n
 is the number of consumers; the samples of a window are dealt so that a consumer has blocks of its own if n divides
-`LANES`. What is at a position depends on seed, epoch, window and the number of samples alone.
+the number of lanes, which is `LANES` where a window has that many blocks. What is at a position depends on seed, epoch,
+window and the number of samples alone.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 BLOCK = 64  # samples
-LANES = 64
+LANES = 96  # of a window; as many numbers as can divide it
+_LANES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, LANES)
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,18 @@ class EpochOrder:
         window, at = self._place(position)
         return _window_of(self, window)[at]
 
-    @property
+    @cached_property
+    def lanes(self) -> int:
+        """The most that the blocks of a window suffice for."""
+        return max(lanes for lanes in _LANES if lanes <= max(1, self.window // BLOCK))
+
+    @cached_property
     def blocks_in_window(self) -> int:
-        return max(1, self.window // BLOCK)
+        """About as many as make `window` samples, and the same number in each lane."""
+        return self.lanes * max(1, round(self.window / BLOCK / self.lanes))
+
+    def window_of_position(self, position: int) -> int:
+        return self._place(position)[0] if self.window else 0
 
     def blocks(self) -> list[int]:
         """The numbers of the blocks in the order of the epoch; the last one, which may be shorter, stays the last."""
@@ -50,7 +61,7 @@ class EpochOrder:
         """The samples of a window, shuffled."""
         chance = random.Random(f"{self.seed} {self.epoch} window {number}")
         size = self.blocks_in_window
-        lanes: list[list[int]] = [[] for _ in range(min(LANES, size))]
+        lanes: list[list[int]] = [[] for _ in range(self.lanes)]
         for place, block in enumerate(blocks[number * size : (number + 1) * size]):
             lanes[place % len(lanes)] += range(block * BLOCK, min((block + 1) * BLOCK, self.count))
         for lane in lanes:

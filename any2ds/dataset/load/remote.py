@@ -1,12 +1,8 @@
-"""The data files of shards in a store: byte ranges of them, or copies in a folder on this machine."""
+"""The data files of shards in a store, of which byte ranges are read."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
-import shutil
-import tempfile
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,74 +10,218 @@ from typing import Any
 
 import pyarrow as pa
 
-from any2ds.core.errors import DamagedShard, error_text
+from any2ds.core.errors import DamagedShard, error_text, redacted
+from any2ds.dataset.load.copies import ShardCopies
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder, joined
+from any2ds.dataset.load.ranges import Answer, Range, Ranges
+from any2ds.storage.addresses import Address, address_of
+from any2ds.storage.folders import OutputFolder
 from any2ds.storage.reading import patiently
 
-_AT_ONCE = 64  # ranges that are under way
+log = logging.getLogger(__name__)
+
+Span = tuple[int, int]
+"""Start and size of a range, in bytes."""
+
+_AT_ONCE = 64  # ranges that fsspec asks for
 _GAP = 1 << 16  # bytes between two ranges that are read with them: a request costs as much as these
-_TRIES = 50  # to make and open a copy that others remove
-_USED = ".used"  # file whose time says when a copy was last opened
-_PARTIAL = ".partial-"
+_PASSING = frozenset({408, 425, 429})  # of HTTP, among those of the client
+_MOST_REFUSALS = 3  # of what fsspec was given after all; then all goes through it
 
 
-class RemoteShard:
-    """A `ShardData` in a store, with retries; of its file only ranges are read, but for `local`."""
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a folder in a store."""
 
-    is_local = False
+    name: str
+    path: str  # as its file system has it
+    size: int  # bytes; 0 if unknown
 
-    def __init__(self, shard: ShardOfFolder, copies: ShardCopies) -> None:
-        """Raises DamagedShard if the store says that the file is not there."""
-        self.name, self.samples, self.size = shard.name, shard.samples, shard.size
-        self._shard, self._copies = shard, copies
-        self._copy: LocalShard | None = None
-        self._path = f"{shard.folder.path.rstrip('/')}/{shard.name}"
-        if not self.size:
-            self.size = int(self._asked(lambda: shard.folder.fs.info(self._path))["size"] or 0)
 
-    def read(self, start: int, size: int) -> bytes:
-        if not size:
-            return b""
-        found: bytes = self._asked(lambda: self._shard.folder.fs.cat_file(self._path, start=start, end=start + size))
-        return self._checked(found, start, size)
+class RangeTrouble(DamagedShard):
+    """A range of `file` could not be read."""
 
-    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[bytes, int]]:
-        reads = joined(ranges, _GAP)
-        if len(reads) == 1:
-            (start, size, _) = reads[0]
-            buffers = [self.read(start, size)]
-        else:
-            buffers = self._asked(lambda: self._ranges([(start, size) for start, size, _ in reads]))
-        return [
-            (buffer, own - start) for buffer, (start, _, several) in zip(buffers, reads, strict=True) for own in several
-        ]
+    def __init__(self, message: str, file: StoredFile) -> None:
+        super().__init__(message)
+        self.file = file
 
-    def _ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        fs = self._shard.folder.fs
-        starts, ends = [start for start, _ in ranges], [start + size for start, size in ranges]
+
+class StoreReader:
+    """Reads ranges of the files of a folder, any number at once, with retries; for one process.
+
+    libcurl reads where the file system can say how (`address_of`), else fsspec; what the store refuses libcurl is asked
+    for through fsspec once more, whose error says why.
+    """
+
+    def __init__(self, folder: OutputFolder) -> None:
+        self._folder = folder
+        self._addresses: dict[str, Address] = {}
+        self._versions: dict[str, str] = {}  # of the files that were read
+        self._is_plain = True
+        self._refusals = 0
+
+    def read(self, wanted: Sequence[tuple[StoredFile, Span | None]]) -> list[bytes]:
+        """The bytes of each range, or of the whole file where that is None, in this order. Raises RangeTrouble."""
+        found: dict[int, bytes] = {n: b"" for n, (_, span) in enumerate(wanted) if span and not span[1]}
+        at = 0  # what failed
+
+        def attempt() -> None:
+            nonlocal at
+            refused, trouble = [], None
+            by_address, others = self._by_address([n for n in range(len(wanted)) if n not in found], wanted)
+            answers = Ranges.of_this_process().fetch(list(by_address.values())) if by_address else ()
+            for n, answer in zip(by_address, answers, strict=True):
+                at = n
+                self._check(*wanted[n], answer)
+                if answer.is_whole:
+                    found[n] = answer.body
+                elif answer.status >= 500 or answer.status in _PASSING or not answer.status:
+                    trouble = n, _trouble(answer)
+                else:
+                    refused.append(n)
+            for n in refused:
+                at = n
+                self._addresses.pop(wanted[n][0].name, None)
+                found[n] = self._through_fsspec(*wanted[n])
+                self._count_refusal(wanted[n][0])
+            if others:
+                at = others[0]
+                found.update(zip(others, self._many_through_fsspec([wanted[n] for n in others]), strict=True))
+            if trouble is not None:
+                at = trouble[0]
+                raise OSError(trouble[1])
+
+        names = list(dict.fromkeys(file.name for file, _ in wanted))
+        try:
+            patiently(f"reading {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}", attempt)
+        except Exception as error:  # every file system has exceptions of its own
+            raise RangeTrouble(error_text(error), wanted[at][0]) from error
+        return [found[n] for n in range(len(wanted))]
+
+    def _by_address(
+        self, numbers: Sequence[int], wanted: Sequence[tuple[StoredFile, Span | None]]
+    ) -> tuple[dict[int, Range], list[int]]:
+        """What libcurl is to read, and the others."""
+        by_address, others = {}, []
+        for n in numbers:
+            file, span = wanted[n]
+            if (address := self._address(file)) is not None:
+                by_address[n] = Range(address, *(span or (0, None)))
+            else:
+                others.append(n)
+        return by_address, others
+
+    def _address(self, file: StoredFile) -> Address | None:
+        if not self._is_plain:
+            return None
+        known = self._addresses.get(file.name)
+        if known is None or known.is_old():
+            known = address_of(self._folder.fs, file.path)
+            if known is None:
+                self._is_plain = False
+                return None
+            self._addresses[file.name] = known
+        return known
+
+    def _check(self, file: StoredFile, span: Span | None, answer: Answer) -> None:
+        """Raises DamagedShard if the answer is of another file than those before, or of all of it."""
+        if answer.file_size is not None and file.size and answer.file_size != file.size:
+            raise DamagedShard(f"it has {answer.file_size:,} bytes, and had {file.size:,} when the dataset was opened")
+        version = answer.version if answer.status in (200, 206) else None
+        if version and self._versions.setdefault(file.name, version) != version:
+            raise DamagedShard("it was replaced while it was read")
+        if answer.status == 200 and not answer.is_whole:
+            raise DamagedShard("the server sends no byte ranges: copy the shards with cache_bytes")
+        if answer.status == 416:
+            raise DamagedShard(f"it ends before byte {sum(span or ()):,}, up to which a sample goes")
+
+    def _count_refusal(self, file: StoredFile) -> None:
+        self._refusals += 1
+        if self._refusals == _MOST_REFUSALS:
+            self._is_plain = False
+            log.warning(
+                "%s: the store refuses what it allows fsspec, through which all is read from now on, at less speed",
+                redacted(self._folder.url),
+            )
+
+    def _through_fsspec(self, file: StoredFile, span: Span | None) -> bytes:
+        if span is None:
+            return bytes(self._folder.fs.cat_file(file.path))
+        start, size = span
+        found = self._folder.fs.cat_file(file.path, start=start, end=start + size)
+        return _of_size(bytes(found), span)
+
+    def _many_through_fsspec(self, wanted: Sequence[tuple[StoredFile, Span | None]]) -> list[bytes]:
+        spans = [span for _, span in wanted if span is not None]
+        if len(wanted) == 1 or len(spans) < len(wanted):
+            return [self._through_fsspec(file, span) for file, span in wanted]
+        fs = self._folder.fs
+        starts, ends = [start for start, _ in spans], [start + size for start, size in spans]
         limit = {"batch_size": _AT_ONCE} if fs.async_impl else {}
-        found = fs.cat_ranges([self._path] * len(ranges), starts, ends, on_error="raise", **limit)
+        found = fs.cat_ranges([file.path for file, _ in wanted], starts, ends, on_error="raise", **limit)
         for each in found:
             if isinstance(each, BaseException):
                 raise each
-        return [self._checked(bytes(each), start, size) for each, (start, size) in zip(found, ranges, strict=True)]
+        return [_of_size(bytes(each), span) for each, span in zip(found, spans, strict=True)]
 
-    def _checked(self, found: bytes, start: int, size: int) -> bytes:
-        if len(found) != size:
-            raise DamagedShard(f"{len(found):,} of {size:,} bytes arrived from byte {start:,} on")
-        return found
+
+def _trouble(answer: Answer) -> str:
+    return f"the store answers {answer.status}" if answer.status else f"no answer of the store: {answer.trouble}"
+
+
+def _of_size(found: bytes, span: Span) -> bytes:
+    start, size = span
+    if len(found) != size:
+        raise DamagedShard(f"{len(found):,} of {size:,} bytes arrived from byte {start:,} on")
+    return found
+
+
+class RemoteShard:
+    """A `ShardData` in a store; of its file only ranges are read, but for `local`."""
+
+    is_local = False
+
+    def __init__(self, shard: ShardOfFolder, copies: ShardCopies, reader: StoreReader) -> None:
+        """Raises DamagedShard if the store says that the file is not there."""
+        self.name, self.samples, self.size = shard.name, shard.samples, shard.size
+        self.reader = reader
+        self._shard, self._copies = shard, copies
+        self._copy: LocalShard | None = None
+        path = self._path(shard.name)
+        if not self.size:
+            self.size = int(self._asked(lambda: shard.folder.fs.info(path))["size"] or 0)
+        self.file = StoredFile(self.name, path, self.size)
+
+    def _path(self, name: str) -> str:
+        return f"{self._shard.folder.path.rstrip('/')}/{name}"
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether a copy was made, from which it is read."""
+        return self._copy is not None
+
+    def read(self, start: int, size: int) -> bytes:
+        if self._copy is not None:
+            return self._copy.read(start, size)
+        return self.reader.read([(self.file, (start, size))])[0]
+
+    def read_many(self, ranges: Sequence[Span]) -> list[tuple[bytes, int]]:
+        return read_together([(self, ranges)])[0] if self._copy is None else self._copy.read_many(ranges)
 
     def _asked(self, attempt: Callable[[], Any]) -> Any:
         try:
-            return patiently(f"reading {self.name}", attempt)
-        except DamagedShard:
-            raise
+            return patiently(f"looking at {self.name}", attempt)
         except Exception as error:  # every file system has exceptions of its own
             raise DamagedShard(error_text(error)) from error
 
     def index(self, end: str, make: Callable[[Path], bytes]) -> bytes:
-        found = self._shard.sidecar(end)
-        return found if found is not None else self._local().index(end, make)
+        name = self.name.rpartition(".")[0] + end
+        try:
+            return self.reader.read([(StoredFile(name, self._path(name), 0), None)])[0]
+        except RangeTrouble as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise DamagedShard(f"its index cannot be read: {error_text(error)}") from error
+        return self._local().index(end, make)
 
     def metadata(self, columns: Sequence[str]) -> pa.Table:
         return self._shard.metadata(columns)
@@ -95,70 +235,12 @@ class RemoteShard:
         return self._copy
 
 
-@dataclass(frozen=True, slots=True)
-class ShardCopies:
-    """Copies of shards in a folder that any number of processes share; those used longest ago are removed.
-
-    A copy appears whole under its name; whoever has it open can read it when it is removed.
-    """
-
-    folder: Path
-    most: int  # bytes; one copy may be larger
-
-    def opened(self, shard: ShardOfFolder) -> LocalShard:
-        """The copy of a data file, made if there is none. Raises DamagedShard."""
-        for attempt in range(_TRIES):
-            try:
-                return LocalShard(shard, self._path(shard))
-            except (OSError, DamagedShard) as error:  # another process has just removed it to make room
-                cause = error.__cause__ if isinstance(error, DamagedShard) else error
-                if attempt == _TRIES - 1 or not isinstance(cause, FileNotFoundError) or not self._is_in(cause):
-                    raise DamagedShard(error_text(error)) from error
-        raise AssertionError
-
-    def _is_in(self, error: OSError) -> bool:
-        """Whether it is of a file in the folder of copies, not in the store."""
-        return str(error.filename).startswith(str(self.folder))
-
-    def _path(self, shard: ShardOfFolder) -> Path:
-        name = hashlib.sha256(f"{shard.folder.identity}/{shard.name}/{shard.size}".encode()).hexdigest()[:32]
-        copy = self.folder / "shards" / name / shard.name
-        if not copy.exists() or (shard.size and copy.stat().st_size != shard.size):
-            self._download(shard, copy)
-            self._make_room(copy.parent)
-        with contextlib.suppress(OSError):
-            (copy.parent / _USED).touch()
-        return copy
-
-    def _download(self, shard: ShardOfFolder, copy: Path) -> None:
-        self.folder.joinpath("shards").mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=self.folder / "shards") as staging:
-            try:
-                found = shard.folder.local_copy(shard.name, Path(staging))
-            except Exception as error:  # every file system has exceptions of its own
-                raise DamagedShard(error_text(error)) from error
-            if shard.size and found.stat().st_size != shard.size:
-                raise DamagedShard(f"{found.stat().st_size:,} of {shard.size:,} bytes arrived")
-            copy.parent.mkdir(exist_ok=True)
-            (copy.parent / _USED).touch()
-            try:
-                os.replace(found, copy)
-            except OSError:  # a folder that another process has just made
-                if not copy.exists():
-                    raise
-
-    def _make_room(self, kept: Path) -> None:
-        """Remove copies, those used longest ago first, until the others fit."""
-        sizes: list[tuple[float, int, Path]] = []
-        for folder in self.folder.joinpath("shards").iterdir():
-            with contextlib.suppress(OSError):  # another process removes it
-                if not folder.name.startswith(_PARTIAL):
-                    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-                    sizes.append(((folder / _USED).stat().st_mtime, size, folder))
-        total = sum(size for _, size, _ in sizes)
-        for _, size, folder in sorted(sizes):
-            if total <= self.most:
-                break
-            if folder != kept:
-                shutil.rmtree(folder, ignore_errors=True)
-                total -= size
+def read_together(parts: Sequence[tuple[RemoteShard, Sequence[Span]]]) -> list[list[tuple[bytes, int]]]:
+    """`ShardData.read_many` for several shards of one folder, all at once. Raises RangeTrouble."""
+    reads = [(shard, joined(ranges, _GAP)) for shard, ranges in parts]
+    wanted = [(shard.file, (start, size)) for shard, several in reads for start, size, _ in several]
+    buffers = iter(parts[0][0].reader.read(wanted) if wanted else ())
+    return [
+        [(buffer, own - start) for start, _, starts in several for buffer in (next(buffers),) for own in starts]
+        for _, several in reads
+    ]

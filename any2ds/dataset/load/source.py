@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, overload
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow.dataset as pads
 
 from any2ds.core.errors import UsageError, redacted, shard_count
 from any2ds.core.failures import SUCCESS
-from any2ds.dataset.load import arrow, frameworks, huggingface, tf_data
+from any2ds.dataset.load import ahead, arrow, frameworks, huggingface, tf_data
 from any2ds.dataset.load.metadata import Rows, dataset_of
 from any2ds.dataset.load.opened import OpenShards
 from any2ds.dataset.load.selection import Selection
@@ -28,6 +28,7 @@ from any2ds.writers.contract import Fields
 Sample = dict[str, Any]
 _READ_AT_ONCE = 64  # samples of an iteration
 _COLUMNS_SHOWN = 8
+_USUAL_BYTES = 100_000
 
 
 class Source(Sequence[Sample]):
@@ -80,8 +81,18 @@ class Source(Sequence[Sample]):
 
     def __iter__(self) -> Iterator[Sample]:
         numbers = self._numbers
-        for start in range(0, len(numbers), _READ_AT_ONCE):
-            yield from self._many(numbers[start : start + _READ_AT_ONCE])
+        if not self.is_local:
+            return ahead.in_order(self._many, (numbers[first:stop] for first, stop in pairwise(self._chunk_starts())))
+        starts = range(0, len(numbers), _READ_AT_ONCE)
+        return chain.from_iterable(self._many(numbers[start : start + _READ_AT_ONCE]) for start in starts)
+
+    def _chunk_starts(self) -> Iterator[int]:
+        """Of an iteration over a store, and its end: the first chunks are small, since few samples may be wanted."""
+        at, size, most = 0, 1, ahead.chunk_size(self.sample_bytes)
+        while at < len(self):
+            yield at
+            at, size = at + size, min(most, 2 * size)
+        yield len(self)
 
     def __repr__(self) -> str:
         """Size and columns; only the shard if it is a part of one, as in `shards`."""
@@ -131,6 +142,12 @@ class Source(Sequence[Sample]):
             raise UsageError(f"{redacted(self._shards.folder.url)!r} has no metadata")
         rows = dataset_of(self._shards, self._fields.schema).filter(pc.field("status") == SUCCESS)
         return rows if self._selection.where is None else rows.filter(self._selection.where)
+
+    @property
+    def sample_bytes(self) -> int:
+        """About the size of a sample in its shard; a guess where the sizes of the shards are not known."""
+        known = sum(self._shards.data_bytes)
+        return known // max(1, self._shards.total) if known else _USUAL_BYTES
 
     @property
     def is_local(self) -> bool:
@@ -229,19 +246,24 @@ class Source(Sequence[Sample]):
         starts = self._starts
         order = sorted(range(len(numbers)), key=numbers.__getitem__)
         found: list[Sample] = [{}] * len(numbers)
+        groups: list[tuple[int, list[int]]] = []  # shard, and numbers in it
         place = 0
         while place < len(order):
             shard = bisect_right(starts, numbers[order[place]]) - 1
             first, stop = starts[shard], starts[shard + 1]
-            group = []
-            while place < len(order) and numbers[order[place]] < stop:
-                group.append(order[place])
+            own: list[int] = []
+            while place < len(order) and (number := numbers[order[place]]) < stop:
+                own.append(number - first)
                 place += 1
-            for at, sample in zip(
-                group, self._opened.get_many(shard, [numbers[each] - first for each in group]), strict=True
-            ):
-                found[at] = sample
+            groups.append((shard, own))
+        for at, sample in zip(order, chain.from_iterable(self._read(groups)), strict=True):
+            found[at] = sample
         return found
+
+    def _read(self, groups: Sequence[tuple[int, list[int]]]) -> Iterable[list[Sample]]:
+        if self.is_local:
+            return (self._opened.get_many(*group) for group in groups)
+        return self._opened.get_across(groups)
 
 
 def _index(item: Any) -> int:

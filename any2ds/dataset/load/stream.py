@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from any2ds.core.errors import UsageError
-from any2ds.dataset.load.order import EpochOrder, Left, merged, states_in, to_state
+from any2ds.dataset.load import ahead
+from any2ds.dataset.load.order import BLOCK, EpochOrder, Left, merged, states_in, to_state
 
 if TYPE_CHECKING:
     from any2ds.dataset.load.source import Source
 
 _READ_AT_ONCE = 64  # samples
-_MOST_AHEAD = 1024  # samples of a store that are read at once
+_MOST_HELD = 1 << 30  # bytes of the samples of a window of a store; of bigger ones each sample is read by itself
 
 
 class Stream:
@@ -62,33 +63,22 @@ class Stream:
         return self._samples(consumer, consumers)
 
     def _samples(self, consumer: int, consumers: int) -> Iterator[dict[str, Any]]:
-        for chunk in self._read(self._chunks(consumer, consumers)):
-            for sample in chunk:
-                self._taken += 1
-                yield sample
-
-    def _chunks(self, consumer: int, consumers: int) -> Iterator[list[int]]:
-        """The numbers of the samples that are read at once: of a store as many as may lie in the same blocks."""
         order, left = self._order, self._left
         numbers = range(self._taken * consumers + consumer, left.count(len(order)), consumers)
-        size = _READ_AT_ONCE if self._source.is_local else _MOST_AHEAD
-        for start in range(0, len(numbers), size):
-            yield [order[left.position(number)] for number in numbers[start : start + size]]
+        for sample in self._read(map(left.position, numbers), order, consumers):
+            self._taken += 1
+            yield sample
 
-    def _read(self, chunks: Iterator[list[int]]) -> Iterator[list[dict[str, Any]]]:
-        """Of a store, the next chunk is read while one is used."""
-        read = self._source.__getitems__
-        if self._source.is_local:
-            yield from map(read, chunks)
-            return
-        with ThreadPoolExecutor(1) as thread:
-            coming: Future[list[dict[str, Any]]] | None = None
-            for chunk in chunks:
-                before, coming = coming, thread.submit(read, chunk)
-                if before is not None:
-                    yield before.result()
-            if coming is not None:
-                yield coming.result()
+    def _read(self, positions: Iterator[int], order: EpochOrder, consumers: int) -> Iterator[dict[str, Any]]:
+        source = self._source
+        if source.is_local:
+            return chain.from_iterable(map(source.__getitems__, _chunks(map(order.__getitem__, positions))))
+        size = ahead.chunk_size(source.sample_bytes)
+        if order.window and order.blocks_in_window * BLOCK * source.sample_bytes <= _MOST_HELD * consumers:
+            windows = groupby(positions, order.window_of_position)
+            numbers = ([order[position] for position in own] for _, own in windows)
+            return ahead.in_windows(source.__getitems__, numbers, BLOCK, size)
+        return ahead.in_order(source.__getitems__, _chunks(map(order.__getitem__, positions), size))
 
     def state_dict(self) -> dict[str, Any]:
         """What this consumer has taken of the epoch: plain values."""
@@ -127,6 +117,11 @@ class Stream:
         """Which one this process is, and how many there are: the workers of all ranks."""
         worker, workers = _worker()
         return self._rank + self._world_size * worker, self._world_size * workers
+
+
+def _chunks(numbers: Iterator[int], size: int = _READ_AT_ONCE) -> Iterator[list[int]]:
+    while chunk := list(islice(numbers, size)):
+        yield chunk
 
 
 def _worker() -> tuple[int, int]:

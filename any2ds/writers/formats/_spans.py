@@ -18,13 +18,23 @@ class RangeFile(SeekableFile):
 
     def __init__(self, data: ShardData) -> None:
         self._data = data
+        self._held: tuple[int, bytes] = (0, b"")
+
+    def hold(self, start: int, size: int) -> None:
+        """Read this part at once, and give of it what is read next; nothing is held if `size` is 0."""
+        self._held = start, self._data.read(start, size) if size else b""
 
     def _size(self) -> int:
         return self._data.size
 
     def read(self, size: int = -1) -> bytes:
         left = max(0, self._size() - self._position)
-        found = self._data.read(self._position, left if size < 0 else min(size, left))
+        wanted = left if size < 0 else min(size, left)
+        start, held = self._held
+        if start <= self._position and self._position + wanted <= start + len(held):
+            found = held[self._position - start : self._position - start + wanted]
+        else:
+            found = self._data.read(self._position, wanted)
         self._position += len(found)
         return found
 
@@ -42,7 +52,7 @@ class SpanShard(ABC):
             raise DamagedShard(f"its index has {count:,} samples, its statistics {data.samples:,}")
         if offsets[-1] > data.size:
             raise DamagedShard(f"its index ends at byte {offsets[-1]:,}, and the file at {data.size:,}")
-        self._data, self._offsets, self._count = data, offsets, count
+        self.data, self._offsets, self._count = data, offsets, count
 
     def __len__(self) -> int:
         return self._count
@@ -55,15 +65,23 @@ class SpanShard(ABC):
         start, stop = offsets[number], offsets[number + 1]
         if not start < stop <= offsets[-1]:
             raise self._wrong(number)
-        return self.sample(self._data.read(start, stop - start), 0, stop - start)
+        return self.sample(self.data.read(start, stop - start), 0, stop - start)
 
     def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        ranges = self.ranges(numbers)
+        return self.samples(ranges, self.data.read_many(ranges))
+
+    def ranges(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
+        """Start and size of each of these samples, for `data.read_many`. Raises DamagedShard."""
         offsets, last = self._offsets, self._offsets[-1]
         ranges = [(offsets[number], offsets[number + 1] - offsets[number]) for number in numbers]
         for number, (start, size) in zip(numbers, ranges, strict=True):
             if size <= 0 or start + size > last:
                 raise self._wrong(number)
-        found = self._data.read_many(ranges)
+        return ranges
+
+    def samples(self, ranges: Sequence[tuple[int, int]], found: Sequence[tuple[bytes, int]]) -> list[dict[str, Any]]:
+        """The samples of these ranges, from what was read for them."""
         return [self.sample(buffer, at, at + size) for (buffer, at), (_, size) in zip(found, ranges, strict=True)]
 
     def _wrong(self, number: int) -> DamagedShard:

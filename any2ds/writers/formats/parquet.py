@@ -157,7 +157,8 @@ class ParquetShard:
         self._lock = threading.Lock()  # one file of Arrow is for one thread
         self._groups = RecentGroups.of_this_process()
         try:
-            self._file = pq.ParquetFile(pa.PythonFile(RangeFile(data), "r"), **THRIFTY)
+            self._raw = RangeFile(data)
+            self._file = pq.ParquetFile(pa.PythonFile(self._raw, "r"), **THRIFTY)
             groups = self._file.metadata
             self._ends = list(accumulate(groups.row_group(n).num_rows for n in range(groups.num_row_groups)))
             schema = self._file.schema_arrow
@@ -238,10 +239,22 @@ class ParquetShard:
     def _read(self, group: int) -> RowGroup:
         try:
             with self._lock:
+                if not self._data.is_local:
+                    self._raw.hold(*self._span(group))  # else each column is a request of its own
                 table = self._file.read_row_group(group, columns=self._columns)
+                self._raw.hold(0, 0)
             return RowGroup(table, self._bodies)
         except Exception as error:  # of Arrow and of the system, whatever garbled bytes lead to
             raise DamagedShard(f"row group {group}: {error_text(error)}") from error
+
+    def _span(self, group: int) -> tuple[int, int]:
+        """Start and size of what is read of a row group."""
+        about = self._file.metadata.row_group(group)
+        columns = [about.column(n) for n in range(about.num_columns)]
+        own = [each for each in columns if each.path_in_schema.partition(".")[0] in self._columns]
+        starts = [each.dictionary_page_offset or each.data_page_offset for each in own]
+        stop = max(start + each.total_compressed_size for start, each in zip(starts, own, strict=True))
+        return min(starts), stop - min(starts)
 
     def _sample(self, row: dict[str, Any]) -> dict[str, Any]:
         for name in self._bodies:

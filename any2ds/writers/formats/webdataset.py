@@ -103,7 +103,7 @@ class TarShard(SpanShard):
     def keys(self) -> list[str]:
         found = []
         for number in range(len(self)):
-            header = self._data.read(self._offsets[number], _BLOCK)
+            header = self.data.read(self._offsets[number], _BLOCK)
             name = header[:_NAME].partition(b"\0")[0].decode("utf-8", "replace").rpartition("/")[2]
             is_plain = header[156] == _FILE and "." in name
             found.append(name.partition(".")[0] if is_plain else str(self.get(number)["key"]))

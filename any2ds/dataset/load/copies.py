@@ -1,0 +1,98 @@
+"""Copies of shards of stores in a folder on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from any2ds.core.errors import DamagedShard, error_text
+from any2ds.dataset.load.files import LocalShard, ShardOfFolder
+from any2ds.storage.disk.space import is_full
+from any2ds.storage.stores import server_of
+
+_TRIES = 50  # to make and open a copy that others remove
+_USED = ".used"  # file whose time says when a copy was last opened
+_PARTIAL = ".partial-"
+_ABANDONED = 3600.0  # seconds without a byte, after which a download is one of a process that was killed
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCopies:
+    """Copies of shards in a folder that any number of processes share; those used longest ago are removed.
+
+    A copy appears whole under its name; whoever has it open can read it when it is removed.
+    """
+
+    folder: Path
+    most: int  # bytes; one copy may be larger
+
+    def opened(self, shard: ShardOfFolder) -> LocalShard:
+        """The copy of a data file, made if there is none. Raises DamagedShard."""
+        for attempt in range(_TRIES):
+            try:
+                return LocalShard(shard, self._path(shard))
+            except (OSError, DamagedShard) as error:  # another process has just removed it to make room
+                cause = error.__cause__ if isinstance(error, DamagedShard) else error
+                if attempt == _TRIES - 1 or not isinstance(cause, FileNotFoundError) or not self._is_in(cause):
+                    raise DamagedShard(error_text(error)) from error
+        raise AssertionError
+
+    def _is_in(self, error: OSError) -> bool:
+        """Whether it is of a file in the folder of copies, not in the store."""
+        return str(error.filename).startswith(str(self.folder))
+
+    def _path(self, shard: ShardOfFolder) -> Path:
+        where = f"{server_of(shard.folder.fs)}/{shard.folder.identity}/{shard.name}/{shard.size}"
+        name = hashlib.sha256(where.encode()).hexdigest()[:32]
+        copy = self.folder / "shards" / name / shard.name
+        if not copy.exists() or (shard.size and copy.stat().st_size != shard.size):
+            self._download(shard, copy)
+            self._make_room(copy.parent)
+        with contextlib.suppress(OSError):
+            (copy.parent / _USED).touch()
+        return copy
+
+    def _download(self, shard: ShardOfFolder, copy: Path) -> None:
+        try:
+            self.folder.joinpath("shards").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DamagedShard(f"it cannot be copied, as the cache cannot be written: {error_text(error)}") from error
+        with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=self.folder / "shards") as staging:
+            try:
+                found = shard.folder.local_copy(shard.name, Path(staging))
+            except Exception as error:  # every file system has exceptions of its own
+                where = f"no room in the cache {self.folder}: " if is_full(error) else ""
+                raise DamagedShard(f"{where}{error_text(error)}") from error
+            if shard.size and found.stat().st_size != shard.size:
+                raise DamagedShard(f"{found.stat().st_size:,} of {shard.size:,} bytes arrived")
+            copy.parent.mkdir(exist_ok=True)
+            (copy.parent / _USED).touch()
+            try:
+                os.replace(found, copy)
+            except OSError:  # a folder that another process has just made
+                if not copy.exists():
+                    raise
+
+    def _make_room(self, kept: Path) -> None:
+        """Remove copies, those used longest ago first, until the others fit; and what killed processes have left."""
+        sizes: list[tuple[float, int, Path]] = []
+        for folder in self.folder.joinpath("shards").iterdir():
+            with contextlib.suppress(OSError):  # another process removes it
+                files = [file.stat() for file in folder.rglob("*") if file.is_file()]
+                if not folder.name.startswith(_PARTIAL):
+                    sizes.append(((folder / _USED).stat().st_mtime, sum(file.st_size for file in files), folder))
+                elif max(file.st_mtime for file in [folder.stat(), *files]) < time.time() - _ABANDONED:
+                    shutil.rmtree(folder, ignore_errors=True)
+        total = sum(size for _, size, _ in sizes)
+        for _, size, folder in sorted(sizes):
+            if total <= self.most:
+                break
+            if folder != kept:
+                shutil.rmtree(folder, ignore_errors=True)
+                total -= size

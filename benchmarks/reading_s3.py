@@ -1,0 +1,258 @@
+"""How fast a dataset in an S3 store is read for training, beside other libraries that read the same files.
+
+    python benchmarks/reading.py s3 [--samples=20000] [--bytes=50000] [--latency=0.03] [--rounds=3] [--seconds=90]
+                                    [--environments=DIR] [--readers=any2ds,webdataset,…]
+
+The store is `distant.py` on loopback, whose answers wait for `--latency` seconds; the dataset lies in a RAM disk, if
+there is one. A reader is a process of its own, with one consumer, and takes an epoch, or what it gets of it in
+`--seconds`: if that is too short, what a shuffle buffer takes in counts, and not what it gives. The time begins when
+the dataset is open, so that it includes the wait for the first sample. Readers take turns; figures are medians of the
+rounds, and ratios are taken within a round. The other libraries are installed into an environment of their own below
+`--environments`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+WINDOW = 10_000
+OTHERS = ("torch==2.13.0", "webdataset==1.0.2", "wids==0.1.11", "datasets==5.2.0", "s3fs==2026.9.0", "pyarrow")
+"""What the other libraries need; PyTorch, for wids, is the build for CPUs where pip finds that."""
+GOALS = (
+    ("any2ds tar, window", "webdataset, window", 2.0),
+    ("any2ds tar, window", "wids, window", 1.2),
+    ("any2ds tar, global", "any2ds tar, window", 0.3),
+)
+BATCH = 256
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=20_000)
+    parser.add_argument("--bytes", type=int, default=50_000)
+    parser.add_argument("--latency", type=float, default=0.03)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=90.0, help="at most, for each figure")
+    parser.add_argument("--readers", default=",".join(READERS), help="those whose names begin so")
+    parser.add_argument("--environments", type=Path, default=Path.home() / ".cache" / "any2ds-peers")
+    parser.add_argument("--child", nargs=2, metavar=("READER", "FOLDER"), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.child:
+        name, folder = options.child
+        print(json.dumps(measured(READERS[name](Path(folder)), options.seconds)))
+        sys.stdout.flush()
+        os._exit(0)  # pools and programs that others leave behind
+    wanted = [name for name in READERS if name.startswith(tuple(options.readers.split(",")))]
+    show(run(options, wanted))
+
+
+def run(options: argparse.Namespace, wanted: list[str]) -> dict[str, list[tuple[float, float] | str]]:
+    """By reader samples per second and microseconds of CPU in each round, or why there are none."""
+    import reading
+    from distant import served
+
+    others = installed(options.environments) if not all(name.startswith("any2ds") for name in wanted) else ""
+    root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    found: dict[str, list[tuple[float, float] | str]] = {name: [] for name in wanted}
+    with tempfile.TemporaryDirectory(prefix="any2ds-reading-s3-", dir=root) as made:
+        folder = Path(made)
+        for output_format in ("webdataset", "parquet"):
+            reading.make(folder / output_format, output_format, options.samples, options.bytes)
+        with served(folder, options.latency) as url:
+            for number in range(options.rounds):
+                for name in wanted if number % 2 == 0 else wanted[::-1]:
+                    python = sys.executable if name.startswith("any2ds") else others
+                    found[name].append(one_run(python, name, folder, url, options))
+                    print(f"round {number + 1} of {options.rounds}: {name}: {found[name][-1]}", file=sys.stderr)
+    return found
+
+
+def one_run(python: str, name: str, folder: Path, url: str, options: argparse.Namespace) -> tuple[float, float] | str:
+    with tempfile.TemporaryDirectory(prefix="any2ds-reading-s3-") as home:
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")},
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": url,
+            "ANY2DS_CACHE": f"{home}/any2ds",
+            "HF_HOME": f"{home}/hf",
+            "WIDS_CACHE": f"{home}/wids",
+            "PYTHONPATH": str(Path(__file__).resolve().parent.parent),
+        }
+        command = [python, __file__, "--child", name, str(folder), f"--seconds={options.seconds}"]
+        try:
+            done = subprocess.run(
+                command, env=environment, cwd=home, capture_output=True, text=True, timeout=60 + options.seconds
+            )
+        except subprocess.TimeoutExpired:
+            return "no end"
+    if done.returncode:
+        return f"failed: {(done.stderr.strip().splitlines() or ['?'])[-1][:150]}"
+    rate, cpu = json.loads(done.stdout.splitlines()[-1])
+    return rate, cpu
+
+
+def installed(environments: Path) -> str:
+    """The Python that has the other libraries."""
+    home = environments / "reading-s3"
+    if not (home / "installed").exists() or (home / "installed").read_text() != " ".join(OTHERS):
+        print(f"installing {', '.join(OTHERS)} into {home}", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
+        subprocess.run([str(home / "bin" / "python"), "-m", "pip", "install", "-q", *OTHERS], check=True)
+        (home / "installed").write_text(" ".join(OTHERS))
+    return str(home / "bin" / "python")
+
+
+def measured(samples: Iterator[Any], seconds: float) -> tuple[float, float]:
+    """Samples per second and microseconds of CPU, of all processes, for each. The first thing it gives is None, when
+    the dataset is open."""
+    if next(samples) is not None:
+        raise ValueError("it gives a sample before it is open")
+    count, wall, cpu = 0, time.perf_counter(), spent()
+    for _ in samples:
+        count += 1
+        if time.perf_counter() - wall > seconds:
+            break
+    took = time.perf_counter() - wall
+    return count / took, (spent() - cpu) / count * 1e6
+
+
+def spent() -> float:
+    found = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in found)
+
+
+def show(found: dict[str, list[tuple[float, float] | str]]) -> None:
+    print("| reader | samples/s | µs of CPU each |\n|---|---|---|")
+    for name, runs in found.items():
+        good = [each for each in runs if not isinstance(each, str)]
+        if good:
+            rate, cpu = (statistics.median(each[n] for each in good) for n in (0, 1))
+            print(f"| {name} | {rate:,.0f} | {cpu:.0f} |")
+        else:
+            print(f"| {name} | {runs[0]} | |")
+    print()
+    for one, other, goal in GOALS:
+        pairs = zip(found.get(one, ()), found.get(other, ()), strict=False)
+        ratios = [a[0] / b[0] for a, b in pairs if not isinstance(a, str) and not isinstance(b, str)]
+        if ratios:
+            median = statistics.median(ratios)
+            is_met = "yes" if median >= goal else "no"
+            print(f"{one} : {other}: {median:.2f} ({min(ratios):.2f} to {max(ratios):.2f}), goal {goal}: {is_met}")
+
+
+# --- readers: each gives None when the dataset is open, and then the samples of an epoch ---
+
+
+def _any2ds(output_format: str, how: str) -> Callable[[Path], Iterator[Any]]:
+    def samples(folder: Path) -> Iterator[Any]:
+        import any2ds
+
+        ds = any2ds.load(f"s3://bucket/{output_format}")
+        chance = random.Random(1)
+        yield None
+        if how == "window":
+            yield from ds.stream(shuffle=True, seed=1, window=WINDOW)
+        elif how == "global":
+            order = chance.sample(range(len(ds)), len(ds))
+            for start in range(0, len(ds), BATCH):
+                yield from ds[order[start : start + BATCH]]
+        else:
+            yield from ds
+
+    return samples
+
+
+def _tars(folder: Path) -> list[str]:
+    url = os.environ["AWS_ENDPOINT_URL"]
+    return [f"{url}/bucket/webdataset/{tar.name}" for tar in sorted((folder / "webdataset").glob("*.tar"))]
+
+
+def _webdataset(folder: Path) -> Iterator[Any]:
+    import webdataset
+
+    tars = [f"pipe:curl -s -f {url}" for url in _tars(folder)]
+    samples = webdataset.WebDataset(tars, shardshuffle=len(tars), empty_check=False).shuffle(WINDOW)
+    yield None
+    yield from samples.decode()
+
+
+def _wids(folder: Path) -> Iterator[Any]:
+    import wids
+
+    shards = [{"url": url, "nsamples": 1000} for url in _tars(folder)]
+    index = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": shards}
+    Path("shards.json").write_text(json.dumps(index))
+    samples = wids.ShardListDataset("shards.json", transformations=[], lru_size=2 * WINDOW // 1000)
+    yield None
+    for number in wids.ChunkedSampler(samples, chunksize=WINDOW, shuffle=True):
+        sample = samples[number]
+        yield sample[".jpg"].read(), json.load(sample[".json"])
+
+
+def _pyarrow(folder: Path) -> Iterator[Any]:
+    import pyarrow.dataset
+    from pyarrow.fs import S3FileSystem
+
+    store = S3FileSystem(endpoint_override=os.environ["AWS_ENDPOINT_URL"], scheme="http", region="us-east-1")
+    files = [f"bucket/parquet/{file.name}" for file in sorted((folder / "parquet").glob("*.parquet"))]
+    chance, held = random.Random(1), list[Any]()
+    chance.shuffle(files)
+    dataset = pyarrow.dataset.dataset(files, filesystem=store)
+    yield None
+    for batch in dataset.to_batches(batch_size=256, fragment_readahead=8):
+        held += batch.to_pylist()
+        if len(held) >= WINDOW:
+            chance.shuffle(held)
+        while len(held) >= WINDOW:
+            yield held.pop()
+    chance.shuffle(held)
+    yield from held
+
+
+def _huggingface(kind: str) -> Callable[[Path], Iterator[Any]]:
+    def samples(folder: Path) -> Iterator[Any]:
+        import datasets
+
+        if kind == "webdataset":
+            files: Any = _tars(folder)
+        else:
+            files = [f"s3://bucket/parquet/{file.name}" for file in sorted((folder / "parquet").glob("*.parquet"))]
+        stream = datasets.load_dataset(kind, data_files=files, split="train", streaming=True)
+        if "jpg" in (stream.features or ()):
+            stream = stream.cast_column("jpg", datasets.Image(decode=False))
+        yield None
+        yield from stream.shuffle(seed=1, buffer_size=WINDOW)
+
+    return samples
+
+
+READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
+    "any2ds tar, window": _any2ds("webdataset", "window"),
+    "any2ds tar, global": _any2ds("webdataset", "global"),
+    "any2ds tar, in order": _any2ds("webdataset", "in order"),
+    "any2ds parquet, window": _any2ds("parquet", "window"),
+    "webdataset, window": _webdataset,
+    "wids, window": _wids,
+    "pyarrow parquet, window": _pyarrow,
+    "Hugging Face datasets tar, window": _huggingface("webdataset"),
+    "Hugging Face datasets parquet, window": _huggingface("parquet"),
+}
+
+
+if __name__ == "__main__":
+    sys.path.insert(1, str(Path(__file__).resolve().parent.parent))
+    main()

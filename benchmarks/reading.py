@@ -65,7 +65,8 @@ Reads = dict[str, Callable[[], Iterable[Any]]]
 OURS = "google-crc32c", "array_record==0.8.6"
 ENVIRONMENTS = {
     "numpy": (*OURS, "datasets==5.2.0", "grain==0.2.18"),
-    "torch": (*OURS, "torch==2.13.0", "webdataset==1.0.2", "wids==0.1.11", "litdata==0.2.76"),
+    "torch": (*OURS, "torch==2.13.0", "webdataset==1.0.2", "wids==0.1.11"),
+    "litdata": (*OURS, "torch==2.13.0", "litdata==0.2.76"),
     "tensorflow": (*OURS, "tensorflow-cpu==2.21.0", "tensorflow_datasets==4.9.10", "requests"),
 }
 
@@ -302,7 +303,7 @@ READERS = (
     Reader("Grain over arrayrecord, parse_example", "numpy", grain_records),
     Reader("tfds.data_source", "tensorflow", tfds_source),
     Reader("tf.data, TFRecord", "tensorflow", tf_data),
-    Reader("litdata", "torch", litdata, to_litdata),
+    Reader("litdata", "litdata", litdata, to_litdata),
 )
 TAR, LOADER = "any2ds, webdataset", "any2ds, DataLoader of 2 workers"
 GOALS = (
@@ -361,7 +362,7 @@ def environment(folder: Path, name: str) -> Path | None:
     return python
 
 
-_INSTALLING = 900  # seconds
+_INSTALLING = 600  # seconds
 _READING = 240  # seconds
 
 

@@ -346,3 +346,13 @@ def test_every_command_makes_what_its_page_says(page: str, number: int, ran: Ran
         for block in blocks(page, "python"):
             found = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, stderr=subprocess.PIPE, timeout=LONG)
             assert found.returncode == 0, found.stderr.decode()
+
+
+def test_the_index_begins_with_a_trial(tmp_path: Path, server: Server) -> None:
+    _cc(tmp_path, server)
+    (block,) = blocks("README", "bash")
+    for line in block.splitlines():
+        words = [sys.executable, "-m", "any2ds", *shlex.split(line)[1:]]
+        ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
+        assert ran.returncode == 0, ran.stderr
+    assert "2 stored (100.0%)" in ran.stdout

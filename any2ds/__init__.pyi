@@ -199,7 +199,7 @@ def download(
     What is written:
         preset: img2dataset: the option names, defaults and metadata of that tool, so that its command lines work (default: None)
         output_folder: folder for the dataset, local or remote (s3://bucket/name) (default: files)
-        output_format: files, webdataset, parquet, tfrecord, arrayrecord or dummy (default: files)
+        output_format: files, webdataset, parquet, tfrecord or arrayrecord (default: files)
         incremental_mode: if shards exist: incremental makes the missing ones; extend appends a new list; overwrite removes them first (default: incremental)
         metadata_format: formats of the metadata: parquet always; csv and jsonl in addition (default: parquet)
         row_group_bytes: parquet: maximum bytes of files in a row group; reading one file reads its row group (needs output_format=parquet) (default: 4MiB)

@@ -217,7 +217,7 @@ def _page(given: Sequence[str]) -> str | None:
     asked = [argument for argument in given if argument in ("-h", "--help") or argument.startswith("--help=")]
     first, *others = given
     if first == "help" or asked:
-        words = [word for word in (others if first == "help" else given) if not word.startswith("-")]
+        words = [word.lstrip("-") for word in given[1:]] if first == "help" else [w for w in given if w[:1] != "-"]
         topics = [argument.partition("=")[2] for argument in asked if "=" in argument]
         topics += words if first == "help" else [word for word in words[:1] if word in FIRST_WORDS]
         return _help(topics, _preset_in(given))
@@ -278,7 +278,7 @@ def _nearest_word(word: str) -> str:
 
     if re.fullmatch(r"[1-5]\d\d", word):
         return f"did you mean http_{word}?"
-    return suggestions.for_name(word, FIRST_WORDS)
+    return suggestions.for_command(word, FIRST_WORDS)
 
 
 def parse(given: Sequence[str], command: Command) -> dict[str, str]:
@@ -358,7 +358,11 @@ class _Arguments:
         letter, value = argument[1], argument[2:].removeprefix("=")
         known = [info.name for info in declared(self._command.groups)]
         if (name := SHORT_NAMES.get(letter)) not in known:
-            hint = suggestions.for_option(letter, known) or "options are given as --name=value"
+            is_word = re.match(r"[A-Za-z]", value)  # -timeout=5, or wget's -nc
+            hint = suggestions.for_option(argument[1:].partition("=")[0] if is_word else letter, known)
+            if argument in ("-help", "-version"):
+                hint = f"did you mean -{argument}?"
+            hint = hint or "options are given as --name=value"
             raise OptionError(f"unknown option '-{letter}': {hint}")
         if not value and not rest:
             raise OptionError(f"-{letter} needs a value: -{letter} ...")
@@ -374,18 +378,24 @@ class _Arguments:
         place = next(iter(free), None)
         hint = "options are given as --name=value"
         if place == "url_list":
-            is_word = re.fullmatch(r"[a-z]+", argument) and not os.path.exists(argument)
-            if not (is_word and (hint := _nearest_word(argument))):
+            if not (_is_no_path(argument) and (hint := _nearest_word(argument))):
                 return place
         elif place == "output_folder" and "url_list" in self._command.positional:
             suffix = os.path.basename(argument).partition(".")[2]
             if not os.path.isfile(argument) and not exists("readers", split_format(suffix)[0]):
                 return place
             first = given["url_list"]
+            if _is_no_path(first):
+                raise OptionError(f"{first!r} is no command, and there is no such file: any2ds lists the commands")
             hint = f"the second argument is the output folder; for several lists quote a glob, or give '[{first},...]'"
         elif place is not None:
             return place
         raise OptionError(f"unexpected {argument!r}: {hint}")
+
+
+def _is_no_path(argument: str) -> bool:
+    """Whether it is a word, such as a command, and names no file or folder."""
+    return re.fullmatch(r"[a-z]+", argument) is not None and not os.path.exists(argument)
 
 
 def _preset_in(given: Sequence[str]) -> str | None:

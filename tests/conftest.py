@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +19,9 @@ os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+if sys.platform == "win32":  # where arrayrecord has no library
+    collect_ignore = ["writers/test_reading_back.py", "writers/test_records.py"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,9 +1,14 @@
 """What type checkers, editors and the REPL know of the public names."""
 
 import inspect
+import itertools
+import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jedi
 import pytest
@@ -27,6 +32,8 @@ fine: bool = any2ds.verify("out", sample=0.01).ok
 total: int = any2ds.inspect("out").rows
 any2ds.report("out", format="json", output="-")
 any2ds.card("out", license="mit")
+dataset = any2ds.load(Path("out"), split="train[:80%]", where="bytes >= 100", columns=["data"], decode=True)
+length: int = len(dataset)
 """
 WRONG = [
     'any2ds.download("urls.txt", output_fromat="webdataset")',
@@ -40,20 +47,32 @@ WRONG = [
     'any2ds.report("out", format="pdf")',
     'any2ds.card("out", force=None)',
     "any2ds.downlaod",
+    'any2ds.load("out", splt="train")',
+    'any2ds.load("out", decode="yes")',
 ]
 
 
-def mypy(path: Path) -> str:
+def mypy(path: Path) -> set[int]:
     command = [sys.executable, "-m", "mypy", "--strict", f"--config-file={ROOT / 'pyproject.toml'}", str(path)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG).stdout
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG).stdout
+    return {int(line.split(":")[1]) for line in found.splitlines() if ": error:" in line}
 
 
-def test_mypy_knows_each_option_and_its_type(tmp_path: Path) -> None:
+def pyright(path: Path) -> set[int]:
+    settings = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT)]}
+    (path.parent / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "basedpyright", f"--pythonpath={sys.executable}", "--outputjson", str(path)]
+    found = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, timeout=LONG).stdout
+    problems = [each for each in json.loads(found)["generalDiagnostics"] if each["severity"] == "error"]
+    return {each["range"]["start"]["line"] + 1 for each in problems}
+
+
+@pytest.mark.parametrize("checker", [mypy, pyright])
+def test_type_checkers_know_each_option_and_its_type(checker: Callable[[Path], set[int]], tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(RIGHT + "\n".join(WRONG) + "\n")
     start = RIGHT.count("\n") + 1
-    wrong = [int(line.split(":")[1]) for line in mypy(path).splitlines() if ": error:" in line]
-    assert sorted(set(wrong)) == list(range(start, start + len(WRONG)))
+    assert sorted(checker(path)) == list(range(start, start + len(WRONG)))
 
 
 @pytest.mark.parametrize("tool", ["stubs", "failure_codes"])
@@ -73,6 +92,81 @@ def test_dir_shows_the_public_names_and_no_others() -> None:
 def test_jedi_completes_names_and_options(line: str) -> None:
     found = jedi.Script(f"import any2ds\n{line}", project=jedi.Project(ROOT)).complete()
     assert {"download", "output_folder=", "output_format="} & {each.name for each in found}
+
+
+IN_IPYTHON = """
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+shell.run_cell("import any2ds")
+for line in ("any2ds.dow", "any2ds.co", "any2ds.download(output_fo"):
+    with provisionalcompleter():
+        print(*(each.text for each in shell.Completer.completions(line, len(line))))
+"""
+
+
+def test_ipython_completes_names_and_options(tmp_path: Path) -> None:
+    environment = {**os.environ, "IPYTHONDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore", "-c", IN_IPYTHON]
+    shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LONG)
+    names, none, options = shown.stdout.splitlines()
+    assert (names, none) == ("download", "")
+    assert {"output_folder=", "output_format="} <= {*options.split()}
+
+
+@pytest.fixture
+def complete(tmp_path: Path) -> Iterator[Callable[[str], set[str]]]:
+    """`complete(line)` returns what editors offer at its end, by the language server of pyright."""
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)]}))
+    program = str(Path(sys.executable).with_name("basedpyright-langserver"))
+    with subprocess.Popen([program, "--stdio"], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdin
+        assert running.stdout
+        sent, received = running.stdin, running.stdout
+
+        def send(**message: Any) -> None:
+            content = json.dumps({"jsonrpc": "2.0", **message}).encode()
+            sent.write(b"Content-Length: %d\r\n\r\n%s" % (len(content), content))
+            sent.flush()
+
+        def ask(method: str, params: dict[str, Any]) -> Any:
+            send(id=method, method=method, params=params)
+            while True:
+                length = 0
+                while line := received.readline().strip():
+                    if line.startswith(b"Content-Length:"):
+                        length = int(line.split(b":")[1])
+                message = json.loads(received.read(length))
+                if "method" not in message and message["id"] == method:
+                    return message["result"]
+                if "method" in message and "id" in message:  # a request of the server
+                    send(id=message["id"], result=None)
+
+        def labels(line: str) -> set[str]:
+            document = {"uri": (tmp_path / f"{next(numbers)}.py").as_uri()}
+            text = f"import any2ds\n{line}"
+            send(
+                method="textDocument/didOpen",
+                params={"textDocument": {**document, "languageId": "python", "version": 1, "text": text}},
+            )
+            position = {"line": 1, "character": len(line)}
+            shown = ask("textDocument/completion", {"textDocument": document, "position": position})
+            return {each["label"] for each in shown["items"]}
+
+        numbers = itertools.count()
+        folder = {"uri": tmp_path.as_uri(), "name": "folder"}
+        ask("initialize", {"processId": None, "rootUri": None, "capabilities": {}, "workspaceFolders": [folder]})
+        send(method="initialized", params={})
+        yield labels
+        running.kill()
+
+
+def test_editors_complete_names_options_and_values(complete: Callable[[str], set[str]]) -> None:
+    assert "download" in complete("any2ds.dow")
+    assert complete("any2ds.download(output_fo") >= {"output_folder=", "output_format="}
+    assert "split=" in complete("any2ds.load('dataset', spl")
+    assert complete("any2ds.download('urls.txt', output_format='") >= {"'webdataset'", "'parquet'", "'files'"}
 
 
 def test_the_plain_repl_completes_names() -> None:

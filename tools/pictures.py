@@ -33,6 +33,7 @@ from demo_server import demo_urls  # noqa: E402
 IMAGES = ROOT / "docs" / "images"
 COLUMNS, LINES = 96, 22
 INTERVAL = 0.6  # seconds between frames, at least
+MOST_FRAMES = 12  # each takes some 20 KB
 PAUSE = 5.0  # seconds for which the last frame stands
 COMMAND = ["urls.csv", "dataset", "--output_format=webdataset", "--caption_col=caption", "--file_size=256"]
 
@@ -43,7 +44,7 @@ def main() -> int:
         shutil.copy(urls, Path(folder) / "urls.csv")
         options = ["--retries=1", "--timeout=2", "--number_sample_per_shard=50"]
         frames = recorded([*COMMAND, *options], Path(folder), f"$ any2ds {' '.join(COMMAND)}")
-        (IMAGES / "run.svg").write_text(animated(frames), encoding="utf-8")
+        (IMAGES / "run.svg").write_text(animated(thinned(frames)), encoding="utf-8")
         page = Path(folder) / "dataset" / "report.html"
         command = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,1180"]
         subprocess.run(
@@ -78,6 +79,12 @@ def recorded(arguments: Sequence[str], folder: Path, prompt: str) -> list[tuple[
             frames.append((time.monotonic() - started, shown))
     os.waitpid(child, 0)
     return [*frames, (time.monotonic() - started, text_of(screen))]
+
+
+def thinned(frames: Sequence[tuple[float, Text]]) -> Sequence[tuple[float, Text]]:
+    """`MOST_FRAMES` of them, evenly from the first to the last."""
+    most = min(MOST_FRAMES, len(frames))
+    return [frames[n * (len(frames) - 1) // (most - 1)] for n in range(most)]
 
 
 def text_of(screen: pyte.Screen) -> Text:

@@ -28,7 +28,7 @@ class Command:
 COMMANDS: Mapping[str, Command] = {
     "download": Command(
         "any2ds URL_LIST [OUTPUT_FOLDER] [--option=value ...]",
-        "download a list of URLs into a dataset",
+        "make a dataset of a list of URLs",
         options.GROUPS,
         ("url_list", "output_folder"),
         {
@@ -83,7 +83,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "finish": Command(
         "any2ds finish OUTPUT_FOLDER",
-        "write the files about a whole dataset, after several runs made it together",
+        "write the files about a dataset that ranks made",
         [options.FinishOptions],
     ),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -14,20 +13,20 @@ from any2ds.config.options import OptionInfo, declared
 from any2ds.core.failures import FAILURE_CODES, NO_FAILURES, failure_code
 from any2ds.core.version import DOCUMENTATION, __version__
 
-_FIRST = (
-    "output_folder",
-    "output_format",
-    "url_col",
-    "caption_col",
-    "file_size",
-    "number_sample_per_shard",
-    "processes_count",
-    "thread_count",
-    "timeout",
-    "retries",
-    "limit",
-)
-"""The options that `any2ds` alone shows."""
+_FIRST = {
+    "output_folder": "folder for the dataset, local or remote",
+    "output_format": "files, webdataset, parquet, tfrecord, ...",
+    "url_col": "column that holds the URLs",
+    "caption_col": "column that holds the captions",
+    "limit": "the first N rows of the list only, as a trial",
+    "file_size": "size of images in pixels",
+    "number_sample_per_shard": "rows in a shard",
+    "processes_count": "worker processes",
+    "thread_count": "transfers in flight per process",
+    "timeout": "seconds that a server may be silent",
+    "retries": "further attempts after a transient failure",
+}
+"""The options that `any2ds` alone shows, each on one line of 80 columns."""
 
 _COMPLETIONS = {
     "bash, in ~/.bashrc": 'eval "$(any2ds completion bash)"',
@@ -37,6 +36,7 @@ _COMPLETIONS = {
 """Where a line goes -> the line."""
 
 _COLUMN = 29  # where the text of an option begins
+_LONGEST_DEFAULT = 27  # characters; a longer one stands in the full help
 _NARROW = 72  # columns below which that text stands on lines of its own
 _WIDEST = 110  # beyond it, lines are hard to read
 
@@ -49,16 +49,11 @@ def short_help(width: int | None = None) -> str:
     page.usage("any2ds URL_LIST [OUTPUT_FOLDER] [--option=value ...]", "any2ds COMMAND ...")
     page.title("Example")
     page.lines += page.shell("any2ds urls.txt dataset --output_format=webdataset")
-    page.title("Common options")
-    for name in _FIRST:
-        page.option(infos[name], re.split(r"[;:(]", infos[name].help)[0].strip())
+    page.title("Common options (more: any2ds --help; all: any2ds --help=all)")
+    for name, text in _FIRST.items():
+        page.option(infos[name], text, "" if len(infos[name].shown) > _LONGEST_DEFAULT else None)
     page.commands()
-    page.title("More")
-    page.entry("any2ds --help", "the common options by task; --help=all: all of them")
-    page.entry("any2ds help COMMAND", "the help of a command")
-    page.entry("any2ds help OPTION", "the help of an option, such as any2ds help timeout")
-    page.entry("any2ds help codes", "why rows fail; any2ds help http_404: what one code means")
-    page.entry(DOCUMENTATION, "the documentation")
+    page.lines += ["", *page.wrapped(f"Documentation: {DOCUMENTATION}")]
     return page.joined()
 
 
@@ -174,13 +169,14 @@ class _Page:
         """An option, what it does, and its default unless that is nothing."""
         letters = "".join(f"-{letter}, " for letter, name in SHORT_NAMES.items() if name == info.name)
         shown = info.shown if default is None else default
-        self.entry(f"{letters}--{info.name}", text if shown in ("None", "False") else f"{text} [{shown}]")
+        self.entry(f"{letters}--{info.name}", text if shown in ("", "None", "False") else f"{text} [{shown}]")
 
     def commands(self) -> None:
         self.title("Commands")
         for name, command in COMMANDS.items():
             self.entry(name, command.summary + (" (the default)" if name == "download" else ""))
         self.entry("completion SHELL", "print the completion script for bash, zsh or fish")
+        self.entry("help NAME", "explain a command, an option or a failure code")
 
     def entry(self, name: str, text: str) -> None:
         """A name, and what it means beside it, or below it where there is no room."""

@@ -184,7 +184,7 @@ class OutputOptions:
         None,
     )
     output_folder: str = option("folder for the dataset, local or remote (s3://bucket/name)", path, "files")
-    output_format: str = option("files, webdataset, parquet, tfrecord, arrayrecord or dummy", part("writers"), "files")
+    output_format: str = option("files, webdataset, parquet, tfrecord or arrayrecord", part("writers"), "files")
     incremental_mode: str = option(
         "if shards exist: incremental makes the missing ones; extend appends a new list; overwrite removes them first",
         one_of("incremental", "extend", "overwrite"),

@@ -350,10 +350,13 @@ def check_codes(codes: Iterable[str]) -> tuple[str, ...]:
         raise ValueError(f"failure codes of rows with a URL; there is none in a row that could not be read ({BAD_ROW})")
     for code in found:
         if code not in known and not re.fullmatch(r"http_[1-9]\d\d", code):
-            is_status = re.fullmatch(r"[1-9]\d\d|[45]xx", code, re.ASCII | re.IGNORECASE)
-            nearest = difflib.get_close_matches(code, [*known, "http_404", "http_503"], n=1)
-            near = [f"http_{code.lower()}"] if is_status else nearest
-            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
+            word = code.lower()
+            if status := re.fullmatch(r"(?:https?[ _-]?)?([1-9]\d\d|[45]xx)", word, re.ASCII):
+                near = [f"http_{status[1]}"]
+            else:
+                near = [each for each in known if each.startswith(f"{word}_")]
+                near = near or difflib.get_close_matches(word, known, n=1)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(known)}"
             raise ValueError(f"failure codes, http_<status>, or {', '.join(CLASSES)}; {code!r} is none: {hint}")
     if not found:
         raise ValueError(f"failure codes such as timeout_total,http_503, or {', '.join(CLASSES)}")

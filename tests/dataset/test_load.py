@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+from google_crc32c import value
 
 import any2ds
 from any2ds import download
@@ -31,6 +32,8 @@ from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageE
 from any2ds.dataset.load import splits
 from any2ds.dataset.load.source import Source
 from any2ds.testing.server import Server, serve
+from any2ds.writers.formats import _tarindex
+from any2ds.writers.formats.tfrecord import TfrecordWriter, masked
 
 FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
 ROWS = 23  # of which one fails
@@ -409,6 +412,57 @@ class TestOtherTools:
         assert list(any2ds.load(folder)) == list(ds)
         with pytest.raises(UsageError, match="no metadata"):
             any2ds.load(folder, where=pc.field("x") == 1)
+
+    def test_an_index_of_wids_says_how_many_samples_there_are(self, tmp_path: Path, cache: Path) -> None:
+        shards = []
+        for shard, count in enumerate((4, 1, 3)):
+            with webdataset.TarWriter(str(tmp_path / f"{shard}.tar")) as sink:
+                for n in range(count):
+                    sink.write({"__key__": f"{shard}{n}", "jpg": b"image %d" % n})
+            shards.append({"url": f"{tmp_path}/{shard}.tar", "nsamples": count, "filesize": 0})
+        (tmp_path / "notes.json").write_text("[1]")
+        index = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": shards}
+        (tmp_path / "index.json").write_bytes(orjson.dumps(index))
+        ds = any2ds.load(tmp_path)
+        assert (len(ds), list(cache.rglob("*.idx"))) == (8, [])
+        assert ds.keys == ["00", "01", "02", "03", "10", "20", "21", "22"]
+        shards[1]["nsamples"] = 2
+        (tmp_path / "index.json").write_bytes(orjson.dumps(index))
+        with pytest.raises(DamagedShard, match=r"shard 1\.tar .*its index has 1 samples"):
+            any2ds.load(tmp_path)[5]
+        del shards[1]
+        (tmp_path / "index.json").write_bytes(orjson.dumps(index))
+        assert len(any2ds.load(tmp_path)) == 8
+
+    def test_an_index_that_is_older_than_its_tar_file(self, tmp_path: Path) -> None:
+        for count in (3, 5):
+            with webdataset.TarWriter(str(tmp_path / "0.tar")) as sink:
+                for n in range(count):
+                    sink.write({"__key__": str(n), "jpg": b"image %d of %d" % (n, count)})
+            if count == 3:
+                (tmp_path / "0.tar.idx").write_bytes(_tarindex.index_of(tmp_path / "0.tar"))
+                assert len(any2ds.load(tmp_path)) == 3
+        with pytest.raises(DamagedShard, match=r"shard 0\.tar .*its index ends at byte .*, where the tar file goes on"):
+            any2ds.load(tmp_path)
+
+    def test_tfrecords_without_an_index(self, made: Callable[[str], Path], tmp_path: Path, cache: Path) -> None:
+        shutil.copytree(made("tfrecord"), tmp_path / "dataset")
+        wanted = list(any2ds.load(tmp_path / "dataset"))
+        assert not list(cache.rglob("*.idx"))  # they lie beside the shards
+        for path in (tmp_path / "dataset").glob("*.tfrecord.idx"):
+            assert path.read_bytes() == TfrecordWriter.make_sidecars(path.with_suffix(""))[".tfrecord.idx"]
+            path.unlink()
+        assert list(any2ds.load(tmp_path / "dataset")) == wanted
+        assert len(list(cache.rglob("*.idx"))) == 5
+        assert list(any2ds.load(tmp_path / "dataset")) == wanted
+
+    def test_a_record_whose_length_looks_like_the_beginning_of_gzip(self, tmp_path: Path) -> None:
+        record = bytes(0x8B1F)
+        length = len(record).to_bytes(8, "little")
+        content = length + masked(value(length)) + record + masked(value(record))
+        (tmp_path / "a.tfrecord").write_bytes(content)
+        offsets = _tarindex.unpack(TfrecordWriter.make_sidecars(tmp_path / "a.tfrecord")[".tfrecord.idx"])
+        assert list(offsets) == [0, len(content)]
 
     def test_an_index_in_the_cache_is_made_anew_for_another_file(self, tmp_path: Path, cache: Path) -> None:
         for count in (3, 5):

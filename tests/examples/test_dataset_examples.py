@@ -1,10 +1,13 @@
-"""Every command in dataset_examples/ is parsed as it stands, and runs over a small list of the same form."""
+"""Every command in dataset_examples/ is parsed as it stands, and runs over a small list of the same form; so does the
+Python of its page."""
 
 import csv
 import io
 import json
 import re
 import shlex
+import subprocess
+import sys
 import tarfile
 import wave
 import zipfile
@@ -24,6 +27,7 @@ from any2ds import download
 from any2ds.cli import parse
 from any2ds.config.commands import COMMANDS
 from any2ds.config.options import Config
+from any2ds.testing.processes import LONG
 from any2ds.testing.server import Server, serve
 from tests.support.fuzz.seeds import pdf
 
@@ -33,7 +37,7 @@ PAGES = sorted(path.stem for path in EXAMPLES.glob("*.md") if path.stem != "READ
 
 def commands(page: str) -> list[list[str]]:
     """The arguments of each any2ds on a page."""
-    lines = [line for block in blocks(page, "") for line in block.replace("\\\n", " ").splitlines()]
+    lines = [line for block in blocks(page, "bash") for line in block.replace("\\\n", " ").splitlines()]
     return [shlex.split(line)[1:] for line in lines if line.startswith("any2ds ")]
 
 
@@ -60,7 +64,8 @@ def test_there_is_a_page_for_each_kind_of_list() -> None:
     for page in PAGES:
         assert f"({page}.md)" in index
         text = (EXAMPLES / f"{page}.md").read_text(encoding="utf-8")
-        for section in ("What it needs", "The command", "What you get", "Sizes and rates"):
+        assert re.match(r"# .+\n\n```bash\nany2ds ", text)
+        for section in ("What it needs", "What you get", "Sizes and rates"):
             assert f"\n## {section}\n" in text
         assert commands(page)
 
@@ -158,9 +163,12 @@ def _csv(path: Path, rows: list[dict[str, Any]], delimiter: str = ",") -> None:
 
 
 def _cc(folder: Path, server: Server) -> None:
-    rows = [{"caption": f"a picture, {n}", "url": server.url(n)} for n in ("a.jpg", "b.jpg")]
-    _csv(folder / "cc3m.tsv", rows, "\t")
-    _csv(folder / "cc12m-named.tsv", [{"url": row["url"], "caption": row["caption"]} for row in rows], "\t")
+    rows = [(f"a picture, {n}", server.url(n)) for n in ("a.jpg", "b.jpg")]
+    (folder / "Train_GCC-training.tsv").write_text("".join(f"{caption}\t{url}\n" for caption, url in rows))
+    (folder / "cc12m.tsv").write_text("".join(f"{url}\t{caption}\n" for caption, url in rows))
+    for block in blocks("cc3m-cc12m", "bash"):
+        if block.startswith("printf"):
+            subprocess.run(["bash", "-ec", block], cwd=folder, check=True, timeout=LONG)
 
 
 def _laion(folder: Path, server: Server) -> None:
@@ -318,7 +326,7 @@ EXPECTED: Mapping[str, tuple[Callable[[dict[str, Any]], None], int]] = {
 
 
 @pytest.mark.parametrize(("page", "number"), ALL)
-def test_every_command_makes_what_its_page_says(page: str, number: int, ran: Ran) -> None:
+def test_every_command_makes_what_its_page_says(page: str, number: int, ran: Ran, tmp_path: Path) -> None:
     check, samples = EXPECTED[page]
     is_of_img2dataset = "--preset=img2dataset" in commands(page)[number]
     rows = ran(page, number)
@@ -334,3 +342,17 @@ def test_every_command_makes_what_its_page_says(page: str, number: int, ran: Ran
             assert (row["width"], row["height"]) == (256, 256)
             assert Image.open(io.BytesIO(row["members"]["jpg"])).size == (256, 256)
         check(row)
+    if number == 0:
+        for block in blocks(page, "python"):
+            found = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, stderr=subprocess.PIPE, timeout=LONG)
+            assert found.returncode == 0, found.stderr.decode()
+
+
+def test_the_index_begins_with_a_trial(tmp_path: Path, server: Server) -> None:
+    _cc(tmp_path, server)
+    (block,) = blocks("README", "bash")
+    for line in block.splitlines():
+        words = [sys.executable, "-m", "any2ds", *shlex.split(line)[1:]]
+        ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
+        assert ran.returncode == 0, ran.stderr
+    assert "2 stored (100.0%)" in ran.stdout

@@ -32,7 +32,7 @@ from tests.support.s3 import CREDENTIALS, served
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "examples" / "data"
 GUIDE = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
-READ_ELSEWHERE = ("README.md", "docs/loading.md", "docs/checking.md", "docs/tensorflow.md")  # by tests/reading
+READ_ELSEWHERE = ("README.md", "docs/loading.md", "docs/checking.md", "docs/pytorch.md", "docs/tensorflow.md")
 SHARDS = 42  # of the dataset that the pages load: dataset/{00000..00041}.tar
 
 # The command in the pages: makes its output folder anew unless it goes on with what the same command, or the same with

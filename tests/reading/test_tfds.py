@@ -11,6 +11,8 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
+from any2ds.dataset.load import splits
+
 SIDE = 32  # pixels, of the pictures in a list of images
 Made = Callable[..., Any]
 
@@ -77,3 +79,15 @@ def test_retried_resumed_and_extended_datasets_are_read_whole(eventful: Made) ->
 def test_numbers_of_shards_have_any_length(dataset: Made, digits: int) -> None:
     made = dataset("arrayrecord", oom_shard_count=digits)
     assert [row["key"].decode().lstrip("0") for row in rows()] == [key.lstrip("0") for key in made.files]
+
+
+def test_percentages_and_numbers_of_splits_are_those_of_any2ds() -> None:
+    for count in (1, 7, 99, 100, 1234):
+        info = tfds.core.splits.SplitInfo(name="train", shard_lengths=[count], num_bytes=0)
+        bounds = [*(f"{percent}%" for percent in range(0, 101, 3)), "", "0", "1", f"{count}"]
+        for bound in bounds:
+            for spec in (f"train[:{bound}]", f"train[{bound}:]") if bound else ("train",):
+                (theirs,) = tfds.core.ReadInstruction.from_spec(spec).to_absolute({"train": info})
+                (ours,) = splits.parse(spec)
+                stop = count if theirs.to is None else theirs.to
+                assert ours.span(count) == range(theirs.from_ or 0, stop), spec

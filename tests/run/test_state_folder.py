@@ -19,7 +19,7 @@ DATA = {
     "webdataset": {"00000.tar", "00000.tar.idx", "00000.parquet"},
     "files": {"00000", "00000.parquet"},
     "parquet": {"00000.parquet"},
-    "tfrecord": {"00000.tfrecord", "00000.parquet", "features.json", "dataset_info.json"},
+    "tfrecord": {"00000.tfrecord", "00000.tfrecord.idx", "00000.parquet", "features.json", "dataset_info.json"},
     "arrayrecord": {"00000.arrayrecord", "00000.parquet", "features.json", "dataset_info.json"},
     "dummy": {"00000.parquet"},
 }

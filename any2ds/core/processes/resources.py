@@ -29,7 +29,7 @@ def share() -> float:
     """Those that the system gives it, or what its container is bounded to, which may be less than one."""
     count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
-        quota, period = CPU_MAX.read_text().split()
+        quota, period = CPU_MAX.read_text(encoding="ascii").split()
         if quota != "max":
             count = min(count, float(quota) / float(period))
     return count

@@ -64,9 +64,9 @@ class LocalShard:
             raise DamagedShard(f"it has {self.size:,} bytes, and had {shard.size:,} when the dataset was opened")
         self._version = (found.st_size, found.st_mtime_ns, found.st_ino)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # which is gone when the interpreter ends
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            close(self._descriptor)
 
     def read(self, start: int, size: int) -> bytes:
         try:

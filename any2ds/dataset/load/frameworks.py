@@ -14,10 +14,23 @@ if TYPE_CHECKING:
     from any2ds.dataset.load.stream import Stream
 
 
-def grain_options(is_local: bool) -> Any:
-    """One thread reads ahead of local files, which take less time than threads take from each other; 16 of a store."""
+_THREADS = 16  # which wait for a store, in one process
+_THREADS_OF_ALL = 64  # of all workers
+
+
+def grain_options(is_local: bool, num_workers: int) -> Any:
+    """How many threads of Grain read ahead, and how far, in each process.
+
+    A local sample takes less time than threads take from each other: one thread, or none in a worker, which is ahead
+    of the process that trains anyway. Each time that Grain gives a sample it looks at those that are ready, a
+    microsecond each: its default of 500 costs more than to read them.
+    """
     grain = imported("grain", "read_options")
-    return grain.ReadOptions(num_threads=1 if is_local else 16, prefetch_buffer_size=64 if is_local else 500)
+    if is_local:
+        threads = 0 if num_workers else 1
+        return grain.ReadOptions(num_threads=threads, prefetch_buffer_size=16 * threads)
+    threads = max(1, min(_THREADS, _THREADS_OF_ALL // max(1, num_workers)))
+    return grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)
 
 
 def webdataset(source: Source, options: Mapping[str, Any]) -> Any:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+
+import orjson
 
 from any2ds.core import layout, plugins
 from any2ds.core.errors import DamagedShard, OutputError, error_text, redacted
@@ -19,13 +21,16 @@ from any2ds.storage.stores import Stores
 
 _ALL = 1 << 62
 _TAR = ".tar"
+_KIND_OF_WIDS = "wids-shard-index"
+_LARGEST_INDEX = 64 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSet:
     """The finished shards of one dataset, in order; those without a sample are left out. Small, and can be pickled.
 
-    A folder of tar files that other tools wrote, such as those of webdataset, has neither statistics nor metadata.
+    A folder of tar files that other tools wrote, such as those of webdataset, has neither statistics nor metadata. How
+    many samples each has is known where an index of `wids` says it; else `starts` are all 0.
     """
 
     folder: OutputFolder
@@ -125,7 +130,22 @@ def _tars(url: str, stores: Stores | None) -> ShardSet | None:
         names = sorted(name for name in sizes if name.endswith(_TAR))
         is_of_a_run = any(name.endswith("_stats.json") for name in sizes) or folder.exists(layout.STATE_FOLDER)
         if names and not is_of_a_run:
-            tables = ("",) * len(names)
-            unknown, data_bytes = array("Q", bytes(8 * len(names) + 8)), array("Q", [sizes[name] for name in names])
-            return ShardSet(folder, "webdataset", False, tuple(names), tables, unknown, data_bytes)
+            counts = _counts_of_wids(folder, sizes)
+            found = [counts.get(name, 0) for name in names] if counts.keys() >= set(names) else [0] * len(names)
+            starts, data_bytes = array("Q", accumulate(found, initial=0)), array("Q", [sizes[name] for name in names])
+            return ShardSet(folder, "webdataset", False, tuple(names), ("",) * len(names), starts, data_bytes)
     return None
+
+
+def _counts_of_wids(folder: OutputFolder, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Tar file -> samples, as the indexes of webdataset's `wids` say that lie among them."""
+    found: dict[str, int] = {}
+    for name, size in sizes.items():
+        if not name.endswith(".json") or size > _LARGEST_INDEX:
+            continue
+        with suppress(ValueError, KeyError, TypeError):  # a file of another kind
+            content = orjson.loads(folder.read(name) or b"")
+            if str(content["__kind__"]).startswith(_KIND_OF_WIDS):
+                for shard in content["shardlist"]:
+                    found[shard["url"].rpartition("/")[2]] = int(shard["nsamples"])
+    return found

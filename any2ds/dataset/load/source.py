@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -22,12 +23,13 @@ from any2ds.dataset.load.metadata import Rows, dataset_of
 from any2ds.dataset.load.opened import OpenShards
 from any2ds.dataset.load.selection import Selection
 from any2ds.dataset.load.shards import ShardSet
-from any2ds.dataset.load.stream import Stream, ranks
+from any2ds.dataset.load.stream import Stream, StreamOptions, ranks
 from any2ds.writers.contract import Fields
 
 Sample = dict[str, Any]
 _READ_AT_ONCE = 64  # samples of an iteration
 _COLUMNS_SHOWN = 8
+_PARTS = 64  # of a source, the first sample of which counts for its fingerprint
 _USUAL_BYTES = 100_000
 
 
@@ -76,6 +78,8 @@ class Source(Sequence[Sample]):
                 raise self._no_sample(each)
         return self._many([numbers[each] for each in wanted])
 
+    _getitems = __getitems__  # Grain's name for it
+
     def _no_sample(self, number: int) -> IndexError:
         return IndexError(f"no sample {number}: {f'0 to {len(self) - 1}' if len(self) else 'there are none'}")
 
@@ -106,7 +110,13 @@ class Source(Sequence[Sample]):
         columns = ", ".join(names[:_COLUMNS_SHOWN])
         if (more := len(names) - _COLUMNS_SHOWN) > 0:
             columns += f" and {more} more column{'' if more == 1 else 's'}"
-        return f"<any2ds {folder}: {samples} in {shard_count(len(self._shards))} ({columns})>"
+        return f"<any2ds {folder}: {samples} in {shard_count(self._spanned())} ({columns})>"
+
+    def _spanned(self) -> int:
+        """Number of shards from which its samples are taken: the same after others were added to the dataset."""
+        spans = (span for span in self._selection.ranges if span)
+        ends = ((bisect_right(self._starts, each) for each in (span[0], span[-1])) for span in spans)
+        return len({shard for first, last in ends for shard in range(first, last + 1)})
 
     def _only_shard(self) -> int | None:
         """The shard that has all its samples, of several."""
@@ -143,6 +153,14 @@ class Source(Sequence[Sample]):
         rows = dataset_of(self._shards, self._fields.schema).filter(pc.field("status") == SUCCESS)
         return rows if self._selection.where is None else rows.filter(self._selection.where)
 
+    @cached_property
+    def fingerprint(self) -> int:
+        """A number that differs for other splits and conditions of a dataset: of how many samples, and which."""
+        count = len(self._numbers)
+        parts = min(count, _PARTS)
+        some = [self._numbers[count * part // parts] for part in range(parts)]
+        return zlib.crc32(f"{count} {some}".encode())
+
     @property
     def sample_bytes(self) -> int:
         """About the size of a sample in its shard; a guess where the sizes of the shards are not known."""
@@ -160,6 +178,8 @@ class Source(Sequence[Sample]):
         shuffle: bool = False,
         seed: int = 0,
         window: int = 10_000,
+        batch_size: int | None = None,
+        even: str | None = None,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> Stream:
@@ -167,16 +187,23 @@ class Source(Sequence[Sample]):
 
         With `shuffle`, blocks of neighbouring samples in an order of their own, shuffled within `window` samples; it
         depends on `seed` and the epoch alone. A loader that is to be resumed is a StatefulDataLoader of torchdata.
-        `rank` and `world_size` are those of torch.distributed or torchrun, if there are.
+
+        batch_size: that of the DataLoader, whose batches are then the same with any number of workers (default: each
+            worker takes every n-th sample, which reads fewer ranges of a store)
+        even: "drop" leaves out, "pad" repeats as many samples as it takes for all ranks to have equally many batches
+            (default: each sample comes once, and some ranks may have one more)
+        rank, world_size: which process of how many (default: those of torch.distributed or torchrun, if there are)
+
+        Raises UsageError for values that are not possible.
         """
         if window < 1:
             raise UsageError(f"window={window}: it takes at least one sample")
-        given = (self, seed, window if shuffle else 0, ranks(rank, world_size))
+        options = StreamOptions(seed, window if shuffle else 0, batch_size, even, *ranks(rank, world_size))
         if "torch" not in sys.modules:
-            return Stream(*given)
+            return Stream(self, options)
         from any2ds.dataset.load.torch_stream import TorchStream
 
-        return TorchStream(*given)  # which a DataLoader knows for an IterableDataset
+        return TorchStream(self, options)  # which a DataLoader knows for an IterableDataset
 
     @property
     def shards(self) -> list[Source]:
@@ -184,9 +211,12 @@ class Source(Sequence[Sample]):
         parts = (self._selection.within(range(first, stop)) for first, stop in pairwise(self._starts))
         return [Source(self._shards, self._opened, part, self._fields) for part in parts if len(part.numbers)]
 
-    def read_options(self) -> Any:
-        """Those of Grain that suit it: `MapDataset.source(ds)….to_iter_dataset(ds.read_options())`."""
-        return frameworks.grain_options(self.is_local)
+    def read_options(self, *, num_workers: int = 0) -> Any:
+        """The `ReadOptions` of Grain that suit it: `MapDataset.source(ds)….to_iter_dataset(ds.read_options())`.
+
+        `num_workers` is that of `mp_prefetch` where that follows, each of whose processes reads with these options.
+        """
+        return frameworks.grain_options(self.is_local, num_workers)
 
     @property
     def columns(self) -> tuple[str, ...] | None:

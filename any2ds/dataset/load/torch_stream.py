@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset
 
-from any2ds.dataset.load.stream import Stream
+from any2ds.dataset.load.stream import SHARED, Stream, StreamOptions
 
 if TYPE_CHECKING:
     from any2ds.dataset.load.source import Source
@@ -16,13 +16,9 @@ if TYPE_CHECKING:
 class TorchStream(Stream, IterableDataset):  # type: ignore[misc]  # PyTorch is not there for the type checker
     """Its epoch is shared with the workers of a DataLoader, also with those that live on from epoch to epoch."""
 
-    def __init__(self, source: Source, seed: int, window: int, ranks: tuple[int, int]) -> None:
-        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
-        super().__init__(source, seed, window, ranks)
+    def __init__(self, source: Source, options: StreamOptions) -> None:
+        super().__init__(source, options, torch.zeros(SHARED, dtype=torch.int64).share_memory_())
 
-    @property
-    def epoch(self) -> int:
-        return int(self._epoch[0])
-
-    def set_epoch(self, epoch: int) -> None:
-        self._epoch[0] = epoch
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._shared.share_memory_()  # type: ignore[attr-defined]  # a copy, unless a worker was started with it

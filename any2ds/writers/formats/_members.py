@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard
-from any2ds.core.metadata import MetadataTable
+from any2ds.core.metadata import STORED_BYTES, MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample, member_column, member_value
 from any2ds.core.tables import value_of_text
 
@@ -66,6 +66,7 @@ class SampleBuilder:
 
     def __init__(self, fields: Fields) -> None:
         self._fields, self._columns = fields, fields.columns
+        self._knows_size = fields.data_column is not None  # others may mean something else by `bytes`
         schema = fields.schema or ()
         restored = {field.name: make for field in schema if (make := _from_json(field.type)) is not None}
         columns = fields.columns
@@ -92,6 +93,10 @@ class SampleBuilder:
         if ext not in members:  # those of other tools
             ext = next((each for each in members if each != CAPTION), CAPTION if CAPTION in members else None)
         data = None if ext is None else members.pop(ext)
+        if self._knows_size and data is not None:
+            size = sample.get(STORED_BYTES.name)
+            if (size := sample.get("bytes") if size is None else size) is not None and len(data) != size:
+                raise DamagedShard(f"{key!r}: its file has {len(data):,} bytes, its metadata say {size}")
         if members:
             text = members.pop(CAPTION, None)
             if text is not None and "caption" not in sample:

@@ -33,7 +33,7 @@ class ExampleWriter(ABC):
 
     holds_metadata = False
     has_members = False
-    sidecars = ()
+    sidecars: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, metadata: MetadataTable, data: str = DATA) -> None:
         """`data` is the feature of the file."""

@@ -13,7 +13,7 @@ import struct
 import tempfile
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -35,13 +35,20 @@ _LENGTH, _CRC, _HEADER = struct.Struct("<Q"), struct.Struct("<I"), struct.Struct
 _GZIP = b"\x1f\x8b"
 
 
+INDEX_END = ".tfrecord.idx"
+"""The file beside the data that says where each record begins, and at last where the file ends, as that of a tar does
+(`_tarindex`). It is empty where the data are compressed, since no record can be had by itself then."""
+
+
 class TfrecordWriter(ExampleWriter):
     extension = "tfrecord"
+    sidecars = (INDEX_END,)
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
         super().__init__(metadata, options.data_column)
         self._raw = path.open("wb", buffering=1 << 18)
         self._file: IO[bytes] = self._raw
+        self._index_path, self._index, self._at = path.with_name(f"{path.stem}{INDEX_END}"), array("Q"), 0
         if options.tfrecord_compression == "gzip":  # without name and time: same samples, same bytes
             self._file = cast(IO[bytes], gzip.GzipFile("", "wb", compresslevel=6, fileobj=self._raw, mtime=0))
 
@@ -54,10 +61,18 @@ class TfrecordWriter(ExampleWriter):
             crc = extend(crc, chunk if isinstance(chunk, bytes) else bytes(chunk))
             write(chunk)
         write(masked(crc))
+        self._index.append(self._at)
+        self._at += _HEADER.size + len(head) + size + _CRC.size
 
     def close(self) -> None:
         with self._raw, self._file:
             self.flush()
+        self._index.append(self._at)
+        self._index_path.write_bytes(_tarindex.pack(self._index) if self._file is self._raw else b"")
+
+    @staticmethod
+    def make_sidecars(path: Path) -> Mapping[str, bytes]:
+        return {INDEX_END: _index_of(path)}
 
     @staticmethod
     def read(path: Path) -> Iterator[StoredSample]:
@@ -71,7 +86,13 @@ class TfrecordWriter(ExampleWriter):
 
     @staticmethod
     def indexed(data: ShardData, fields: Fields) -> TfrecordShard:
-        return TfrecordShard(data, _tarindex.unpack(data.index(INDEX_END, _index_of)), fields)
+        index = data.index(INDEX_END, _index_of)
+        if not index:
+            raise UsageError("gzip-compressed tfrecord has no samples by number: make it without compression")
+        try:
+            return TfrecordShard(data, _tarindex.unpack(index), fields)
+        except ValueError as error:
+            raise DamagedShard(f"its index cannot be read: {error}") from error
 
 
 class TfrecordShard(SpanShard):
@@ -89,18 +110,14 @@ class TfrecordShard(SpanShard):
         return self._build(record)
 
 
-INDEX_END = ".tfrecord.idx"
-
-
 def _index_of(path: Path) -> bytes:
-    """Where each record begins, and at last where the file ends, as unsigned 64-bit integers."""
     offsets = array("Q")
     with path.open("rb", buffering=_HEADER.size) as file:
         size, at = os.fstat(file.fileno()).st_size, 0
         while header := file.read(_HEADER.size):
-            if header[:2] == _GZIP and not at:
-                raise UsageError("gzip-compressed tfrecord has no samples by number: make it without compression")
             if len(header) < _HEADER.size or masked(value(header[:8])) != header[8:]:
+                if header[:2] == _GZIP and not at:
+                    return b""
                 raise DamagedShard(f"no record begins at byte {at:,}, or its length is garbled")
             offsets.append(at)
             at += _HEADER.size + _HEADER.unpack(header)[0] + _CRC.size

@@ -98,6 +98,10 @@ class TarShard(SpanShard):
 
     def __init__(self, data: ShardData, offsets: Sequence[int], fields: Fields) -> None:
         super().__init__(data, offsets)
+        if data.samples is None and data.is_local and data.read(offsets[-1], _BLOCK) != _ZEROS:  # no count to compare
+            raise DamagedShard(
+                f"its index ends at byte {offsets[-1]:,}, where the tar file goes on: it is an older one's"
+            )
         self._build = SampleBuilder.of(fields)
 
     def keys(self) -> list[str]:

@@ -77,13 +77,11 @@ class Expected:
         """Of the complete dataset."""
         data = _DATA_SUFFIX.get(self.output_format)
         suffixes = {".parquet", "_stats.json"} | ({data} if data is not None else set())
-        if self.output_format == "webdataset":
-            suffixes.add(".tar.idx")
+        if self.output_format in ("webdataset", "tfrecord"):
+            suffixes.add(f"{data}.idx")
         whole = {RUN_FILE, SHARDS_FILE}
         if self.output_format in _RECORDS:
             whole |= {"features.json", "dataset_info.json"}
-        if self.output_format == "webdataset":
-            suffixes.add(".tar.idx")
         return whole | {f"{shard:05d}{suffix}" for shard in range(self.shards) for suffix in suffixes}
 
 

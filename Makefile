@@ -121,7 +121,7 @@ fuzz: $(TEST)
 	$(RUN) -m tests.support.fuzz --cases=20000
 
 clean:
-	rm -rf $(VENV) $(READING) $(CLUSTER) .venv-docs docs/build docs/made demo_output simple_output cifar_output benchmarks/results.json build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(READING) $(CLUSTER) .venv-docs docs/build docs/made demo_output simple_output cifar_output grain_output jax_output benchmarks/results.json build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find any2ds tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(RUN) $(READING:=/bin/python) $(CLUSTER)/bin/python .venv-docs/bin/python: %/bin/python:

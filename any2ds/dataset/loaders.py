@@ -55,7 +55,7 @@ _WITH_ANY2DS = {
     "Ray Data": (
         "'ray[data]'",
         "import ray",
-        'samples = ray.data.from_items(ds.shards).flat_map(lambda row: row["item"])',
+        'samples = ray.data.range(len(ds.shards)).flat_map(lambda row: ds.shards[row["id"]])',
     ),
     "Spark": (
         "pyspark",

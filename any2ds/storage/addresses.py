@@ -7,6 +7,7 @@ has settings that plain HTTP would not follow, there is no address, and the file
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,18 +73,39 @@ def _s3(fs: Any, path: str) -> Address | None:
     client, config = fs.client_kwargs, fs.config_kwargs
     if set(client) - _CLIENT or set(config) - _CONFIG or fs.s3_additional_kwargs or fs.asynchronous:
         return None
+    if "signature_version" not in config and not fs.anon:
+        _sign_with_v4(fs.s3)
     url = fs.url(path, expires=_VALID, **fs.req_kw)
     verify = client.get("verify")
     if verify is None:
         verify = _authorities(fs)
+    pays = ("x-amz-request-payer: requester",) if "x-amz-request-payer" in urlsplit(url).query.lower() else ()
+    is_signed = "X-Amz-SignedHeaders" in url  # by version 2 the URL says it alone
     return Address(
         url,
+        pays if is_signed else (),
         proxy=_proxy(url),
         verify=verify,
         connect_timeout=_seconds(config.get("connect_timeout"), _PATIENCE[0]),
         read_timeout=_seconds(config.get("read_timeout"), _PATIENCE[1]),
         until=_until(),
     )
+
+
+def _sign_with_v4(client: Any) -> None:
+    """botocore signs URLs for the usual region by version 2, which many stores do not take, unless a version is set."""
+    if client in _SIGN_WITH_V4:
+        return
+
+    def version(signature_version: Any, **_: Any) -> str | None:
+        is_other = not isinstance(signature_version, str) or signature_version.startswith(("v4a", "v4-s3express"))
+        return None if is_other or not signature_version.endswith("-query") else "s3v4-query"
+
+    client.meta.events.register_first("choose-signer.s3", version)
+    _SIGN_WITH_V4.add(client)
+
+
+_SIGN_WITH_V4: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _authorities(fs: Any) -> bool | str:

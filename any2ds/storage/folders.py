@@ -178,6 +178,7 @@ class OutputFolder:
         except UnicodeEncodeError as error:
             raise OutputError(f"output folder {url!r} is not text in the encoding of this system: {error}") from error
         self.url = url
+        self.pid = os.getpid()  # of the process whose connections it has
         self._given = url, staging_dir, fsync, min_free_bytes, stores
         self.fs, path = (stores or Stores()).open(os.path.expanduser(url))
         self.path = path.rstrip("/") or "/"

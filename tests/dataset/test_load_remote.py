@@ -1,9 +1,14 @@
 """`any2ds.load` of datasets in stores: byte ranges, retries, copies of shards."""
 
 import multiprocessing
+import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -12,6 +17,8 @@ from s3fs import S3FileSystem
 import any2ds
 from any2ds import download
 from any2ds.core.errors import DamagedShard, OptionError, OutputError
+from any2ds.storage.addresses import address_of
+from any2ds.storage.patience import Patience, persist
 from any2ds.testing.server import serve
 from tests.support.s3 import Bucket, serve_buckets
 
@@ -171,3 +178,128 @@ class TestCopies:
     def test_a_size_that_is_none(self, url: str) -> None:
         with pytest.raises(OptionError, match="cache_bytes"):
             any2ds.load(url, cache_bytes="much")
+
+
+class TestRanges:
+    """What libcurl reads, and what it does not."""
+
+    @pytest.fixture
+    def stored(self, bucket: Bucket, datasets: Callable[[str], Path]) -> Bucket:
+        bucket.connect().put(str(datasets("webdataset")), bucket.url, recursive=True)
+        return bucket
+
+    @pytest.fixture
+    def hurried(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("any2ds.storage.reading.persist", partial(persist, patience=Patience(2, 0.01, 0.01)))
+
+    def test_one_request_reads_what_lies_side_by_side_of_each_shard(self, stored: Bucket) -> None:
+        ds = any2ds.load(stored.url)
+        ds[::SHARD]
+        with stored.recording() as asked:
+            assert [sample["data"] for sample in ds[[11, 0, 6, 1, 10, 5]]] == [content(n) for n in (11, 0, 6, 1, 10, 5)]
+        assert Counter(target.partition("?")[0].rpartition("/")[2] for _, target in asked) == {
+            f"0000{shard}.tar": 1 for shard in range(3)
+        }
+
+    def test_a_window_reads_each_shard_once(self, stored: Bucket) -> None:
+        stream = any2ds.load(stored.url).stream(shuffle=True, seed=3)
+        with stored.recording() as asked:
+            assert sorted(sample["data"] for sample in stream) == sorted(content(n) for n in range(ROWS))
+        assert sum(target.partition("?")[0].endswith(".tar") for _, target in asked) == 3
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"config_kwargs": {"proxies": {}}},
+            {"s3_additional_kwargs": {"ChecksumMode": "ENABLED"}},
+        ],
+    )
+    def test_settings_that_only_fsspec_follows_are_left_to_it(self, options: dict[str, Any], stored: Bucket) -> None:
+        ds = any2ds.load(stored.url, storage_options={"s3": options})
+        assert address_of(ds._shards.folder.fs, "bucket/name") is None
+        assert [sample["data"] for sample in ds[[11, 0, 6]]] == [content(n) for n in (11, 0, 6)]
+
+    @pytest.mark.parametrize(
+        ("options", "is_in_url"),
+        [
+            ({"key": "mine", "secret": "s", "token": "t0ken"}, ("mine%2F", "t0ken")),
+            ({"anon": True}, ("http://elsewhere/bucket/name",)),
+            ({"requester_pays": True}, ("x-amz-request-payer", "x-amz-request-payer: requester")),
+            ({"client_kwargs": {"region_name": "eu-west-9"}}, ("eu-west-9",)),
+            ({"config_kwargs": {"s3": {"addressing_style": "virtual"}}}, ("http://bucket.elsewhere/name",)),
+        ],
+    )
+    def test_settings_of_the_store_are_in_the_address(
+        self, options: dict[str, Any], is_in_url: tuple[str, ...], bucket: Bucket
+    ) -> None:
+        fs = fsspec.filesystem("s3", endpoint_url="http://elsewhere", **options)
+        found = address_of(fs, "bucket/name")
+        assert found is not None
+        assert all(part in f"{found.url} {found.headers}" for part in is_in_url)
+        assert "elsewhere" not in repr(found)  # addresses are secret
+
+    def test_a_profile_signs(self, tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "credentials").write_text("[other]\naws_access_key_id = theirs\naws_secret_access_key = s\n")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        found = address_of(fsspec.filesystem("s3", profile="other"), "bucket/name")
+        assert found is not None
+        assert "theirs%2F" in found.url
+
+    @pytest.mark.usefixtures("hurried")
+    def test_what_the_store_refuses_names_shard_and_store_and_no_secret(self, stored: Bucket) -> None:
+        ds = any2ds.load(stored.url)
+        assert ds[0]["data"] == content(0)
+        with stored.refusing("403", "00001.tar"), pytest.raises(DamagedShard) as raised:
+            ds[[0, 5, 10]]
+        assert re.search(r"^shard 00001\.tar of 's3://bucket-\w+/place': ", str(raised.value))
+        assert "Signature" not in str(raised.value)
+        assert ds[5]["data"] == content(5)
+
+    @pytest.mark.usefixtures("hurried")
+    def test_a_store_that_is_down_is_an_error(self, stored: Bucket) -> None:
+        ds = any2ds.load(stored.url)
+        assert ds[0]["data"] == content(0)
+        with stored.refusing("500", "00000.tar"), pytest.raises(DamagedShard, match=r"00000\.tar .*answers 500"):
+            ds[[0, 1, 10]]
+
+    @pytest.mark.usefixtures("hurried")
+    def test_a_store_that_hangs_is_an_error(self, stored: Bucket) -> None:
+        options = {"s3": {"config_kwargs": {"read_timeout": 1}}}
+        ds = any2ds.load(stored.url, storage_options=options)
+        assert ds[0]["data"] == content(0)
+        with stored.hanging("00000.tar"), pytest.raises(DamagedShard, match=r"00000\.tar .*no answer of the store"):
+            ds[1]
+        assert ds[1]["data"] == content(1)
+
+    def test_a_shard_that_is_replaced_while_it_is_open_is_an_error(self, stored: Bucket) -> None:
+        ds, store = any2ds.load(stored.url), stored.connect()
+        assert ds[0]["data"] == content(0)
+        store.pipe_file(
+            f"{stored.url}/00000.tar", store.cat_file(f"{stored.url}/00000.tar").replace(b"file 1", b"file 7")
+        )
+        with pytest.raises(DamagedShard, match=r"00000\.tar .*replaced"):
+            ds[1]
+
+    def test_threads_and_forked_processes_at_once(self, stored: Bucket) -> None:
+        ds = any2ds.load(stored.url)
+        with ThreadPoolExecutor(8) as threads:
+            reads = threads.map(lambda n: ds[[n, (n + 5) % ROWS]], [n % ROWS for n in range(48)])
+            with multiprocessing.get_context("fork").Pool(2) as pool:
+                assert pool.map(read_all, [ds] * 4) == [[content(n) for n in range(ROWS)]] * 4
+            assert [pair[0]["data"] for pair in reads] == [content(n % ROWS) for n in range(48)]
+
+    def test_keys_and_metadata_in_a_forked_process(self, stored: Bucket) -> None:
+        ds = any2ds.load(stored.url)
+        keys = ds.keys
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            assert pool.apply(keys_of, (ds,)) == keys
+
+
+def read_all(ds: Any) -> list[bytes]:
+    return [sample["data"] for sample in ds]
+
+
+def keys_of(ds: Any) -> list[str]:
+    return list(ds.keys)

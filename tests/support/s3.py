@@ -140,6 +140,37 @@ class Bucket:
             self._door.fails = lambda method, target: ""
 
     @contextmanager
+    def recording(self) -> Iterator[list[tuple[str, str]]]:
+        """Method and target of each request."""
+        asked: list[tuple[str, str]] = []
+        with self._having(lambda method, target: asked.append((method, target)) or ""):
+            yield asked
+
+    @contextmanager
+    def refusing(self, status: str, name: str) -> Iterator[None]:
+        """Requests for a file are answered with `500`, `503` or `403`."""
+        with self._having(lambda method, target: status if target.partition("?")[0].endswith(name) else ""):
+            yield
+
+    @contextmanager
+    def hanging(self, name: str) -> Iterator[None]:
+        """Requests for a file are not answered before the end."""
+        end = threading.Event()
+        try:
+            with self._having(lambda method, target: "503" if name in target and end.wait() else ""):
+                yield
+        finally:
+            end.set()
+
+    @contextmanager
+    def _having(self, fails: Callable[[str, str], str]) -> Iterator[None]:
+        self._door.fails = fails
+        try:
+            yield
+        finally:
+            self._door.fails = lambda method, target: ""
+
+    @contextmanager
     def cutting_uploads(self, beyond: int) -> Iterator[Counter[str]]:
         self._door.failed, self._door.cuts_beyond = Counter(), beyond
         try:

@@ -54,7 +54,9 @@ def dataset(source: Source, shards: ShardSet, streaming: bool, options: Mapping[
     else:
         read = source.undecoded(*(("key", "ext") if shape.data == _MEDIA else ()))
         version = "" if streaming else _version(shards)
-        given = {"shards": read.shards or [read], "shape": replace(shape, version=version)}
+        is_shared_out = streaming or options.get("num_proc")
+        parts = read.shards if is_shared_out and len(read) else [read]  # else in the order of the source
+        given = {"shards": parts, "shape": replace(shape, version=version)}
         library = datasets.IterableDataset if streaming else datasets.Dataset
         found = library.from_generator(_rows, features=features, gen_kwargs=given, **options)
     return found.cast_column("data", getattr(datasets, _FEATURES[kind])()) if shape.data == _MEDIA else found

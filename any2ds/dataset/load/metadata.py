@@ -46,7 +46,7 @@ def schema_of(shards: ShardSet) -> pa.Schema | None:
 
 def dataset_of(shards: ShardSet, schema: pa.Schema) -> pads.Dataset:
     """The metadata of all finished shards; nothing is read yet."""
-    folder = shards.folder
+    folder = shards.in_this_process().folder
     paths = [f"{folder.path.rstrip('/')}/{table}" for table in shards.tables]
     filesystem = LocalFileSystem() if folder.is_local else PyFileSystem(FSSpecHandler(folder.fs))
     return pads.FileSystemDataset.from_paths(paths, schema, pads.ParquetFileFormat(), filesystem)
@@ -56,7 +56,7 @@ class Rows:
     """The rows of the metadata that have samples: all or some of their columns, in the order of the data."""
 
     def __init__(self, shards: ShardSet, schema: pa.Schema | None, opened: OpenShards) -> None:
-        self._shards, self._schema, self._opened = shards, schema, opened
+        self._shards, self._schema, self._opened = shards.in_this_process(), schema, opened
 
     def has(self, column: str) -> bool:
         return self._schema is not None and column in self._schema.names
@@ -124,6 +124,7 @@ def _in_plain_words(text: str) -> str:
 
 def stored_rows(shards: ShardSet, shard: int, columns: Sequence[str]) -> pa.Table:
     """These columns of the rows of a shard that have samples, as far as there are any. Raises DamagedShard."""
+    shards = shards.in_this_process()
     table = shards.tables[shard]
     with _translated(shards, shard), shards.folder.open(table) as file, pq.ParquetFile(file, **THRIFTY) as parquet:
         wanted = [name for name in columns if name in parquet.schema_arrow.names]

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -175,7 +174,7 @@ class OpenShards:
 
     def _opened(self, shard: int) -> IndexedShard:
         if self._pid != os.getpid():  # after a fork: what is open belongs to the parent
-            self._shards = replace(self._shards, folder=copy(self._shards.folder))  # with connections of its own
+            self._shards = self._shards.in_this_process()
             self._reader = StoreReader(self._shards.folder)
             self._open, self._opening, self._pid = {}, {}, os.getpid()  # the last says to other threads that all is new
         if (opened := self._open.get(shard)) is not None:

@@ -6,17 +6,19 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from any2ds.core.errors import DamagedShard, error_text, redacted
 from any2ds.dataset.load.copies import ShardCopies
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder, joined
-from any2ds.dataset.load.ranges import Answer, Range, Ranges
 from any2ds.storage.addresses import Address, address_of
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.reading import patiently
+
+if TYPE_CHECKING:
+    from any2ds.dataset.load.ranges import Answer, Range
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,23 @@ class RangeTrouble(DamagedShard):
         self.file = file
 
 
+def _has_libcurl() -> bool:
+    """Not in a process that has loaded another one before, as TensorFlow does."""
+    try:
+        import pycurl  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _fetched(ranges: list[Range]) -> list[Answer]:
+    if not ranges:
+        return []
+    from any2ds.dataset.load.ranges import Ranges
+
+    return list(Ranges.of_this_process().fetch(ranges))
+
+
 class StoreReader:
     """Reads ranges of the files of a folder, any number at once, with retries; for one process.
 
@@ -57,7 +76,7 @@ class StoreReader:
         self._folder = folder
         self._addresses: dict[str, Address] = {}
         self._versions: dict[str, str] = {}  # of the files that were read
-        self._is_plain = True
+        self._is_plain = _has_libcurl()
         self._refusals = 0
 
     def read(self, wanted: Sequence[tuple[StoredFile, Span | None]]) -> list[bytes]:
@@ -69,7 +88,7 @@ class StoreReader:
             nonlocal at
             refused, trouble = [], None
             by_address, others = self._by_address([n for n in range(len(wanted)) if n not in found], wanted)
-            answers = Ranges.of_this_process().fetch(list(by_address.values())) if by_address else ()
+            answers = _fetched(list(by_address.values()))
             for n, answer in zip(by_address, answers, strict=True):
                 at = n
                 self._check(*wanted[n], answer)
@@ -102,10 +121,13 @@ class StoreReader:
         self, numbers: Sequence[int], wanted: Sequence[tuple[StoredFile, Span | None]]
     ) -> tuple[dict[int, Range], list[int]]:
         """What libcurl is to read, and the others."""
-        by_address, others = {}, []
+        by_address: dict[int, Any] = {}
+        others = []
         for n in numbers:
             file, span = wanted[n]
             if (address := self._address(file)) is not None:
+                from any2ds.dataset.load.ranges import Range
+
                 by_address[n] = Range(address, *(span or (0, None)))
             else:
                 others.append(n)

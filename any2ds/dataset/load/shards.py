@@ -6,7 +6,8 @@ import os
 from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import orjson
@@ -85,6 +86,10 @@ class ShardSet:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def in_this_process(self) -> ShardSet:
+        """Itself; after a fork, one with connections of its own, since those of the parent hang."""
+        return self if self.folder.pid == os.getpid() else replace(self, folder=copy(self.folder))
 
     @property
     def total(self) -> int:

@@ -86,6 +86,11 @@ class Stream:
             self._resumed = self._own = None
         self._shared[_EPOCH], self._shared[_POSITION], self._shared[_IN_WORKERS] = epoch, position, 0
 
+    @property
+    def options(self) -> StreamOptions:
+        """How it goes through its source."""
+        return self._options
+
     def __len__(self) -> int:
         """The samples of an epoch that this rank takes."""
         options = self._options

@@ -98,10 +98,10 @@ def dataset(source: Source, records: Records, options: Mapping[str, Any]) -> Any
     tf = imported("tensorflow", "to_tf")
     columns = {name: _Column.of(type) for name, type in source.features.items()}
     stream = source.stream(**options)  # which looks at the options
-    order = stream.state_dict()
-    spans = _spans(records) if records.are_readable and order["consumers"] == 1 else None
+    order = stream.options
+    spans = _spans(records) if records.are_readable and order.ranks == 1 else None
     if spans is not None:
-        found = _from_records(tf, records, spans, columns, order["window"], order["seed"])
+        found = _from_records(tf, records, spans, columns, order.window, order.seed)
     else:
         found = _from_source(tf, source, columns, options)
     return found.apply(tf.data.experimental.assert_cardinality(len(stream)))

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
+from any2ds.testing.processes import LONG
+
 ROOT = Path(__file__).parents[3]
 SIDE = 32  # pixels, of the pictures in a list of images
 EXAMPLE = ROOT / "examples" / "tfrecord_cifar.py"
@@ -116,7 +118,7 @@ def test_the_example_goes_from_urls_to_a_network_that_learns(options: list[str],
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
     command = [sys.executable, str(EXAMPLE), "--steps=20", *options]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=110
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=LONG
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "cifar_output" / "00001.tfrecord").exists()

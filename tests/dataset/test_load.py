@@ -186,7 +186,7 @@ class TestSource:
     def test_columns_that_are_asked_for_and_no_others(self, output_format: str, made: Callable[[str], Path]) -> None:
         ds = any2ds.load(made(output_format), columns=["data", "label", "key"])
         assert ds[4] == {"data": content(4), "label": 1, "key": "000004"}
-        assert list(ds.features) == ["data", "key", "label"]
+        assert list(ds.features) == ["data", "label", "key"]
         with pytest.raises(MissingColumns, match="no column 'labell'; columns that exist: data, key, ext, url"):
             any2ds.load(made(output_format), columns=["labell"])
 

@@ -131,8 +131,8 @@ class Source(Sequence[Sample]):
         """Column -> Arrow type of what a sample has, as far as the dataset describes it: not of further files."""
         own = {"data": pa.binary(), "key": pa.string(), "ext": pa.string()}
         described = {field.name: field.type for field in self._fields.schema or ()}
-        wanted = self._fields.columns
-        return {name: type for name, type in {**own, **described}.items() if wanted is None or name in wanted}
+        known, wanted = {**own, **described}, self._fields.columns
+        return known if wanted is None else {name: known[name] for name in wanted if name in known}
 
     @property
     def keys(self) -> list[str]:

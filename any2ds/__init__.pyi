@@ -232,7 +232,7 @@ def download(
         transform: steps of your own, separated by commas: module:function, or my_step.py:clean (default: None)
     What becomes of images:
         resize_mode: keep_ratio: the shorter side becomes file_size; keep_ratio_largest: the longer one; center_crop, border: a square; no (needs file_size) (default: keep_ratio)
-        resize_only_if_bigger: never make an image larger (needs file_size) (default: True)
+        resize_only_if_bigger: never make an image larger: small ones stay as they are, neither cropped nor given a border (needs file_size) (default: True)
         upscale_interpolation: interpolation for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
         downscale_interpolation: interpolation for shrinking images (needs file_size) (default: area)
         encode_format: jpg, png, webp, avif, or keep, that of the file (default: keep)

@@ -102,7 +102,12 @@ class ImageOptions:
         "keep_ratio",
         needs="file_size",
     )
-    resize_only_if_bigger: bool = option("never make an image larger", boolean, True, needs="file_size")
+    resize_only_if_bigger: bool = option(
+        "never make an image larger: small ones stay as they are, neither cropped nor given a border",
+        boolean,
+        True,
+        needs="file_size",
+    )
     upscale_interpolation: str = option(
         "interpolation for enlarging images",
         one_of(*_INTERPOLATIONS),

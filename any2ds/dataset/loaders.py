@@ -67,6 +67,10 @@ _WITH_ANY2DS = {
     "Polars": ("polars", "import polars", "samples = polars.scan_pyarrow_dataset(ds.metadata).collect()"),
     "pandas": ("pandas", "", "samples = ds.metadata.to_table().to_pandas()"),
 }
+_ONE_SIZE = (  # for PyTorch, which makes batches of arrays of one size itself
+    ', columns=["data", "key"], decode=True',
+    'batches = DataLoader(ds, batch_size=16, shuffle=True)  # ["data"]: uint8, images x height x width x 3',
+)
 _OF_COMPRESSED = "tf.data"  # which takes records that have no numbers
 
 # Format of the data -> macro of the template, name, what pip installs.
@@ -106,6 +110,7 @@ class Loadable:
     is_gzipped: bool = False  # tfrecord
     has_tfds: bool = False  # TensorFlow Datasets finds its files
     position_digits: int = 4  # at the end of the key of a row; before them is the name of its shard
+    is_one_size: bool = False  # all files are images that the run has made squares of one size
 
     @classmethod
     def of(cls, dataset: Dataset, exts: Mapping[str, int] | None = None) -> Loadable:
@@ -133,6 +138,7 @@ class Loadable:
             is_gzipped=options.get("tfrecord_compression") == "gzip",
             has_tfds={layout.TFDS_FEATURES, layout.TFDS_INFO} <= dataset.entries.keys(),
             position_digits=names.position_digits if names else 4,
+            is_one_size=all(kind_of_ext(ext) == "image" for ext in exts) and _is_one_size(options),
         )
 
     @property
@@ -224,6 +230,13 @@ def kind_of(exts: Mapping[str, int]) -> str:
     return ""
 
 
+def _is_one_size(options: Mapping[str, object]) -> bool:
+    """Whether a run with these options makes squares of all images."""
+    is_square = options.get("resize_mode") in ("border", "center_crop") and not options.get("resize_only_if_bigger")
+    is_encoded = options.get("file_size") and not options.get("disable_all_reencoding")
+    return bool(is_square and is_encoded and not options.get("transform"))
+
+
 def _columns(dataset: Dataset) -> tuple[tuple[str, ...], str, bool]:
     """Columns of the metadata, that of the files, and whether `datasets` knows what it holds."""
     for files in dataset.finished[:20]:
@@ -249,7 +262,8 @@ def snippets(of: Loadable | str, stores: Stores | None = None) -> list[Snippet]:
     for name, (install, importing, line) in _WITH_ANY2DS.items():
         if found.output_format in _WITHOUT_ANY2DS and (not found.is_gzipped or name == _OF_COMPRESSED):
             imports = "\n".join(filter(None, ("import any2ds", importing)))
-            code = f"{imports}\n\nds = any2ds.load({literal(found.path)})\n{line}\n"
+            how, line = _ONE_SIZE if found.is_one_size and name == "PyTorch" else ("", line)
+            code = f"{imports}\n\nds = any2ds.load({literal(found.path)}{how})\n{line}\n"
             made.append(Snippet(name, _joined(f"{{any2ds}} {install}", libraries), code))
     macro, name, install = _WITHOUT_ANY2DS.get(found.output_format, _OF_METADATA)
     if code := str(getattr(environment().get_template("loaders.jinja").module, macro)(found)):

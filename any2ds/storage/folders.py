@@ -201,9 +201,13 @@ class OutputFolder:
         """The one that the options of a run ask for. Raises as the constructor does."""
         return cls(url, options.staging_dir, options.fsync, options.min_free_bytes, Stores(options.storage_options))
 
-    def __reduce__(self) -> tuple[type[OutputFolder], tuple[Any, ...]]:
-        """In another process it is opened anew: locks and connections are of this one, and so is `guard`."""
-        return OutputFolder, self._given
+    def __reduce__(self) -> tuple[type[OutputFolder], tuple[Any, ...], dict[str, Any]]:
+        """In another process it is opened anew: locks and connections are of this one, and so is `guard`.
+
+        A process that works in another folder opens the same one, by the name that messages give it here.
+        """
+        url, *others = self._given
+        return OutputFolder, (self.path if self.is_local else url, *others), {"url": self.url}
 
     @property
     def identity(self) -> str:

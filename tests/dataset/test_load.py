@@ -497,12 +497,28 @@ class TestOtherTools:
         assert ds.keys == [sample["key"] for sample in ds] != sorted(ds.keys)
 
 
+def test_a_process_in_another_folder_opens_the_same(own: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(own.parent)
+    ds = any2ds.load(own.name)
+    sent = pickle.dumps(ds)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    received = pickle.loads(sent)
+    assert repr(received) == repr(ds)
+    assert list(received) == list(ds)
+
+
 class TestBadInput:
     def test_a_folder_that_is_none(self, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match="no such folder"):
             any2ds.load(tmp_path / "nothing")
         with pytest.raises(OutputError, match="holds no dataset"):
             any2ds.load(tmp_path)
+
+    @pytest.mark.parametrize("name", ["00000.tar", "{00000..00002}.tar", "00000"])
+    def test_a_shard_instead_of_the_folder(self, name: str, own: Path) -> None:
+        with pytest.raises(OutputError, match=f"takes the folder, {str(own)!r}"):
+            any2ds.load(own / name)
 
     def test_no_finished_shard(self, own: Path) -> None:
         for path in (*own.glob("*_stats.json"), own / ".any2ds" / "shards"):

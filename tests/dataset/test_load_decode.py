@@ -74,6 +74,7 @@ def test_images_are_arrays_of_bytes(folder: Path) -> None:
         assert (pixels.shape, pixels.dtype) == ((4, 6, 3), np.uint8)
         assert np.abs(pixels.astype(int) - (10, 200, 30)).max() < 8
     assert ds[2]["data"].shape == (4, 6, 3)
+    assert all(ds[number]["data"].flags.writeable for number in range(3))  # PyTorch warns of others
 
 
 def test_sound_is_an_array_of_floats_with_its_rate(folder: Path) -> None:

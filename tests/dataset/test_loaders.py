@@ -145,6 +145,15 @@ def test_what_they_need(made: Callable[..., Any], tmp_path: Path) -> None:
         snippets(str(tmp_path / "nothing"))
 
 
+@pytest.mark.parametrize("is_square", [True, False])
+def test_squares_of_one_size_are_batches_of_arrays(is_square: bool, made: Callable[..., Any], tmp_path: Path) -> None:
+    options = {"file_size": 16, "resize_mode": "center_crop", "encode_format": "jpg"}
+    made(tmp_path / "out", "webdataset", resize_only_if_bigger=not is_square, **options)
+    code = {each.loader: each.code for each in snippets(str(tmp_path / "out"))}["PyTorch"]
+    assert ('columns=["data", "key"], decode=True' in code) is is_square
+    assert ("collate_fn=list" in code) is not is_square
+
+
 def test_what_kind_of_files_there_are() -> None:
     assert kind_of({"jpg": 90, "webp": 5, "html": 5}) == "image"
     assert kind_of({"jpg": 50, "mp3": 50}) == ""

@@ -66,7 +66,7 @@ def image(data: bytes) -> Any:
         with Image.open(io.BytesIO(data)) as opened:
             if opened.width * opened.height > _MOST_PIXELS:
                 raise ValueError(f"it has {opened.width:,} x {opened.height:,} pixels")
-            return np.asarray(opened.convert("RGB"))
+            return np.array(opened.convert("RGB"))  # a copy, which can be written to
 
 
 def audio(data: bytes) -> tuple[Any, int]:

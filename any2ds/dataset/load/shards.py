@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -48,9 +49,14 @@ class ShardSet:
         missing or have another size than they should have."""
         try:
             opened = ShardSample.of(url, stores, most=_ALL)
-        except OutputError:
+        except OutputError as error:
             if (foreign := _tars(url, stores)) is not None:
                 return foreign
+            above, _, last = url.rstrip("/").rpartition("/")
+            if above and re.search(
+                r"[{*]|\.\w+$|^\d+$", last
+            ):  # as the end of a run shows it
+                raise OutputError(f"{error}: any2ds.load takes the folder, {redacted(above)!r}") from error
             raise
         dataset = opened.dataset
         if not dataset.finished:
@@ -128,6 +134,8 @@ def _tars(url: str, stores: Stores | None) -> ShardSet | None:
     with suppress(Exception):  # every file system has exceptions of its own, and the caller one that says more
         sizes = folder.sizes()
         names = sorted(name for name in sizes if name.endswith(_TAR))
+        if names == [folder.path.rpartition("/")[2]]:  # a file
+            return None
         is_of_a_run = any(name.endswith("_stats.json") for name in sizes) or folder.exists(layout.STATE_FOLDER)
         if names and not is_of_a_run:
             counts = _counts_of_wids(folder, sizes)

@@ -53,9 +53,7 @@ class ShardSet:
             if (foreign := _tars(url, stores)) is not None:
                 return foreign
             above, _, last = url.rstrip("/").rpartition("/")
-            if above and re.search(
-                r"[{*]|\.\w+$|^\d+$", last
-            ):  # as the end of a run shows it
+            if above and re.search(r"[{*]|\.\w+$|^\d+$", last):  # as the end of a run shows it
                 raise OutputError(f"{error}: any2ds.load takes the folder, {redacted(above)!r}") from error
             raise
         dataset = opened.dataset

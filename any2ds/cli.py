@@ -252,10 +252,19 @@ def _help(topics: Sequence[str], preset: str | None) -> str:
         if topic not in FIRST_WORDS:
             with contextlib.suppress(KeyError):
                 return option_help(topic.lstrip("-").replace("-", "_"))
-            hint = _nearest_topic(topic) or "any2ds help codes lists the failure codes, any2ds --help=all the options"
+            hint = _of_another_tool(topic) or _nearest_topic(topic)
+            hint = hint or "any2ds help codes lists the failure codes, any2ds --help=all the options"
             raise OptionError(f"no command, option or failure code {topic!r}: {hint}")
     name = next(iter(pages), "download")
     return completion_help() if name == "completion" else help_text(name, "all" in topics, preset)
+
+
+def _of_another_tool(topic: str) -> str | None:
+    """What to say of an option that only the tool of a preset has."""
+    from any2ds.config.presets import foreign_options
+
+    preset = foreign_options().get(topic.lstrip("-").replace("-", "_"))
+    return f"an option of {preset}: any2ds --preset={preset} --help=all shows it" if preset else None
 
 
 def _nearest_topic(topic: str) -> str:
@@ -377,6 +386,8 @@ class _Arguments:
         free = [name for name in self._command.positional if name not in given]
         place = next(iter(free), None)
         hint = "options are given as --name=value"
+        if place is None and len(self._command.positional) == 1:
+            hint = "this command takes the folder of the dataset, and options as --name=value"
         if place == "url_list":
             if not (_is_no_path(argument) and (hint := _nearest_word(argument))):
                 return place

@@ -198,7 +198,8 @@ def summary_lines(summary: Summary, run: RunInfo, width: int) -> Iterator[Text]:
         yield Text()
     yield from (Text(summary.phrase(line)) for line in (*_lines(summary), *_of_others(summary)))
     if run.command == "retry" and total.count:
-        yield Text(f"tried again: {row_count(total.count)}, of which {total.successes:,} are stored now")
+        are = "is" if total.successes == 1 else "are"
+        yield Text(f"tried again: {row_count(total.count)}, of which {total.successes:,} {are} stored now")
         if not total.successes:
             timed_out = any(outcome.code.startswith("timeout") for outcome in summary.outcomes)
             longer = ", or with a longer --timeout" if timed_out else ""

@@ -351,7 +351,7 @@ def check_codes(codes: Iterable[str]) -> tuple[str, ...]:
     for code in found:
         if code not in known and not re.fullmatch(r"http_[1-9]\d\d", code):
             word = code.lower()
-            if status := re.fullmatch(r"(?:https?[ _-]?)?([1-9]\d\d|[45]xx)", word, re.ASCII):
+            if status := re.fullmatch(r"(?:[a-z]{1,5}[ _-]?)?([1-9]\d\d|[45]xx)", word, re.ASCII):
                 near = [f"http_{status[1]}"]
             else:
                 near = [each for each in known if each.startswith(f"{word}_")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import threading
 from array import array
 from bisect import bisect_right
@@ -23,7 +24,7 @@ from any2ds.core.failures import SUCCESS
 from any2ds.core.metadata import HASHES, MetadataTable
 from any2ds.core.samples import Sample, StoredSample
 from any2ds.core.tables import values
-from any2ds.writers.formats import _huggingface, _pages, _tarindex
+from any2ds.writers.formats import _huggingface, _tarindex
 from any2ds.writers.formats._spans import RangeFile
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ WITHOUT_FILES = {b"any2ds.files": b"none"}
 THRIFTY = {"pre_buffer": False, "buffer_size": 1 << 20, "page_checksum_verification": True}
 """How to open a file that may be big: else Arrow reads all row groups at once (1.1 GB for 1 GB)."""
 _ROWS_AT_ONCE = 64
+_LENGTH = struct.Struct("<I")  # of a value, before it
 _INDEX_END = ".parquet.idx"  # of the index of files, in the cache of indexes
 _UNIQUE = frozenset({"key", "url", *HASHES})  # columns whose values hardly repeat: a dictionary would hold them twice
 # Bytes of a page, looked at after each value: a file of this size or more has a page of its own, so that readers that
@@ -188,6 +190,8 @@ class ParquetShard:
         """Start and size of the file of each sample; None if they are not asked for, or have to be read otherwise."""
         if not self._data.is_local or len(self._bodies) != 1 or self._bodies[0] not in self._columns:
             return None
+        from any2ds.writers.formats import _pages  # not needed to write
+
         try:
             found = self._data.index(_INDEX_END, partial(_pages.places_of, column=self._bodies[0]))
             places = _tarindex.unpack(found) if found else ()
@@ -229,10 +233,10 @@ class ParquetShard:
     def _files(self, numbers: Sequence[int]) -> Iterator[bytes]:
         """The files of these samples, whose lengths stand before them."""
         places = self._places or ()
-        before = _pages.LENGTH.size
+        before = _LENGTH.size
         ranges = [(places[2 * n] - before, places[2 * n + 1] + before) for n in numbers]
         for (buffer, at), (_, size) in zip(self._data.read_many(ranges), ranges, strict=True):
-            if _pages.LENGTH.unpack_from(buffer, at) != (size - before,):
+            if _LENGTH.unpack_from(buffer, at) != (size - before,):
                 raise DamagedShard("the index of its files does not fit it")
             yield buffer[at + before : at + size]
 

@@ -172,7 +172,7 @@ def test_one_is_one_and_two_are_two() -> None:
     assert "0 rows excluded" in words
     assert "not processed: 1 file (image/heic is not decoded)" in words
     nothing = replace(reported(), finished={0})
-    assert "nothing to do: 1 shard in dataset was finished before" in shown(RunReport(skipped_shards=1), nothing)
+    assert "nothing to do: 1 shard in dataset/ was finished before" in shown(RunReport(skipped_shards=1), nothing)
     assert "all 2 shards in dataset were" in shown(RunReport(skipped_shards=2), nothing)
 
 
@@ -293,7 +293,7 @@ def test_a_run_with_nothing_to_do_says_how_to_load_and_look_at_what_is_there(
     told = capsys.readouterr().err
     assert f"to look at: {out}/report.html\n" in earlier
     assert (tmp_path / "out" / "report.html").exists()
-    assert f"nothing to do: 1 shard in {out} was finished before\n" in told
+    assert f"nothing to do: 1 shard in {out}/ was finished before\n" in told
     assert f"to load: {out}/00000.tar\n" in told
     assert f"to look at what is finished: any2ds.report({out!r})\n" in told
 

@@ -173,7 +173,7 @@ def test_one_is_one_and_two_are_two() -> None:
     assert "not processed: 1 file (image/heic is not decoded)" in words
     nothing = replace(reported(), finished={0})
     assert "nothing to do: 1 shard in dataset/ was finished before" in shown(RunReport(skipped_shards=1), nothing)
-    assert "all 2 shards in dataset were" in shown(RunReport(skipped_shards=2), nothing)
+    assert "all 2 shards in dataset/ were" in shown(RunReport(skipped_shards=2), nothing)
 
 
 def test_every_failure_has_a_meaning_and_advice() -> None:

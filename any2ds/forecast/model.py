@@ -162,7 +162,7 @@ class Model:
             self.sample.cost.memory
             + min(self.config.fetch.max_buffered_bytes, in_flight * _BODY_IN_FLIGHT * self.sample.received)
         )
-        workers = machines * processes
+        workers = min(machines * processes, self.shards)  # that have something to do
         return Prediction(
             machines=machines,
             processes=processes,
@@ -224,7 +224,7 @@ class Model:
         def met(count: float) -> float:
             return 1.0 - (1.0 - part) ** count if part < 1 else 1.0
 
-        others = sum(several * met(count) for count, several in hosts.others.items()) / hosts.part
+        others = sum(map(met, hosts.others.values())) / hosts.part
         return others + sum(met(count) for count in hosts.largest.values())
 
     def _sampling_error(self) -> float:

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 _DECIDING = (
     "preset",
     "url_col",
+    "require",
     "caption_col",
     "save_additional_columns",
     "shuffle",

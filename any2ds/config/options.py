@@ -637,6 +637,11 @@ class Config:
         columns = columns_of(self.input.url_col)
         return Members(columns, self.input.require) if columns else None
 
+    @property
+    def url_columns(self) -> tuple[str, ...]:
+        """The columns of all URLs of a row, as they are called in the dataset."""
+        return self.members.url_columns if self.members is not None else ("url",)
+
 
 GROUPS: tuple[Any, ...] = (
     InputOptions,

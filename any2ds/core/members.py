@@ -157,10 +157,11 @@ def member_of_ext(ext: str, members: Collection[str]) -> str:
     return name if dot and rest and "." not in rest and name in members else ""
 
 
-def of_members(values: Mapping[str, Any], name: str, members: Sequence[str]) -> Iterator[Any]:
-    """What each member has in the column `name`."""
-    for member in members:
-        yield values.get(column(member, name))
+def files_of(sample: Sample, members: Collection[str]) -> dict[str, Body | StoredBody]:
+    """Member -> its file, of a sample that is stored."""
+    found = {} if sample.body is None else {sample.ext: sample.body}
+    files = {**found, **sample.extra_files}
+    return {name: body for ext, body in files.items() if (name := member_of_ext(ext, members))}
 
 
 def is_failure(status: str | None) -> bool:

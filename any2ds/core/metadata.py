@@ -136,6 +136,7 @@ class MetadataTable:
         self._values: list[tuple[Any, ...]] = []  # of these, for each row
         self.hides = in_sight is not None
         self._shown = list(in_sight(self._rows.schema.names, tuple(self._types))) if in_sight is not None else None
+        self.members: tuple[str, ...] = ()  # the files of a sample, where a row has several; see `core.members`
         self.added = 0  # bytes that the last row has in columns whose values may be large
 
     def __len__(self) -> int:

@@ -44,10 +44,10 @@ class ShardContext:
 
     def metadata(self, rows: pa.Table) -> MetadataTable:
         """To be filled with the outcomes of `rows`."""
-        columns = self.columns
-        if (members := self.media.members) is not None:
+        columns, members = self.columns, self.media.members
+        if members is not None:
             rows, columns = _shown(rows, members), {**columns, **members.prefixed(dict(self.own_columns))}
-        return MetadataTable(
+        table = MetadataTable(
             rows,
             hash_columns(self.options),
             columns,
@@ -56,6 +56,8 @@ class ShardContext:
             folder=self.folder,
             in_sight=self._in_sight if self.options.preset is not None else None,
         )
+        table.members = members.names if members is not None else ()
+        return table
 
     @cached_property
     def own_columns(self) -> Mapping[str, pa.DataType]:

@@ -11,6 +11,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from any2ds.core.bodies.buffer import Body
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard
 from any2ds.core.samples import Sample
@@ -34,7 +35,7 @@ class KeptFiles:
         """Add the files of a sample that has failed."""
         self.add_files(sample.key, sample.extra_files)
 
-    def add_files(self, key: str, files: Mapping[str, StoredBody]) -> None:
+    def add_files(self, key: str, files: Mapping[str, Body | StoredBody]) -> None:
         """`files` by extension."""
         self.count += 1
         for ext, body in files.items():

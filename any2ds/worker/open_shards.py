@@ -23,8 +23,8 @@ from any2ds.core.stats import as_written
 from any2ds.storage.disk.space import is_full
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.context import ShardContext
-from any2ds.worker.rewrite.rewrite import RewrittenShard, Shard
-from any2ds.worker.rewrite.rewrite_members import RewrittenMembers
+from any2ds.worker.rewrite.rewrite import RewrittenShard
+from any2ds.worker.rewrite.rewrite_members import RewrittenMembers, Shard
 from any2ds.worker.rows import ShardRows
 from any2ds.worker.shard import OpenShard
 from any2ds.worker.worker_metrics import LONG_WRITE, MetricsCollector

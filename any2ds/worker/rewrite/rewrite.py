@@ -31,7 +31,6 @@ from any2ds.worker.context import ShardContext, named
 from any2ds.worker.job_rows import JobRows
 from any2ds.worker.joined_rows import JoinedRows
 from any2ds.worker.rewrite.merge import Merge
-from any2ds.worker.shard import OpenShard
 from any2ds.worker.shard_stats import ShardStats
 from any2ds.writers.previous_shard import REPAIR, PreviousShard
 
@@ -224,9 +223,6 @@ class RewrittenShard:
         if not before:
             return sample
         return replace(sample, fields={**sample.fields, "attempts": before + (sample.fields.get("attempts") or 0)})
-
-
-Shard = OpenShard | RewrittenShard
 
 
 def _copies(rows: JobRows, wanted: list[int], media: MediaOptions) -> dict[int, list[int]]:

@@ -22,6 +22,7 @@ from any2ds.worker.job_rows import JobRows, SlotRows
 from any2ds.worker.joined_rows import JoinedRows, Parts
 from any2ds.worker.kept_files import read_kept
 from any2ds.worker.rewrite.rewrite import RewrittenShard
+from any2ds.worker.shard import OpenShard
 from any2ds.writers.previous_shard import PreviousShard
 
 _IN_TRANSFORMS = STATUS_OF_STAGE["transform"]
@@ -133,3 +134,6 @@ def _failure(fields: Mapping[str, Any]) -> Failure:
     """What the metadata say of one."""
     stage: Stage = "transform" if fields["status"] == _IN_TRANSFORMS else "fetch"
     return Failure(stage, str(fields["error_code"]), fields["error_message"] or "")
+
+
+Shard = OpenShard | RewrittenShard

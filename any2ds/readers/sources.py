@@ -154,6 +154,12 @@ class Source:
         return tuple(found)
 
     @property
+    def left_out(self) -> tuple[str, ...]:
+        """The columns of the first input that the dataset does not keep, by their names in it."""
+        kept = set(self._from.values())
+        return tuple(name for name in self._inputs[0].extent.names if name not in kept)
+
+    @property
     def can_be_read_again(self) -> bool:
         """Whether another Source with the same options has the same rows."""
         return not any(part.is_used_up for part in self._inputs)

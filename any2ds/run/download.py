@@ -58,7 +58,8 @@ def download(options: ParsedOptions) -> RunReport:
     rank = rank_of(config.share)
     with _opened(config) as (source, output), distributing(config.run) as distributor:
         info = run_info("download", output, config.to_options(), config.storage, config.output)
-        job = _Download(config, source, output, distributor, replace(info, member=rank.name if rank else ""))
+        info = replace(info, member=rank.name if rank else "", left_out=source.left_out)
+        job = _Download(config, source, output, distributor, info)
         check_private(output, config.run)
         return job.make_all() if rank is None else job.make_share(rank)
 

@@ -194,6 +194,7 @@ class OpenShard:
         if self.joined is not None:
             files |= kept_files(self._kept, output, self._layout.kept_name(self.job.shard_id))
         output.publish_all(files)
+        self.stats.splits = self.metadata.splits
         self.metadata.close()
         report = replace(self.stats.report(self.job.shard_id), urls_sha256=self.job.fingerprint, data_bytes=data_bytes)
         output.write(self._layout.stats_name(self.job.shard_id), stats_json(self._context.figures(report)))

@@ -95,6 +95,7 @@ class Merge:
         files.update(self._staged.write_metadata(metadata))
         if self._context.media.members is not None and self._staged.data_name is not None:
             files.update(self._kept_files())
+        stats.splits = metadata.splits
         files.update(self._staged.write_stats(self._stats(stats, tried, data_bytes)))
         return files
 

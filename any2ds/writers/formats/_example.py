@@ -95,7 +95,7 @@ class Encoder:
         self._columns = [(encode, encode(pa.nulls(1, type))[0]) for encode, type in encoders]
         self._data = Feature(data, "bytes")
 
-    def heads(self, table: pa.Table, sizes: Sequence[int], firsts: Sequence[int] | None = None) -> list[bytes]:
+    def heads(self, table: pa.Table, sizes: Iterable[int], firsts: Sequence[int] | None = None) -> list[bytes]:
         """For each row what stands in its record before the file, which has `size` bytes: nothing follows that.
 
         If further features follow, the file has as many bytes as `firsts` say, and with these features `size`.
@@ -104,8 +104,8 @@ class Encoder:
             [null] * table.num_rows if column.null_count == table.num_rows else encode(column)
             for (encode, null), column in zip(self._columns, table.columns, strict=True)
         ]
-        heads = []
-        for size, first, *entries in zip(sizes, sizes if firsts is None else firsts, *columns, strict=True):
+        heads, whole = [], list(sizes)
+        for size, first, *entries in zip(whole, whole if firsts is None else firsts, *columns, strict=True):
             entries.append(self._data.head_of_bytes(first))
             features = b"".join(entries)
             heads.append(b"\x0a" + varint(len(features) + size) + features)

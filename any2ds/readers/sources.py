@@ -134,6 +134,11 @@ class Source:
             return rows
         return self._limit if rows is None else min(rows, self._limit)
 
+    @property
+    def has_row_groups(self) -> bool:
+        """Whether its rows can be read in any order."""
+        return all(isinstance(part, File) and part.has_row_groups for part in self._inputs)
+
     def share_of(self, rows: int) -> float | None:
         """The share, 0 to 1, of the list that its first `rows` are, by bytes of files; None if unknown. Thread-safe."""
         if self._limit is not None:

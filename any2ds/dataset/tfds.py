@@ -29,7 +29,8 @@ VERSION = "1.0.0"
 IMAGES = frozenset({"bmp", "jpg", "png"})
 """Extensions of what TFDS's Image decodes to height, width and 3; gif and webp come out with a fourth dimension."""
 
-_FORMATS = {"tfrecord": "tfrecord", "arrayrecord": "array_record"}  # what TFDS calls them
+FORMATS = {"tfrecord": "tfrecord", "arrayrecord": "array_record"}  # what TFDS calls them
+LABELS_END = ".labels.txt"  # of a file with the names of the classes of a feature
 _TOO_LONG = (
     "It has no split, because TensorFlow Datasets needs names of one length, and shard numbers have outgrown theirs: "
     "make it anew with a larger oom_shard_count, or read the shards without TensorFlow Datasets."
@@ -47,7 +48,7 @@ def names_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     if options.get("preset"):
         return ()
     is_plain = options.get("tfrecord_compression", "none") == "none" or options.get("output_format") != "tfrecord"
-    return (TFDS_FEATURES, TFDS_INFO) if options.get("output_format") in _FORMATS and is_plain else ()
+    return (TFDS_FEATURES, TFDS_INFO) if options.get("output_format") in FORMATS and is_plain else ()
 
 
 def names_for(options: OutputOptions) -> tuple[str, ...]:
@@ -77,7 +78,7 @@ def files(entries: Sequence[ShardEntry], options: OutputOptions, schema: pa.Sche
         "name": dataset_name(options.output_folder),
         "version": VERSION,
         "description": "Made by any2ds from a list of URLs." if template else _TOO_LONG,
-        "fileFormat": _FORMATS[options.output_format],
+        "fileFormat": FORMATS[options.output_format],
         "splits": [split] if template else [],
     }
     exts = {ext for entry in entries for ext in entry.exts}

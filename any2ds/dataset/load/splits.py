@@ -108,3 +108,18 @@ def in_hashes(keys: Iterable[str], wanted: range) -> bytearray:
         return bytearray(len(list(keys)))
     first, last = (number.to_bytes(8, "big") for number in (wanted[0], wanted[-1]))  # which compare as numbers do
     return bytearray([first <= blake2b(key.encode(), digest_size=8).digest() <= last for key in keys])
+
+
+def split(name: str, *bounds: float) -> str:
+    """The part of a split that a stable hash of its keys says, for the `split` of `any2ds.load`, between 0 and 1.
+
+    `split("train", 0.8)` are the first 80 %, `split("train", 0.8, 1)` the others. It is the same on every machine, in
+    every format and after samples were added. Raises UsageError for bounds that cannot be.
+    """
+    start, stop = (0.0, *bounds) if len(bounds) == 1 else bounds if len(bounds) == 2 else (1.0, 0.0)
+    if not 0 <= start <= stop <= 1:
+        raise UsageError(f"split: {', '.join(map(str, bounds)) or 'nothing'}: expected a share, or two, from 0 to 1")
+    first, last = (f"{Decimal(str(bound)) * 100:f}%" for bound in (start, stop))
+    found = f"{name}[{HASH} {first}:{last}]"
+    parse(found)
+    return found

@@ -18,7 +18,18 @@ if TYPE_CHECKING:
     from any2ds.core.declaration import transform
     from any2ds.dataset import beam
     from any2ds.dataset.card.card import card
-    from any2ds.dataset.features import Audio, Bytes, ClassLabel, Image, Optional, Scalar, Tensor, Text, Video, parse_bool
+    from any2ds.dataset.features import (
+        Audio,
+        Bytes,
+        ClassLabel,
+        Image,
+        Optional,
+        Scalar,
+        Tensor,
+        Text,
+        Video,
+        parse_bool,
+    )
     from any2ds.dataset.features import Sequence_ as Sequence
     from any2ds.dataset.inspect import inspect
     from any2ds.dataset.load.load import load

@@ -126,6 +126,31 @@ def _report(options: ParsedOptions) -> int:
     return 0
 
 
+def _build(options: ParsedOptions) -> int:
+    from any2ds.recipes.build import build
+
+    build.run(options)
+    return 0
+
+
+def _new(options: ParsedOptions) -> int:
+    from any2ds.recipes.new import new
+
+    (wanted,) = options.groups
+    folder, made = new(wanted)
+    _print("\n".join(f"{folder}/{name}" for name in made))
+    _print(f"next: python -m pytest {folder}, and any2ds build {folder}")
+    return 0
+
+
+def _recipes(options: ParsedOptions) -> int:
+    from any2ds.recipes.listing import lines
+
+    (wanted,) = options.groups
+    _print("\n".join(lines(wanted)))
+    return 0
+
+
 def _print_utf8() -> None:
     """Write text in any script, which most often goes into a file."""
     with contextlib.suppress(AttributeError):
@@ -157,6 +182,9 @@ _RUNS: Mapping[str, Callable[[ParsedOptions], int]] = {
     "report": _report,
     "card": _card,
     "finish": _finish,
+    "build": _build,
+    "new": _new,
+    "recipes": _recipes,
 }
 """Command -> what runs it, and returns its exit code."""
 

@@ -20,7 +20,7 @@ def recipe(value: Any) -> Any:
 class BuildOptions:
     """Which recipe"""
 
-    recipe: Any = option("name[/config][:version] of a recipe, or the path of its file or folder", recipe, shown="flowers")
+    recipe: Any = option("name[/config][:version] of a recipe, or the path of its file", recipe, shown="flowers")
     data_dir: str | None = option(
         "folder for datasets, local or remote: the dataset is in name/config/version of it",
         optional(path),
@@ -72,9 +72,7 @@ class NewOptions:
     """What is made"""
 
     name: str = option("name of the recipe, which is that of its folder", text, shown="flowers")
-    from_list: str | None = option(
-        "list of URLs whose columns become the features: urls.parquet", optional(path), None
-    )
+    from_list: str | None = option("list of URLs whose columns become the features: urls.parquet", optional(path), None)
     folder: str = option("folder in which that of the recipe is made", path, ".")
 
 
@@ -84,7 +82,10 @@ class RecipesOptions:
 
     imports: tuple[str, ...] | None = option("modules that define recipes, separated by commas", optional(names), None)
     data_dir: str | None = option(
-        "folder for datasets, those of which are listed as built", optional(path), None, "ANY2DS_DATA_DIR, else ~/any2ds"
+        "folder for datasets, which are listed as well",
+        optional(path),
+        None,
+        "ANY2DS_DATA_DIR, else ~/any2ds",
     )
     storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
 

@@ -47,7 +47,7 @@ class WrongValue(ValueError):
 
 
 def parse_bool(value: Any) -> bool:
-    """True for true, yes, on, 1, t and y, False for their opposites, in any case. Raises ValueError for anything else."""
+    """True for true, yes, on, 1, t and y, False for their opposites, in any case. Raises ValueError for all else."""
     if isinstance(value, (bool, int)) and value in (0, 1):
         return bool(value)
     if isinstance(value, (str, bytes)):
@@ -152,7 +152,9 @@ class ClassLabel(Feature):
             try:
                 lines = Path(names).expanduser().read_text(encoding="utf-8-sig").splitlines()
             except (OSError, ValueError) as error:
-                raise UsageError(f"ClassLabel: the file of names {os.fspath(names)!r} cannot be read: {error}") from None
+                raise UsageError(
+                    f"ClassLabel: the file of names {os.fspath(names)!r} cannot be read: {error}"
+                ) from None
             names = [line.strip() for line in lines if line.strip()]
         self.names = None if names is None else tuple(map(str, names))
         self.num_classes = len(self.names) if self.names is not None else int(num_classes or 0)
@@ -165,8 +167,8 @@ class ClassLabel(Feature):
 
     def encode(self, value: Any) -> Any:
         if isinstance(value, str):
-            if (number := self._numbers.get(value)) is not None:
-                return number
+            if (known := self._numbers.get(value)) is not None:
+                return known
             if self.names is None and value.isdecimal():
                 return self.encode(int(value))
             hint = suggestions.for_name(value, self._numbers) if self.names else ""
@@ -208,7 +210,9 @@ class Tensor(Feature):
         """Raises UsageError."""
         self.shape, self.dtype = tuple(shape), _dtype(dtype)
         if any(size is not None and (type(size) is not int or size < 1) for size in self.shape) or not self.shape:
-            raise UsageError(f"Tensor: invalid shape {self.shape}: expected sizes from 1 on, such as (28, 28) or (None, 4)")
+            raise UsageError(
+                f"Tensor: invalid shape {self.shape}: expected sizes from 1 on, such as (28, 28) or (None, 4)"
+            )
         if None in self.shape[1:]:
             raise UsageError(f"Tensor: invalid shape {self.shape}: only its first size may be unknown")
         self._encode = _encoder(self.dtype)
@@ -309,7 +313,9 @@ class Image(FileFeature):
             if not (hasattr(value, "dtype") and hasattr(value, "shape")):
                 raise TypeError("expected an image: bytes, a path, an open binary file, an array or a Pillow image")
             if str(value.dtype) != "uint8" or len(value.shape) not in (2, 3):
-                raise ValueError(f"an array of {value.dtype} {tuple(value.shape)}: expected uint8, height x width x channels")
+                raise ValueError(
+                    f"an array of {value.dtype} {tuple(value.shape)}: expected uint8, height x width x channels"
+                )
             from PIL import Image as Pillow  # the extra `image`
 
             value = Pillow.fromarray(value[..., 0] if value.shape[2:] == (1,) else value)
@@ -416,8 +422,8 @@ class Dict(Feature):
         """Raises UsageError."""
         self.parts: dict[str, Feature] = {}
         for name, feature in features.items():
-            if not isinstance(name, str) or not name.isprintable() or not name or set(name) & set("/\\.:*?\"<>|"):
-                raise UsageError(f"invalid name of a feature {name!r}: expected a name without / \\ . : * ? \" < > |")
+            if not isinstance(name, str) or not name.isprintable() or not name or set(name) & set('/\\.:*?"<>|'):
+                raise UsageError(f'invalid name of a feature {name!r}: expected a name without / \\ . : * ? " < > |')
             try:
                 self.parts[name] = feature_of(feature)
             except UsageError as error:
@@ -498,7 +504,9 @@ class Features:
         for leaf in leaves:
             is_main = bool(self.files) and leaf is self.files[0]
             if leaf.column in taken and not (is_main and leaf.column == "data"):
-                raise UsageError(f"feature {leaf.column!r}: any2ds writes a column of this name itself: choose another name")
+                raise UsageError(
+                    f"feature {leaf.column!r}: any2ds writes a column of this name itself: choose another name"
+                )
         self._encoders = [(leaf, _value_at(leaf.path), self._one(leaf)) for leaf in self.columns]
         self._file_encoders = [(leaf, _value_at(leaf.path), leaf.feature) for leaf in self.files]
 
@@ -506,6 +514,13 @@ class Features:
     def of_spec(cls, spec: Mapping[str, Any]) -> Features:
         """From `spec`. Raises KeyError, TypeError or UsageError."""
         return cls({name: of_spec(each) for name, each in spec.items()})
+
+    def __getitem__(self, name: str) -> Feature:
+        """A feature by its name. Raises KeyError."""
+        return self.tree.parts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tree.parts)
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -531,16 +546,18 @@ class Features:
         if len(sample) > len(self.tree.parts) and (more := [name for name in sample if name not in self.tree.parts]):
             raise WrongValue(f"sample {_text(key)}: no feature is called {more[0]!r}: {', '.join(self.tree.parts)}")
         values, files = [], []
-        leaf, value = None, None
+        at, value = 0, None
         try:
-            for leaf, find, encode in self._encoders:
+            for _, find, encode in self._encoders:
                 value = find(sample)
                 values.append(encode(value))
-            for leaf, find, feature in self._file_encoders if with_files else ():
+                at += 1
+            for _, find, feature in self._file_encoders if with_files else ():
                 value = find(sample)
                 files.append(feature.encode(value))
+                at += 1
         except Exception as error:  # of whatever the value is
-            name = leaf.column if leaf is not None else ""
+            name = [*self.columns, *self.files][at].column
             if isinstance(error, _Missing):
                 raise WrongValue(f"sample {_text(key)}: the feature {name!r} is missing") from None
             raise WrongValue(f"sample {_text(key)}: feature {name!r} cannot be {_text(value)}: {error}") from error
@@ -646,12 +663,12 @@ def _labels(feature: Feature, name: str) -> Iterator[tuple[str, tuple[str, ...]]
 
 def _dtype(given: Any) -> str:
     """The name of a type. Raises UsageError."""
-    name = given if isinstance(given, str) else getattr(given, "__name__", None) or getattr(given, "name", str(given))
+    name = str(given if isinstance(given, str) else getattr(given, "__name__", None) or getattr(given, "name", given))
     name = _ALIASES.get(name, name)
     name = "bool" if name in ("bool_", "bool8") else name
     if name not in _DTYPES:
         raise UsageError(f"invalid dtype {given!r}: expected one of {', '.join(_DTYPES)}")
-    return str(name)
+    return name
 
 
 def _tfds_dtype(dtype: str) -> str:
@@ -701,7 +718,7 @@ def _boolean(value: Any) -> bool:
 
 
 def _flattened(value: Any, flat: list[Any]) -> tuple[int, ...]:
-    """Adds the numbers of nested lists to `flat`; returns their shape. Raises ValueError for lists of several lengths."""
+    """Adds the numbers of nested lists to `flat`; returns their shape. Raises ValueError for several lengths."""
     if not isinstance(value, (list, tuple)):
         flat.append(value)
         return ()

@@ -49,10 +49,10 @@ def folder_of(given: str, data_dir: str, stores: Stores | None = None) -> str:
     found = list(built(data_dir, name, stores))
     shown = redacted(data_dir)
     if not found:
-        known = sorted(_names(data_dir, stores))
+        known = sorted(names_in(data_dir, stores))
         hint = suggestions.for_name(name, known) if known else ""
         raise OutputError(
-            f"{given!r} is no folder, and no dataset in {shown}: {hint or f'any2ds build {name} makes it, if it is a recipe'}"
+            f"{given!r} is no folder, and no dataset in {shown}: {hint or f'any2ds build {name} makes it'}"
         )
     if config is not None:
         wanted = [each for each in found if each.recipe.config == config]
@@ -72,11 +72,11 @@ def folder_of(given: str, data_dir: str, stores: Stores | None = None) -> str:
 def built(data_dir: str, name: str, stores: Stores | None = None) -> Iterator[Built]:
     """The complete datasets of a recipe."""
     root = f"{data_dir.rstrip('/')}/{name}"
-    for entry in _names(root, stores):
+    for entry in names_in(root, stores):
         if _VERSION.fullmatch(entry):
             yield from _built(f"{root}/{entry}", stores)
             continue
-        for version in _names(f"{root}/{entry}", stores):
+        for version in names_in(f"{root}/{entry}", stores):
             if _VERSION.fullmatch(version):
                 yield from _built(f"{root}/{entry}/{version}", stores)
 
@@ -92,7 +92,8 @@ def _built(folder: str, stores: Stores | None) -> Iterator[Built]:
         yield Built(folder, recipe)
 
 
-def _names(folder: str, stores: Stores | None) -> list[str]:
+def names_in(folder: str, stores: Stores | None) -> list[str]:
+    """What lies in a folder, but for what is hidden; nothing if it is not there."""
     return [name for name in OutputFolder(folder, stores=stores).names() if name[:1] not in (".", "_")]
 
 

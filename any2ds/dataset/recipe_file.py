@@ -98,7 +98,9 @@ class RecipeFile:
             return {}
         shards = 1 + max((entry.shard_id for entry in entries), default=-1)
         template = tfds.shard_template(options.layout, shards)
-        splits = [] if template is None else [self._tfds_split(each, entries, template, options) for each in self.splits]
+        splits = (
+            [] if template is None else [self._tfds_split(each, entries, template, options) for each in self.splits]
+        )
         info = {
             "name": self.name,
             "version": self.version,
@@ -116,7 +118,9 @@ class RecipeFile:
             **({"redistributionInfo": {"license": self.license}} if self.license else {}),
             **({"supervisedKeys": _nest(self.supervised_keys)} if self.supervised_keys else {}),
         }
-        labels = {name: "".join(f"{each}\n" for each in names).encode() for name, names in self.features.labels().items()}
+        labels = {
+            name: "".join(f"{each}\n" for each in names).encode() for name, names in self.features.labels().items()
+        }
         features = orjson.dumps(self.features.tfds(), option=orjson.OPT_INDENT_2)
         return {
             **labels,

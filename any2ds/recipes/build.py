@@ -44,11 +44,11 @@ from any2ds.core.manifest import Beginning, Manifest, Segment, columns_of, key_f
 from any2ds.core.reports import RunReport
 from any2ds.core.rows import ShardJob
 from any2ds.dataset.catalogue import rebuild
-from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN, Features
+from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN, Features, WrongValue
 from any2ds.dataset.load.files import cache_folder
 from any2ds.dataset.places import data_dir as default_data_dir
 from any2ds.dataset.recipe_file import RecipeFile, Split
-from any2ds.distributors._contract import Distributor, Worker
+from any2ds.distributors._contract import Worker
 from any2ds.recipes import spool
 from any2ds.recipes.downloads import CHECKSUMS, Checksums, DownloadOptions, Downloads
 from any2ds.recipes.info import Info
@@ -90,12 +90,14 @@ def build(options: ParsedOptions) -> RunReport:
     asked = options.group(BuildOptions)
     for name in _NOT_FOR_BUILD:
         if name in options.given:
-            raise OptionError(f"{name} cannot be given here: the dataset of a recipe is in data_dir/name/config/version")
+            raise OptionError(
+                f"{name} cannot be given here: the dataset of a recipe is in data_dir/name/config/version"
+            )
     try:
-        return _Build.of(options, recipe_of(asked.recipe, asked.imports or ())).make()
+        return RecipeBuild.of(options, recipe_of(asked.recipe, asked.imports or ())).make()
     except Exception as error:
         if asked.pdb and error.__traceback__ is not None:
-            import pdb  # noqa: T100 - it is what the option asks for
+            import pdb
 
             print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201 - to whoever debugs
             pdb.post_mortem((error.__cause__ or error).__traceback__ or error.__traceback__)
@@ -103,7 +105,7 @@ def build(options: ParsedOptions) -> RunReport:
 
 
 @dataclass(frozen=True)
-class _Build:
+class RecipeBuild:
     """A recipe, and where and how its dataset is made."""
 
     asked: BuildOptions
@@ -116,7 +118,7 @@ class _Build:
     replaced: Mapping[str, str] | None = None  # URL -> dummy data
 
     @classmethod
-    def of(cls, options: ParsedOptions, recipe: Recipe, replaced: Mapping[str, str] | None = None) -> _Build:
+    def of(cls, options: ParsedOptions, recipe: Recipe, replaced: Mapping[str, str] | None = None) -> RecipeBuild:
         """Raises UsageError if the recipe, or an option, is wrong."""
         asked = options.group(BuildOptions)
         info = recipe.completed_info()
@@ -140,6 +142,7 @@ class _Build:
         has_own_name = output.output_format in ("parquet", "tfrecord", "arrayrecord")
         column = features.main if has_own_name else "data"
         schema = features.schema
+        files, image, audio, video = (options.group(group) for group in MEDIA_GROUPS)
         others = [name for name in schema.names if name != "caption"]
         config = Config(
             InputOptions(
@@ -155,13 +158,16 @@ class _Build:
                 }
             ),
             options.group(StorageOptions),
-            *(options.group(group) for group in MEDIA_GROUPS),
+            files,
+            image,
+            audio,
+            video,
             options.group(FetchOptions),
             options.group(RunOptions),
             ShareOptions(),
             options.group(WatchOptions),
-            given=options.given,
         )
+        config = replace(config, given=options.given)
         given = {name: value for name, value in config.to_options().items() if name != "url_list"}
         return cls(asked, recipe, info, features, config, final, {**given, "output_folder": final}, replaced)
 
@@ -182,14 +188,14 @@ class _Build:
         self._check_free(final)
         info = run_info("download", final, self.given, config.storage, config.output)
         with LastReport(config.watch, info) as last_report:
-            with locked(output, "build") as lock, distributing(config.run) as distributor:
-                total = self._make_in(output, lock, distributor)
+            with locked(output, "build") as lock:
+                total = self._make_in(output, lock)
             if output.identity != final.identity:
                 self._put_in_place(output, final)
             last_report.total = replace(total, shards=total.shards or 1)
         return total
 
-    def _make_in(self, output: OutputFolder, lock: RunLock, distributor: Distributor) -> RunReport:
+    def _make_in(self, output: OutputFolder, lock: RunLock) -> RunReport:
         """Make the dataset in the folder that it has for itself until it is complete."""
         state = self._begin(output)
         folder = self._spool_folder(output)
@@ -213,11 +219,20 @@ class _Build:
             )
             watching = reporters(self.config.watch, info, self.config.run.quiet)
             ledger = Ledger(plan, lock, self.config.run.max_shard_retry)
-            total = _sum(total, run(worker, distributor, watching, ledger, self.config.run.grace))
+            with distributing(self._sharing(kind, own)) as distributor:
+                total = _sum(total, run(worker, distributor, watching, ledger, self.config.run.grace))
         rebuild(output, self.config.output)
         output.write(layout.RUN_FILE, self._manifest(shards, None).to_json())  # from here on it can be opened
         shutil.rmtree(folder, ignore_errors=True)
         return total
+
+    def _sharing(self, kind: str, shards: Sequence[_SplitShards]) -> RunOptions:
+        """How the work is shared out: what takes less than a process takes to begin is done in this one."""
+        running = self.config.run
+        is_little = kind == "samples" and sum(each.rows for each in shards) <= SampleWorker.rows_per_process
+        if is_little and running.distributor == "multiprocessing" and running.processes_count is None:
+            return replace(running, distributor="inline")
+        return running
 
     def _worker(self, kind: str, lock: RunLock) -> Worker:
         config = self.config
@@ -245,7 +260,9 @@ class _Build:
             return None
         there, wanted = manifest.options.get("output_format"), self.config.output.output_format
         if there != wanted:
-            raise OutputError(f"{final.url!r} holds {found.full_name} as {there}: --overwrite makes it anew as {wanted}")
+            raise OutputError(
+                f"{final.url!r} holds {found.full_name} as {there}: --overwrite makes it anew as {wanted}"
+            )
         return found
 
     def _check_free(self, final: OutputFolder) -> None:
@@ -369,9 +386,9 @@ class _Build:
                 except Exception as error:
                     cause = error.__cause__ or error
                     if skipped and isinstance(cause, skipped):
-                        skip(key, f"{type(cause).__name__}: {error_text(cause)}" if str(cause) else type(cause).__name__)
+                        skip(key, type(cause).__name__)
                         continue
-                    if isinstance(error, ValueError) and error.__class__.__name__ == "WrongValue":
+                    if isinstance(error, WrongValue):
                         raise UsageError(f"split {split}: {error}") from error.__cause__
                     raise
                 exts = exts_of(sample) if has_files else ["bin"]
@@ -542,5 +559,3 @@ def _origin(sample: Mapping[str, Any], features: Features) -> str:
     for name in features.files[0].path:
         value = value.get(name) if isinstance(value, Mapping) else None
     return os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
-
-

@@ -19,7 +19,7 @@ import tarfile
 import time
 import uuid
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlsplit
 
 from any2ds.config.options import FetchOptions, StorageOptions
 from any2ds.core.bodies.buffer import Buffer
-from any2ds.core.errors import RunError, UsageError, error_text, redacted
+from any2ds.core.errors import MissingExtra, RunError, UsageError, error_text, redacted
 from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
 from any2ds.core.text import size as shown_size
@@ -41,7 +41,7 @@ CHECKSUMS = "checksums.tsv"
 _HEAD = "url\tsize\tsha256\tfile name"
 _TELL_SECONDS = 5.0  # between two messages on how far it is
 _PIECE = 1 << 20
-_SINGLE = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}  # compressed files that are no archives
+_SINGLE: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}  # no archives
 _TAR = re.compile(r"\.(tar(\.(gz|bz2|xz|zst))?|tgz|tbz2?|txz)$", re.IGNORECASE)
 _RETRIES = 3
 
@@ -81,12 +81,12 @@ class Checksums:
                     raise ValueError
                 self.known[url] = Checksum(url, int(size), sha256, name)
             except ValueError:
-                raise UsageError(f"{path}: line {number}: expected url, size, sha256 and file name, with tabs between") from None
+                raise UsageError(f"{path}: line {number}: expected url, size, sha256, file name") from None
 
     def add(self, found: Sequence[Checksum]) -> None:
         """Write these as well. Raises UsageError where there is no folder of the recipe."""
         if self.path is None:
-            raise UsageError("--register_checksums: the recipe lies in no file, beside which there could be a checksums.tsv")
+            raise UsageError(f"--register_checksums: the recipe lies in no file, so there is no {CHECKSUMS}")
         self.known.update({each.url: each for each in found})
         lines = "".join(each.line() for _, each in sorted(self.known.items()))
         temporary = self.path.with_suffix(f".{uuid.uuid4().hex[:8]}.tmp")
@@ -147,7 +147,7 @@ class Downloads:
                 for info in archive.infolist():
                     if not info.is_dir():
                         with archive.open(info) as file:
-                            yield info.filename, cast("IO[bytes]", file)
+                            yield info.filename, file
         elif kind == "tar":
             with tarfile.open(path, "r:*") as tar:
                 for member in tar:
@@ -166,7 +166,7 @@ class Downloads:
         folder = self._options.manual_dir
         if not folder.is_dir() or not any(folder.iterdir()):
             said = self._options.manual_instructions.strip() or "its files cannot be downloaded by a program"
-            raise UsageError(f"{self._name} needs files in {folder}, which is empty or not there (--manual_dir=...): {said}")
+            raise UsageError(f"{self._name} needs files in {folder}, where there are none (--manual_dir=...): {said}")
         return folder
 
     def path(self, url: str | os.PathLike[str]) -> Any:
@@ -176,7 +176,7 @@ class Downloads:
         try:
             from upath import UPath
         except ModuleNotFoundError as error:
-            raise UsageError(f"{redacted(str(url))}: paths on stores need universal_pathlib: pip install any2ds[recipes]") from error
+            raise MissingExtra(f"the path {redacted(str(url))}", "recipes") from error
         scheme = os.fspath(url).split("://")[0]
         settings = (self._options.storage.storage_options or {}).get(scheme, {})
         return UPath(url, **settings)
@@ -190,6 +190,10 @@ class Downloads:
         for url in urls:
             if (dummy := (self._options.replaced or {}).get(url)) is not None:
                 found[url] = Path(dummy)
+            elif self._options.replaced is not None and "://" in url:
+                raise UsageError(
+                    f"{redacted(url)}: the test has no dummy data for it: DUMMY_DATA maps each URL to a file"
+                )
             elif "://" not in url:
                 found[url] = Path(url).expanduser()
                 if not found[url].exists():
@@ -263,9 +267,8 @@ class Downloads:
                         outcome.body.release()
                 if time.monotonic() - told > _TELL_SECONDS:
                     told = time.monotonic()
-                    log.warning(
-                        "%s: downloading: %d of %d files, %s", self._name, len(found), len(urls), shown_size(buffer.received)
-                    )
+                    size = shown_size(buffer.received)
+                    log.warning("%s: %d of %d files, %s so far", self._name, len(found), len(urls), size)
         if failed:
             raise RunError(f"{self._name}: cannot be downloaded: {'; '.join(failed[:3])}")
         return found

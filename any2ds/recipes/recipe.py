@@ -204,8 +204,10 @@ def as_splits(found: Any) -> dict[str, Any]:
 
 def is_beam(samples: Any) -> bool:
     """Whether a split is a PTransform or PCollection of Beam, without importing that."""
-    return any(kind.__name__ in ("PTransform", "PCollection") and kind.__module__.startswith("apache_beam")
-               for kind in type(samples).__mro__)
+    return any(
+        kind.__name__ in ("PTransform", "PCollection") and kind.__module__.startswith("apache_beam")
+        for kind in type(samples).__mro__
+    )
 
 
 def url_rows(samples: Any) -> UrlRows | None:
@@ -236,5 +238,3 @@ def peeked(samples: Iterable[Any], split: str) -> tuple[Any, Iterable[Any]]:
 def _chained(first: Any, rest: Iterable[Any]) -> Iterable[Any]:
     yield first
     yield from rest
-
-

@@ -116,7 +116,7 @@ def _by_name(name: str) -> type[Recipe]:
         except ModuleNotFoundError as error:
             raise UsageError(f"no recipe {name!r}: {error}") from error
     known = sorted({*registered(), *_entry_points()})
-    hint = suggestions.for_name(name, known) or "any2ds recipes lists them; one in a file is found by its path, ./flowers.py"
+    hint = suggestions.for_name(name, known) or "any2ds recipes lists them; a file is given by its path, ./flowers.py"
     raise UsageError(f"no recipe {name!r}: {hint}")
 
 
@@ -179,7 +179,8 @@ def _only_one(module: ModuleType, where: str) -> type[Recipe]:
     kinds = list(_recipes_in(module))
     if len(kinds) != 1:
         names = ", ".join(kind.name() for kind in kinds)
-        raise UsageError(f"{where}: {f'defines several recipes ({names}): a file has one' if kinds else 'defines no recipe'}")
+        what = f"defines several recipes ({names}): a file has one" if kinds else "defines no recipe"
+        raise UsageError(f"{where}: {what}")
     return kinds[0]
 
 

@@ -1,6 +1,6 @@
 """Makes shards of the samples that a recipe generates: a stream of shard jobs in, a stream of events out.
 
-    job ─▶ slices of the sorted runs ─▶ metadata and files, in order ─▶ writer ─▶ publish ─▶ report
+job ─▶ slices of the sorted runs ─▶ metadata and files, in order ─▶ writer ─▶ publish ─▶ report
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow as pa
 from any2ds.config.hashes import hash_columns
 from any2ds.config.media import MediaOptions
 from any2ds.config.options import OutputOptions, StorageOptions
-from any2ds.core import layout, plugins
+from any2ds.core import plugins
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import error_text
 from any2ds.core.failures import SUCCESS
@@ -263,5 +263,3 @@ def _described(table: pa.Table, split: str) -> pa.Table:
 def _dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
     for batch in table.drop_columns("url").to_batches(max_chunksize=_ROWS_AT_ONCE):
         yield from rows_of(batch)
-
-

@@ -31,7 +31,9 @@ _SIGN = 1 << 63
 def file_columns(count: int) -> list[pa.Field]:
     """The columns of a run that hold the files of a sample, and the extensions of their names."""
     return [
-        field for n in range(count) for field in (pa.field(f"_file{n}", pa.large_binary()), pa.field(f"_ext{n}", pa.string()))
+        field
+        for n in range(count)
+        for field in (pa.field(f"_file{n}", pa.large_binary()), pa.field(f"_ext{n}", pa.string()))
     ]
 
 
@@ -155,15 +157,24 @@ class Runs:
             starts = stops
         return found
 
+    def _with_order(self, order: bytes) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """The samples of this order: a run and a row in it."""
+        for name in self.names:
+            batch = read_run(self.folder / name)
+            same = pc.equal(batch.column(ORDER), pa.scalar(order, pa.large_binary()))
+            for row in pc.indices_nonzero(same).to_pylist():
+                yield batch, row
+
+    def key(self, order: bytes) -> str | None:
+        """That of the samples of this order; None if there is none."""
+        return next((batch.column(KEY)[row].as_py() for batch, row in self._with_order(order)), None)
+
     def origins(self, order: bytes) -> list[str]:
         """Where the samples of this order come from, as text: the number of each, and its file."""
         found = []
-        for name in self.names:
-            batch = read_run(self.folder / name)
-            for row in pc.indices_nonzero(pc.equal(batch.column(ORDER), pa.scalar(order, pa.large_binary()))).to_pylist():
-                origin = batch.column(ORIGIN)[row].as_py()
-                number = batch.column(NUMBER)[row].as_py()
-                found.append(f"sample {number:,}" + (f" ({printable(origin)})" if origin else ""))
+        for batch, row in self._with_order(order):
+            origin, number = batch.column(ORIGIN)[row].as_py(), batch.column(NUMBER)[row].as_py()
+            found.append(f"sample {number:,}" + (f" ({printable(origin)})" if origin else ""))
         return found
 
 
@@ -204,12 +215,7 @@ def check_keys(splits: dict[str, Runs]) -> None:
         return
     order = orders[same[0].as_py()].as_py()
     found = [f"{origin} of {name}" for name, runs in splits.items() for origin in runs.origins(order)]
-    key = next(
-        batch.column(KEY)[row].as_py()
-        for runs in splits.values()
-        for batch in (read_run(runs.folder / name) for name in runs.names)
-        for row in pc.indices_nonzero(pc.equal(batch.column(ORDER), pa.scalar(order, pa.large_binary()))).to_pylist()
-    )
+    key = next(filter(None, (runs.key(order) for runs in splits.values())))
     more = f", and {len(same) - 1:,} more keys come twice" if len(same) > 1 else ""
     raise UsageError(f"the key {key!r} comes twice: {' and '.join(found[:3])}{more}")
 

@@ -99,13 +99,14 @@ def _in_files(rows: UrlRows, column_of: Mapping[str, str], config: Config) -> It
     """With the columns that the features need, as far as the list has them, and that of the keys."""
     given = rows.url_list
     paths = [os.fspath(each) for each in (given if isinstance(given, (list, tuple)) else [given])]
-    options = InputOptions(url_list=list(map(Path, paths)) if len(paths) > 1 else paths[0], input_format=rows.input_format)
+    files: Any = list(map(Path, paths)) if len(paths) > 1 else paths[0]
+    options = InputOptions(url_list=files, input_format=rows.input_format)
     stores = Stores(config.storage.storage_options)
     wanted = dict.fromkeys([*column_of.values(), rows.key_col or _KEY])
     columns: Columns | None = None
     for part in inputs_of(options, stores):
         if columns is None:
-            existing = set() if part.has_only_urls else _existing(part, rows.url_col)
+            existing = columns_of(part)
             if rows.key_col is not None and rows.key_col not in existing:
                 raise MissingColumns([rows.key_col], sorted(existing))
             columns = Columns(rows.url_col, others=tuple(name for name in wanted if name in existing))
@@ -113,11 +114,13 @@ def _in_files(rows: UrlRows, column_of: Mapping[str, str], config: Config) -> It
             yield from rows_of(batch)
 
 
-def _existing(part: Any, url_col: str) -> set[str]:
-    """The columns of a list."""
+def columns_of(part: Any) -> list[str]:
+    """The columns of a list; none of a list of URLs alone."""
+    if part.has_only_urls:
+        return []
     try:
-        with closing(part.batches(Columns(url_col, others=("\x00",)), None)) as batches:
+        with closing(part.batches(Columns("\x00"), None)) as batches:
             next(batches, None)
     except MissingColumns as error:
-        return set(error.existing)
-    return set()
+        return list(error.existing)
+    return []

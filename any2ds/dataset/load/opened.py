@@ -33,9 +33,15 @@ class _Decoder:
     """Decodes a sample, and leaves its `columns`."""
 
     columns: tuple[str, ...] | None
+    decodes: bool = True
+    features: Any = None  # of a recipe
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        sample = decoded(sample)
+        if self.decodes:
+            sample = decoded(sample)
+        if self.features is not None:
+            rate = {"rate": sample["rate"]} if self.columns is not None and "rate" in sample else {}
+            return {**self.features(sample, self.columns, self.decodes), **rate}
         if self.columns is None:
             return sample
         found = {name: sample[name] for name in self.columns}
@@ -62,8 +68,12 @@ class OpenShards:
         """`copies` is the folder for indexes that had to be made and copies of remote shards; with `is_copied`, of all
         shards that are read, else of those in formats that cannot be read by ranges."""
         self._shards, self._fields, self._copies, self._is_copied = shards, fields, copies, is_copied
-        self._finish = _Decoder(fields.columns) if fields.decode else None
+        is_finished = fields.decode or fields.features is not None
+        self._finish = _Decoder(fields.columns, fields.decode, fields.features) if is_finished else None
         wanted = fields.columns
+        if fields.features is not None:
+            wanted = fields.features.stored(wanted)
+            self._fields = fields = replace(fields, columns=wanted)
         if wanted is not None and fields.decode:  # the kind of a file is that of its extension
             self._fields = replace(fields, columns=tuple(dict.fromkeys((*wanted, "ext", "key"))))
         self._given = (shards, fields, copies, is_copied)

@@ -1,11 +1,12 @@
 """Parts of a dataset by their names, percentages or numbers, in the grammar of TensorFlow Datasets.
 
     split  = part { "+" part }
-    part   = name [ "[" ( [ bound ] ":" [ bound ] | number "shard" ) "]" ]
+    part   = name [ "[" ( [ "hash" ] [ bound ] ":" [ bound ] | number "shard" ) "]" ]
     bound  = number | percentage "%" | number "shard"            negative ones count from the end
 
 `all` are all samples, in the order of the list. `hash[:80%]` are the samples whose key has a hash in the first 80 of
-100 parts: it is the same in every format and order, and samples of one row stay together. Any other name is a value of
+100 parts: it is the same in every format and order, and samples of one row stay together; so are the samples of
+`train[hash :80%]`, of those that are `train`. Any other name is a value of
 the column `split` of the metadata; without such a column, `train` is the same as `all`.
 """
 
@@ -27,7 +28,7 @@ _SHARD = "shard"
 _BOUND = rf"-?[\d._]+\s*(?:%|{_SHARD})?"
 _PART = re.compile(
     rf"\s*(?P<name>[\w.-]+)\s*(?:\["
-    rf"\s*(?:(?P<start>{_BOUND})?\s*:\s*(?P<stop>{_BOUND})?|(?P<one>-?\d+)\s*{_SHARD})\s*"
+    rf"\s*(?:(?P<hash>hash\s+)?(?P<start>{_BOUND})?\s*:\s*(?P<stop>{_BOUND})?|(?P<one>-?\d+)\s*{_SHARD})\s*"
     rf"\])?\s*"
 )
 _NUMBER = "-._0123456789"
@@ -41,6 +42,7 @@ class Part:
     name: str
     start: str = ""  # as written: "", "10%", "-5", "2shard"
     stop: str = ""
+    by_hash: bool = False  # of the keys, within a name
 
     def span(self, count: int, starts: Sequence[int] = ()) -> range:
         """The numbers of its samples among `count`; `starts` are those of the first of each shard, and at last `count`.
@@ -90,7 +92,7 @@ def parse(split: str) -> list[Part]:
             start, stop = _shard(int(match["one"]))
         if start and stop and start.lstrip(_NUMBER) != stop.lstrip(_NUMBER):
             raise UsageError(f"split: {start} and {stop} in {text.strip()!r} are not of one kind")
-        found.append(Part(match["name"], start, stop))
+        found.append(Part(match["name"], start, stop, bool(match["hash"])))
     return found
 
 

@@ -15,8 +15,8 @@ from any2ds.core.samples import Sample
 from any2ds.core.version import __version__
 
 if TYPE_CHECKING:
+    from any2ds import beam
     from any2ds.core.declaration import transform
-    from any2ds.dataset import beam
     from any2ds.dataset.card.card import card
     from any2ds.dataset.features import (
         Audio,
@@ -112,7 +112,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """The commands bring pyarrow with them, which a worker or `any2ds --help` should not have to wait for."""
     if name == "beam":
-        return importlib.import_module("any2ds.dataset.beam")
+        return importlib.import_module("any2ds.beam")
     if name == "Sequence":  # which has another name where it is defined
         return importlib.import_module("any2ds.dataset.features").Sequence_
     if name in _COMMANDS:

@@ -11,6 +11,7 @@ from collections.abc import Sequence as _Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from any2ds import beam as beam
 from any2ds.core.declaration import transform as transform
 from any2ds.core.errors import Any2dsError as Any2dsError
 from any2ds.core.errors import RunError as RunError
@@ -18,7 +19,6 @@ from any2ds.core.errors import UsageError as UsageError
 from any2ds.core.reports import IncompleteRun as IncompleteRun
 from any2ds.core.reports import RunReport as RunReport
 from any2ds.core.samples import Sample as Sample
-from any2ds.dataset import beam as beam
 from any2ds.dataset.card.card import Card as Card
 from any2ds.dataset.features import Audio as Audio
 from any2ds.dataset.features import Bytes as Bytes

@@ -173,7 +173,7 @@ class _Maker:
         metadata = self._context.metadata(table)
         staged = StagedFiles(self._context, job.shard_id)
         writer = staged.open(metadata)
-        stats, told, size = ShardStats(), 0, 0
+        stats, told, size, position = ShardStats(), 0, 0, -1
         # The JSON beside a file has what the list says; other formats take it from the table.
         extra = _dicts(table) if self._has_members else None
         taken = self._context.taken(table)
@@ -196,6 +196,7 @@ class _Maker:
                     self._told = time.monotonic()
                     yield Progress({SUCCESS: position + 1 - told}, size)
                     told, size = position + 1, 0
+            stats.splits = {split: position + 1}
             writer.close()
             data_bytes = staged.data_bytes
             self._output.publish_all({**staged.data(), **staged.write_metadata(metadata)})

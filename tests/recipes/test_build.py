@@ -34,7 +34,10 @@ class Flowers(any2ds.Recipe):
     VERSION = "1.1.0"
     SUPPORTED_VERSIONS = ("1.0.0",)
     RELEASE_NOTES = {"1.1.0": "Captions."}
-    CONFIGS = (any2ds.RecipeConfig("small", count=25), any2ds.RecipeConfig("full", count=60, description="All of them."))
+    CONFIGS = (
+        any2ds.RecipeConfig("small", count=25),
+        any2ds.RecipeConfig("full", count=60, description="All of them."),
+    )
 
     def info(self) -> any2ds.Info:
         return any2ds.Info(
@@ -113,7 +116,8 @@ def test_shards_hold_one_split_each_and_samples_are_in_the_order_of_a_hash(tmp_p
     for number, per_shard in enumerate((10, 4)):
         build(Flowers("full"), tmp_path / str(number), number_sample_per_shard=per_shard)
     keys = [
-        [sample["recipe_key"] for sample in any2ds.load("flowers/full", data_dir=tmp_path / name)] for name in ("0", "1")
+        [sample["recipe_key"] for sample in any2ds.load("flowers/full", data_dir=tmp_path / name)]
+        for name in ("0", "1")
     ]
     assert keys[0] == keys[1]
     assert keys[0] != sorted(keys[0])
@@ -185,7 +189,10 @@ def one_split(samples: Any, **features: Any) -> any2ds.Recipe:
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        ([("a", {"text": "x"}), ("a", {"text": "y"})], "the key 'a' comes twice: sample 0 of train and sample 1 of train"),
+        (
+            [("a", {"text": "x"}), ("a", {"text": "y"})],
+            "the key 'a' comes twice: sample 0 of train and sample 1 of train",
+        ),
         ({"one": [("a", {"text": "x"})], "two": [("a", {"text": "x"})]}, "sample 0 of one and sample 0 of two"),
         ([("a", {"text": 5})], "split train: sample 'a': feature 'text' cannot be 5: expected a text"),
         ([("a", {})], "sample 'a': the feature 'text' is missing"),

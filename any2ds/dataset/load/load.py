@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from any2ds.config.parsers import byte_count
 from any2ds.core import layout, plugins
 from any2ds.core.errors import DamagedShard, MissingColumns, OptionError, UsageError, redacted
+from any2ds.core.metadata import SPLIT
 from any2ds.core.samples import row_key
 from any2ds.dataset.features import KEY_COLUMN
 from any2ds.dataset.load import expressions, splits
@@ -143,7 +144,7 @@ def _selection(
         return Selection((range(total),), mask)
     spans, chosen = [], []
     for part in splits.parse(split):
-        if part.name == splits.ALL or (part.name == splits.TRAIN and not rows.has(splits.COLUMN)):
+        if part.name == splits.ALL or (part.name == splits.TRAIN and not rows.has(SPLIT)):
             if not part.by_hash:
                 spans.append(part.span(total, shards.starts))
                 continue
@@ -190,16 +191,14 @@ def _of_recipe(shards: ShardSet, recipe: RecipeFile, part: splits.Part) -> range
 
 def _named(rows: Rows, part: splits.Part, is_own: bool) -> pa.BooleanArray:
     """The samples whose column `split` has the name of the part, or some of them. Raises UsageError."""
-    if not rows.has(splits.COLUMN):
-        raise UsageError(
-            f"split: there is no {part.name!r}: all samples are train, and no column is called {splits.COLUMN}"
-        )
-    found = rows.mask(pc.field(splits.COLUMN) == part.name)
+    if not rows.has(SPLIT):
+        raise UsageError(f"split: there is no {part.name!r}: all samples are train, and no column is called {SPLIT}")
+    found = rows.mask(pc.field(SPLIT) == part.name)
     if part.by_hash:
         return pc.and_(found, _by_hash(rows, part, is_own))
     numbers = pc.indices_nonzero(found)
     if not len(numbers):
-        raise UsageError(f"split: no sample has {part.name!r} in the column {splits.COLUMN}")
+        raise UsageError(f"split: no sample has {part.name!r} in the column {SPLIT}")
     span = part.span(len(numbers))
     if len(span) == len(numbers):
         return found

@@ -33,7 +33,6 @@ class Flowers(any2ds.Recipe):
 
     VERSION = "1.1.0"
     SUPPORTED_VERSIONS = ("1.0.0",)
-    RELEASE_NOTES = {"1.1.0": "Captions."}
     CONFIGS = (
         any2ds.RecipeConfig("small", count=25),
         any2ds.RecipeConfig("full", count=60, description="All of them."),

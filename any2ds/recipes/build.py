@@ -16,11 +16,11 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -52,7 +52,7 @@ from any2ds.distributors._contract import Worker
 from any2ds.recipes import spool
 from any2ds.recipes.downloads import CHECKSUMS, Checksums, DownloadOptions, Downloads
 from any2ds.recipes.info import Info
-from any2ds.recipes.recipe import Recipe, UrlRows, as_splits, is_beam, peeked, url_rows
+from any2ds.recipes.recipe import Recipe, Skipped, UrlRows, as_splits, is_beam, peeked, url_rows
 from any2ds.recipes.registry import recipe_of
 from any2ds.recipes.sample_worker import Place, SampleWorker, inlined
 from any2ds.recipes.spool import KEY, Runs, Slice, Spool
@@ -68,6 +68,9 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import RunLock, locked
 from any2ds.transforms.chain import step_records
 from any2ds.worker.worker import ShardWorker
+
+if TYPE_CHECKING:
+    from any2ds.recipes.beam_splits import BeamSplits
 
 log = logging.getLogger(__name__)
 
@@ -335,12 +338,25 @@ class RecipeBuild:
         )
         made: dict[str, Any] = {}
         try:
-            splits = as_splits(recipe.splits(dl))
-            for name, samples in splits.items():
-                recipe.skipped.clear()
-                made[name] = self._spooled(folder / name, name, samples)
-                made[name]["skipped"] = dict(recipe.skipped)
-                log.info("%s: %s: %d samples", recipe.full_name, name, made[name]["count"])
+            with ExitStack() as stack:
+                wants_pipeline = "pipeline" in inspect.signature(recipe.splits).parameters
+                pipeline = self._beam(output, stack) if wants_pipeline else None
+                more = {"pipeline": pipeline.pipeline} if pipeline is not None else {}
+                splits = as_splits(recipe.splits(dl, **more))
+                by_beam = [name for name, samples in splits.items() if is_beam(samples)]
+                if by_beam:
+                    pipeline = pipeline or self._beam(output, stack)
+                    for name in by_beam:
+                        pipeline.add(name, splits[name], self.features.spec, self.info.disable_shuffling)
+                    pipeline.run()
+                for name, samples in splits.items():
+                    recipe.skipped.clear()
+                    if pipeline is not None and name in by_beam:
+                        made[name] = pipeline.taken(name, folder / name)
+                        continue
+                    made[name] = self._spooled(folder / name, name, samples)
+                    made[name]["skipped"] = dict(recipe.skipped)
+                    log.info("%s: %s: %d samples", recipe.full_name, name, made[name]["count"])
         except (UsageError, RunError):
             raise
         except OSError as error:
@@ -348,9 +364,19 @@ class RecipeBuild:
         spool.check_keys({name: Runs(folder / name, split["runs"]) for name, split in made.items()})
         return {"splits": made, "download_bytes": dl.bytes}
 
+    def _beam(self, output: OutputFolder, stack: ExitStack) -> BeamSplits:
+        """The pipeline of Beam, whose workers write into the dataset's folder. Raises MissingExtra without Beam."""
+        try:
+            from any2ds.recipes.beam_splits import BeamSplits, Target
+        except ModuleNotFoundError as error:
+            raise plugins.missing_extra(f"{self.recipe.full_name}: its splits are made by Beam", error) from error
+        url = output.path if output.is_local else self.config.output.output_folder
+        target = Target(f"{url}/{_SPOOL}-beam", self.config.storage.storage_options)
+        target.remove()  # of an earlier attempt
+        stack.callback(target.remove)
+        return BeamSplits(self.config.run.beam_options or (), target, self.recipe)
+
     def _spooled(self, folder: Path, name: str, samples: Any) -> dict[str, Any]:
-        if is_beam(samples):
-            raise UsageError(f"split {name}: Beam")
         rows = url_rows(samples)
         if rows is None:
             first, samples = peeked(samples, name)
@@ -377,7 +403,7 @@ class RecipeBuild:
                     key, sample = each
                 except (TypeError, ValueError):
                     raise UsageError(f"split {split}: expected (key, sample), got {type(each).__name__}") from None
-                if sample is None:  # of `yield key, self.skip(…)`
+                if sample is None or isinstance(sample, Skipped):
                     continue
                 try:
                     if callable(sample):

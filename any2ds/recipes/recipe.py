@@ -65,6 +65,13 @@ class UrlRows:
     input_format: str | None = None
 
 
+@dataclass(frozen=True)
+class Skipped:
+    """Stands for a sample that is left out."""
+
+    reason: str
+
+
 class Recipe(ABC):
     """A dataset as code: `info` says what it is, `splits` where its samples come from.
 
@@ -122,9 +129,12 @@ class Recipe(ABC):
         PCollection of Beam. A method with a parameter `pipeline` is given the pipeline of Beam.
         """
 
-    def skip(self, key: object, reason: str) -> None:
-        """Leave out a sample, which is counted by its reason."""
-        self.skipped[str(reason)[:_REASON]] += 1
+    def skip(self, key: object, reason: str) -> Skipped:
+        """Leave out a sample, which is counted by its reason. What it returns may be yielded in the sample's place; in
+        code that Beam runs it has to be."""
+        skipped = Skipped(str(reason)[:_REASON])
+        self.skipped[skipped.reason] += 1
+        return skipped
 
     @property
     def is_default_config(self) -> bool:

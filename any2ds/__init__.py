@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from any2ds.dataset.load.splits import split
     from any2ds.dataset.report.report import report
     from any2ds.dataset.verify.verify import verify
+    from any2ds.forecast.estimate import estimate
     from any2ds.recipes.build import build
     from any2ds.recipes.info import Info
     from any2ds.recipes.recipe import Recipe, RecipeConfig, UrlRows
@@ -70,6 +71,7 @@ __all__ = [
     "build",
     "card",
     "download",
+    "estimate",
     "finish",
     "inspect",
     "load",
@@ -92,6 +94,7 @@ _COMMANDS = {
     "build": "recipes.build",
     "card": "dataset.card.card",
     "download": "run.download",
+    "estimate": "forecast.estimate",
     "finish": "run.finish",
     "inspect": "dataset.inspect",
     "load": "dataset.load.load",

@@ -56,6 +56,8 @@ class RecipeFeatures:
             if not number:
                 if "data" in sample:
                     flat[leaf.column] = sample["data"]
+                elif leaf.column in found:  # of several URLs
+                    flat[leaf.column] = found.pop(leaf.column)
                 continue
             name = leaf.column if leaf.column in found else self._member(leaf.column, found)
             if name is not None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from any2ds.core.declaration import transform
     from any2ds.dataset import beam
     from any2ds.dataset.card.card import card
+    from any2ds.dataset.compact import compact
     from any2ds.dataset.inspect import inspect
     from any2ds.dataset.load.load import load
     from any2ds.dataset.report.report import report
@@ -37,6 +38,7 @@ __all__ = [
     "__version__",
     "beam",
     "card",
+    "compact",
     "download",
     "finish",
     "inspect",
@@ -50,6 +52,7 @@ __all__ = [
 
 _COMMANDS = {
     "card": "dataset.card.card",
+    "compact": "dataset.compact",
     "download": "run.download",
     "finish": "run.finish",
     "inspect": "dataset.inspect",

@@ -100,7 +100,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 shell = InteractiveShell.instance()
 shell.run_cell("import any2ds")
-for line in ("any2ds.dow", "any2ds.co", "any2ds.download(output_fo"):
+for line in ("any2ds.dow", "any2ds.conf", "any2ds.download(output_fo"):
     with provisionalcompleter():
         print(*(each.text for each in shell.Completer.completions(line, len(line))))
 """

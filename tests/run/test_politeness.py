@@ -59,8 +59,8 @@ def test_ranks_together_keep_the_limit_too(server: Server, tmp_path: Path, optio
     with commands(tmp_path) as start:
         ranks = [
             start(
-                "--url_list=urls.txt", "--output_folder=out", "--number_sample_per_shard=5", "--timeout=0", "--report=false",
-                "--distributor=inline", f"--rank={rank}", "--world_size=4", *options,
+                "--url_list=urls.txt", "--output_folder=out", "--number_sample_per_shard=5",
+                "--timeout=0", "--report=false", "--distributor=inline", f"--rank={rank}", "--world_size=4", *options,
             )
             for rank in range(4)
         ]  # fmt: skip

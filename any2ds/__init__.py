@@ -15,14 +15,15 @@ from any2ds.core.samples import Sample
 from any2ds.core.version import __version__
 
 if TYPE_CHECKING:
+    from any2ds import beam
     from any2ds.core.declaration import transform
-    from any2ds.dataset import beam
     from any2ds.dataset.card.card import card
     from any2ds.dataset.compact import compact
     from any2ds.dataset.inspect import inspect
     from any2ds.dataset.load.load import load
     from any2ds.dataset.report.report import report
     from any2ds.dataset.verify.verify import verify
+    from any2ds.forecast.estimate import estimate
     from any2ds.run.download import download
     from any2ds.run.finish import finish
     from any2ds.run.retry import retry
@@ -40,6 +41,7 @@ __all__ = [
     "card",
     "compact",
     "download",
+    "estimate",
     "finish",
     "inspect",
     "load",
@@ -54,6 +56,7 @@ _COMMANDS = {
     "card": "dataset.card.card",
     "compact": "dataset.compact",
     "download": "run.download",
+    "estimate": "forecast.estimate",
     "finish": "run.finish",
     "inspect": "dataset.inspect",
     "load": "dataset.load.load",
@@ -73,7 +76,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """The commands bring pyarrow with them, which a worker or `any2ds --help` should not have to wait for."""
     if name == "beam":
-        return importlib.import_module("any2ds.dataset.beam")
+        return importlib.import_module("any2ds.beam")
     if name in _COMMANDS:
         return getattr(importlib.import_module(f"any2ds.{_COMMANDS[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

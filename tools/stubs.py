@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from any2ds import beam as beam
 from any2ds.core.declaration import transform as transform
 from any2ds.core.errors import Any2dsError as Any2dsError
 from any2ds.core.errors import RunError as RunError
@@ -61,7 +62,7 @@ def stub() -> str:
     functions = [getattr(any2ds, name) for name in COMMANDS]
     kinds = {getattr(sys.modules[function.run.__module__], _returned(function)) for function in functions}
     own = sorted(f"from {kind.__module__} import {kind.__name__} as {kind.__name__}" for kind in kinds - {RunReport})
-    own = sorted([*own, "from any2ds.dataset import beam as beam", "from any2ds.dataset.load.load import load as load"])
+    own = sorted([*own, "from any2ds.dataset.load.load import load as load"])
     head = _HEAD.format(doc=any2ds.__doc__, imports="\n".join(own), names=sorted(any2ds.__all__))
     return head + "\n".join(_function(function) for function in functions)
 

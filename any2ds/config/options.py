@@ -28,6 +28,7 @@ from any2ds.config.needs import needs_text, without_effect
 from any2ds.config.parsers import (
     HashCheck,
     Parser,
+    bit_rate,
     boolean,
     byte_count,
     byte_count_or_0,
@@ -47,6 +48,7 @@ from any2ds.config.parsers import (
     input_format,
     integer,
     integer_or_auto,
+    integers,
     local_folder,
     metadata_formats,
     names,
@@ -588,6 +590,32 @@ class ReportOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class EstimateOptions:
+    """What is estimated"""
+
+    sample: int = option("rows of the whole list that are fetched, drawn at random", integer(1, 1_000_000), 2000)
+    from_dataset: str | None = option(
+        "take a dataset as the sample instead of fetching one, such as that of a --limit run; also --from=dataset. Its"
+        " list is the default of url_list",
+        optional(path),
+        None,
+    )
+    machines: tuple[int, ...] = option(
+        "numbers of machines like this one, separated by commas", integers(1), (1, 4, 16)
+    )
+    bandwidth: int = option("of the line of each machine, in bits per second: 100Mbit, 1Gbit", bit_rate, 10**9, "1Gbit")
+    price: str | None = option(
+        "JSON or YAML file with prices that differ from those built in: machine_hour, storage_gb_month …",
+        optional(path),
+        None,
+        "those built in",
+    )
+    sample_folder: str = option("folder for the dataset of the sample, which is kept", path, "estimate-sample")
+    sample_seed: int = option("draws the same rows again", integer(0, 2**32 - 1), 0)
+    format: str = option("screen, md or json", one_of("screen", "md", "json"), "screen")
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """All options of a run, by group."""
 
@@ -647,6 +675,10 @@ GROUPS: tuple[Any, ...] = (
 
 RETRY_GROUPS: tuple[Any, ...] = (RetryOptions, StorageOptions, FetchOptions, RunOptions, WatchOptions)
 """Those of `retry`."""
+
+
+ESTIMATE_GROUPS: tuple[Any, ...] = (*GROUPS, EstimateOptions)
+"""Those of `estimate`: the ones of the planned run, and its own."""
 
 
 def _check_data_column(config: Config) -> None:
@@ -865,14 +897,7 @@ def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any
     Raises OptionError if it cannot be read as such, MissingExtra for YAML without its library.
     Of a file for `download` other commands take what is theirs as well.
     """
-    try:
-        written = Path(path).expanduser().read_text(encoding="utf-8-sig")
-        try:
-            content = json.loads(written)  # YAML takes most of JSON, but no tabs
-        except ValueError:
-            content = _from_yaml(path, written)
-    except (OSError, ValueError) as error:
-        raise OptionError(f"config file {path!r} cannot be read: {' '.join(str(error).split())}") from error
+    content = _read_mapping(path, "config file")
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -890,12 +915,31 @@ def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any
     return {name: value for name, value in content.items() if name in own}
 
 
-def _from_yaml(path: str, written: str) -> Any:
+def _read_mapping(path: str, what: str) -> Any:
+    try:
+        written = Path(path).expanduser().read_text(encoding="utf-8-sig")
+        try:
+            return json.loads(written)  # YAML takes most of JSON, but no tabs
+        except ValueError:
+            return _from_yaml(path, written, what)
+    except (OSError, ValueError) as error:
+        raise OptionError(f"{what} {path!r} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def read_prices(path: str) -> dict[str, Any]:
+    """The content of a JSON or YAML file of names and values. Raises OptionError if it is none."""
+    content = _read_mapping(path, "price file")
+    if not isinstance(content, dict):
+        raise OptionError(f"price file {path!r} must hold `name: price` lines")
+    return content
+
+
+def _from_yaml(path: str, written: str, what: str) -> Any:
     """Raises ValueError if it is no YAML, MissingExtra without the library."""
     try:
         import yaml
     except ModuleNotFoundError as error:
-        raise plugins.missing_extra(f"config file {path!r} in YAML", error) from error
+        raise plugins.missing_extra(f"{what} {path!r} in YAML", error) from error
     try:
         return yaml.safe_load(written)
     except yaml.YAMLError as error:

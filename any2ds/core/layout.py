@@ -40,6 +40,7 @@ STATE_FOLDER = ".any2ds"
 RUN_FILE = f"{STATE_FOLDER}/run"
 LOCK_FILE = f"{STATE_FOLDER}/lock"
 SHARDS_FILE = f"{STATE_FOLDER}/shards"
+TRANSFERS_FILE = f"{STATE_FOLDER}/transfers"  # of a sample that an estimate has fetched, a line of JSON for each
 REPORT_FILE = "report.html"
 REPORT_MARK = b'<meta name="generator" content="any2ds'  # in its first 4 KB, which tells it from somebody's own
 TFDS_FEATURES = "features.json"

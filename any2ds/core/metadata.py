@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import redacted
-from any2ds.core.failures import failure_code
+from any2ds.core.failures import SUCCESS, failure_code
 from any2ds.core.samples import Sample, member_column, member_value
 from any2ds.core.tables import to_json
 from any2ds.core.wide_columns import WideColumns, is_wide
@@ -47,6 +48,12 @@ STORED_BYTES = pa.field("stored_bytes", pa.int64())
 
 STORED_CRC32 = pa.field("stored_crc32", pa.int64())
 """Goes with it: the CRC-32 (as of zlib) of the stored file; hashes are those of what arrived. `verify` compares it."""
+
+SPLIT = "split"
+"""The column, of the list or of a step, that says to which part of the dataset a sample belongs, such as `train`."""
+
+MOST_SPLITS = 100
+"""A column with more values than these names no splits."""
 
 RESERVED_COLUMNS = frozenset(
     {
@@ -88,6 +95,14 @@ def example_of(url: str | None) -> str:
     """The URL as figures name it: without credentials, and no longer than a person looks at; "" if there is none."""
     shown = redacted(without_credentials((url or "").strip()))
     return shown if len(shown) <= _LONGEST_EXAMPLE else f"{shown[: _LONGEST_EXAMPLE - 1]}…"
+
+
+def splits_of(values: Iterable[Any]) -> dict[str, int]:
+    """Split -> samples, by their values in the column `split`; "" for null. Empty where these are no names of splits:
+    no texts, or too many."""
+    counts = Counter("" if value is None else value for value in values)
+    is_split = len(counts) <= MOST_SPLITS and all(isinstance(value, str) for value in counts)
+    return dict(counts) if is_split else {}
 
 
 class MetadataTable:
@@ -151,6 +166,19 @@ class MetadataTable:
     def own_columns(self) -> tuple[str, ...]:
         """Those that say what became of a row."""
         return tuple(self._types)
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """Value of the column `split` -> stored samples with it, "" for null; empty if there is no such column."""
+        status = self._narrow.index("status")
+        stored = [number for number, values in enumerate(self._values) if values[status] == SUCCESS]
+        if SPLIT in self._narrow:
+            place = self._narrow.index(SPLIT)
+            return splits_of(self._values[number][place] for number in stored)
+        if SPLIT not in self._rows.schema.names:
+            return {}
+        positions = pa.array([self._positions[number] for number in stored], pa.int64())
+        return splits_of(self._rows.column(SPLIT).take(positions).to_pylist())
 
     def add(self, sample: Sample) -> None:
         """Raises OSError if there is no room for what is large in it."""

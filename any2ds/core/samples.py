@@ -91,7 +91,7 @@ class Sample:
     parts: int = 1  # how many samples its row has, where it has a part
     members: Mapping[str, bytes] = field(default_factory=dict)  # further files, by extension: {"txt": b"..."}
     extra_files: Mapping[str, Body | StoredBody] = field(default_factory=dict)  # the same when it is through all steps
-    not_processed: str = ""  # why a step of its media has left its file as it came
+    not_processed: str = ""  # why a step of its media has not done to its file what was asked
     seconds: float = 0.0  # that the transfer of its row took, if it succeeded
 
     @property

@@ -188,8 +188,8 @@ class Dataset:
                     found = [*found, *state]
                     if _has(state, layout.METADATA_FOLDER):
                         found += folder.listed(layout.METADATA_FOLDER)
-        except FileNotFoundError as error:
-            raise OutputError(f"{folder.url!r}: no such folder") from error
+        except FileNotFoundError:
+            raise OutputError(f"{folder.url!r}: no such folder") from None
         except Exception as error:  # every file system has exceptions of its own
             raise OutputError(f"{folder.url!r} cannot be listed: {error_text(error)}") from error
         root = folder.path.rstrip("/")

@@ -131,6 +131,11 @@ class Source:
             return rows
         return self._limit if rows is None else min(rows, self._limit)
 
+    @property
+    def has_row_groups(self) -> bool:
+        """Whether its rows can be read in any order."""
+        return all(isinstance(part, File) and part.has_row_groups for part in self._inputs)
+
     def share_of(self, rows: int) -> float | None:
         """The share, 0 to 1, of the list that its first `rows` are, by bytes of files; None if unknown. Thread-safe."""
         if self._limit is not None:
@@ -149,6 +154,12 @@ class Source:
             names = ", ".join(self.ignored_columns)
             found.append(f"the url list holds nothing but URLs, so these columns are ignored: {names}")
         return tuple(found)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The columns of the first input that the dataset does not keep, by their names in it."""
+        kept = set(self._from.values())
+        return tuple(name for name in self._inputs[0].extent.names if name not in kept)
 
     @property
     def can_be_read_again(self) -> bool:

@@ -158,6 +158,7 @@ class OpenShard:
         writer.close()
         data_bytes = self._staged.data_bytes
         output.publish_all({**self._staged.data(), **self._staged.write_metadata(self.metadata)})
+        self.stats.splits = self.metadata.splits
         self.metadata.close()
         report = replace(self.stats.report(self.job.shard_id), urls_sha256=self.job.fingerprint, data_bytes=data_bytes)
         output.write(self._layout.stats_name(self.job.shard_id), stats_json(self._context.figures(report)))

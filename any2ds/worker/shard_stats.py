@@ -25,6 +25,7 @@ class ShardStats:
         self.start_time = time.time()
         self.bytes: int | None = 0  # of stored files; None: nobody knows the size of one
         self.not_processed: Counter[str] = Counter()  # reason -> files that a step has left as they came
+        self.splits: Mapping[str, int] = {}  # value of the column `split` -> samples
         self.attempts = 0
         self.robots = RobotsCost()
         self.latencies = Histogram()
@@ -95,6 +96,7 @@ class ShardStats:
             status_dict=dict(self._codes),
             robots=self.robots,
             exts=dict(self._exts),
+            splits=self.splits,
             not_processed=most_frequent(self.not_processed),
             attempts=self.attempts,
             examples=self.examples,

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from any2ds.config.parsers import byte_count
 from any2ds.core.errors import MissingColumns, OptionError, UsageError
+from any2ds.core.metadata import SPLIT
 from any2ds.core.samples import row_key
 from any2ds.dataset.load import expressions, splits
 from any2ds.dataset.load.copies import ShardCopies
@@ -112,7 +113,7 @@ def _selection(rows: Rows, shards: ShardSet, split: str | None, condition: pc.Ex
         return Selection((range(total),), mask)
     spans, chosen = [], []
     for part in splits.parse(split):
-        if part.name == splits.ALL or (part.name == splits.TRAIN and not rows.has(splits.COLUMN)):
+        if part.name == splits.ALL or (part.name == splits.TRAIN and not rows.has(SPLIT)):
             spans.append(part.span(total, shards.starts))
         else:
             chosen.append(
@@ -135,14 +136,12 @@ def _hashed(keys: pa.ChunkedArray, part: splits.Part, is_own: bool) -> pa.Boolea
 
 def _named(rows: Rows, part: splits.Part) -> pa.BooleanArray:
     """The samples whose column `split` has the name of the part, or a span of them. Raises UsageError."""
-    if not rows.has(splits.COLUMN):
-        raise UsageError(
-            f"split: there is no {part.name!r}: all samples are train, and no column is called {splits.COLUMN}"
-        )
-    found = rows.mask(pc.field(splits.COLUMN) == part.name)
+    if not rows.has(SPLIT):
+        raise UsageError(f"split: there is no {part.name!r}: all samples are train, and no column is called {SPLIT}")
+    found = rows.mask(pc.field(SPLIT) == part.name)
     numbers = pc.indices_nonzero(found)
     if not len(numbers):
-        raise UsageError(f"split: no sample has {part.name!r} in the column {splits.COLUMN}")
+        raise UsageError(f"split: no sample has {part.name!r} in the column {SPLIT}")
     span = part.span(len(numbers))
     if len(span) == len(numbers):
         return found

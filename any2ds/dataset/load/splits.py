@@ -22,7 +22,6 @@ from any2ds.core.errors import UsageError
 
 ALL, TRAIN = "all", "train"
 HASH = "hash"
-COLUMN = "split"
 _SHARD = "shard"
 _BOUND = rf"-?[\d._]+\s*(?:%|{_SHARD})?"
 _PART = re.compile(

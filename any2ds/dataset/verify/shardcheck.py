@@ -25,7 +25,7 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, STATUS_OF_STAGE, SUCCESS, failure_code
 from any2ds.core.layout import Layout
-from any2ds.core.metadata import DUPLICATE_OF, STORED_BYTES, STORED_CRC32
+from any2ds.core.metadata import DUPLICATE_OF, SPLIT, STORED_BYTES, STORED_CRC32, splits_of
 from any2ds.core.samples import CAPTION, METADATA, StoredSample, first_of, row_key, sample_key
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset, ShardFiles
@@ -293,6 +293,10 @@ class _ShardCheck:
             if stats.size is not None:
                 stored = (size or 0 for size, status in zip(sizes, statuses, strict=True) if status == SUCCESS)
                 self._compare("bytes", stats.size, sum(stored))
+            if stats.splits:
+                stored_rows = table.filter(pc.equal(table["status"], SUCCESS))
+                names = stored_rows[SPLIT].to_pylist() if SPLIT in stored_rows.schema.names else ()
+                self._compare("splits", dict(stats.splits), splits_of(names))
         columns = (table[name].to_pylist() for name in ("key", "status", "error_code", "ext", "bytes"))
         for key, status, code, ext, size in zip(*columns, strict=True):
             succeeded = status == SUCCESS

@@ -83,6 +83,7 @@ class Merge:
                     stats.add_metadata([sample.fields for sample in written], partial(self._rows.url, position), sizes)
             files, data_bytes = self._staged.data(), self._staged.data_bytes
         files.update(self._staged.write_metadata(metadata))
+        stats.splits = metadata.splits
         files.update(self._staged.write_stats(self._stats(stats, tried, data_bytes)))
         return files
 

@@ -57,7 +57,8 @@ def download(
     output_folder: str | Path = "files",
     *,
     input_format: str | None = None,
-    url_col: str = "url",
+    url_col: str | Mapping[str, str] = "url",
+    require: str = "all",
     caption_col: str | None = None,
     save_additional_columns: str | Sequence[str] | None = None,
     limit: int | None = None,
@@ -193,7 +194,8 @@ def download(
     Which rows:
         url_list: file, folder, glob or list of them, local or remote; - is standard input (default: required)
         input_format: txt, csv, tsv, json, jsonl or parquet, each also compressed: csv.gz (default: from the file name, else txt)
-        url_col: column that holds the URLs (default: url)
+        url_col: column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample (default: url)
+        require: of several URLs in a row: all must be there for it to be a success; any, one of them; or names: image,mask (default: all)
         caption_col: column that holds the captions (default: None)
         save_additional_columns: columns to carry into the metadata, separated by commas (default: None)
         limit: the first N rows of the list only, as a trial; the same command without it makes the rest (default: all)
@@ -466,7 +468,8 @@ def estimate(
     output_folder: str | Path = "files",
     *,
     input_format: str | None = None,
-    url_col: str = "url",
+    url_col: str | Mapping[str, str] = "url",
+    require: str = "all",
     caption_col: str | None = None,
     save_additional_columns: str | Sequence[str] | None = None,
     limit: int | None = None,
@@ -604,7 +607,8 @@ def estimate(
     Which rows:
         url_list: file, folder, glob or list of them, local or remote; - is standard input (default: required)
         input_format: txt, csv, tsv, json, jsonl or parquet, each also compressed: csv.gz (default: from the file name, else txt)
-        url_col: column that holds the URLs (default: url)
+        url_col: column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample (default: url)
+        require: of several URLs in a row: all must be there for it to be a success; any, one of them; or names: image,mask (default: all)
         caption_col: column that holds the captions (default: None)
         save_additional_columns: columns to carry into the metadata, separated by commas (default: None)
         limit: the first N rows of the list only, as a trial; the same command without it makes the rest (default: all)

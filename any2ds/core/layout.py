@@ -23,6 +23,7 @@ metadata/00000.metadata  with a preset: the full metadata of each row, where 000
                          has it
 compact/index            which files have the metadata of all shards, after `any2ds compact`
 compact/<id>/00000.metadata   such a file, parquet
+kept/00000.kept          where rows have several URLs: files of failed rows that arrived, for `retry`; a tar file
 report.html              with a preset, in whose datasets nothing else may lie in sight
 tmp/<run>/               shards being written; renamed into place when they are whole
 swap/00000/              the new version of a shard that is about to replace the previous one
@@ -57,6 +58,8 @@ METADATA_FOLDER = f"{STATE_FOLDER}/metadata"
 METADATA_END = ".metadata"
 COMPACT_FOLDER = f"{STATE_FOLDER}/compact"
 COMPACT_INDEX = f"{COMPACT_FOLDER}/index"
+KEPT_FOLDER = f"{STATE_FOLDER}/kept"
+KEPT_END = ".kept"
 TEMPORARY_FOLDER = f"{STATE_FOLDER}/tmp"
 SWAP_FOLDER = f"{STATE_FOLDER}/swap"
 PROBES = f"{STATE_FOLDER}/probe-"  # with which the names of files begin that only try whether they can be written
@@ -119,6 +122,10 @@ class Layout:
     def metadata_names(self, shard_id: int) -> tuple[str, ...]:
         """Where its metadata may be, the fuller ones first: shards of other tools have none out of sight."""
         return (*([self.own_metadata_name(shard_id)] if self.hides else []), self.metadata_name(shard_id))
+
+    def kept_name(self, shard_id: int) -> str:
+        """That of the files of rows that have failed, of which some have arrived."""
+        return f"{KEPT_FOLDER}/{self.shard_name(shard_id)}{KEPT_END}"
 
     def stats_name(self, shard_id: int) -> str:
         return f"{self.shard_name(shard_id)}_stats.json"

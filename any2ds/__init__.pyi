@@ -20,6 +20,7 @@ from any2ds.core.reports import IncompleteRun as IncompleteRun
 from any2ds.core.reports import RunReport as RunReport
 from any2ds.core.samples import Sample as Sample
 from any2ds.dataset.card.card import Card as Card
+from any2ds.dataset.compact import Compaction as Compaction
 from any2ds.dataset.features import Audio as Audio
 from any2ds.dataset.features import Bytes as Bytes
 from any2ds.dataset.features import ClassLabel as ClassLabel
@@ -69,6 +70,7 @@ __all__ = [
     "beam",
     "build",
     "card",
+    "compact",
     "download",
     "estimate",
     "finish",
@@ -308,8 +310,8 @@ def download(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host (default: adapted to each host)
-        host_delay: minimum seconds between two transfers to one host (default: 0)
+        max_per_host: maximum simultaneous transfers to one host, of all processes and ranks together (default: adapted to each host)
+        host_delay: minimum seconds between two transfers to one host, of all processes and ranks together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which rows fail; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
         max_redirects: redirects followed (default: 10)
@@ -445,8 +447,8 @@ def retry(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host (default: adapted to each host)
-        host_delay: minimum seconds between two transfers to one host (default: 0)
+        max_per_host: maximum simultaneous transfers to one host, of all processes and ranks together (default: adapted to each host)
+        host_delay: minimum seconds between two transfers to one host, of all processes and ranks together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which rows fail; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
         max_redirects: redirects followed (default: 10)
@@ -721,8 +723,8 @@ def estimate(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host (default: adapted to each host)
-        host_delay: minimum seconds between two transfers to one host (default: 0)
+        max_per_host: maximum simultaneous transfers to one host, of all processes and ranks together (default: adapted to each host)
+        host_delay: minimum seconds between two transfers to one host, of all processes and ranks together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which rows fail; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
         max_redirects: redirects followed (default: 10)
@@ -1091,8 +1093,8 @@ def build(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host (default: adapted to each host)
-        host_delay: minimum seconds between two transfers to one host (default: 0)
+        max_per_host: maximum simultaneous transfers to one host, of all processes and ranks together (default: adapted to each host)
+        host_delay: minimum seconds between two transfers to one host, of all processes and ranks together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which rows fail; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
         max_redirects: redirects followed (default: 10)
@@ -1140,6 +1142,24 @@ def build(
 
     Returns the figures of the run. Raises UsageError if it cannot start or the recipe is wrong, and IncompleteRun if
     shards could not be written."""
+
+def compact(
+    output_folder: str | Path,
+    *,
+    rows_per_file: int = 5000000,
+    storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
+    config: str | Path | None = None,
+) -> Compaction:
+    """Write the metadata of all finished shards into few parquet files, in the order of the shards.
+
+    What is compacted:
+        output_folder: folder of the dataset, local or remote (s3://bucket/name) (default: required)
+        rows_per_file: rows of a file, after which the next shard begins another one (default: 5000000)
+        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
+        config: YAML or JSON file with any of these; what is given here wins
+
+    Returns the files, which any parquet reader takes. Raises UsageError for a folder that holds no dataset, or in
+    which a run is at work, and OutputError if the metadata of a shard cannot be read."""
 
 def finish(
     output_folder: str | Path,

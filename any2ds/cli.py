@@ -65,6 +65,14 @@ def _finish(options: ParsedOptions) -> int:
     return 0 if completion.is_whole else 1
 
 
+def _compact(options: ParsedOptions) -> int:
+    from any2ds.core.errors import printable
+    from any2ds.dataset.compact import compact
+
+    _print(_fitting(printable(str(compact.run(options))), sys.stdout))
+    return 0
+
+
 def _retry(options: ParsedOptions) -> int:
     from any2ds.run.start import started_ahead
 
@@ -199,6 +207,7 @@ _RUNS: Mapping[str, Callable[[ParsedOptions], int]] = {
     "inspect": _inspect,
     "report": _report,
     "card": _card,
+    "compact": _compact,
     "finish": _finish,
     "build": _build,
     "new": _new,

@@ -144,6 +144,11 @@ COMMANDS: Mapping[str, Command] = {
         [recipes.RecipesOptions],
         (),
     ),
+    "compact": Command(
+        "any2ds compact OUTPUT_FOLDER [--rows_per_file=5000000]",
+        "write the metadata of all shards into few parquet files, for queries",
+        [options.CompactOptions],
+    ),
     "finish": Command(
         "any2ds finish OUTPUT_FOLDER",
         "write the files about a dataset that ranks made",

@@ -57,7 +57,7 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
             output.remove_many([f"{folder}/{name}" for name in found])
             output.remove_folder(folder)
         for name in names:
-            if layout.is_of_watching(name) or name == layout.METADATA_FOLDER:
+            if layout.is_of_watching(name) or name in (layout.METADATA_FOLDER, layout.COMPACT_FOLDER):
                 output.remove_tree(name)
         output.remove(layout.RUN_FILE)
     except OSError as error:

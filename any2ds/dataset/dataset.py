@@ -23,6 +23,7 @@ from any2ds.core import layout, plugins
 from any2ds.core.errors import Any2dsError, OutputError, error_text
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
+from any2ds.core.members import Members
 from any2ds.core.stats import Stats
 from any2ds.dataset import tfds
 from any2ds.storage.folders import OutputFolder
@@ -161,6 +162,11 @@ class Dataset:
         """The table that other tools read; in formats that hold both, it is the file of the data."""
         with self.metadata_file(replace(files, metadata=files.visible or files.metadata)) as file:
             yield file
+
+    @property
+    def members(self) -> Members | None:
+        """What a sample consists of, where the rows of its list have several URLs."""
+        return Members.of(self.run.options) if self.run else None
 
     def metadata_columns(self, schema: pa.Schema) -> list[str]:
         """All columns but those of the files themselves."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -24,7 +21,7 @@ from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, in_order, meaning_of
 from any2ds.core.metadata import STORED_BYTES, without_credentials
 from any2ds.core.terminal.notebook import html
-from any2ds.core.terminal.stderr import joined
+from any2ds.core.terminal.stderr import joined, width_of_pipe
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.shard_list import pattern, ranges_text
@@ -35,8 +32,6 @@ _SHARDS_OF_METADATA = 4
 _OUTCOMES_SHOWN = 20  # of img2dataset each error message is one
 _LONGEST_PATTERN = 200  # characters on a terminal; with many gaps it is long
 _LONGEST = 2000  # characters of a value that are kept, for whoever reads the JSON
-_PIPE_WIDTH = 120  # columns where there is no terminal
-_NARROWEST = 40
 _SIZES = ("smallest", "first_quartile", "median", "third_quartile", "largest")
 
 
@@ -153,19 +148,10 @@ def show(overview: Overview, stream: TextIO) -> None:
     """For a person, on a terminal or as plain text; control characters from lists and servers are escaped."""
     console = Console(file=stream, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console.width = _width_of_pipe()
+        console.width = width_of_pipe()
     with console.capture() as captured:
         console.print(*_parts(overview), sep="\n")
     stream.writelines(f"{line.rstrip()}\n" for line in captured.get().replace("\xa0", " ").split("\n")[:-1])
-
-
-def _width_of_pipe() -> int:
-    """COLUMNS, or the width of the terminal on which standard error is, as in `any2ds inspect dataset | head`."""
-    columns = os.environ.get("COLUMNS", "")
-    known = int(columns) if columns.isdecimal() else 0
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or no terminal
-        known = known or os.get_terminal_size(sys.__stderr__.fileno()).columns  # type: ignore[union-attr]
-    return max(known, _NARROWEST) if known else _PIPE_WIDTH
 
 
 def _parts(found: Overview, phrase: Callable[[str], str] = str) -> Iterator[Any]:

@@ -77,7 +77,7 @@ def load(  # the public options, by keyword
         counts = [opened.count(shard) for shard in range(len(shards))]
         shards = replace(shards, starts=array("Q", accumulate(counts, initial=0)))
     schema = schema_of(shards)
-    fields = Fields(_wanted(columns, schema), schema, shards.data_column, decode)
+    fields = Fields(_wanted(columns, schema, shards.members), schema, shards.data_column, shards.members, decode)
     opened = OpenShards(shards, fields, copies, is_copied=cache_bytes is not None)
     rows = Rows(shards, schema, opened)
     condition = _condition(where, schema)
@@ -85,14 +85,14 @@ def load(  # the public options, by keyword
     return Source(shards, opened, replace(selection, where=condition), fields)
 
 
-def _wanted(columns: Sequence[str] | None, schema: pa.Schema | None) -> tuple[str, ...] | None:
+def _wanted(columns: Sequence[str] | None, schema: pa.Schema | None, members: Sequence[str]) -> tuple[str, ...] | None:
     """Raises MissingColumns."""
     if columns is None:
         return None
     if isinstance(columns, str):
         raise UsageError(f"columns takes a list of names: [{columns!r}]")
     if schema is not None:
-        known = [*_OF_FILES, *schema.names]
+        known = [*_OF_FILES, *members, *schema.names]
         if missing := [name for name in columns if name not in known]:
             raise MissingColumns(missing, list(dict.fromkeys(known)), "columns")
     return tuple(dict.fromkeys(columns))

@@ -33,14 +33,18 @@ class _Decoder:
     """Decodes a sample, and leaves its `columns`."""
 
     columns: tuple[str, ...] | None
+    members: tuple[str, ...] = ()
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        sample = decoded(sample)
+        sample = decoded(sample, self.members)
         if self.columns is None:
             return sample
         found = {name: sample[name] for name in self.columns}
         if "rate" in sample and "data" in found:
             found["rate"] = sample["rate"]
+        for member in self.members:
+            if member in found and (rate := sample.get(f"{member}_rate")) is not None:
+                found[f"{member}_rate"] = rate
         return found
 
 
@@ -62,10 +66,11 @@ class OpenShards:
         """`copies` is the folder for indexes that had to be made and copies of remote shards; with `is_copied`, of all
         shards that are read, else of those in formats that cannot be read by ranges."""
         self._shards, self._fields, self._copies, self._is_copied = shards, fields, copies, is_copied
-        self._finish = _Decoder(fields.columns) if fields.decode else None
+        self._finish = _Decoder(fields.columns, fields.members) if fields.decode else None
         wanted = fields.columns
         if wanted is not None and fields.decode:  # the kind of a file is that of its extension
-            self._fields = replace(fields, columns=tuple(dict.fromkeys((*wanted, "ext", "key"))))
+            of_members = (f"{member}_ext" for member in fields.members if member in wanted)
+            self._fields = replace(fields, columns=tuple(dict.fromkeys((*wanted, "ext", "key", *of_members))))
         self._given = (shards, fields, copies, is_copied)
         self._open: dict[int, IndexedShard] = {}
         self._opening: dict[int, threading.Lock] = {}

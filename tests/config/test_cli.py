@@ -458,7 +458,7 @@ def test_help_on_an_option_shows_its_text_its_default_and_its_commands(tmp_path:
     assert [line.strip() for line in folder.splitlines() if "taken by" in line] == [
         "taken by: download",
         "taken by: retry",
-        "taken by: verify, inspect, report, card, finish",
+        "taken by: verify, inspect, report, card, compact, finish",
     ]
 
 

@@ -100,6 +100,7 @@ class Fields:
     schema: pa.Schema | None = None  # of the metadata; None if there are none
     data_column: str | None = None  # what the dataset calls the column of its files; None: as their extension
     decode: bool = False  # whether files become arrays and texts, which is not for `indexed` to do
+    hashes: tuple[str, ...] = ()  # columns with hashes that files are compared with, which is not for it either
 
 
 class IndexedShard(Protocol):

@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.config.parsers import byte_count
-from any2ds.core.errors import MissingColumns, OptionError, UsageError
+from any2ds.core.errors import MissingColumns, OptionError, UsageError, redacted
 from any2ds.core.metadata import SPLIT
 from any2ds.core.samples import row_key
 from any2ds.dataset.load import expressions, splits
 from any2ds.dataset.load.copies import ShardCopies
 from any2ds.dataset.load.files import cache_folder
+from any2ds.dataset.load.hashes import CHEAPEST
 from any2ds.dataset.load.metadata import Rows, schema_of
 from any2ds.dataset.load.opened import OpenShards
 from any2ds.dataset.load.selection import Selection, mask_of
@@ -41,6 +42,7 @@ def load(  # the public options, by keyword
     where: str | pc.Expression | None = None,
     columns: Sequence[str] | None = None,
     decode: bool = False,
+    check: bool = False,
     storage_options: Mapping[str, Mapping[str, Any]] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
@@ -57,6 +59,8 @@ def load(  # the public options, by keyword
     columns: which columns a sample has, `data` among them (default: all)
     decode: images become arrays, sound arrays with its `rate`, text str, videos what decodes frames on demand (see
         docs/loading.md); a file that cannot be decoded is an error that names its key
+    check: compare each file with its hash in the metadata when it is read: one that was garbled is an error that names
+        shard and key (default: `any2ds verify` compares all of them, once)
     storage_options: credentials and settings of stores, by protocol: {'s3': {'endpoint_url': 'https://...'}}
     cache_dir: folder for copies of remote shards and for indexes that had to be made (default: ANY2DS_CACHE, else
         any2ds in the user's cache folder)
@@ -77,7 +81,8 @@ def load(  # the public options, by keyword
         counts = [opened.count(shard) for shard in range(len(shards))]
         shards = replace(shards, starts=array("Q", accumulate(counts, initial=0)))
     schema = schema_of(shards)
-    fields = Fields(_wanted(columns, schema), schema, shards.data_column, decode)
+    hashes = _hashes(shards, schema) if check else ()
+    fields = Fields(_wanted(columns, schema), schema, shards.data_column, decode, hashes)
     opened = OpenShards(shards, fields, copies, is_copied=cache_bytes is not None)
     rows = Rows(shards, schema, opened)
     condition = _condition(where, schema)
@@ -96,6 +101,14 @@ def _wanted(columns: Sequence[str] | None, schema: pa.Schema | None) -> tuple[st
         if missing := [name for name in columns if name not in known]:
             raise MissingColumns(missing, list(dict.fromkeys(known)), "columns")
     return tuple(dict.fromkeys(columns))
+
+
+def _hashes(shards: ShardSet, schema: pa.Schema | None) -> tuple[str, ...]:
+    """The columns to compare files with, the one that takes least time first. Raises UsageError."""
+    known = () if schema is None else {*shards.hashes}.intersection(schema.names)
+    if not known:
+        raise UsageError(f"check: {redacted(shards.folder.url)!r} has no hashes of its files as they are stored")
+    return tuple(name for name in CHEAPEST if name in known)
 
 
 def _condition(where: str | pc.Expression | None, schema: pa.Schema | None) -> pc.Expression | None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from any2ds.core import plugins
 from any2ds.core.errors import DamagedShard, UsageError, error_text
+from any2ds.dataset.load import hashes
 from any2ds.dataset.load.copies import ShardCopies
 from any2ds.dataset.load.decode import decoded
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder
@@ -29,16 +30,28 @@ _READ_AT_ONCE = 8  # shards of a store, of which more than the samples is read: 
 
 
 @dataclass(frozen=True, slots=True)
-class _Decoder:
-    """Decodes a sample, and leaves its `columns`."""
+class _Finish:
+    """Compares the file of a sample with its hash, decodes it, and leaves the columns that were asked for."""
 
-    columns: tuple[str, ...] | None
+    fields: Fields
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Those that it needs."""
+        asked = self.fields.columns
+        if asked is None:
+            return None
+        of_hash = (*self.fields.hashes, *hashes.OF_CHANGED) if self.fields.hashes else ()
+        return tuple(dict.fromkeys((*asked, "ext", "key", *of_hash)))  # the kind of a file is that of its extension
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        sample = decoded(sample)
-        if self.columns is None:
+        if self.fields.hashes:
+            hashes.compare(sample, self.fields.hashes)
+        if self.fields.decode:
+            sample = decoded(sample)
+        if self.fields.columns is None:
             return sample
-        found = {name: sample[name] for name in self.columns}
+        found = {name: sample[name] for name in self.fields.columns}
         if "rate" in sample and "data" in found:
             found["rate"] = sample["rate"]
         return found
@@ -62,10 +75,10 @@ class OpenShards:
         """`copies` is the folder for indexes that had to be made and copies of remote shards; with `is_copied`, of all
         shards that are read, else of those in formats that cannot be read by ranges."""
         self._shards, self._fields, self._copies, self._is_copied = shards, fields, copies, is_copied
-        self._finish = _Decoder(fields.columns) if fields.decode else None
-        wanted = fields.columns
-        if wanted is not None and fields.decode:  # the kind of a file is that of its extension
-            self._fields = replace(fields, columns=tuple(dict.fromkeys((*wanted, "ext", "key"))))
+        has_files = fields.columns is None or "data" in fields.columns
+        self._finish = _Finish(fields) if fields.decode or (fields.hashes and has_files) else None
+        if self._finish is not None:
+            self._fields = replace(fields, columns=self._finish.columns)
         self._given = (shards, fields, copies, is_copied)
         self._open: dict[int, IndexedShard] = {}
         self._opening: dict[int, threading.Lock] = {}

@@ -13,6 +13,7 @@ from itertools import accumulate
 
 import orjson
 
+from any2ds.config.hashes import recorded_hash_columns
 from any2ds.core import layout, plugins
 from any2ds.core.errors import DamagedShard, OutputError, error_text, redacted
 from any2ds.dataset.dataset import Dataset, ShardFiles
@@ -42,6 +43,7 @@ class ShardSet:
     starts: array[int] = field(repr=False)  # number of the first sample of each shard, and at last that of all samples
     data_bytes: array[int] = field(repr=False)  # size of each data file; 0 if unknown
     data_column: str | None = None  # what record formats call the file; None: as its extension
+    hashes: tuple[str, ...] = ()  # columns with hashes of the files, if any2ds has written them
 
     @classmethod
     def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
@@ -86,6 +88,7 @@ class ShardSet:
             array("Q", accumulate((samples[files.shard_id] for files in shards), initial=0)),
             array("Q", (sizes.get(files.shard_id, 0) for files in shards)),
             str(dataset.run.options.get("data_column") or "data") if dataset.run and not dataset.hides else None,
+            () if dataset.is_img2dataset else recorded_hash_columns(dataset.run.options if dataset.run else None),
         )
 
     def __len__(self) -> int:

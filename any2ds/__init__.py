@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from any2ds.dataset.load.load import load
     from any2ds.dataset.report.report import report
     from any2ds.dataset.verify.verify import verify
+    from any2ds.forecast.estimate import estimate
     from any2ds.run.download import download
     from any2ds.run.finish import finish
     from any2ds.run.retry import retry
@@ -38,6 +39,7 @@ __all__ = [
     "beam",
     "card",
     "download",
+    "estimate",
     "finish",
     "inspect",
     "load",
@@ -51,6 +53,7 @@ __all__ = [
 _COMMANDS = {
     "card": "dataset.card.card",
     "download": "run.download",
+    "estimate": "forecast.estimate",
     "finish": "run.finish",
     "inspect": "dataset.inspect",
     "load": "dataset.load.load",

@@ -126,6 +126,24 @@ def _report(options: ParsedOptions) -> int:
     return 0
 
 
+def _estimate(options: ParsedOptions) -> int:
+    from any2ds.config.options import EstimateOptions
+    from any2ds.forecast.estimate import estimate
+    from any2ds.forecast.screen import show
+
+    wanted = options.group(EstimateOptions)
+    _print_utf8()
+    found = estimate.run(options)
+    if wanted.format == "json":
+        _write_json(found.to_json(), "-")
+    elif wanted.format == "md":
+        _print(found.to_markdown())
+    else:
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads
+            show(found, sys.stdout)
+    return 0
+
+
 def _print_utf8() -> None:
     """Write text in any script, which most often goes into a file."""
     with contextlib.suppress(AttributeError):
@@ -157,6 +175,7 @@ _RUNS: Mapping[str, Callable[[ParsedOptions], int]] = {
     "report": _report,
     "card": _card,
     "finish": _finish,
+    "estimate": _estimate,
 }
 """Command -> what runs it, and returns its exit code."""
 
@@ -176,7 +195,7 @@ def run(given: Sequence[str]) -> int:
         if (page := _page(given)) is not None:
             _print(page)
             return 0
-        options = parse_options(parse(arguments, command), command.groups)
+        options = parse_options(_completed(name, parse(arguments, command)), command.groups)
         is_json = WatchOptions in command.groups and options.group(WatchOptions).log_format == "json"
         _log_to_terminal(is_json)
         return _RUNS[name](options)
@@ -290,6 +309,15 @@ def _nearest_word(word: str) -> str:
     return suggestions.for_command(word, FIRST_WORDS)
 
 
+def _completed(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options of a command, with those that it finds elsewhere."""
+    if name == "estimate" and given.get("from_dataset"):
+        from any2ds.forecast.earlier import with_recorded
+
+        return with_recorded(given)
+    return given
+
+
 def parse(given: Sequence[str], command: Command) -> dict[str, str]:
     """The options among the arguments, as text for their parsers. Raises OptionError for anything else."""
     return dict(_Arguments(command).named(given))
@@ -336,6 +364,7 @@ class _Arguments:
 
         name, equals, value = argument[2:].partition("=")
         name = name.replace("-", "_")
+        name = self._command.aliases.get(name, name)
         if name not in self._own and self._has_presets:  # whichever is chosen: a config file may do that
             self._add_foreign()
         if not equals and name.startswith("no") and name[2:].lstrip("_") in self._flags:

@@ -23,6 +23,7 @@ class Command:
     common: Mapping[str, Sequence[str]] = field(default_factory=dict)  # task -> its options; empty: all are common
     examples: tuple[str, ...] = ()
     if_stopped: str = ""  # added to the message when it is interrupted
+    aliases: Mapping[str, str] = field(default_factory=dict)  # further names of options on the command line
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -64,6 +65,37 @@ COMMANDS: Mapping[str, Command] = {
         },
         examples=("any2ds retry dataset", "any2ds retry dataset --codes=http_403 --user_agent='my-crawler/1.0'"),
         if_stopped="finished shards are kept, run the same command again for the others",
+    ),
+    "estimate": Command(
+        "any2ds estimate URL_LIST [OUTPUT_FOLDER] [--machines=1,4,16] [--option=value ...]",
+        "fetch a sample of a list, and say what the whole would take",
+        options.ESTIMATE_GROUPS,
+        ("url_list", "output_folder"),
+        {
+            "The sample": ("sample", "from_dataset", "sample_folder", "sample_seed"),
+            "The prediction": ("machines", "bandwidth", "price", "format"),
+            "The run that is planned": (
+                "url_list",
+                "output_folder",
+                "url_col",
+                "output_format",
+                "number_sample_per_shard",
+                "file_size",
+                "processes_count",
+                "thread_count",
+                "timeout",
+                "retries",
+                "max_per_host",
+                "limit",
+            ),
+        },
+        (
+            "any2ds estimate urls.parquet --machines=1,4,16 --bandwidth=1Gbit",
+            "any2ds estimate urls.parquet s3://bucket/dataset --output_format=webdataset --file_size=256",
+            "any2ds estimate urls.parquet --from=dataset",
+        ),
+        "the sample fetched so far is kept",
+        {"from": "from_dataset"},
     ),
     "verify": Command(
         "any2ds verify OUTPUT_FOLDER [--sample=1%] [--repair]",

@@ -21,6 +21,7 @@ tensorboard/             the same for TensorBoard
 work/<run>/              word that the workers of a cluster leave for the run, and the run for them
 metadata/00000.metadata  with a preset: the full metadata of each row, where 00000.parquet is as the other tool
                          has it
+kept/00000.kept          where rows have several URLs: files of failed rows that arrived, for `retry`; a tar file
 report.html              with a preset, in whose datasets nothing else may lie in sight
 tmp/<run>/               shards being written; renamed into place when they are whole
 swap/00000/              the new version of a shard that is about to replace the previous one
@@ -38,6 +39,7 @@ STATE_FOLDER = ".any2ds"
 RUN_FILE = f"{STATE_FOLDER}/run"
 LOCK_FILE = f"{STATE_FOLDER}/lock"
 SHARDS_FILE = f"{STATE_FOLDER}/shards"
+TRANSFERS_FILE = f"{STATE_FOLDER}/transfers"  # of a sample that an estimate has fetched, a line of JSON for each
 REPORT_FILE = "report.html"
 REPORT_MARK = b'<meta name="generator" content="any2ds'  # in its first 4 KB, which tells it from somebody's own
 TFDS_FEATURES = "features.json"
@@ -52,6 +54,8 @@ WATCHING = (WANDB_FILE, PROGRESS_FOLDER, TENSORBOARD_FOLDER)
 WORK_FOLDER = f"{STATE_FOLDER}/work"
 METADATA_FOLDER = f"{STATE_FOLDER}/metadata"
 METADATA_END = ".metadata"
+KEPT_FOLDER = f"{STATE_FOLDER}/kept"
+KEPT_END = ".kept"
 TEMPORARY_FOLDER = f"{STATE_FOLDER}/tmp"
 SWAP_FOLDER = f"{STATE_FOLDER}/swap"
 PROBES = f"{STATE_FOLDER}/probe-"  # with which the names of files begin that only try whether they can be written
@@ -114,6 +118,10 @@ class Layout:
     def metadata_names(self, shard_id: int) -> tuple[str, ...]:
         """Where its metadata may be, the fuller ones first: shards of other tools have none out of sight."""
         return (*([self.own_metadata_name(shard_id)] if self.hides else []), self.metadata_name(shard_id))
+
+    def kept_name(self, shard_id: int) -> str:
+        """That of the files of rows that have failed, of which some have arrived."""
+        return f"{KEPT_FOLDER}/{self.shard_name(shard_id)}{KEPT_END}"
 
     def stats_name(self, shard_id: int) -> str:
         return f"{self.shard_name(shard_id)}_stats.json"

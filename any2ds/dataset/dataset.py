@@ -23,6 +23,7 @@ from any2ds.core import layout, plugins
 from any2ds.core.errors import Any2dsError, OutputError, error_text
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
+from any2ds.core.members import Members
 from any2ds.core.stats import Stats
 from any2ds.dataset import tfds
 from any2ds.storage.folders import OutputFolder
@@ -162,6 +163,11 @@ class Dataset:
         with self.metadata_file(replace(files, metadata=files.visible or files.metadata)) as file:
             yield file
 
+    @property
+    def members(self) -> Members | None:
+        """What a sample consists of, where the rows of its list have several URLs."""
+        return Members.of(self.run.options) if self.run else None
+
     def metadata_columns(self, schema: pa.Schema) -> list[str]:
         """All columns but those of the files themselves."""
         bodies = body_columns(schema) if self.writer and self.writer.holds_metadata else ()
@@ -188,8 +194,8 @@ class Dataset:
                     found = [*found, *state]
                     if _has(state, layout.METADATA_FOLDER):
                         found += folder.listed(layout.METADATA_FOLDER)
-        except FileNotFoundError as error:
-            raise OutputError(f"{folder.url!r}: no such folder") from error
+        except FileNotFoundError:
+            raise OutputError(f"{folder.url!r}: no such folder") from None
         except Exception as error:  # every file system has exceptions of its own
             raise OutputError(f"{folder.url!r} cannot be listed: {error_text(error)}") from error
         root = folder.path.rstrip("/")

@@ -40,7 +40,7 @@ class Loop:
         self, options: FetchOptions, schedule: Schedule, transport: Transport, buffer: Buffer, feeder: Feeder
     ) -> None:
         self._schedule, self._transport, self._buffer, self._feeder = schedule, transport, buffer, feeder
-        self._clock = Clock()
+        self._clock = self.new_clock()
         now = self._clock.now()
         self._breaker = Breaker(options.outage_patience, now)
         self._probes: list[Attempt] = []
@@ -48,6 +48,10 @@ class Loop:
         self._window = Window(self._most, now) if options.thread_count == "auto" else None
         self._meter = Meter()
         self.activity = 0  # of life: attempts begun and ended, and turns of a pause
+
+    def new_clock(self) -> Clock:
+        """Its time, which a simulation turns itself."""
+        return Clock()
 
     def run(self) -> Iterator[list[Fetched]]:
         schedule, breaker, clock, feeder = self._schedule, self._breaker, self._clock, self._feeder

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import any2ds
@@ -97,6 +98,10 @@ def longer(sample):
 """
 
 
+def ds_files(folder: Path) -> list[Path]:
+    return [path for path in (folder / "ds").rglob("*") if path.is_file()]
+
+
 class TestCheck:
     @pytest.fixture
     def make(self, server: Server, tmp_path: Path) -> Callable[..., Path]:
@@ -147,6 +152,24 @@ class TestCheck:
         place.write_bytes(place.read_bytes().replace(garbled, garbled[:-1] + b"?"))
         with pytest.raises(DamagedShard, match="the CRC-32 of its file"):
             list(any2ds.load(folder, check=True))
+
+    @pytest.mark.parametrize("output_format", FORMATS)
+    def test_each_of_several_files_of_a_sample(self, output_format: str, server: Server, tmp_path: Path) -> None:
+        rows = [{"image": server.url(f"{n}.bin"), "mask": server.url(f"{n + 6}.bin")} for n in range(6)]
+        options = {"url_col": "image:image,mask:mask", "output_folder": tmp_path / "ds", "output_format": output_format}
+        download(pa.Table.from_pylist(rows), distributor="inline", quiet=True, file_ext="bin", **options)
+        ds = any2ds.load(tmp_path / "ds", check=True)
+        assert [sample["mask"] for sample in ds] == [random.Random(n + 6).randbytes(300) for n in range(6)]
+        if output_format in WITH_CHECKSUMS:
+            return
+        for garbled, name in ((random.Random(3).randbytes(300), "image"), (random.Random(10).randbytes(300), "mask")):
+            (place,) = (path for path in ds_files(tmp_path) if garbled in path.read_bytes())
+            place.write_bytes(place.read_bytes().replace(garbled, garbled[:-1] + b"\x00"))
+            with pytest.raises(DamagedShard, match=f"the md5 of its {name} is not that"):
+                any2ds.load(tmp_path / "ds", check=True, columns=[name])[:]
+        with pytest.raises(DamagedShard, match="the md5 of its image is not that"):
+            any2ds.load(tmp_path / "ds", check=True, columns=["data"])[3]
+        assert any2ds.load(tmp_path / "ds", check=True, columns=["mask"])[3]["mask"] == random.Random(9).randbytes(300)
 
     def test_a_dataset_without_hashes_is_refused(self, make: Callable[..., Path], tmp_path: Path) -> None:
         folder = make(output_format="webdataset", compute_hash=None, compute_md5=False)

@@ -18,10 +18,9 @@ from any2ds.config.parsers import byte_count
 from any2ds.core.errors import MissingColumns, OptionError, UsageError, redacted
 from any2ds.core.metadata import SPLIT
 from any2ds.core.samples import row_key
-from any2ds.dataset.load import expressions, splits
+from any2ds.dataset.load import expressions, hashes, splits
 from any2ds.dataset.load.copies import ShardCopies
 from any2ds.dataset.load.files import cache_folder
-from any2ds.dataset.load.hashes import CHEAPEST
 from any2ds.dataset.load.metadata import Rows, schema_of
 from any2ds.dataset.load.opened import OpenShards
 from any2ds.dataset.load.selection import Selection, mask_of
@@ -81,8 +80,9 @@ def load(  # the public options, by keyword
         counts = [opened.count(shard) for shard in range(len(shards))]
         shards = replace(shards, starts=array("Q", accumulate(counts, initial=0)))
     schema = schema_of(shards)
-    hashes = _hashes(shards, schema) if check else ()
-    fields = Fields(_wanted(columns, schema), schema, shards.data_column, decode, hashes)
+    compared = _hashes(shards, schema) if check else ()
+    wanted = _wanted(columns, schema, shards.members)
+    fields = Fields(wanted, schema, shards.data_column, shards.members, decode, compared)
     opened = OpenShards(shards, fields, copies, is_copied=cache_bytes is not None)
     rows = Rows(shards, schema, opened)
     condition = _condition(where, schema)
@@ -90,14 +90,14 @@ def load(  # the public options, by keyword
     return Source(shards, opened, replace(selection, where=condition), fields)
 
 
-def _wanted(columns: Sequence[str] | None, schema: pa.Schema | None) -> tuple[str, ...] | None:
+def _wanted(columns: Sequence[str] | None, schema: pa.Schema | None, members: Sequence[str]) -> tuple[str, ...] | None:
     """Raises MissingColumns."""
     if columns is None:
         return None
     if isinstance(columns, str):
         raise UsageError(f"columns takes a list of names: [{columns!r}]")
     if schema is not None:
-        known = [*_OF_FILES, *schema.names]
+        known = [*_OF_FILES, *members, *schema.names]
         if missing := [name for name in columns if name not in known]:
             raise MissingColumns(missing, list(dict.fromkeys(known)), "columns")
     return tuple(dict.fromkeys(columns))
@@ -105,10 +105,15 @@ def _wanted(columns: Sequence[str] | None, schema: pa.Schema | None) -> tuple[st
 
 def _hashes(shards: ShardSet, schema: pa.Schema | None) -> tuple[str, ...]:
     """The columns to compare files with, the one that takes least time first. Raises UsageError."""
-    known = () if schema is None else {*shards.hashes}.intersection(schema.names)
+    there = {*(schema.names if schema is not None else ())}
+    known = tuple(
+        name
+        for name in hashes.CHEAPEST
+        if name in shards.hashes and there.intersection(hashes.columns([name], shards.members))
+    )
     if not known:
         raise UsageError(f"check: {redacted(shards.folder.url)!r} has no hashes of its files as they are stored")
-    return tuple(name for name in CHEAPEST if name in known)
+    return known
 
 
 def _condition(where: str | pc.Expression | None, schema: pa.Schema | None) -> pc.Expression | None:

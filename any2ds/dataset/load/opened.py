@@ -38,22 +38,28 @@ class _Finish:
     @property
     def columns(self) -> tuple[str, ...] | None:
         """Those that it needs."""
-        asked = self.fields.columns
+        fields = self.fields
+        asked = fields.columns
         if asked is None:
             return None
-        of_hash = (*self.fields.hashes, *hashes.OF_CHANGED) if self.fields.hashes else ()
-        return tuple(dict.fromkeys((*asked, "ext", "key", *of_hash)))  # the kind of a file is that of its extension
+        kinds = ("ext", "key", *(f"{member}_ext" for member in fields.members if member in asked))
+        of_hashes = hashes.columns(fields.hashes, fields.members) if fields.hashes else ()
+        return tuple(dict.fromkeys((*asked, *kinds, *of_hashes)))  # the kind of a file is that of its extension
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        members = self.fields.members
         if self.fields.hashes:
-            hashes.compare(sample, self.fields.hashes)
+            hashes.compare(sample, self.fields.hashes, members)
         if self.fields.decode:
-            sample = decoded(sample)
+            sample = decoded(sample, members)
         if self.fields.columns is None:
             return sample
         found = {name: sample[name] for name in self.fields.columns}
         if "rate" in sample and "data" in found:
             found["rate"] = sample["rate"]
+        for member in members:
+            if member in found and (rate := sample.get(f"{member}_rate")) is not None:
+                found[f"{member}_rate"] = rate
         return found
 
 
@@ -75,7 +81,8 @@ class OpenShards:
         """`copies` is the folder for indexes that had to be made and copies of remote shards; with `is_copied`, of all
         shards that are read, else of those in formats that cannot be read by ranges."""
         self._shards, self._fields, self._copies, self._is_copied = shards, fields, copies, is_copied
-        has_files = fields.columns is None or "data" in fields.columns
+        files = {"data", *fields.members}
+        has_files = fields.columns is None or not files.isdisjoint(fields.columns)
         self._finish = _Finish(fields) if fields.decode or (fields.hashes and has_files) else None
         if self._finish is not None:
             self._fields = replace(fields, columns=self._finish.columns)

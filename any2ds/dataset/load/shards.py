@@ -45,6 +45,7 @@ class ShardSet:
     starts: array[int] = field(repr=False)  # number of the first sample of each shard, and at last that of all samples
     data_bytes: array[int] = field(repr=False)  # size of each data file; 0 if unknown
     data_column: str | None = None  # what record formats call the file; None: as its extension
+    members: tuple[str, ...] = ()  # of a sample, where the rows of the list have several URLs
     hashes: tuple[str, ...] = ()  # columns with hashes of the files, if any2ds has written them
 
     @classmethod
@@ -90,6 +91,7 @@ class ShardSet:
             array("Q", accumulate((samples[files.shard_id] for files in shards), initial=0)),
             array("Q", (sizes.get(files.shard_id, 0) for files in shards)),
             str(dataset.run.options.get("data_column") or "data") if dataset.run and not dataset.hides else None,
+            dataset.members.names if dataset.members is not None else (),
             () if dataset.is_img2dataset else recorded_hash_columns(dataset.run.options if dataset.run else None),
         )
 

@@ -131,7 +131,8 @@ class Source(Sequence[Sample]):
         """Column -> Arrow type of what a sample has, as far as the dataset describes it: not of further files."""
         own = {"data": pa.binary(), "key": pa.string(), "ext": pa.string()}
         described = {field.name: field.type for field in self._fields.schema or ()}
-        known, wanted = {**own, **described}, self._fields.columns
+        members = dict.fromkeys(self._fields.members, pa.binary())
+        known, wanted = {**own, **members, **described}, self._fields.columns
         return known if wanted is None else {name: known[name] for name in wanted if name in known}
 
     @property

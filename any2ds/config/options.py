@@ -324,9 +324,14 @@ class FetchOptions:
         "bytes per second below which a transfer counts as stalled", byte_count, 100, needs="not stall_timeout=0"
     )
     max_per_host: int = option(
-        "maximum simultaneous transfers to one host", integer(1), 1_000_000, "adapted to each host"
+        "maximum simultaneous transfers to one host, of all processes and ranks together",
+        integer(1),
+        1_000_000,
+        "adapted to each host",
     )
-    host_delay: float = option("minimum seconds between two transfers to one host", seconds, 0.0)
+    host_delay: float = option(
+        "minimum seconds between two transfers to one host, of all processes and ranks together", seconds, 0.0
+    )
     max_retry_after: float = option("maximum seconds to wait for a host that sends Retry-After", seconds, 120.0)
     watchdog_timeout: float | None = option(
         "seconds without any progress, after which rows fail; 0 for never",
@@ -565,6 +570,15 @@ class CardOptions:
         "file for the card, - for standard output", optional(path), None, "README.md in the folder of the dataset"
     )
     force: bool = option("replace a README.md that any2ds did not write", boolean, False)
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+
+
+@dataclass(frozen=True, slots=True)
+class CompactOptions:
+    """What is compacted"""
+
+    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    rows_per_file: int = option("rows of a file, after which the next shard begins another one", integer(1), 5_000_000)
     storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
 
 

@@ -36,25 +36,42 @@ class _Finish:
     fields: Fields
 
     @property
+    def asked(self) -> tuple[str, ...] | None:
+        """Those that were asked for, as they are stored."""
+        fields = self.fields
+        return fields.columns if fields.features is None else fields.features.stored(fields.columns)
+
+    @property
     def columns(self) -> tuple[str, ...] | None:
         """Those that it needs."""
-        fields = self.fields
-        asked = fields.columns
-        if asked is None:
-            return None
+        fields, asked = self.fields, self.asked
+        if asked is None or not (fields.decode or fields.hashes):
+            return asked
         kinds = ("ext", "key", *(f"{member}_ext" for member in fields.members if member in asked))
         of_hashes = hashes.columns(fields.hashes, fields.members) if fields.hashes else ()
         return tuple(dict.fromkeys((*asked, *kinds, *of_hashes)))  # the kind of a file is that of its extension
 
+    @property
+    def is_needed(self) -> bool:
+        fields, asked = self.fields, self.asked
+        has_files = asked is None or not {"data", *fields.members}.isdisjoint(asked)
+        return fields.decode or fields.features is not None or bool(fields.hashes and has_files)
+
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        members = self.fields.members
-        if self.fields.hashes:
-            hashes.compare(sample, self.fields.hashes, members)
-        if self.fields.decode:
+        fields = self.fields
+        wanted, members = fields.columns, fields.members
+        if fields.hashes:
+            hashes.compare(sample, fields.hashes, members)
+        if fields.decode:
             sample = decoded(sample, members)
-        if self.fields.columns is None:
+        if fields.features is not None:
+            named: dict[str, Any] = fields.features(sample, wanted, fields.decode)
+            if wanted is not None and "rate" in sample:
+                named["rate"] = sample["rate"]
+            return named
+        if wanted is None:
             return sample
-        found = {name: sample[name] for name in self.fields.columns}
+        found = {name: sample[name] for name in wanted}
         if "rate" in sample and "data" in found:
             found["rate"] = sample["rate"]
         for member in members:
@@ -81,12 +98,11 @@ class OpenShards:
         """`copies` is the folder for indexes that had to be made and copies of remote shards; with `is_copied`, of all
         shards that are read, else of those in formats that cannot be read by ranges."""
         self._shards, self._fields, self._copies, self._is_copied = shards, fields, copies, is_copied
-        files = {"data", *fields.members}
-        has_files = fields.columns is None or not files.isdisjoint(fields.columns)
-        self._finish = _Finish(fields) if fields.decode or (fields.hashes and has_files) else None
-        if self._finish is not None:
-            self._fields = replace(fields, columns=self._finish.columns)
         self._given = (shards, fields, copies, is_copied)
+        finish = _Finish(fields)
+        self._finish = finish if finish.is_needed else None
+        if self._finish is not None:
+            self._fields = replace(fields, columns=finish.columns)
         self._open: dict[int, IndexedShard] = {}
         self._opening: dict[int, threading.Lock] = {}
         self._pid = os.getpid()

@@ -266,6 +266,24 @@ def names(value: Any) -> tuple[str, ...]:
     return found
 
 
+@_accepting("Mapping[str, str]")
+def url_columns(value: Any) -> str:
+    """A column, or `member:column,member:column` where a row has several URLs; from Python also a mapping."""
+    from any2ds.core.members import columns_of
+
+    if isinstance(value, Mapping):
+        if len(value) < 2 or any("," in str(column) for column in value.values()):
+            raise ValueError("at least two members, each with its column, whose name has no comma")
+        value = ",".join(f"{name}:{column}" for name, column in value.items())
+    columns_of(text(value))
+    return str(value)
+
+
+def required_members(value: Any) -> str:
+    """all, any, or names of members."""
+    return ",".join(names(value))
+
+
 def _without_brackets(written: str) -> str:
     """`a,b` of `[a,b]` and `(a,b)`."""
     match = re.fullmatch(r"\s*(?:\[(.*)\]|\((.*)\))\s*", written)

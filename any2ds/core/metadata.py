@@ -91,6 +91,11 @@ def without_credentials(url: str) -> str:
     return _CREDENTIALS.sub(r"\1", url) if "@" in url else url
 
 
+def shown_urls(urls: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of URLs without credentials."""
+    return pc.replace_substring_regex(urls, _CREDENTIALS.pattern, r"\1")
+
+
 def example_of(url: str | None) -> str:
     """The URL as figures name it: without credentials, and no longer than a person looks at; "" if there is none."""
     shown = redacted(without_credentials((url or "").strip()))
@@ -110,11 +115,12 @@ class MetadataTable:
     `columns` are those that transforms add. With `explains`, no failure is without an `error_message`. Without
     `has_members` further files of a sample are columns. What may be large waits in a file in `folder`.
 
+    Those of `columns` that are `short` have texts that are no longer than those of the table's own columns.
     `in_sight` says which columns are in sight, of those of the list and of its own: all, if it is None.
 
     A row that became several samples has one row here for each of them, under the key of the sample."""
 
-    def __init__(  # seven parameters, of which a run names the last five: each comes from another of its parts
+    def __init__(  # eight parameters, of which a run names the last six: each comes from another of its parts
         self,
         rows: pa.Table,
         hashes: tuple[str, ...],
@@ -124,11 +130,11 @@ class MetadataTable:
         has_members: bool = True,
         folder: Path | None = None,
         in_sight: Callable[[Sequence[str], Sequence[str]], Sequence[str]] | None = None,
+        short: Collection[str] = (),
     ) -> None:
         urls = rows.schema.get_field_index("url")
         if pc.any(pc.match_substring(rows.column(urls), "@")).as_py():
-            shown = pc.replace_substring_regex(rows.column(urls), _CREDENTIALS.pattern, r"\1")
-            rows = rows.set_column(urls, rows.schema.field(urls), shown)
+            rows = rows.set_column(urls, rows.schema.field(urls), shown_urls(rows.column(urls)))
         self._rows = rows
         self.has_captions = "caption" in rows.schema.names
         self.has_duplicates = DUPLICATE_OF.name in rows.schema.names
@@ -140,13 +146,14 @@ class MetadataTable:
         if self.has_expected_hashes:
             self._types[HASH_MATCHES.name] = HASH_MATCHES.type
         self._types.update(columns or {})
-        wide = {name: type for name, type in (columns or {}).items() if is_wide(type)}
+        wide = {name: type for name, type in (columns or {}).items() if is_wide(type) and name not in short}
         self._wide = WideColumns(wide, folder or Path(tempfile.gettempdir())) if wide else None
         self._names = tuple(self._types)
         self._narrow = tuple(name for name in self._types if name not in wide)
         self._values: list[tuple[Any, ...]] = []  # of these, for each row
         self.hides = in_sight is not None
         self._shown = list(in_sight(self._rows.schema.names, tuple(self._types))) if in_sight is not None else None
+        self.members: tuple[str, ...] = ()  # the files of a sample, where a row has several; see `core.members`
         self.added = 0  # bytes that the last row has in columns whose values may be large
 
     def __len__(self) -> int:
@@ -189,7 +196,7 @@ class MetadataTable:
             fields = {**fields, "error_message": failure_code(fields["error_code"]).meaning}
         self._values.append(tuple(map(fields.get, self._narrow)))
         if self._wide is not None:
-            self.added = self._wide.add(fields if self._has_members else {**fields, **_beside(sample)})
+            self.added = self._wide.add(fields if self._has_members else {**fields, **self._beside(sample)})
 
     def to_json(self, sample: Sample) -> bytes:
         """What the table says of one sample, as the JSON object that lies beside its file (bytes as base64)."""
@@ -241,6 +248,9 @@ class MetadataTable:
         if self._wide is not None:
             self._wide.close()
 
-
-def _beside(sample: Sample) -> dict[str, str | bytes]:
-    return {member_column(ext): member_value(ext, bytes(body.read())) for ext, body in sample.extra_files.items()}
+    def _beside(self, sample: Sample) -> dict[str, str | bytes]:
+        """The further files that are columns."""
+        found = {member_column(ext): (ext, body) for ext, body in sample.extra_files.items()}
+        return {
+            name: member_value(ext, bytes(body.read())) for name, (ext, body) in found.items() if name in self._types
+        }

@@ -22,6 +22,7 @@ from any2ds.core.failures import NO_FAILURES, in_order, meaning_of
 from any2ds.core.metadata import STORED_BYTES, without_credentials
 from any2ds.core.terminal.notebook import html
 from any2ds.core.terminal.stderr import joined, width_of_pipe
+from any2ds.dataset.compact import current_index
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.shard_list import pattern, ranges_text
@@ -69,6 +70,7 @@ class Overview:
     widths: Mapping[str, int]  # in pixels, of images and video: the same; empty if unknown
     heights: Mapping[str, int]
     samples: tuple[Mapping[str, Any], ...]
+    compacted: tuple[str, ...]  # files of the compacted metadata (`any2ds compact`); empty if there are none
     problems: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -126,8 +128,14 @@ def inspect(options: ParsedOptions) -> Overview:
             {name: _kept(value) for name, value in sample.items()}
             for sample in spread(metadata.samples, wanted.samples)
         ),
+        compacted=_compacted(dataset),
         problems=(*stats.problems, *metadata.problems, *dataset.problems),
     )
+
+
+def _compacted(dataset: Dataset) -> tuple[str, ...]:
+    index = current_index(dataset)
+    return tuple(file.name for file in index.files) if index else ()
 
 
 def _quartiles(metadata: MetadataSums, column: str) -> dict[str, int]:
@@ -218,6 +226,9 @@ def _facts(found: Overview) -> Iterator[tuple[str, str]]:
         span = text.duration(found.ended - found.started)
         first, last = text.moment(found.started), text.moment(found.ended)
         yield "made", f"{first} ({span})" if first == last else f"{first} to {last} ({span})"
+    if found.compacted:
+        parts = "1 file" if len(found.compacted) == 1 else f"{len(found.compacted):,} files"
+        yield "compacted", f"metadata in {parts}: {found.compacted[0].rpartition('/')[0]}"
     if found.options:
         shown = [f"{name}={value}"[:200] for name, value in given_options(found.options).items()]
         yield "options", " ".join(shown) or "the default ones"

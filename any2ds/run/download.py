@@ -149,6 +149,8 @@ class _Download:
             media=config.media,
             limits=config.run.transform_limits,
         )
+        if rank := rank_of(config.share):
+            worker = worker.part(rank.number, rank.world_size)
         info = replace(self.info, finished=plan.finished, missing=plan.missing)
         watching = [*reporters(config.watch, info, config.run.quiet), *self.more, *more]
         ledger = Ledger(plan, lock, config.run.max_shard_retry, before_job)

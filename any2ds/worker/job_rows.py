@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, count, islice, repeat
+from typing import Any
 
 import pyarrow as pa
 
 from any2ds.core.failures import BAD_ROW, DUPLICATE, Failure
 from any2ds.core.layout import Layout
+from any2ds.core.members import Members
 from any2ds.core.metadata import DUPLICATE_OF, EXPECTED_HASH
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Sample
@@ -48,7 +50,8 @@ class JobRows:
 
     def bare(self, position: int) -> Row:
         """The row at `position` without what the list says of it."""
-        return Row(self._shard_id, position, self._layout.key(self._shard_id, position), None)
+        (key,), (member,) = self._keys([position]), self._members([position])
+        return Row(self._shard_id, position, key, None, member=member)
 
     def url(self, position: int) -> str | None:
         """Of the row at `position`, as it stands in the list."""
@@ -80,18 +83,82 @@ class JobRows:
         """Without a call of a function in Python for each of them."""
         return chain.from_iterable(self._batches(table, iter(numbers)))
 
+    def _keys(self, positions: list[int]) -> Iterable[str]:
+        return map(self._layout.keys(self._shard_id), positions)
+
+    def _extras(self, rows: pa.RecordBatch, positions: list[int]) -> Sequence[Mapping[str, Any]]:
+        """The additional columns of each row."""
+        return rows_of(rows)
+
+    def _members(self, positions: list[int]) -> Iterable[str]:
+        """Of which member the URL of each row is."""
+        return repeat("", len(positions))
+
     def _batches(self, table: pa.Table, positions: Iterator[int]) -> Iterator[Iterator[Row]]:
-        key = self._layout.keys(self._shard_id)
         extra = [name for name in table.schema.names if name not in _OWN]
         has_captions = "caption" in table.schema.names
         for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
             urls = batch.column("url").to_pylist()
             captions = batch.column("caption").to_pylist() if has_captions else [None] * len(urls)
-            extras = rows_of(batch.select(extra)) if extra else [None] * len(urls)
             hashes = expected_hashes(batch)
             expected = [None] * len(urls) if hashes is None else hashes.to_pylist()
             some = list(islice(positions, len(urls)))
-            fields = zip(
-                repeat(self._shard_id, len(urls)), some, map(key, some), urls, captions, extras, expected, strict=True
-            )
+            extras = self._extras(batch.select(extra), some) if extra else [None] * len(urls)
+            shard, members = repeat(self._shard_id, len(urls)), self._members(some)
+            fields = zip(shard, some, self._keys(some), urls, captions, extras, expected, members, strict=True)
             yield map(partial(tuple.__new__, Row), fields)
+
+
+class SlotRows(JobRows):
+    """The URLs of the rows of `job`, of which each is a row here; its position is its slot, see `core.members`.
+
+    `table` has the rows as `JobRows` has them, or those at `positions` only.
+    """
+
+    def __init__(
+        self, job: ShardJob, layout: Layout, members: Members, table: pa.Table, positions: list[int] | None = None
+    ) -> None:
+        width, rows = len(members), table.num_rows
+        self._names = members.names
+        self._urls = [table.column(name) for name in members.url_columns]
+        places = pa.array([row for row in range(rows) for _ in range(width)], pa.int64())
+        across = pa.array([row + number * rows for row in range(rows) for number in range(width)], pa.int64())
+        urls = pa.chunked_array([chunk for urls in self._urls for chunk in urls.chunks], pa.string()).take(across)
+        slots = table.take(places)
+        slots = slots.set_column(slots.schema.get_field_index("url"), "url", urls)
+        numbers = range(rows) if positions is None else positions
+        all_slots = [position * width + number for position in numbers for number in range(width)]
+        super().__init__(job, layout, slots, None if positions is None else all_slots)
+        self._rows_at, self._of = numbers, members
+
+    def to_fetch(self) -> dict[int, list[int]]:
+        """Position -> the numbers of the members to fetch, of each row."""
+        width = range(len(self._names))
+        whole = list(width)
+        columns = [urls.to_pylist() for urls in self._urls]
+        if all(None not in urls and all(map(str.strip, urls)) for urls in columns):
+            return dict.fromkeys(self._rows_at, whole)
+        rows = zip(*columns, strict=True)
+        return {n: self._of.to_fetch(urls) for n, urls in zip(self._rows_at, rows, strict=True)}
+
+    def table_at(self, slots: list[int]) -> pa.Table:
+        """What the list says of these."""
+        rows = slots if self._index is None else [self._index[slot] for slot in slots]
+        return self.table.take(pa.array(rows, pa.int64()))
+
+    def _keys(self, positions: list[int]) -> Iterable[str]:
+        width = len(self._names)
+        return super()._keys([slot // width for slot in positions])
+
+    def _extras(self, rows: pa.RecordBatch, positions: list[int]) -> Sequence[Mapping[str, Any]]:
+        """Those of a row are the same object for all of its URLs that are next to each other here."""
+        width = len(self._names)
+        of = [slot // width for slot in positions]
+        firsts = [place for place, row in enumerate(of) if not place or row != of[place - 1]]
+        found, ends = rows_of(rows.take(pa.array(firsts, pa.int64()))), [*firsts[1:], len(of)]
+        spans = zip(found, firsts, ends, strict=True)
+        return [extra for extra, first, end in spans for _ in range(first, end)]
+
+    def _members(self, positions: list[int]) -> Iterable[str]:
+        width = len(self._names)
+        return [self._names[slot % width] for slot in positions]

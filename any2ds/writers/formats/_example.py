@@ -19,22 +19,20 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from any2ds.core.tables import to_json, values
+from any2ds.writers.formats._wire import MOST_OF_64_BITS, Read, reader_of, varint, varint_at
 
 Kind = Literal["bytes", "int64", "float"]
 
 DATA = "data"
-"""The feature of the file; it is the last one, so that nothing of a record stands behind the file."""
+"""The feature of the file; it is the last one, so that nothing of a record stands behind the file. Where a sample has
+several files, their features are the last ones, called as its members."""
 
 _LIST_OF_KIND: dict[Kind, int] = {"bytes": 1, "float": 2, "int64": 3}  # number of the field in Feature
 _KIND_OF_LIST: dict[int, Kind] = {number: kind for kind, number in _LIST_OF_KIND.items()}
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types
-_64_BITS = (1 << 64) - 1
 _NAN = float("nan")
 _FLOAT = struct.Struct("<f")
 _HEADS_KEPT = 4096  # of values of one column, by their length
-
-Read = Callable[[int, int], bytes]
-"""`read(offset, size)` gives these bytes of a record, fewer at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +90,26 @@ class Encoder:
     def __init__(self, schema: pa.Schema, data: str = DATA) -> None:
         encoders = ((_column_encoder(field.name, field.type), field.type) for field in schema)
         self._columns = [(encode, encode(pa.nulls(1, type))[0]) for encode, type in encoders]
-        self._data = _Feature(data, "bytes")
+        self._data = Feature(data, "bytes")
 
-    def heads(self, table: pa.Table, sizes: Iterable[int]) -> list[bytes]:
-        """For each row what stands in its record before the file, which has `size` bytes: nothing follows that."""
+    def heads(self, table: pa.Table, sizes: Iterable[int], firsts: Sequence[int] | None = None) -> list[bytes]:
+        """For each row what stands in its record before the file, which has `size` bytes: nothing follows that.
+
+        If further features follow, the file has as many bytes as `firsts` say, and with these features `size`.
+        """
         columns = [
             [null] * table.num_rows if column.null_count == table.num_rows else encode(column)
             for (encode, null), column in zip(self._columns, table.columns, strict=True)
         ]
-        heads = []
-        for size, *entries in zip(sizes, *columns, strict=True):
-            entries.append(self._data.head_of_bytes(size))
+        heads, whole = [], list(sizes)
+        for size, first, *entries in zip(whole, whole if firsts is None else firsts, *columns, strict=True):
+            entries.append(self._data.head_of_bytes(first))
             features = b"".join(entries)
             heads.append(b"\x0a" + varint(len(features) + size) + features)
         return heads
 
 
-class _Feature:
+class Feature:
     """What stands in a record before the values of one column."""
 
     def __init__(self, name: str, kind: Kind) -> None:
@@ -134,7 +135,7 @@ _ColumnEncoder = Callable[[pa.ChunkedArray], "list[bytes]"]
 
 def _column_encoder(name: str, type: pa.DataType) -> _ColumnEncoder:
     wanted = feature_kind(type)
-    feature = _Feature(name, wanted.kind)
+    feature = Feature(name, wanted.kind)
     if wanted.is_list:
         of_values = {"bytes": _byte_values, "int64": _int_values, "float": _float_values}[wanted.kind]
 
@@ -190,7 +191,7 @@ def _byte_values(found: Iterable[Any]) -> bytes:
 
 
 def _int_values(found: Iterable[int | None]) -> bytes:
-    packed = b"".join([varint((value or 0) & _64_BITS) for value in found])
+    packed = b"".join([varint((value or 0) & MOST_OF_64_BITS) for value in found])
     return _delimited(1, packed) if packed else b""
 
 
@@ -214,18 +215,6 @@ def _float32(value: float) -> bytes:
 
 def _delimited(field: int, value: bytes) -> bytes:
     return bytes([field << 3 | _LENGTH]) + varint(len(value)) + value
-
-
-def varint(value: int) -> bytes:
-    """7 bits in each byte, the lowest first; the high bit says that there is more."""
-    if value < 0x80:
-        return bytes((value,))
-    found = bytearray()
-    while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
 
 
 # --- reading back ---
@@ -300,10 +289,6 @@ def _one_value(record: bytes, start: int, stop: int) -> list[Any] | None:
     if kind == 0x1A and stop - at == 1 and record[at] < 0x80:
         return [record[at]]
     return None
-
-
-def reader_of(record: bytes) -> Read:
-    return lambda offset, size: record[offset : offset + size]
 
 
 def features(read: Read, size: int) -> Iterator[tuple[str, int, int]]:
@@ -381,13 +366,3 @@ def _fields(read: Read, start: int, stop: int) -> Iterator[tuple[int, int, int, 
             raise ValueError(f"no field of a record at byte {start}")
         yield tag >> 3, wire, start, end
         start = end
-
-
-def varint_at(read: Read, start: int, stop: int) -> tuple[int, int]:
-    """The number that begins at `start`, and where it ends."""
-    value = 0
-    for index, byte in enumerate(read(start, min(10, stop - start))):
-        value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return value & _64_BITS, start + index + 1
-    raise ValueError(f"a number without an end at byte {start}")

@@ -174,7 +174,11 @@ def map_dataset(folder: Path) -> Reads:
 
     ds = any2ds.load(folder / "webdataset", columns=COLUMNS)
     shuffled = grain.MapDataset.source(ds).seed(1).shuffle()
-    return {"random": lambda: shuffled.to_iter_dataset(ds.read_options())}
+    numbers = grain.MapDataset.range(len(ds)).seed(1).shuffle().batch(BATCH, batch_fn=list)
+    return {
+        "random": lambda: shuffled.to_iter_dataset(ds.read_options()),
+        "batches": lambda: numbers.map(ds.__getitem__).to_iter_dataset(ds.read_options()),
+    }
 
 
 def data_loader(folder: Path) -> Reads:
@@ -359,6 +363,7 @@ GOALS = (
     Goal((TAR, "random"), (["HF datasets, Arrow"], "random"), 1.8),
     Goal((TAR, "sequential"), (["webdataset"], "sequential"), 3.0),
     Goal(("any2ds, Grain's MapDataset", "random"), ([TAR], "random"), 0.45),
+    Goal(("any2ds, Grain's MapDataset", "batches"), ([TAR], "random"), 0.45),
     Goal((LOADER, "batches"), (["webdataset", "webdataset, WebLoader of 2 workers"], "best"), 0.9),
     Goal(("any2ds, tfrecord", "random"), (["tfds.data_source"], "random"), 2.0),
     Goal(("any2ds, arrayrecord", "random"), (["tfds.data_source"], "random"), 2.0),
@@ -416,7 +421,7 @@ def environment(folder: Path, name: str) -> Path | None:
     return python
 
 
-_INSTALLING = 600  # seconds
+_INSTALLING = 1800  # seconds
 _READING = 240  # seconds
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import orjson
 import pytest
 from s3fs import S3FileSystem
 
@@ -206,6 +207,19 @@ class TestRanges:
         with stored.recording() as asked:
             assert sorted(sample["data"] for sample in stream) == sorted(content(n) for n in range(ROWS))
         assert sum(target.partition("?")[0].endswith(".tar") for _, target in asked) == 3
+
+    def test_sizes_that_no_statistics_have_are_those_of_the_list(self, stored: Bucket) -> None:
+        known, store = any2ds.load(stored.url), stored.connect()
+        store.rm(f"{stored.url}/.any2ds", recursive=True)
+        for name in store.glob(f"{stored.url}/*_stats.json"):
+            described = orjson.loads(store.cat_file(name))
+            store.pipe_file(name, orjson.dumps({"count": described["count"], "successes": described["successes"]}))
+        store.invalidate_cache()
+        ds = any2ds.load(stored.url)
+        assert ds.sample_bytes == known.sample_bytes
+        with stored.recording() as asked:
+            assert [sample["data"] for sample in ds] == [content(n) for n in range(ROWS)]
+        assert "HEAD" not in {method for method, _ in asked}
 
     @pytest.mark.parametrize(
         "options",

@@ -65,6 +65,14 @@ def _finish(options: ParsedOptions) -> int:
     return 0 if completion.is_whole else 1
 
 
+def _compact(options: ParsedOptions) -> int:
+    from any2ds.core.errors import printable
+    from any2ds.dataset.compact import compact
+
+    _print(_fitting(printable(str(compact.run(options))), sys.stdout))
+    return 0
+
+
 def _retry(options: ParsedOptions) -> int:
     from any2ds.run.start import started_ahead
 
@@ -126,6 +134,49 @@ def _report(options: ParsedOptions) -> int:
     return 0
 
 
+def _build(options: ParsedOptions) -> int:
+    from any2ds.recipes.build import build
+
+    build.run(options)
+    return 0
+
+
+def _new(options: ParsedOptions) -> int:
+    from any2ds.recipes.new import new
+
+    (wanted,) = options.groups
+    folder, made = new(wanted)
+    _print("\n".join(f"{folder}/{name}" for name in made))
+    _print(f"next: python -m pytest {folder}, and any2ds build {folder}")
+    return 0
+
+
+def _recipes(options: ParsedOptions) -> int:
+    from any2ds.recipes.listing import lines
+
+    (wanted,) = options.groups
+    _print("\n".join(lines(wanted)))
+    return 0
+
+
+def _estimate(options: ParsedOptions) -> int:
+    from any2ds.config.options import EstimateOptions
+    from any2ds.forecast.estimate import estimate
+    from any2ds.forecast.screen import show
+
+    wanted = options.group(EstimateOptions)
+    _print_utf8()
+    found = estimate.run(options)
+    if wanted.format == "json":
+        _write_json(found.to_json(), "-")
+    elif wanted.format == "md":
+        _print(found.to_markdown())
+    else:
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads
+            show(found, sys.stdout)
+    return 0
+
+
 def _print_utf8() -> None:
     """Write text in any script, which most often goes into a file."""
     with contextlib.suppress(AttributeError):
@@ -156,7 +207,12 @@ _RUNS: Mapping[str, Callable[[ParsedOptions], int]] = {
     "inspect": _inspect,
     "report": _report,
     "card": _card,
+    "compact": _compact,
     "finish": _finish,
+    "build": _build,
+    "new": _new,
+    "recipes": _recipes,
+    "estimate": _estimate,
 }
 """Command -> what runs it, and returns its exit code."""
 
@@ -176,7 +232,7 @@ def run(given: Sequence[str]) -> int:
         if (page := _page(given)) is not None:
             _print(page)
             return 0
-        options = parse_options(parse(arguments, command), command.groups)
+        options = parse_options(_completed(name, parse(arguments, command)), command.groups)
         is_json = WatchOptions in command.groups and options.group(WatchOptions).log_format == "json"
         _log_to_terminal(is_json)
         return _RUNS[name](options)
@@ -290,6 +346,15 @@ def _nearest_word(word: str) -> str:
     return suggestions.for_command(word, FIRST_WORDS)
 
 
+def _completed(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options of a command, with those that it finds elsewhere."""
+    if name == "estimate" and given.get("from_dataset"):
+        from any2ds.forecast.earlier import with_recorded
+
+        return with_recorded(given)
+    return given
+
+
 def parse(given: Sequence[str], command: Command) -> dict[str, str]:
     """The options among the arguments, as text for their parsers. Raises OptionError for anything else."""
     return dict(_Arguments(command).named(given))
@@ -336,6 +401,7 @@ class _Arguments:
 
         name, equals, value = argument[2:].partition("=")
         name = name.replace("-", "_")
+        name = self._command.aliases.get(name, name)
         if name not in self._own and self._has_presets:  # whichever is chosen: a config file may do that
             self._add_foreign()
         if not equals and name.startswith("no") and name[2:].lstrip("_") in self._flags:

@@ -44,13 +44,20 @@ def download_command(folder: str, lists: Sequence[str], options: Mapping[str, An
     for with their default values, and without secrets."""
     more = "…" if len(lists) > _MOST_LISTS else ""
     arguments = [f"--url_list={','.join(map(redacted, lists[:_MOST_LISTS])) or '…'}{more}", f"--output_folder={folder}"]
-    known = {name: value for name, value in public(options).items() if name not in _NOT_OF_THE_DATASET}
+    known = {name: value for name, value in options.items() if name not in _NOT_OF_THE_DATASET}
+    arguments += [f"--{name}={redacted(value)}" for name, value in given_options(known, asked).items()]
+    return printable("any2ds " + " ".join(map(shlex.quote, arguments)))
+
+
+def given_options(options: Mapping[str, Any], asked: Collection[str] = ()) -> dict[str, str]:
+    """Those of recorded `options` that a command has to give, as text: that are changed, or `asked` for with their
+    default values, without secrets; with a preset those that it does not set itself, and under its names."""
+    known = public(options)
     try:
         chosen = _by_preset(known) if known.get("preset") is not None else changed(known, asked)
     except (OptionError, ValueError):  # recorded by another version
         chosen = changed(known, asked)
-    arguments += [f"--{name}={redacted(_text(value))}" for name, value in chosen.items()]
-    return printable("any2ds " + " ".join(map(shlex.quote, arguments)))
+    return {name: _text(value) for name, value in chosen.items()}
 
 
 def _by_preset(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,9 +109,14 @@ def retry_call(folder: str, options: Mapping[str, Any]) -> str:
 
 
 def _chosen(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The options that differ from their defaults, as far as a retry takes them and text can express them."""
+    """The options that differ from their defaults, as far as a retry takes them and text can express them. Nobody chose
+    what a preset has set."""
     fields = {f.name: f for group in (StorageOptions, FetchOptions, RunOptions) for f in dataclasses.fields(group)}
+    preset = presets.find(options.get("preset"))
+    of_preset = public(preset.defaults) if preset is not None else {}
     for name, value in changed(options).items():
+        if name in of_preset and of_preset[name] == value:
+            continue
         if name in fields and name not in _LEFT_OUT and _means(fields[name], _text(value), value):
             yield name, value
 

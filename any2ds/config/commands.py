@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from any2ds.config import options
+from any2ds.config import options, recipes
 
 SHORT_NAMES: Mapping[str, str] = {"o": "output_folder"}
 """Letter -> the option that `-o VALUE` gives."""
@@ -23,6 +23,7 @@ class Command:
     common: Mapping[str, Sequence[str]] = field(default_factory=dict)  # task -> its options; empty: all are common
     examples: tuple[str, ...] = ()
     if_stopped: str = ""  # added to the message when it is interrupted
+    aliases: Mapping[str, str] = field(default_factory=dict)  # further names of options on the command line
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -65,6 +66,37 @@ COMMANDS: Mapping[str, Command] = {
         examples=("any2ds retry dataset", "any2ds retry dataset --codes=http_403 --user_agent='my-crawler/1.0'"),
         if_stopped="finished shards are kept, run the same command again for the others",
     ),
+    "estimate": Command(
+        "any2ds estimate URL_LIST [OUTPUT_FOLDER] [--machines=1,4,16] [--option=value ...]",
+        "fetch a sample of a list, and say what the whole would take",
+        options.ESTIMATE_GROUPS,
+        ("url_list", "output_folder"),
+        {
+            "The sample": ("sample", "from_dataset", "sample_folder", "sample_seed"),
+            "The prediction": ("machines", "bandwidth", "price", "format"),
+            "The run that is planned": (
+                "url_list",
+                "output_folder",
+                "url_col",
+                "output_format",
+                "number_sample_per_shard",
+                "file_size",
+                "processes_count",
+                "thread_count",
+                "timeout",
+                "retries",
+                "max_per_host",
+                "limit",
+            ),
+        },
+        (
+            "any2ds estimate urls.parquet --machines=1,4,16 --bandwidth=1Gbit",
+            "any2ds estimate urls.parquet s3://bucket/dataset --output_format=webdataset --file_size=256",
+            "any2ds estimate urls.parquet --from=dataset",
+        ),
+        "the sample fetched so far is kept",
+        {"from": "from_dataset"},
+    ),
     "verify": Command(
         "any2ds verify OUTPUT_FOLDER [--sample=1%] [--repair]",
         "check that a dataset is complete and undamaged",
@@ -80,6 +112,42 @@ COMMANDS: Mapping[str, Command] = {
         "any2ds card OUTPUT_FOLDER [--license=cc-by-4.0]",
         "write a README.md that describes a dataset",
         [options.CardOptions],
+    ),
+    "build": Command(
+        "any2ds build RECIPE [--data_dir=FOLDER] [--option=value ...]",
+        "make the dataset of a recipe",
+        recipes.BUILD_GROUPS,
+        ("recipe",),
+        {
+            "Which recipe": ("recipe", "data_dir", "imports", "overwrite", "max_examples_per_split"),
+            "What it downloads": ("register_checksums", "download_dir", "manual_dir"),
+            "The dataset": ("output_format", "number_sample_per_shard"),
+            "Rows with URLs": ("processes_count", "thread_count", "timeout", "retries", "max_per_host", "file_size"),
+            "Running": ("distributor", "beam_options", "pdb", "quiet"),
+        },
+        (
+            "any2ds build ./flowers/flowers.py",
+            "any2ds build flowers/small:1.1.0 --imports=my_recipes --output_format=tfrecord",
+            "any2ds build ./flowers --data_dir=s3://bucket/datasets --max_examples_per_split=100",
+        ),
+        "finished shards are kept, run the same command again to go on",
+    ),
+    "new": Command(
+        "any2ds new NAME [--from_list=urls.parquet]",
+        "make the folder of a recipe: code, test, dummy data",
+        [recipes.NewOptions],
+        ("name",),
+    ),
+    "recipes": Command(
+        "any2ds recipes [--imports=MODULES] [--data_dir=FOLDER]",
+        "list the recipes that are to be had, and what was built",
+        [recipes.RecipesOptions],
+        (),
+    ),
+    "compact": Command(
+        "any2ds compact OUTPUT_FOLDER [--rows_per_file=5000000]",
+        "write the metadata of all shards into few parquet files, for queries",
+        [options.CompactOptions],
     ),
     "finish": Command(
         "any2ds finish OUTPUT_FOLDER",

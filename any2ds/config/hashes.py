@@ -1,17 +1,24 @@
-"""Which hashes a dataset has as columns, by its options."""
+"""Which hashes a dataset has as columns, by its options, and which columns say what became of a row."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from any2ds.config.options import HashCheck, OutputOptions
-from any2ds.core.metadata import HASHES
+from any2ds.core.metadata import HASHES, OUTCOME_FIELDS
 
 
 def hash_columns(options: OutputOptions) -> tuple[str, ...]:
     """The hashes asked for, each once, in the order of `HASHES`."""
     return _hashes(options.compute_md5, options.compute_hash, options.verify_hash)
+
+
+def outcome_fields(options: OutputOptions) -> dict[str, pa.DataType]:
+    """The columns that say what became of a row, before those of steps."""
+    return {**OUTCOME_FIELDS, **dict.fromkeys(hash_columns(options), pa.string())}
 
 
 def recorded_hash_columns(options: Mapping[str, Any] | None) -> tuple[str, ...]:

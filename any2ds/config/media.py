@@ -19,6 +19,7 @@ from any2ds.config.parsers import (
     steps,
     text,
 )
+from any2ds.core.members import Members
 
 # Values that say "leave it": an option with one of these asks for no step, even if it is given. So does None.
 _OFF: Mapping[str, Any] = {
@@ -219,6 +220,7 @@ class MediaOptions:
     audio: AudioOptions = dataclasses.field(default_factory=AudioOptions)
     video: VideoOptions = dataclasses.field(default_factory=VideoOptions)
     given: frozenset[str] = frozenset()  # options that were set explicitly, maybe to their defaults
+    members: Members | None = None  # what a row consists of, if it has several URLs
 
     def asked(self) -> tuple[str, ...]:
         """The options that ask for a step: given, or not the default; but for values that turn something off."""

@@ -28,6 +28,7 @@ from any2ds.config.needs import needs_text, without_effect
 from any2ds.config.parsers import (
     HashCheck,
     Parser,
+    bit_rate,
     boolean,
     byte_count,
     byte_count_or_0,
@@ -47,6 +48,7 @@ from any2ds.config.parsers import (
     input_format,
     integer,
     integer_or_auto,
+    integers,
     local_folder,
     metadata_formats,
     names,
@@ -58,17 +60,20 @@ from any2ds.config.parsers import (
     part,
     path,
     proxy,
+    required_members,
     seconds,
     secret,
     share,
     stores,
     text,
+    url_columns,
     url_list,
 )
 from any2ds.config.watch import WatchOptions
 from any2ds.core import plugins, suggestions
 from any2ds.core.errors import OptionError, UsageError, redacted
 from any2ds.core.layout import Layout
+from any2ds.core.members import ALL, ANY, Members, columns_of
 from any2ds.core.processes.resources import cores
 from any2ds.core.version import USER_AGENT
 
@@ -143,7 +148,16 @@ class InputOptions:
         None,
         "from the file name, else txt",
     )
-    url_col: str = option("column that holds the URLs", text, "url")
+    url_col: str = option(
+        "column that holds the URLs; image:image_url,mask:mask_url where a row has several, for one sample",
+        url_columns,
+        "url",
+    )
+    require: str = option(
+        "of several URLs in a row: all must be there for it to be a success; any, one of them; or names: image,mask",
+        required_members,
+        "all",
+    )
     caption_col: str | None = option("column that holds the captions", optional(text), None)
     save_additional_columns: tuple[str, ...] | None = option(
         "columns to carry into the metadata, separated by commas", optional(names), None
@@ -310,9 +324,14 @@ class FetchOptions:
         "bytes per second below which a transfer counts as stalled", byte_count, 100, needs="not stall_timeout=0"
     )
     max_per_host: int = option(
-        "maximum simultaneous transfers to one host", integer(1), 1_000_000, "adapted to each host"
+        "maximum simultaneous transfers to one host, of all processes and ranks together",
+        integer(1),
+        1_000_000,
+        "adapted to each host",
     )
-    host_delay: float = option("minimum seconds between two transfers to one host", seconds, 0.0)
+    host_delay: float = option(
+        "minimum seconds between two transfers to one host, of all processes and ranks together", seconds, 0.0
+    )
     max_retry_after: float = option("maximum seconds to wait for a host that sends Retry-After", seconds, 120.0)
     watchdog_timeout: float | None = option(
         "seconds without any progress, after which rows fail; 0 for never",
@@ -555,6 +574,15 @@ class CardOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactOptions:
+    """What is compacted"""
+
+    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    rows_per_file: int = option("rows of a file, after which the next shard begins another one", integer(1), 5_000_000)
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+
+
+@dataclass(frozen=True, slots=True)
 class ReportOptions:
     """What is reported"""
 
@@ -571,6 +599,32 @@ class ReportOptions:
     samples: int = option("samples that the page shows", integer(0, 1000), 64, needs="format=html")
     open: bool = option("show the page in a browser", boolean, False, needs="format=html")
     storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateOptions:
+    """What is estimated"""
+
+    sample: int = option("rows of the whole list that are fetched, drawn at random", integer(1, 1_000_000), 2000)
+    from_dataset: str | None = option(
+        "take a dataset as the sample instead of fetching one, such as that of a --limit run; also --from=dataset. Its"
+        " list is the default of url_list",
+        optional(path),
+        None,
+    )
+    machines: tuple[int, ...] = option(
+        "numbers of machines like this one, separated by commas", integers(1), (1, 4, 16)
+    )
+    bandwidth: int = option("of the line of each machine, in bits per second: 100Mbit, 1Gbit", bit_rate, 10**9, "1Gbit")
+    price: str | None = option(
+        "JSON or YAML file with prices that differ from those built in: machine_hour, storage_gb_month …",
+        optional(path),
+        None,
+        "those built in",
+    )
+    sample_folder: str = option("folder for the dataset of the sample, which is kept", path, "estimate-sample")
+    sample_seed: int = option("draws the same rows again", integer(0, 2**32 - 1), 0)
+    format: str = option("screen, md or json", one_of("screen", "md", "json"), "screen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -606,6 +660,7 @@ class Config:
         config = dataclasses.replace(cls(*parsed.groups), given=parsed.given)
         of_steps = (config.image.bbox_col, config.video.clips_col)
         _check_columns_of_steps(config)
+        _check_members(config)
         config = dataclasses.replace(config, input=_with_columns(config.input, of_steps))
         _check_data_column(config)
         return config
@@ -616,7 +671,18 @@ class Config:
 
     @property
     def media(self) -> MediaOptions:
-        return MediaOptions(self.files, self.image, self.audio, self.video, self.given)
+        return MediaOptions(self.files, self.image, self.audio, self.video, self.given, self.members)
+
+    @property
+    def members(self) -> Members | None:
+        """What a row consists of, if it has several URLs."""
+        columns = columns_of(self.input.url_col)
+        return Members(columns, self.input.require) if columns else None
+
+    @property
+    def url_columns(self) -> tuple[str, ...]:
+        """The columns of all URLs of a row, as they are called in the dataset."""
+        return self.members.url_columns if self.members is not None else ("url",)
 
 
 GROUPS: tuple[Any, ...] = (
@@ -635,6 +701,10 @@ RETRY_GROUPS: tuple[Any, ...] = (RetryOptions, StorageOptions, FetchOptions, Run
 """Those of `retry`."""
 
 
+ESTIMATE_GROUPS: tuple[Any, ...] = (*GROUPS, EstimateOptions)
+"""Those of `estimate`: the ones of the planned run, and its own."""
+
+
 def _check_data_column(config: Config) -> None:
     """Raises OptionError if the files cannot be called so."""
     taken, output_format = config.output.data_column, config.output.output_format
@@ -643,6 +713,28 @@ def _check_data_column(config: Config) -> None:
     is_own = config.output.preset is not None and taken == config.output.file_ext  # which tells readers what it is
     if taken != "data" and output_format in ("tfrecord", "arrayrecord") and not is_own:
         raise OptionError(f"output_format={output_format}: the file is in 'data' of its records: --data_column=data")
+
+
+_ONE_TO_MANY = ("unpack", "clip_seconds", "clips_col", "frames", "frame_interval")
+
+
+def _check_members(config: Config) -> None:
+    """Raises OptionError for what a row of several URLs cannot have."""
+    members, require = config.members, config.input.require
+    if members is None:
+        if "require" in config.given:
+            raise OptionError(f"require={require} has no effect without several URLs: --url_col=image:...,mask:...")
+        return
+    if unknown := [name for name in require.split(",") if require not in (ALL, ANY) and name not in members.names]:
+        raise OptionError(f"require: {unknown[0]!r} is none of {', '.join(members.names)}, of which url_col tells")
+    if config.output.preset is not None:
+        raise OptionError(f"url_col: with preset={config.output.preset} a row has one URL")
+    if config.output.data_column != "data":
+        raise OptionError("data_column: the files of a row of several URLs are in columns called as its members")
+    if config.output.parquet_data != "binary":
+        raise OptionError("parquet_data: files of a row of several URLs are plain bytes")
+    if several := [name for name in config.media.asked() if name in _ONE_TO_MANY]:
+        raise OptionError(f"{several[0]}: a row of several URLs is one sample, and its files stay one each")
 
 
 def _check_columns_of_steps(config: Config) -> None:
@@ -851,14 +943,7 @@ def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any
     Raises OptionError if it cannot be read as such, MissingExtra for YAML without its library.
     Of a file for `download` other commands take what is theirs as well.
     """
-    try:
-        written = Path(path).expanduser().read_text(encoding="utf-8-sig")
-        try:
-            content = json.loads(written)  # YAML takes most of JSON, but no tabs
-        except ValueError:
-            content = _from_yaml(path, written)
-    except (OSError, ValueError) as error:
-        raise OptionError(f"config file {path!r} cannot be read: {' '.join(str(error).split())}") from error
+    content = _read_mapping(path, "config file")
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -876,12 +961,31 @@ def read_config_file(path: str, groups: Sequence[Any] = GROUPS) -> dict[str, Any
     return {name: value for name, value in content.items() if name in own}
 
 
-def _from_yaml(path: str, written: str) -> Any:
+def _read_mapping(path: str, what: str) -> Any:
+    try:
+        written = Path(path).expanduser().read_text(encoding="utf-8-sig")
+        try:
+            return json.loads(written)  # YAML takes most of JSON, but no tabs
+        except ValueError:
+            return _from_yaml(path, written, what)
+    except (OSError, ValueError) as error:
+        raise OptionError(f"{what} {path!r} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def read_prices(path: str) -> dict[str, Any]:
+    """The content of a JSON or YAML file of names and values. Raises OptionError if it is none."""
+    content = _read_mapping(path, "price file")
+    if not isinstance(content, dict):
+        raise OptionError(f"price file {path!r} must hold `name: price` lines")
+    return content
+
+
+def _from_yaml(path: str, written: str, what: str) -> Any:
     """Raises ValueError if it is no YAML, MissingExtra without the library."""
     try:
         import yaml
     except ModuleNotFoundError as error:
-        raise plugins.missing_extra(f"config file {path!r} in YAML", error) from error
+        raise plugins.missing_extra(f"{what} {path!r} in YAML", error) from error
     try:
         return yaml.safe_load(written)
     except yaml.YAMLError as error:

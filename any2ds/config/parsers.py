@@ -190,6 +190,31 @@ def byte_count(value: Any) -> int:
     return size
 
 
+def bit_rate(value: Any) -> int:
+    """Bits per second: `100Mbit`, `1Gbit`, `2.5Gbit/s`, or a number."""
+    units = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?)(?:bit(?:/s|s)?|bps)?", str(value).strip().lower())
+    if match is None or (rate := int(float(match[1]) * units[match[2]])) < 1:
+        raise ValueError("bits per second such as 100Mbit or 1Gbit")
+    return rate
+
+
+def integers(at_least: int) -> Parser:
+    """Several whole numbers, separated by commas, each once, in order."""
+
+    def parse(value: Any) -> tuple[int, ...]:
+        parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
+        try:
+            found = sorted({integer(at_least)(part) for part in parts})
+        except (TypeError, ValueError):
+            found = []
+        if not found:
+            raise ValueError(f"whole numbers of at least {at_least}, separated by commas")
+        return tuple(found)
+
+    return _accepting("int | Sequence[int] | str")(parse)
+
+
 def byte_count_up_to(most: int, shown: str) -> Parser:
     def parse(value: Any) -> int:
         if (size := byte_count(value)) > most:
@@ -239,6 +264,24 @@ def names(value: Any) -> tuple[str, ...]:
     if not all(isinstance(part, str) and part.strip() for part in found):
         raise ValueError("names separated by commas")
     return found
+
+
+@_accepting("Mapping[str, str]")
+def url_columns(value: Any) -> str:
+    """A column, or `member:column,member:column` where a row has several URLs; from Python also a mapping."""
+    from any2ds.core.members import columns_of
+
+    if isinstance(value, Mapping):
+        if len(value) < 2 or any("," in str(column) for column in value.values()):
+            raise ValueError("at least two members, each with its column, whose name has no comma")
+        value = ",".join(f"{name}:{column}" for name, column in value.items())
+    columns_of(text(value))
+    return str(value)
+
+
+def required_members(value: Any) -> str:
+    """all, any, or names of members."""
+    return ",".join(names(value))
 
 
 def _without_brackets(written: str) -> str:

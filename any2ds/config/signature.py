@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
 from typing import Any, Protocol, TypeVar, cast
 
@@ -25,10 +25,14 @@ class Command(Protocol[R]):
 
 
 def command(
-    groups: Sequence[Any], *ending: str, positional: Sequence[str] = ("output_folder",)
+    groups: Sequence[Any],
+    *ending: str,
+    positional: Sequence[str] = ("output_folder",),
+    completed: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> Callable[[Callable[[ParsedOptions], T]], Command[T]]:
     """Makes a function of parsed options public: with the options of `groups` as keywords, of which the `positional`
-    ones may be given by position. `ending` is the end of its docstring: what it returns and raises."""
+    ones may be given by position. `ending` is the end of its docstring: what it returns and raises. `completed` adds
+    options that the command finds elsewhere."""
 
     def public(run: Callable[[ParsedOptions], T]) -> Command[T]:
         @functools.wraps(run)
@@ -40,7 +44,7 @@ def command(
             if given.get(positional[0], MISSING) is None:
                 del given[positional[0]]
             try:
-                return run(parse_options(given, groups))
+                return run(parse_options(completed(given), groups))
             except UsageError as error:
                 error.rephrased = with_keywords(str(error), run.__name__, groups)
                 raise

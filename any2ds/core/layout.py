@@ -12,6 +12,7 @@ dataset_info.json        what TensorFlow Datasets opens a folder of tfrecord or 
 In `.any2ds/`:
 
 run                      what decides which row is in which shard
+recipe                   what a recipe says of its dataset: features, splits, version
 shards                   the list of finished shards
 lock, lock.flock         which run is at work here; gone when it has ended
 lock-rank-3-of-8         the same for each of several that share the shards
@@ -21,6 +22,9 @@ tensorboard/             the same for TensorBoard
 work/<run>/              word that the workers of a cluster leave for the run, and the run for them
 metadata/00000.metadata  with a preset: the full metadata of each row, where 00000.parquet is as the other tool
                          has it
+compact/index            which files have the metadata of all shards, after `any2ds compact`
+compact/<id>/00000.metadata   such a file, parquet
+kept/00000.kept          where rows have several URLs: files of failed rows that arrived, for `retry`; a tar file
 report.html              with a preset, in whose datasets nothing else may lie in sight
 tmp/<run>/               shards being written; renamed into place when they are whole
 swap/00000/              the new version of a shard that is about to replace the previous one
@@ -36,8 +40,10 @@ from typing import Any
 
 STATE_FOLDER = ".any2ds"
 RUN_FILE = f"{STATE_FOLDER}/run"
+RECIPE_FILE = f"{STATE_FOLDER}/recipe"
 LOCK_FILE = f"{STATE_FOLDER}/lock"
 SHARDS_FILE = f"{STATE_FOLDER}/shards"
+TRANSFERS_FILE = f"{STATE_FOLDER}/transfers"  # of a sample that an estimate has fetched, a line of JSON for each
 REPORT_FILE = "report.html"
 REPORT_MARK = b'<meta name="generator" content="any2ds'  # in its first 4 KB, which tells it from somebody's own
 TFDS_FEATURES = "features.json"
@@ -52,6 +58,10 @@ WATCHING = (WANDB_FILE, PROGRESS_FOLDER, TENSORBOARD_FOLDER)
 WORK_FOLDER = f"{STATE_FOLDER}/work"
 METADATA_FOLDER = f"{STATE_FOLDER}/metadata"
 METADATA_END = ".metadata"
+COMPACT_FOLDER = f"{STATE_FOLDER}/compact"
+COMPACT_INDEX = f"{COMPACT_FOLDER}/index"
+KEPT_FOLDER = f"{STATE_FOLDER}/kept"
+KEPT_END = ".kept"
 TEMPORARY_FOLDER = f"{STATE_FOLDER}/tmp"
 SWAP_FOLDER = f"{STATE_FOLDER}/swap"
 PROBES = f"{STATE_FOLDER}/probe-"  # with which the names of files begin that only try whether they can be written
@@ -114,6 +124,10 @@ class Layout:
     def metadata_names(self, shard_id: int) -> tuple[str, ...]:
         """Where its metadata may be, the fuller ones first: shards of other tools have none out of sight."""
         return (*([self.own_metadata_name(shard_id)] if self.hides else []), self.metadata_name(shard_id))
+
+    def kept_name(self, shard_id: int) -> str:
+        """That of the files of rows that have failed, of which some have arrived."""
+        return f"{KEPT_FOLDER}/{self.shard_name(shard_id)}{KEPT_END}"
 
     def stats_name(self, shard_id: int) -> str:
         return f"{self.shard_name(shard_id)}_stats.json"

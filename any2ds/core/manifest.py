@@ -18,6 +18,9 @@ import pyarrow.compute as pc
 from any2ds.core.layout import Layout
 from any2ds.core.version import __version__
 
+URLS = ("url",)
+"""The columns of the URLs of a row, where it has one."""
+
 Cutting = Literal["list", "file"]
 """Shards go over the ends of the files of a list, or no shard holds rows of two files (as img2dataset does it)."""
 
@@ -39,8 +42,9 @@ class Beginning:
     sha256: str  # of their URLs
 
     @classmethod
-    def of(cls, rows: pa.RecordBatch, count: int = 1000) -> Beginning:
-        urls = rows.column("url").slice(0, count)
+    def of(cls, rows: pa.RecordBatch, count: int = 1000, columns: Sequence[str] = URLS) -> Beginning:
+        """`columns` are those of all URLs of a row."""
+        urls = row_urls(rows.slice(0, count), columns)
         return cls(len(urls), urls_sha256([urls]))
 
 
@@ -157,6 +161,11 @@ class Manifest:
         return manifest
 
     @property
+    def is_being_built(self) -> bool:
+        """Whether a recipe has not made all shards yet: nobody is to open the dataset before."""
+        return self.options.get("building") is True
+
+    @property
     def layout(self) -> Layout:
         """Raises ValueError if the options do not decide it."""
         return Layout.of(self.options)
@@ -199,6 +208,13 @@ def key_format(layout: Layout) -> str:
 
 def columns_of(schema: pa.Schema) -> dict[str, str]:
     return {field.name: str(field.type) for field in schema}
+
+
+def row_urls(rows: pa.RecordBatch, columns: Sequence[str] = URLS) -> pa.Array:
+    """The URL of each row, or all of them in one string."""
+    if len(columns) == 1:
+        return rows.column(columns[0])
+    return pc.binary_join_element_wise(*(pc.fill_null(rows.column(name), "") for name in columns), "\n")
 
 
 def urls_sha256(urls: Iterable[pa.Array], rows: int | None = None) -> str:

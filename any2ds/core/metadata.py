@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.core.errors import redacted
-from any2ds.core.failures import failure_code
+from any2ds.core.failures import SUCCESS, failure_code
 from any2ds.core.samples import Sample, member_column, member_value
 from any2ds.core.tables import to_json
 from any2ds.core.wide_columns import WideColumns, is_wide
@@ -47,6 +48,12 @@ STORED_BYTES = pa.field("stored_bytes", pa.int64())
 
 STORED_CRC32 = pa.field("stored_crc32", pa.int64())
 """Goes with it: the CRC-32 (as of zlib) of the stored file; hashes are those of what arrived. `verify` compares it."""
+
+SPLIT = "split"
+"""The column, of the list or of a step, that says to which part of the dataset a sample belongs, such as `train`."""
+
+MOST_SPLITS = 100
+"""A column with more values than these names no splits."""
 
 RESERVED_COLUMNS = frozenset(
     {
@@ -84,10 +91,23 @@ def without_credentials(url: str) -> str:
     return _CREDENTIALS.sub(r"\1", url) if "@" in url else url
 
 
+def shown_urls(urls: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of URLs without credentials."""
+    return pc.replace_substring_regex(urls, _CREDENTIALS.pattern, r"\1")
+
+
 def example_of(url: str | None) -> str:
     """The URL as figures name it: without credentials, and no longer than a person looks at; "" if there is none."""
     shown = redacted(without_credentials((url or "").strip()))
     return shown if len(shown) <= _LONGEST_EXAMPLE else f"{shown[: _LONGEST_EXAMPLE - 1]}…"
+
+
+def splits_of(values: Iterable[Any]) -> dict[str, int]:
+    """Split -> samples, by their values in the column `split`; "" for null. Empty where these are no names of splits:
+    no texts, or too many."""
+    counts = Counter("" if value is None else value for value in values)
+    is_split = len(counts) <= MOST_SPLITS and all(isinstance(value, str) for value in counts)
+    return dict(counts) if is_split else {}
 
 
 class MetadataTable:
@@ -112,8 +132,7 @@ class MetadataTable:
     ) -> None:
         urls = rows.schema.get_field_index("url")
         if pc.any(pc.match_substring(rows.column(urls), "@")).as_py():
-            shown = pc.replace_substring_regex(rows.column(urls), _CREDENTIALS.pattern, r"\1")
-            rows = rows.set_column(urls, rows.schema.field(urls), shown)
+            rows = rows.set_column(urls, rows.schema.field(urls), shown_urls(rows.column(urls)))
         self._rows = rows
         self.has_captions = "caption" in rows.schema.names
         self.has_duplicates = DUPLICATE_OF.name in rows.schema.names
@@ -132,6 +151,7 @@ class MetadataTable:
         self._values: list[tuple[Any, ...]] = []  # of these, for each row
         self.hides = in_sight is not None
         self._shown = list(in_sight(self._rows.schema.names, tuple(self._types))) if in_sight is not None else None
+        self.members: tuple[str, ...] = ()  # the files of a sample, where a row has several; see `core.members`
         self.added = 0  # bytes that the last row has in columns whose values may be large
 
     def __len__(self) -> int:
@@ -152,6 +172,19 @@ class MetadataTable:
         """Those that say what became of a row."""
         return tuple(self._types)
 
+    @property
+    def splits(self) -> dict[str, int]:
+        """Value of the column `split` -> stored samples with it, "" for null; empty if there is no such column."""
+        status = self._narrow.index("status")
+        stored = [number for number, values in enumerate(self._values) if values[status] == SUCCESS]
+        if SPLIT in self._narrow:
+            place = self._narrow.index(SPLIT)
+            return splits_of(self._values[number][place] for number in stored)
+        if SPLIT not in self._rows.schema.names:
+            return {}
+        positions = pa.array([self._positions[number] for number in stored], pa.int64())
+        return splits_of(self._rows.column(SPLIT).take(positions).to_pylist())
+
     def add(self, sample: Sample) -> None:
         """Raises OSError if there is no room for what is large in it."""
         self._positions.append(sample.row.position)
@@ -161,7 +194,7 @@ class MetadataTable:
             fields = {**fields, "error_message": failure_code(fields["error_code"]).meaning}
         self._values.append(tuple(map(fields.get, self._narrow)))
         if self._wide is not None:
-            self.added = self._wide.add(fields if self._has_members else {**fields, **_beside(sample)})
+            self.added = self._wide.add(fields if self._has_members else {**fields, **self._beside(sample)})
 
     def to_json(self, sample: Sample) -> bytes:
         """What the table says of one sample, as the JSON object that lies beside its file (bytes as base64)."""
@@ -213,6 +246,9 @@ class MetadataTable:
         if self._wide is not None:
             self._wide.close()
 
-
-def _beside(sample: Sample) -> dict[str, str | bytes]:
-    return {member_column(ext): member_value(ext, bytes(body.read())) for ext, body in sample.extra_files.items()}
+    def _beside(self, sample: Sample) -> dict[str, str | bytes]:
+        """The further files that are columns."""
+        found = {member_column(ext): (ext, body) for ext, body in sample.extra_files.items()}
+        return {
+            name: member_value(ext, bytes(body.read())) for name, (ext, body) in found.items() if name in self._types
+        }

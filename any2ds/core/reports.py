@@ -63,13 +63,20 @@ class ShardReport(RowCounts):
     end_time: float = 0.0
     urls_sha256: str = ""  # the fingerprint of its rows, which tells when the list has changed
     exts: Mapping[str, int] = field(default_factory=dict)  # extension -> files stored with it
+    splits: Mapping[str, int] = field(default_factory=dict)  # value of the column `split` -> samples, "" for null
     data_bytes: int = 0  # of the data file; 0 where it is a folder, or there is none
     latencies: Mapping[int, int] = field(default_factory=dict)  # of a Histogram: seconds of transfers that succeeded
 
     @classmethod
     def from_json(cls, stats: Mapping[str, Any]) -> ShardReport:
         """What `to_json` was made from. Raises KeyError, TypeError or ValueError for anything else."""
-        stats = {"attempts": 0, "examples": {}, "latencies": {}, **stats}  # those of other tools lack them
+        stats = {
+            "attempts": 0,
+            "examples": {},
+            "latencies": {},
+            "splits": {},
+            **stats,
+        }  # those of other tools lack them
         return cls(
             **{name: int(stats[name]) for name in ("shard_id", "data_bytes", *_SUMS)},
             start_time=float(stats["start_time"]),
@@ -78,6 +85,7 @@ class ShardReport(RowCounts):
             robots=RobotsCost(*(stats[f"robots_{each.name}"] for each in fields(RobotsCost))),
             urls_sha256=str(stats["urls_sha256"]),
             exts=dict(stats["exts"]),
+            splits=dict(stats["splits"]),
             not_processed=not_processed_in(stats),
             examples=dict(stats["examples"]),
             latencies={int(bucket): int(count) for bucket, count in stats["latencies"].items()},

@@ -17,6 +17,7 @@ class Row(NamedTuple):
     caption: str | None = None
     extra: Mapping[str, Any] | None = None  # the columns of save_additional_columns
     expected_hash: str | None = None  # as it stands in the list
+    member: str = ""  # which of the files of its row this URL is, where a row has several; see `members`
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class Sample:
     parts: int = 1  # how many samples its row has, where it has a part
     members: Mapping[str, bytes] = field(default_factory=dict)  # further files, by extension: {"txt": b"..."}
     extra_files: Mapping[str, Body | StoredBody] = field(default_factory=dict)  # the same when it is through all steps
-    not_processed: str = ""  # why a step of its media has left its file as it came
+    not_processed: str = ""  # why a step of its media has not done to its file what was asked
     seconds: float = 0.0  # that the transfer of its row took, if it succeeded
 
     @property
@@ -108,6 +108,11 @@ class Sample:
         return self.row.caption
 
     @property
+    def member(self) -> str:
+        """Which file of its row this is, `image` or `mask`; "" where a row has one."""
+        return self.row.member
+
+    @property
     def data(self) -> bytes:
         """The file."""
         return b"" if self.body is None else self.body.read()
@@ -120,7 +125,7 @@ class Sample:
     @property
     def bodies(self) -> list[Body | StoredBody]:
         """All its files: whoever writes it releases them."""
-        return [] if self.body is None else [self.body, *self.extra_files.values()]
+        return [*([] if self.body is None else [self.body]), *self.extra_files.values()]
 
     @property
     def mime_type(self) -> str:
@@ -206,6 +211,7 @@ def release(samples: Iterable[Sample]) -> None:
     for sample in samples:
         if sample.body is not None:
             sample.body.release()
+        if sample.extra_files:  # also of a failure, of a row with several files, of which some have arrived
             for further in sample.extra_files.values():
                 further.release()
 

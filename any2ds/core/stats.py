@@ -29,6 +29,7 @@ class Stats:
     size: int | None = None  # bytes of the files stored
     data_bytes: int | None = None  # of the data file
     exts: Mapping[str, int] = field(default_factory=dict)  # extension -> files
+    splits: Mapping[str, int] = field(default_factory=dict)  # value of the column `split` -> samples, "" for null
     status_dict: Mapping[str, int] = field(default_factory=dict)
     start_time: float = 0.0  # Unix seconds
     end_time: float = 0.0
@@ -68,6 +69,7 @@ class Stats:
                 size=_optional_int(found.get("bytes")),
                 data_bytes=_optional_int(found.get("data_bytes")),
                 exts=_counts(found, "exts"),
+                splits=_counts(found, "splits"),
                 status_dict=_counts(found, "status_dict"),
                 start_time=float(found.get("start_time") or 0),
                 end_time=float(found.get("end_time") or 0),

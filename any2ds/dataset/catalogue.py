@@ -22,6 +22,8 @@ from any2ds.core.errors import LockLost, OutputError, error_text
 from any2ds.core.reports import IncompleteRun, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.dataset import shard_list, tfds
+from any2ds.dataset.compact import withdraw
+from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.dataset.shard_list import ShardEntry as ShardEntry
 from any2ds.dataset.shard_list import ShardList
 from any2ds.storage.folders import OutputFolder
@@ -107,6 +109,7 @@ class Catalogue:
     def _begin(self) -> None:
         """Mark the list as open before a shard can change, or remove it. Raises OutputError if neither works."""
         previous = None
+        _withdraw_compacted(self._output)
         with self._logging_errors():
             previous = self._trusted(self._previous())
         if previous is not None:
@@ -172,10 +175,15 @@ class Catalogue:
                 self._output.remove_many(sorted(wanted.intersection(self._output.names())))
                 wanted.clear()
             elif wanted:
-                for name, content in tfds.files(entries, self._options, self._schema(entries)).items():
+                for name, content in self._tfds_files(entries).items():
                     self._output.write(name, content)
                     written.add(name)
         return written >= wanted
+
+    def _tfds_files(self, entries: Sequence[ShardEntry]) -> Mapping[str, bytes]:
+        if (recipe := RecipeFile.of(self._output)) is not None:
+            return recipe.tfds_files(entries, self._options)
+        return tfds.files(entries, self._options, self._schema(entries))
 
     # --- the shards that exist ---
 
@@ -255,12 +263,25 @@ def rebuild(output: OutputFolder, options: OutputOptions) -> None:
     """Write the files anew from the stats of all finished shards. By whoever has the folder for itself."""
     catalogue = Catalogue(output, options)
     with catalogue._logging_errors():
+        withdraw(output)
         catalogue._previous()  # to be replaced, be there shards or not
         catalogue._write(is_open=False)
 
 
+def _withdraw_compacted(output: OutputFolder) -> None:
+    """Remove compacted metadata, which are about to be wrong. Raises OutputError if that does not work."""
+    try:
+        withdraw(output)
+    except (LockLost, OutputError):
+        raise
+    except Exception as error:  # every file system has exceptions of its own
+        message = f"{layout.COMPACT_FOLDER}, which is about to be wrong, cannot be removed: {error_text(error)}"
+        raise OutputError(f"{output.url!r}: {message}") from error
+
+
 def reopen(output: OutputFolder, options: OutputOptions) -> None:
     """Mark the list as open, if there is one: others that make the dataset do not keep it true. Raises OutputError."""
+    _withdraw_compacted(output)
     previous = Catalogue(output, options)._previous()
     if previous is not None and not previous.is_open:
         output.write(layout.SHARDS_FILE, previous.opened())

@@ -23,6 +23,7 @@ from any2ds.core import layout, plugins
 from any2ds.core.errors import Any2dsError, OutputError, error_text
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
+from any2ds.core.members import Members
 from any2ds.core.stats import Stats
 from any2ds.dataset import tfds
 from any2ds.storage.folders import OutputFolder
@@ -74,6 +75,8 @@ class Dataset:
         self.entries = {entry.name: entry for entry in (self._listed() if entries is None else entries)}
         self.run_problem: str | None = None  # why `run` is None though the file is there
         self.run = self._run_file()
+        if self.run is not None and self.run.is_being_built:
+            raise OutputError(f"{url!r} is being built: the same any2ds build command goes on with it")
         files, self._digits = _by_shard(self.entries, self.run.layout if self.run else None)
         # img2dataset writes no run file, and no number into its stats.
         self.is_img2dataset = layout.RUN_FILE not in self.entries and not self._has_own_stats(files)
@@ -126,6 +129,8 @@ class Dataset:
         """What belongs to no shard, without the files of any2ds and of the system."""
         own = {name for files in self.shards.values() for name in files.present}
         own.update(layout.FOLDER_FILES, tfds.names_of(self.run.options if self.run else {}))
+        if layout.RECIPE_FILE in self.entries:
+            own.update(name for name in self.entries if name.endswith(tfds.LABELS_END))
         return [entry for name, entry in self.entries.items() if name not in own and name[:1] not in ("_", ".")]
 
     def read(self, name: str) -> bytes:
@@ -162,6 +167,11 @@ class Dataset:
         with self.metadata_file(replace(files, metadata=files.visible or files.metadata)) as file:
             yield file
 
+    @property
+    def members(self) -> Members | None:
+        """What a sample consists of, where the rows of its list have several URLs."""
+        return Members.of(self.run.options) if self.run else None
+
     def metadata_columns(self, schema: pa.Schema) -> list[str]:
         """All columns but those of the files themselves."""
         bodies = body_columns(schema) if self.writer and self.writer.holds_metadata else ()
@@ -188,8 +198,8 @@ class Dataset:
                     found = [*found, *state]
                     if _has(state, layout.METADATA_FOLDER):
                         found += folder.listed(layout.METADATA_FOLDER)
-        except FileNotFoundError as error:
-            raise OutputError(f"{folder.url!r}: no such folder") from error
+        except FileNotFoundError:
+            raise OutputError(f"{folder.url!r}: no such folder") from None
         except Exception as error:  # every file system has exceptions of its own
             raise OutputError(f"{folder.url!r} cannot be listed: {error_text(error)}") from error
         root = folder.path.rstrip("/")

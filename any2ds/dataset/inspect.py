@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -16,14 +13,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from any2ds.config.options import GROUPS, InspectOptions, ParsedOptions, changed
+from any2ds.config.command_line import given_options
+from any2ds.config.options import GROUPS, InspectOptions, ParsedOptions
 from any2ds.config.signature import command, with_keywords
 from any2ds.core import text
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, in_order, meaning_of
 from any2ds.core.metadata import STORED_BYTES, without_credentials
 from any2ds.core.terminal.notebook import html
-from any2ds.core.terminal.stderr import joined
+from any2ds.core.terminal.stderr import joined, width_of_pipe
+from any2ds.dataset.compact import current_index
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.shard_list import pattern, ranges_text
@@ -34,8 +33,6 @@ _SHARDS_OF_METADATA = 4
 _OUTCOMES_SHOWN = 20  # of img2dataset each error message is one
 _LONGEST_PATTERN = 200  # characters on a terminal; with many gaps it is long
 _LONGEST = 2000  # characters of a value that are kept, for whoever reads the JSON
-_PIPE_WIDTH = 120  # columns where there is no terminal
-_NARROWEST = 40
 _SIZES = ("smallest", "first_quartile", "median", "third_quartile", "largest")
 
 
@@ -70,7 +67,10 @@ class Overview:
     looked_into: tuple[int, ...]  # shards that mime types, sizes and samples are from
     mime_types: Mapping[str, int]
     sizes: Mapping[str, int]  # in bytes: smallest, quartiles and largest
+    widths: Mapping[str, int]  # in pixels, of images and video: the same; empty if unknown
+    heights: Mapping[str, int]
     samples: tuple[Mapping[str, Any], ...]
+    compacted: tuple[str, ...]  # files of the compacted metadata (`any2ds compact`); empty if there are none
     problems: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -93,7 +93,6 @@ def inspect(options: ParsedOptions) -> Overview:
     stats, metadata = StatsSums(), MetadataSums(wanted.samples)
     stats.read(dataset, finished)
     metadata.read(dataset, spread(finished, _SHARDS_OF_METADATA), random.Random(0))
-    sizes = metadata.distribution("size")
     numbers, names = [files.shard_id for files in finished], dataset.layout
     return Overview(
         output_folder=redacted(wanted.output_folder),
@@ -122,13 +121,26 @@ def inspect(options: ParsedOptions) -> Overview:
         columns={name[:_LONGEST]: kind[:_LONGEST] for name, kind in metadata.columns.items()},
         looked_into=tuple(metadata.shards),
         mime_types={name or "unknown": files for name, files in metadata.files.most_common()},
-        sizes={name: round(getattr(sizes, name)) for name in _SIZES} if sizes.count else {},
+        sizes=_quartiles(metadata, "size"),
+        widths=_quartiles(metadata, "width"),
+        heights=_quartiles(metadata, "height"),
         samples=tuple(
             {name: _kept(value) for name, value in sample.items()}
             for sample in spread(metadata.samples, wanted.samples)
         ),
+        compacted=_compacted(dataset),
         problems=(*stats.problems, *metadata.problems, *dataset.problems),
     )
+
+
+def _compacted(dataset: Dataset) -> tuple[str, ...]:
+    index = current_index(dataset)
+    return tuple(file.name for file in index.files) if index else ()
+
+
+def _quartiles(metadata: MetadataSums, column: str) -> dict[str, int]:
+    found = metadata.distribution(column)
+    return {name: round(getattr(found, name)) for name in _SIZES} if found.count else {}
 
 
 def _kept(value: Any) -> Any:
@@ -144,19 +156,10 @@ def show(overview: Overview, stream: TextIO) -> None:
     """For a person, on a terminal or as plain text; control characters from lists and servers are escaped."""
     console = Console(file=stream, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console.width = _width_of_pipe()
+        console.width = width_of_pipe()
     with console.capture() as captured:
         console.print(*_parts(overview), sep="\n")
     stream.writelines(f"{line.rstrip()}\n" for line in captured.get().replace("\xa0", " ").split("\n")[:-1])
-
-
-def _width_of_pipe() -> int:
-    """COLUMNS, or the width of the terminal on which standard error is, as in `any2ds inspect dataset | head`."""
-    columns = os.environ.get("COLUMNS", "")
-    known = int(columns) if columns.isdecimal() else 0
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or no terminal
-        known = known or os.get_terminal_size(sys.__stderr__.fileno()).columns  # type: ignore[union-attr]
-    return max(known, _NARROWEST) if known else _PIPE_WIDTH
 
 
 def _parts(found: Overview, phrase: Callable[[str], str] = str) -> Iterator[Any]:
@@ -211,6 +214,9 @@ def _facts(found: Overview) -> Iterator[tuple[str, str]]:
         yield "not processed", f"{count:,} {'file' if count == 1 else 'files'} ({reason})"
     if found.sizes:
         yield "sizes", " · ".join(f"{name.replace('_', ' ')} {text.size(size)}" for name, size in found.sizes.items())
+    if found.widths and found.heights:
+        sides = {"width": found.widths, "height": found.heights}
+        yield "pixels", " · ".join(f"{side} {_span(values)}" for side, values in sides.items())
     if found.mime_types:
         total = sum(found.mime_types.values())
         types = [f"{name[:60]} {text.percent(rows, total)}" for name, rows in found.mime_types.items()]
@@ -220,9 +226,17 @@ def _facts(found: Overview) -> Iterator[tuple[str, str]]:
         span = text.duration(found.ended - found.started)
         first, last = text.moment(found.started), text.moment(found.ended)
         yield "made", f"{first} ({span})" if first == last else f"{first} to {last} ({span})"
+    if found.compacted:
+        parts = "1 file" if len(found.compacted) == 1 else f"{len(found.compacted):,} files"
+        yield "compacted", f"metadata in {parts}: {found.compacted[0].rpartition('/')[0]}"
     if found.options:
-        shown = [f"{name}={value}" for name, value in changed(found.options).items()]
-        yield "options", " ".join(str(option)[:200] for option in shown) or "the default ones"
+        shown = [f"{name}={value}"[:200] for name, value in given_options(found.options).items()]
+        yield "options", " ".join(shown) or "the default ones"
+
+
+def _span(values: Mapping[str, int]) -> str:
+    smallest, median, largest = (f"{values[name]:,}" for name in ("smallest", "median", "largest"))
+    return smallest if smallest == largest else f"{smallest} to {largest}, median {median}"
 
 
 def _first(items: Sequence[str], number: int, separator: str = ", ") -> str:

@@ -12,6 +12,7 @@ from any2ds.config.options import OutputOptions, parse_groups
 from any2ds.core.errors import OutputError, UsageError, error_text
 from any2ds.core.layout import RUN_FILE
 from any2ds.core.manifest import Manifest, StepRecord, with_versions
+from any2ds.core.members import Members
 from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ def options_of(output: OutputFolder) -> tuple[OutputOptions, MediaOptions]:
         options, *media = parse_groups({**given, "output_folder": output.url}, groups)
     except (ValueError, TypeError, UsageError) as error:
         raise OutputError(f"{output.url!r}: its {RUN_FILE} cannot be read: {error}") from error
-    return options, replace(MediaOptions(*media), given=manifest.asked)
+    return options, replace(MediaOptions(*media), given=manifest.asked, members=Members.of(manifest.options))
 
 
 def record_versions(output: OutputFolder, now: Sequence[StepRecord]) -> None:

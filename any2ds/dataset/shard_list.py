@@ -40,16 +40,18 @@ class ShardEntry:
     bytes: int  # of the files stored; 0 in shards of img2dataset, which does not record it
     data_bytes: int  # size of the data file; 0 where that is a folder, or there is none
     exts: Mapping[str, int] = field(default_factory=dict)  # extension -> files; empty if unknown
+    splits: Mapping[str, int] = field(default_factory=dict)  # value of the column `split` -> samples; empty: no column
 
     @classmethod
     def of(cls, report: ShardReport) -> ShardEntry:
-        return cls(report.shard_id, report.count, report.samples, report.bytes, report.data_bytes, dict(report.exts))
+        figures = (report.shard_id, report.count, report.samples, report.bytes, report.data_bytes)
+        return cls(*figures, dict(report.exts), dict(report.splits))
 
     @classmethod
     def of_stats(cls, shard_id: int, stats: Stats, size: int = 0) -> ShardEntry:
         """`size` is that of the data file, for statistics without it."""
         data_bytes = size if stats.data_bytes is None else stats.data_bytes
-        return cls(shard_id, stats.count, stats.samples, stats.size or 0, data_bytes, stats.exts)
+        return cls(shard_id, stats.count, stats.samples, stats.size or 0, data_bytes, stats.exts, stats.splits)
 
 
 def entry_of(shard_id: int, content: bytes | None, size: int = 0) -> ShardEntry:
@@ -84,8 +86,11 @@ def _entry(found: Mapping[str, Any]) -> ShardEntry:
     shard_id, count, samples, size, data_bytes = numbers = [found[name] for name in _NUMBERS]
     if not all(type(number) is int and number >= 0 for number in numbers):
         raise TypeError("not a number")
-    exts = {str(ext): int(files) for ext, files in found["exts"].items()}
-    return ShardEntry(shard_id, count, samples, size, data_bytes, exts)
+    exts, splits = (
+        {str(name): int(number) for name, number in counts.items()}
+        for counts in (found["exts"], found.get("splits", {}))
+    )
+    return ShardEntry(shard_id, count, samples, size, data_bytes, exts, splits)
 
 
 def to_json(entries: Sequence[ShardEntry], options: OutputOptions, is_open: bool) -> bytes:
@@ -117,6 +122,7 @@ def to_json(entries: Sequence[ShardEntry], options: OutputOptions, is_open: bool
                 "count": entry.count,
                 "bytes": entry.bytes,
                 "exts": dict(entry.exts),
+                **({"splits": dict(entry.splits)} if entry.splits else {}),
             }
         )
         content.write(b",\n" if number else b"\n")

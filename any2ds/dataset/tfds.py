@@ -17,7 +17,8 @@ import pyarrow as pa
 from any2ds.config.options import OutputOptions
 from any2ds.core.errors import redacted
 from any2ds.core.layout import TFDS_FEATURES, TFDS_INFO, Layout
-from any2ds.core.metadata import without_credentials
+from any2ds.core.metadata import MOST_SPLITS, without_credentials
+from any2ds.core.metadata import SPLIT as SPLIT_COLUMN
 
 if TYPE_CHECKING:
     from any2ds.dataset.shard_list import ShardEntry
@@ -29,11 +30,18 @@ VERSION = "1.0.0"
 IMAGES = frozenset({"bmp", "jpg", "png"})
 """Extensions of what TFDS's Image decodes to height, width and 3; gif and webp come out with a fourth dimension."""
 
-_FORMATS = {"tfrecord": "tfrecord", "arrayrecord": "array_record"}  # what TFDS calls them
+FORMATS = {"tfrecord": "tfrecord", "arrayrecord": "array_record"}  # what TFDS calls them
+LABELS_END = ".labels.txt"  # of a file with the names of the classes of a feature
+_MADE = "Made by any2ds from a list of URLs."
 _TOO_LONG = (
     "It has no split, because TensorFlow Datasets needs names of one length, and shard numbers have outgrown theirs: "
     "make it anew with a larger oom_shard_count, or read the shards without TensorFlow Datasets."
 )
+_MIXED = (
+    " All samples are in one split. The column `split` names others, which any2ds.load reads; TensorFlow Datasets "
+    "knows splits as sets of files, and {problem}."
+)
+_NAME = re.compile(r"(?!all$)[A-Za-z0-9_-]+")  # that it can ask for
 _DIGITS = 5  # of a number in TFDS's names of files, at least; as many as the number of shards has, if that is more
 _CLASSES = "tensorflow_datasets.core.features"
 
@@ -47,7 +55,7 @@ def names_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     if options.get("preset"):
         return ()
     is_plain = options.get("tfrecord_compression", "none") == "none" or options.get("output_format") != "tfrecord"
-    return (TFDS_FEATURES, TFDS_INFO) if options.get("output_format") in _FORMATS and is_plain else ()
+    return (TFDS_FEATURES, TFDS_INFO) if options.get("output_format") in FORMATS and is_plain else ()
 
 
 def names_for(options: OutputOptions) -> tuple[str, ...]:
@@ -64,24 +72,55 @@ def files(entries: Sequence[ShardEntry], options: OutputOptions, schema: pa.Sche
         return {}
     shards = 1 + max((entry.shard_id for entry in entries), default=-1)
     template = shard_template(options.layout, shards)
-    lengths = [0] * shards  # a number without a shard is to TFDS an empty one, whose file it does not look for
-    for entry in entries:
-        lengths[entry.shard_id] = entry.samples
-    split = {
-        "name": SPLIT,
-        "shardLengths": [str(length) for length in lengths],
-        "numBytes": str(sum(entry.data_bytes for entry in entries)),
-        "filepathTemplate": f"{template}.{options.output_format}",
-    }
+    of_splits, problem = _by_split(entries, has_column=SPLIT_COLUMN in schema.names)
     info = {
         "name": dataset_name(options.output_folder),
         "version": VERSION,
-        "description": "Made by any2ds from a list of URLs." if template else _TOO_LONG,
-        "fileFormat": _FORMATS[options.output_format],
-        "splits": [split] if template else [],
+        "description": _MADE + problem if template else _TOO_LONG,
+        "fileFormat": FORMATS[options.output_format],
+        "splits": [
+            {
+                "name": name,
+                "shardLengths": _lengths(own, shards),
+                "numBytes": str(sum(entry.data_bytes for entry in own)),
+                "filepathTemplate": f"{template}.{options.output_format}",
+            }
+            for name, own in (of_splits if template else {}).items()
+        ],
     }
     exts = {ext for entry in entries for ext in entry.exts}
     return {TFDS_FEATURES: _json(features(schema, holds_images=exts <= IMAGES)), TFDS_INFO: _json(info)}
+
+
+def _by_split(entries: Sequence[ShardEntry], has_column: bool) -> tuple[dict[str, list[ShardEntry]], str]:
+    """Split -> its shards, in the order of their numbers; and why all are in one, as text, or "".
+
+    Those that the column `split` names, if each shard has samples of one; else all in `SPLIT`.
+    """
+    found: dict[str, list[ShardEntry]] = {}
+    problem = ""
+    for entry in sorted(entries, key=lambda entry: entry.shard_id) if has_column else ():
+        if not entry.samples:
+            continue
+        name = next(iter(entry.splits), "")
+        if len(entry.splits) != 1 or not name:
+            problem = f"shard {entry.shard_id} has samples of several, or of none"
+        elif not _NAME.fullmatch(name):
+            problem = f"cannot be asked for {name!r}"
+        found.setdefault(name, []).append(entry)
+        if len(found) > MOST_SPLITS:
+            problem = f"here are more than {MOST_SPLITS}"
+        if problem:
+            return {SPLIT: list(entries)}, _MIXED.format(problem=problem)
+    return found or {SPLIT: list(entries)}, ""
+
+
+def _lengths(entries: Sequence[ShardEntry], shards: int) -> list[str]:
+    """Samples of each shard in a split. One without any is to TFDS an empty one, whose file it does not look for."""
+    lengths = ["0"] * shards
+    for entry in entries:
+        lengths[entry.shard_id] = str(entry.samples)
+    return lengths
 
 
 def features(schema: pa.Schema, holds_images: bool) -> dict[str, Any]:

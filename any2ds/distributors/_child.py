@@ -19,7 +19,7 @@ from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors import _process
 from any2ds.distributors._contract import Worker
-from any2ds.distributors._process import ALIVE, END, JOB, SHARE, STOP
+from any2ds.distributors._process import ALIVE, DIVIDE, END, JOB, SHARE, STOP
 from any2ds.distributors._reported import ReportedProgress
 
 GONE = "gone"  # the process has ended, and all of its messages were read
@@ -96,6 +96,7 @@ class Child:
         self.started = False  # it has asked for a job
         self.released = False  # it knows that there are no more
         self._sharing = 1  # processes that it knows to have jobs
+        self._part = (0, 1)  # which of how many that fetch it knows to be
         self.reason = ""
         self._messages = 0  # from it; counted as they arrive, whatever else we are doing
         self.watch = Watch(_LONGEST_START, time.monotonic())
@@ -130,6 +131,12 @@ class Child:
         if processes != self._sharing:
             self._sharing = processes
             self._send(SHARE, processes)
+
+    def divide(self, number: int, of: int) -> None:
+        """Send it, if it has changed, which of how many processes it is that may fetch."""
+        if (number, of) != self._part:
+            self._part = (number, of)
+            self._send(DIVIDE, self._part)
 
     def release(self) -> None:
         self.released = True

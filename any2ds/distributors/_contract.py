@@ -31,6 +31,15 @@ class Worker(Protocol):
         to take no more than its part of the cores. Not asked if it is the only one."""
         ...
 
+    def divide(self, number: int, of: int) -> None:
+        """Asked from another thread, or before it has begun: at most `of` workers fetch at the same time now, of which
+        it is `number`, from 0. It is to keep to its share of what a host allows."""
+        ...
+
+    def part(self, number: int, of: int) -> Worker:
+        """The same, for one of `of` machines, or runs, that have workers: `divide` divides its share further."""
+        ...
+
     @property
     def patience(self) -> float:
         """Seconds without an event after which its process is stuck, jobs or not; 0: it never is."""

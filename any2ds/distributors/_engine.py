@@ -279,7 +279,8 @@ class _Driver:
         patience = self._engine.patience
         running = {next(self._numbers): _RunningTask(jobs, patience) for jobs in shares}
         self._tasks.update(running)
-        tasks = [Task(number, self._worker, self._mailbox, self._options) for number in running]
+        slots = max(1, self._engine.slots)
+        tasks = [Task(number, self._worker, self._mailbox, self._options, slots) for number in running]
         try:
             with ThreadPoolExecutor(min(_AT_ONCE, len(tasks)), thread_name_prefix="any2ds-tasks") as pool:
                 list(pool.map(Task.leave, tasks, shares))

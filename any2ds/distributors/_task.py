@@ -80,6 +80,7 @@ class Task:
     worker: Worker
     mailbox: Mailbox
     options: RunOptions
+    tasks: int = 1  # that run at the same time
 
     def leave(self, jobs: Sequence[PackedJob]) -> None:
         """What it is to do, where it finds that; whoever may read there must not find keys or secrets.
@@ -108,7 +109,8 @@ class Task:
                 return
 
     def _work(self, output: OutputFolder, lock: RunLock) -> None:
-        worker, attempt = self.worker.under(lock.locks), lock.locks[-1].run
+        part = self.worker.part(self.number % self.tasks, self.tasks)
+        worker, attempt = part.under(lock.locks), lock.locks[-1].run
         file = self.mailbox.task_file(self.number)
         jobs: Sequence[PackedJob] = self.mailbox.verified(output.read(file) or b"") or ()
         begun = f"{self.mailbox.mark(self.number)}.begun"

@@ -90,7 +90,7 @@ class _Team:
         self._suspects: deque[ShardJob] = deque()  # that may be what ended it; they get a process of their own
         self._stuck: Counter[int] = Counter()  # processes killed over a shard, because they were stuck
         self._died: Counter[int] = Counter()  # processes that died over a shard
-        self._children: set[Child] = set()
+        self._children: dict[Child, None] = {}  # in the order of their starts
         self._asking: deque[Child] = deque()
         self._errors = self._kills = 0  # processes that ended so since a shard was finished
         self._most_kills = _KILLS_IN_A_ROW
@@ -135,11 +135,17 @@ class _Team:
         for child in busy:
             child.share(len(busy))
 
+    def _divide_hosts(self) -> None:
+        """What they allow, among all processes that may fetch at a time: before the last job is known, all of them."""
+        most = self._processes if self._more else min(self._processes, len(self._children) + self._waiting)
+        for number, child in enumerate(self._children):
+            child.divide(number, max(most, len(self._children)))
+
     def kill_all(self) -> None:
         """End all processes, whatever they are at."""
         self._puller.stop()
         self._more = False
-        children, self._children = self._children, set()
+        children, self._children = self._children, {}
         for child in children:
             child.end()
         until = time.monotonic() + END_TIMEOUT
@@ -236,7 +242,7 @@ class _Team:
                 raise RunError(f"worker processes end at once, the last one with: {reason}")
 
     def _forget(self, child: Child) -> None:
-        self._children.discard(child)
+        self._children.pop(child, None)
         with contextlib.suppress(ValueError):
             self._asking.remove(child)
 
@@ -277,8 +283,9 @@ class _Team:
         waiting = self._waiting
         starting = sum(not c.started for c in self._children)
         while starting < waiting and len(self._children) < self._most_children:
-            self._children.add(Child(self._worker, self._inbox, self._stderr))
+            self._children[Child(self._worker, self._inbox, self._stderr)] = None
             starting += 1
+        self._divide_hosts()
         if not (self._more or waiting):
             while self._asking:
                 self._asking.popleft().release()

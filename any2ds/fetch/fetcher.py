@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
@@ -15,6 +15,7 @@ from any2ds.fetch.loop import Loop
 from any2ds.fetch.policy.robots import Robots
 from any2ds.fetch.policy.rules import product_of
 from any2ds.fetch.policy.schedule import Schedule, ScheduleLimits, spare_transfers
+from any2ds.fetch.policy.share import ALONE, Share
 from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.routes import Routes
 from any2ds.storage.stores import Stores
@@ -32,6 +33,7 @@ class UrlFetcher:
             self._robots = Robots(product_of(options.user_agent), options.robots, self._profiles.robots_policy)
         self._transport = Routes(self._profiles, options, buffer, self._robots, stores)
         self._loop: Loop | None = None  # of the last `fetch`
+        self._share = ALONE
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
         options, profiles = self._options, self._profiles
@@ -47,8 +49,14 @@ class UrlFetcher:
         self._buffer.share_among(most + schedule.spare)
         with Feeder(rows, schedule, most, self._transport.wake) as feeder:
             self._loop = Loop(options, schedule, self._transport, self._buffer, feeder)
+            self._loop.share = self._share
             yield from self._loop.run()
             feeder.check()
+
+    def divide(self, parts: Sequence[tuple[int, int]]) -> None:
+        self._share = Share(tuple(parts))
+        if self._loop is not None:
+            self._loop.share = self._share
 
     @property
     def activity(self) -> int:

@@ -40,14 +40,19 @@ class Loop:
         self, options: FetchOptions, schedule: Schedule, transport: Transport, buffer: Buffer, feeder: Feeder
     ) -> None:
         self._schedule, self._transport, self._buffer, self._feeder = schedule, transport, buffer, feeder
-        self._clock = Clock()
+        self._clock = self.new_clock()
         now = self._clock.now()
         self._breaker = Breaker(options.outage_patience, now)
         self._probes: list[Attempt] = []
         self._most = schedule.slots  # transfers that everything is prepared for
         self._window = Window(self._most, now) if options.thread_count == "auto" else None
         self._meter = Meter()
+        self.share = schedule.share  # of the limits of hosts; another thread may set another one
         self.activity = 0  # of life: attempts begun and ended, and turns of a pause
+
+    def new_clock(self) -> Clock:
+        """Its time, which a simulation turns itself."""
+        return Clock()
 
     def run(self) -> Iterator[list[Fetched]]:
         schedule, breaker, clock, feeder = self._schedule, self._breaker, self._clock, self._feeder
@@ -55,6 +60,7 @@ class Loop:
         while not (feeder.exhausted and schedule.idle and breaker.idle):
             if self._window is not None:
                 self._follow(self._window)
+            self._divide(clock.now())
             begun, done = self._begin(clock.now())
             if self._window is not None:
                 self._window.turn(clock.now(), schedule.in_flight, self._buffer.received, schedule.spared)
@@ -98,6 +104,15 @@ class Loop:
         if schedule.queued or schedule.deferred or schedule.fresh:
             return "hosts"
         return "rows" if self._breaker.idle else "network"
+
+    def _divide(self, now: float) -> None:
+        """Keep to the share of what hosts allow, and to the turns that others leave to this fetcher."""
+        schedule, share = self._schedule, self.share
+        if share is not schedule.share:
+            schedule.divide(share, now)
+        if share.parts:
+            schedule.time_of_day = time.time() - now
+            self.activity += schedule.shared_until > now
 
     def _follow(self, window: Window) -> None:
         """Let everything that depends on how many may be in flight know it."""

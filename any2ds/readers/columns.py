@@ -13,7 +13,8 @@ from any2ds.config.command_line import flag
 from any2ds.config.options import InputOptions
 from any2ds.core.digests import as_text
 from any2ds.core.errors import InputError, OptionError
-from any2ds.core.metadata import EXPECTED_HASH, reserved_columns
+from any2ds.core.members import URL, column, columns_of
+from any2ds.core.metadata import EXPECTED_HASH, HASHES, reserved_columns
 from any2ds.readers.bad_rows import excerpt
 from any2ds.readers.contract import Columns
 from any2ds.readers.formats._text import NO_UTF8_IN_URL, one_line, to_text
@@ -33,7 +34,14 @@ class Misfit(Exception):
 def wanted_columns(options: InputOptions, hash_col: str | None, hashes: Collection[str]) -> dict[str, str]:
     """Maps each column of the dataset to its name in the list. Raises OptionError for a reserved name."""
     reserved = reserved_columns(hashes)
-    wanted = {"url": options.url_col}
+    members = columns_of(options.url_col)
+    wanted = {"url": next(iter(members.values()), options.url_col)}
+    wanted |= {column(member, URL): source for member, source in members.items()}
+    own = tuple(wanted)[1:]
+    of_members = {column(member, name) for member in members for name in reserved_columns(HASHES)}
+    if clash := sorted(of_members & reserved):
+        raise OptionError(f"url_col: any2ds writes a column {clash[0]!r} itself: give the member another name")
+    reserved |= of_members
     if options.caption_col is not None:
         wanted["caption"] = options.caption_col
     elif "caption" in (options.save_additional_columns or ()):
@@ -48,6 +56,8 @@ def wanted_columns(options: InputOptions, hash_col: str | None, hashes: Collecti
                 f"save_additional_columns: any2ds writes a column {name!r} itself; leave it out, what is in the list is"
                 f" carried as {EXPECTED_HASH.name!r}"
             )
+        if name in own and wanted[name] == name:  # carried as the URLs of a member
+            continue
         source = wanted.setdefault(name, name)
         if source != name:
             raise OptionError(f"save_additional_columns: {name!r} is what {source!r} becomes in the dataset")
@@ -79,7 +89,7 @@ def schema_of(batch: pa.RecordBatch, sources: Mapping[str, str], columns: Column
         type = columns.types.get(source, batch.schema.field(source).type)
         if pa.types.is_run_end_encoded(type) or (pa.types.is_dictionary(type) and _is_view(type.value_type)):
             type = type.value_type
-        is_text = name == EXPECTED_HASH.name or source in (columns.url, columns.caption)
+        is_text = name == EXPECTED_HASH.name or source in (columns.url, *columns.urls, columns.caption)
         if is_text and pa.types.is_nested(type):
             raise InputError(f"the column {source!r} holds {type}, not text")
         field = pa.field(name, pa.string() if is_text or pa.types.is_null(type) else _storable(type))
@@ -121,7 +131,10 @@ def _store_nothing(schema: pa.Schema) -> None:
     pq.write_table(rows.take(pa.array([], pa.int64())), pa.BufferOutputStream())
 
 
-def cast_rows(batch: pa.RecordBatch, sources: Mapping[str, str], schema: pa.Schema) -> pa.RecordBatch:
+def cast_rows(
+    batch: pa.RecordBatch, sources: Mapping[str, str], schema: pa.Schema, urls: Collection[str] = ()
+) -> pa.RecordBatch:
+    """The columns of `schema`, from their `sources` in the list; `urls` are further columns of URLs in that."""
     arrays = []
     for field in schema:
         array = batch[sources[field.name]]
@@ -137,7 +150,8 @@ def cast_rows(batch: pa.RecordBatch, sources: Mapping[str, str], schema: pa.Sche
             if field.name == EXPECTED_HASH.name and _is_binary(array.type):
                 array = as_text(array)
             if pa.types.is_string(field.type) and is_text_or_binary(array.type):
-                array = to_text(array, NO_UTF8_IN_URL if field.name == "url" else "replace")
+                is_url = field.name == "url" or sources[field.name] in urls
+                array = to_text(array, NO_UTF8_IN_URL if is_url else "replace")
             arrays.append(array.cast(field.type))
         except pa.ArrowException as error:
             name = sources[field.name]

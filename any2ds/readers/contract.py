@@ -18,6 +18,7 @@ class Columns:
     others: tuple[str, ...] = ()
     expected_hash: str | None = None
     types: Mapping[str, pa.DataType] = field(default_factory=dict)  # declared for some of the others
+    urls: tuple[str, ...] = ()  # the columns of all URLs, where a row has several
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -27,14 +28,16 @@ class Columns:
     @property
     def texts(self) -> tuple[str, ...]:
         """The columns that are always text."""
-        return tuple(name for name in (self.url, self.caption, self.expected_hash) if name is not None)
+        found = (self.url, *self.urls, self.caption, self.expected_hash)
+        return tuple(dict.fromkeys(name for name in found if name is not None))
 
 
 class Reader(Protocol):
     """Reads one url list. With `seekable`, `stream` must be able to seek (a footer at the end).
 
-    Optional: `rows`, the number of rows, known with the first batch; `replaced`, the first row with bytes that are not
-    UTF-8; `row_groups(stream, columns)`, so that a list is shuffled over all row groups, see parquet.
+    Optional: `rows`, the number of rows, and `names`, those of all columns of the list, both known with the first
+    batch; `replaced`, the first row with bytes that are not UTF-8; `row_groups(stream, columns)`, so that a list is
+    shuffled over all row groups, see parquet.
     """
 
     seekable: ClassVar[bool]

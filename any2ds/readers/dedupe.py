@@ -2,7 +2,7 @@
 
 URLs are compared without surrounding blanks and without the fragment, which is not sent to servers; nothing else is
 normalised. Rows without a URL are never duplicates. Rows are duplicates only if their expected hashes and the columns
-that transforms read (boxes to blur, clips to cut) are equal too.
+that transforms read (boxes to blur, clips to cut) are equal too, and all their URLs, if they have several.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def _characters(texts: pa.Array) -> bytes:
 def also_the_same(rows: pa.Table | pa.RecordBatch, media: MediaOptions) -> Urls | None:
     """For each row a text of the columns that transforms read; None if they read no column."""
     own = {"url", EXPECTED_HASH.name, DUPLICATE_OF.name, BAD_ROWS}
-    columns = [name for name in rows.schema.names if name not in own and media.looks_at(name)]
+    further = media.members.url_columns[1:] if media.members is not None else ()
+    columns = [name for name in rows.schema.names if name not in own and (media.looks_at(name) or name in further)]
     if not columns:
         return None
     rows_of_values = zip(*(values(rows.column(name)) for name in columns), strict=True)

@@ -26,7 +26,7 @@ from any2ds.core.errors import Any2dsError, InputError, MissingColumns, OptionEr
 from any2ds.readers import compressed
 from any2ds.readers.columns import is_text_or_binary
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._objects import to_batches
+from any2ds.readers.formats._objects import keys_of, to_batches
 from any2ds.readers.formats._text import BATCH_ROWS, one_line, require, sliced
 from any2ds.readers.shuffle import RowGroup
 from any2ds.storage import folders
@@ -47,6 +47,7 @@ class Extent:
         self.given = 0  # of these
         self.bytes = 0  # read, as they lie in the file
         self.replaced: str | None = None  # the first row with bytes that are not UTF-8
+        self.names: Sequence[str] = ()  # of all its columns, as far as they are known with the first rows
 
     def share(self, size: int) -> float:
         """The share, 0 to 1, that was read of a file of `size` bytes."""
@@ -92,6 +93,7 @@ class File:
             source = self._open(opened, reader.seekable)
             for batch in reader.batches(self._content(source, opened, reader.seekable), columns, schema):
                 self.extent.rows = getattr(reader, "rows", None)
+                self.extent.names = getattr(reader, "names", ())
                 self.extent.replaced = getattr(reader, "replaced", None)
                 self.extent.given += batch.num_rows
                 if self.file is not None and not source.closed:  # by a decompressor at its end
@@ -278,27 +280,32 @@ def _of_urls(urls: Sequence[Any]) -> Given:
 
 
 def _of_objects(objects: Sequence[Mapping[str, Any]]) -> Given:
+    extent = Extent(len(objects))
+
     def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
         starts = range(0, len(objects), BATCH_ROWS)
         groups = ((part := objects[at : at + BATCH_ROWS], range(at + 1, at + 1 + len(part))) for at in starts)
+        extent.names = keys_of(objects)
         yield from to_batches(groups, columns, schema, "row")
 
-    return Given("a list of dicts", batches, Extent(len(objects)))
+    return Given("a list of dicts", batches, extent)
 
 
 def _of_arrow(stream: Any, rows: int | None) -> Given:
     """Without a number of `rows` it can be read only once."""
+    extent = Extent(rows)
 
     def batches(columns: Columns, schema: pa.Schema | None) -> Batches:
         try:
             with pa.RecordBatchReader.from_stream(stream) as reader:
                 require(columns.names, reader.schema.names)
+                extent.names = reader.schema.names
                 for batch in reader:
                     yield from sliced(batch.select(list(columns.names)))
         except (pa.ArrowException, OSError) as error:
             raise ReadError("", one_line(error)) from error
 
-    return Given("an Arrow table", batches, Extent(rows), is_used_up=rows is None)
+    return Given("an Arrow table", batches, extent, is_used_up=rows is None)
 
 
 def inputs_of(options: InputOptions, stores: Stores) -> list[Input]:

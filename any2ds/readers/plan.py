@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 
-from any2ds.core.manifest import urls_sha256
+from any2ds.core.manifest import URLS, row_urls, urls_sha256
 from any2ds.core.rows import ShardJob
 from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 
@@ -24,6 +24,7 @@ class Cut:
     start: int  # of its first row in the list, from 0
     batches: tuple[pa.RecordBatch, ...]
     is_broken_off: bool = False  # the list could not be read to its end
+    url_columns: Sequence[str] = URLS  # of all URLs of a row
 
     @property
     def rows(self) -> int:
@@ -34,7 +35,7 @@ class Cut:
 
     def fingerprint(self, rows: int | None = None) -> str:
         """A hash of the URLs of its first `rows`, or of all."""
-        return urls_sha256((batch.column("url") for batch in self.batches), rows)
+        return urls_sha256((row_urls(batch, self.url_columns) for batch in self.batches), rows)
 
 
 def plan(
@@ -49,7 +50,11 @@ def plan(
 
 
 def cuts(
-    batches: Iterable[pa.RecordBatch], rows_per_shard: int, first_shard: int = 0, by_file: bool = False
+    batches: Iterable[pa.RecordBatch],
+    rows_per_shard: int,
+    first_shard: int = 0,
+    by_file: bool = False,
+    url_columns: Sequence[str] = URLS,
 ) -> Iterator[Cut]:
     """Shard `first_shard` + i holds the rows from i * `rows_per_shard`; with `by_file`, an empty batch, which ends each
     file, ends a shard too.
@@ -62,7 +67,7 @@ def cuts(
 
     def ended() -> Cut:
         nonlocal start, missing, first_shard
-        cut = Cut(first_shard, start, tuple(pending), failure is not None)
+        cut = Cut(first_shard, start, tuple(pending), failure is not None, url_columns)
         pending.clear()
         start, missing, first_shard = start + cut.rows, rows_per_shard, first_shard + 1
         return cut

@@ -16,6 +16,7 @@ from any2ds.config.options import Config, InputOptions
 from any2ds.config.parsers import arrow_type
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, redacted
 from any2ds.core.manifest import ListFile
+from any2ds.core.members import Members, columns_of
 from any2ds.core.metadata import EXPECTED_HASH, HASHES
 from any2ds.readers.bad_rows import BadRow, split, until_bad_row, with_bad_rows
 from any2ds.readers.columns import Misfit, cast_rows, check_types, schema_of, url_column_advice, wanted_columns
@@ -75,10 +76,12 @@ class Source:
             self._from = {"url": own, **kept}
             self.ignored_columns, hash_col = absent, None if hash_col in absent else hash_col
         caption = self._from.get("caption") if options.caption_col else None
-        texts = ("url", caption and "caption", EXPECTED_HASH.name)
+        members = Members(columns_of(options.url_col))
+        urls = tuple(members.columns.values())
+        texts = ("url", caption and "caption", EXPECTED_HASH.name, *members.url_columns)
         others = [name for column, name in self._from.items() if column not in texts]
         types = {name: arrow_type(type) for name, type in (options.column_types or {}).items()}
-        self._columns = Columns(self._from["url"], caption, tuple(others), hash_col, types)
+        self._columns = Columns(self._from["url"], caption, tuple(others), hash_col, types, urls)
         check_types(self._columns)
         self._stops_at_bad_row = options.on_bad_row == "stop"
         self._schema: pa.Schema | None = None
@@ -131,6 +134,11 @@ class Source:
             return rows
         return self._limit if rows is None else min(rows, self._limit)
 
+    @property
+    def has_row_groups(self) -> bool:
+        """Whether its rows can be read in any order."""
+        return all(isinstance(part, File) and part.has_row_groups for part in self._inputs)
+
     def share_of(self, rows: int) -> float | None:
         """The share, 0 to 1, of the list that its first `rows` are, by bytes of files; None if unknown. Thread-safe."""
         if self._limit is not None:
@@ -149,6 +157,12 @@ class Source:
             names = ", ".join(self.ignored_columns)
             found.append(f"the url list holds nothing but URLs, so these columns are ignored: {names}")
         return tuple(found)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The columns of the first input that the dataset does not keep, by their names in it."""
+        kept = set(self._from.values())
+        return tuple(name for name in self._inputs[0].extent.names if name not in kept)
 
     @property
     def can_be_read_again(self) -> bool:
@@ -291,7 +305,7 @@ class Source:
         while parts:
             part = parts.pop()
             try:
-                done.append(cast_rows(part, self._from, self.schema))
+                done.append(cast_rows(part, self._from, self.schema, self._columns.urls))
             except Misfit as misfit:
                 if misfit.is_of_type:
                     raise ReadError("", str(misfit)) from misfit

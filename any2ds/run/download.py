@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from any2ds.config import presets
-from any2ds.config.options import GROUPS, Config, ParsedOptions
+from any2ds.config.options import GROUPS, Config, FetchOptions, ParsedOptions
 from any2ds.config.signature import command
 from any2ds.core import plugins
 from any2ds.core.errors import OptionError, shard_count
@@ -34,6 +35,10 @@ from any2ds.storage.swap import finish_swaps, no_swap_left
 from any2ds.transforms.chain import Pipeline
 from any2ds.worker.worker import ShardWorker
 
+if TYPE_CHECKING:
+    from any2ds.core.bodies.buffer import Buffer
+    from any2ds.fetch.contract import Fetcher
+
 log = logging.getLogger(__name__)
 
 
@@ -54,11 +59,21 @@ def download(options: ParsedOptions) -> RunReport:
         a Series, or an Arrow or NumPy array of texts: URLs, as above
         an Arrow table or stream, a DataFrame, a list of dicts: rows
     """
-    config = Config.of(options)
+    return make_dataset(Config.of(options))
+
+
+def make_dataset(
+    config: Config,
+    new_fetcher: Callable[[FetchOptions, Buffer], Fetcher] | None = None,
+    more: Sequence[Reporter] = (),
+) -> RunReport:
+    """What `download` does, with options that are checked. `new_fetcher` makes other fetchers than the usual ones;
+    `more` are reporters besides those that the options ask for."""
     rank = rank_of(config.share)
     with _opened(config) as (source, output), distributing(config.run) as distributor:
         info = run_info("download", output, config.to_options(), config.storage, config.output)
-        job = _Download(config, source, output, distributor, replace(info, member=rank.name if rank else ""))
+        info = replace(info, member=rank.name if rank else "", left_out=source.left_out)
+        job = _Download(config, source, output, distributor, info, new_fetcher, tuple(more))
         check_private(output, config.run)
         return job.make_all() if rank is None else job.make_share(rank)
 
@@ -72,6 +87,8 @@ class _Download:
     output: OutputFolder
     distributor: Distributor
     info: RunInfo
+    new_fetcher: Callable[[FetchOptions, Buffer], Fetcher] | None = None
+    more: tuple[Reporter, ...] = ()
 
     def make_all(self) -> RunReport:
         """Make all shards."""
@@ -126,13 +143,16 @@ class _Download:
         worker = ShardWorker(
             config.output,
             config.fetch,
+            self.new_fetcher,
             locks=lock.locks,
             storage=config.storage,
             media=config.media,
             limits=config.run.transform_limits,
         )
+        if rank := rank_of(config.share):
+            worker = worker.part(rank.number, rank.world_size)
         info = replace(self.info, finished=plan.finished, missing=plan.missing)
-        watching = [*reporters(config.watch, info, config.run.quiet), *more]
+        watching = [*reporters(config.watch, info, config.run.quiet), *self.more, *more]
         ledger = Ledger(plan, lock, config.run.max_shard_retry, before_job)
         return run(worker, self.distributor, watching, ledger, config.run.grace)
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from any2ds.core.errors import DamagedShard, OutputError, error_text, shard_count
 from any2ds.core.failures import FailureFilter
 from any2ds.core.layout import Layout, finished_shards
+from any2ds.core.members import Members
 from any2ds.core.metadata import HASHES
 from any2ds.core.rows import ShardJob
 from any2ds.core.samples import row_key
@@ -46,12 +47,15 @@ class FailedRows:
         codes: tuple[str, ...],
         of_transforms: Collection[str] = (),
         hashes: Collection[str] = HASHES,
+        members: Members | None = None,
     ) -> None:
         """`of_transforms` are the columns of the metadata that transforms fill, `hashes` those of computed hashes.
 
+        Of a row with several URLs (`members`) those that failed are fetched, also where it is a success without them.
+
         Raises OutputError if no shard is finished.
         """
-        self._of_transforms, self._hashes = of_transforms, hashes
+        self._of_transforms, self._hashes, self._members = of_transforms, hashes, members
         self._output, self._layout, self._codes = output, layout, codes
         self._is_selected = FailureFilter(codes)
         names = output.names()
@@ -124,14 +128,20 @@ class FailedRows:
             outcomes = file.read([column for column in ("key", "status", "error_code") if column in names])
             keys, statuses = outcomes["key"].to_pylist(), outcomes["status"].to_pylist()
             codes = outcomes["error_code"].to_pylist() if "error_code" in names else [None] * len(statuses)
-            if not any(map(self._is_selected, statuses, codes)):
+            has_members = self._members is not None
+            if not (has_members or any(map(self._is_selected, statuses, codes))):
                 return None
             try:
                 count = len({row_key(key or "") for key in keys})
                 rows_of = by_row(places(keys, self._layout, shard_id, count))
             except DamagedShard as error:
                 raise DamagedShard(f"{name}: {error}") from None
-            selected = sum(self._is_selected(*outcome) for outcome in outcomes_of(outcomes, rows_of).values())
+            if self._members is not None:
+                of_members = [name for name in self._members.outcome_columns() if name in names]
+                found = file.read(of_members).to_pylist()
+                selected = sum(bool(self._members.to_retry(row, self._is_selected)) for row in found)
+            else:
+                selected = sum(self._is_selected(*outcome) for outcome in outcomes_of(outcomes, rows_of).values())
             if not selected:
                 return None
             wanted = list_columns(names, self._of_transforms, self._hashes)

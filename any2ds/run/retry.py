@@ -6,7 +6,7 @@ import logging
 import os
 from dataclasses import replace
 
-from any2ds.config.hashes import hash_columns
+from any2ds.config.hashes import hash_columns, outcome_fields
 from any2ds.config.media import MediaOptions
 from any2ds.config.options import RETRY_GROUPS, ParsedOptions, flat
 from any2ds.config.signature import command
@@ -45,6 +45,8 @@ def retry(options: ParsedOptions) -> RunReport:
     made, media = options_of(output)
     writer = plugins.load("writers", made.output_format)
     columns = _pipeline_of(media).metadata(writer.has_members)
+    if media.members is not None:
+        columns |= media.members.prefixed({**outcome_fields(made), **columns})
     check_user_steps(media, running)
     info = run_info("retry", output, flat(options.groups), storage, made)
     with (
@@ -54,7 +56,7 @@ def retry(options: ParsedOptions) -> RunReport:
         Catalogue(output, made) as catalogue,
         no_swap_left(output),
     ):
-        plan = FailedRows(output, made.layout, asked.codes, columns, hash_columns(made))
+        plan = FailedRows(output, made.layout, asked.codes, columns, hash_columns(made), media.members)
         plan.warn_of_unfinished()
         worker = ShardWorker(
             made, fetch, locks=lock.locks, storage=storage, media=media, limits=running.transform_limits

@@ -97,8 +97,8 @@ def input_files(url: str, stores: Stores) -> tuple[list[InputFile], bool]:
         kind, paths = _found(fs, path) if is_local(fs) else patiently(f"looking at {url}", lambda: _found(fs, path))
     except UsageError:
         raise
-    except FileNotFoundError as error:
-        raise InputError(f"{url}: no such file or folder") from error
+    except FileNotFoundError:
+        raise InputError(f"{url}: no such file or folder") from None
     except ImportError as error:
         raise plugins.missing_extra(url, error) from error
     except Exception as error:  # every file system has exceptions of its own

@@ -53,6 +53,12 @@ class ScriptedWorker:
     def share(self, processes: int) -> None:
         """It takes no cores."""
 
+    def divide(self, number: int, of: int) -> None:
+        """It asks no hosts."""
+
+    def part(self, number: int, of: int) -> ScriptedWorker:
+        return self
+
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
         for job in _gathered(jobs) if self.looks_ahead else jobs:
             time.sleep(self.seconds)

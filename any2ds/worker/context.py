@@ -13,12 +13,13 @@ import orjson
 import pyarrow as pa
 
 from any2ds.config import presets
-from any2ds.config.hashes import hash_columns
+from any2ds.config.hashes import hash_columns, outcome_fields
 from any2ds.config.media import MediaOptions
 from any2ds.config.options import OutputOptions
 from any2ds.core import tables
 from any2ds.core.layout import Layout
-from any2ds.core.metadata import MetadataTable
+from any2ds.core.members import Members
+from any2ds.core.metadata import MetadataTable, shown_urls
 from any2ds.core.reports import ShardReport
 from any2ds.core.samples import Sample, Samples, free_extension, taken_extensions
 from any2ds.storage.disk.staging import remove
@@ -43,15 +44,25 @@ class ShardContext:
 
     def metadata(self, rows: pa.Table) -> MetadataTable:
         """To be filled with the outcomes of `rows`."""
-        return MetadataTable(
+        columns, members = self.columns, self.media.members
+        if members is not None:
+            rows, columns = _shown(rows, members), {**columns, **members.prefixed(dict(self.own_columns))}
+        table = MetadataTable(
             rows,
             hash_columns(self.options),
-            self.columns,
+            columns,
             explains=self.options.preset is not None,
             has_members=self.writer.has_members,
             folder=self.folder,
             in_sight=self._in_sight if self.options.preset is not None else None,
         )
+        table.members = members.names if members is not None else ()
+        return table
+
+    @cached_property
+    def own_columns(self) -> Mapping[str, pa.DataType]:
+        """Those that say what became of a row, or of each of its members."""
+        return {**outcome_fields(self.options), **self.columns}
 
     def taken(self, rows: pa.Table) -> frozenset[str]:
         """Extensions that files of these rows cannot have."""
@@ -73,6 +84,14 @@ class ShardContext:
         stats = report.to_json()
         recipe = presets.find(self.options.preset)
         return {**stats, **{theirs: stats[ours] for theirs, ours in recipe.figures.items()}} if recipe else stats
+
+
+def _shown(rows: pa.Table, members: Members) -> pa.Table:
+    """`rows` without user names and passwords in the URLs of members; `MetadataTable` sees to that of `url`."""
+    for name in members.url_columns:
+        number = rows.schema.get_field_index(name)
+        rows = rows.set_column(number, rows.schema.field(number), shown_urls(rows.column(number)))
+    return rows
 
 
 def named(samples: Samples, taken: frozenset[str]) -> Samples:

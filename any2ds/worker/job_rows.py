@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, count, islice, repeat
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from any2ds.core.failures import BAD_ROW, DUPLICATE, Failure
 from any2ds.core.layout import Layout
+from any2ds.core.members import Members
 from any2ds.core.metadata import DUPLICATE_OF, EXPECTED_HASH
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Sample
@@ -48,7 +49,8 @@ class JobRows:
 
     def bare(self, position: int) -> Row:
         """The row at `position` without what the list says of it."""
-        return Row(self._shard_id, position, self._layout.key(self._shard_id, position), None)
+        (member,) = self._members([position])
+        return Row(self._shard_id, position, self._key()(position), None, member=member)
 
     def url(self, position: int) -> str | None:
         """Of the row at `position`, as it stands in the list."""
@@ -80,8 +82,15 @@ class JobRows:
         """Without a call of a function in Python for each of them."""
         return chain.from_iterable(self._batches(table, iter(numbers)))
 
+    def _key(self) -> Callable[[int], str]:
+        return self._layout.keys(self._shard_id)
+
+    def _members(self, positions: list[int]) -> Iterable[str]:
+        """Of which member the URL of each row is."""
+        return repeat("", len(positions))
+
     def _batches(self, table: pa.Table, positions: Iterator[int]) -> Iterator[Iterator[Row]]:
-        key = self._layout.keys(self._shard_id)
+        key = self._key()
         extra = [name for name in table.schema.names if name not in _OWN]
         has_captions = "caption" in table.schema.names
         for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
@@ -91,7 +100,52 @@ class JobRows:
             hashes = expected_hashes(batch)
             expected = [None] * len(urls) if hashes is None else hashes.to_pylist()
             some = list(islice(positions, len(urls)))
-            fields = zip(
-                repeat(self._shard_id, len(urls)), some, map(key, some), urls, captions, extras, expected, strict=True
-            )
+            shard, members = repeat(self._shard_id, len(urls)), self._members(some)
+            fields = zip(shard, some, map(key, some), urls, captions, extras, expected, members, strict=True)
             yield map(partial(tuple.__new__, Row), fields)
+
+
+class SlotRows(JobRows):
+    """The URLs of the rows of `job`, of which each is a row here; its position is its slot, see `core.members`.
+
+    `table` has the rows as `JobRows` has them, or those at `positions` only.
+    """
+
+    def __init__(
+        self, job: ShardJob, layout: Layout, members: Members, table: pa.Table, positions: list[int] | None = None
+    ) -> None:
+        width, rows = len(members), table.num_rows
+        self._names = members.names
+        self._urls = [table.column(name) for name in members.url_columns]
+        places = pa.array([row for row in range(rows) for _ in range(width)], pa.int64())
+        across = pa.array([row + number * rows for row in range(rows) for number in range(width)], pa.int64())
+        urls = pa.chunked_array([chunk for urls in self._urls for chunk in urls.chunks], pa.string()).take(across)
+        slots = table.take(places)
+        slots = slots.set_column(slots.schema.get_field_index("url"), "url", urls)
+        numbers = range(rows) if positions is None else positions
+        all_slots = [position * width + number for position in numbers for number in range(width)]
+        super().__init__(job, layout, slots, None if positions is None else all_slots)
+        self._rows_at, self._of = numbers, members
+
+    def to_fetch(self) -> dict[int, list[int]]:
+        """Position -> the numbers of the members to fetch, of each row."""
+        width = range(len(self._names))
+        whole = list(width)
+        columns = [urls.to_pylist() for urls in self._urls]
+        if all(None not in urls and all(map(str.strip, urls)) for urls in columns):
+            return dict.fromkeys(self._rows_at, whole)
+        rows = zip(*columns, strict=True)
+        return {n: self._of.to_fetch(urls) for n, urls in zip(self._rows_at, rows, strict=True)}
+
+    def table_at(self, slots: list[int]) -> pa.Table:
+        """What the list says of these."""
+        rows = slots if self._index is None else [self._index[slot] for slot in slots]
+        return self.table.take(pa.array(rows, pa.int64()))
+
+    def _key(self) -> Callable[[int], str]:
+        key, width = self._layout.keys(self._shard_id), len(self._names)
+        return lambda slot: key(slot // width)
+
+    def _members(self, positions: list[int]) -> Iterable[str]:
+        width = len(self._names)
+        return [self._names[slot % width] for slot in positions]

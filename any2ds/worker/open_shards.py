@@ -23,7 +23,8 @@ from any2ds.core.stats import as_written
 from any2ds.storage.disk.space import is_full
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.context import ShardContext
-from any2ds.worker.rewrite.rewrite import RewrittenShard, Shard
+from any2ds.worker.rewrite.rewrite import RewrittenShard
+from any2ds.worker.rewrite.rewrite_members import RewrittenMembers, Shard
 from any2ds.worker.rows import ShardRows
 from any2ds.worker.shard import OpenShard
 from any2ds.worker.worker_metrics import LONG_WRITE, MetricsCollector
@@ -120,7 +121,8 @@ class OpenShards:
                 if job.redo is None:
                     shard: Shard = OpenShard(job, self._context, self.buffer, self._fetch_once)
                 else:
-                    shard = RewrittenShard(job, self._context, self._output, self._fetch_once)
+                    kind = RewrittenShard if self._context.media.members is None else RewrittenMembers
+                    shard = kind(job, self._context, self._output, self._fetch_once)
                 self._open[job.shard_id] = shard
                 if job.attempt:
                     self._tried_before.add(job.shard_id)
@@ -205,12 +207,15 @@ class OpenShards:
             room.release()
 
     def take(self, samples: Samples) -> None:
-        """What has become of one row."""
+        """What has become of one row, or of one of its URLs where it has several."""
         row = samples[0].row
         self.taken += 1
         shard = self._open.get(row.shard_id)
         if shard is None:  # given up before this row came back
             release(samples)
+            return
+        if shard.joined is not None and row.member:
+            self._take_joined(shard, samples)
             return
         rows = shard.rows_with(row.position)
         code = code_of(outcome_of(samples))
@@ -220,9 +225,22 @@ class OpenShards:
         for sample in samples:
             if sample.body is not None:
                 size += rows * sample.body.size
+                if shard.joined is not None:
+                    size += sum(body.size for body in sample.extra_files.values())
         self._bytes += size
         shard.reported_bytes += size
         self._write(shard, samples)
+
+    def _take_joined(self, shard: Shard, samples: Samples) -> None:
+        """Take the rows of which all is known with this."""
+        try:
+            found = shard.join(samples)
+        except Exception as error:  # this shard is lost, the others are not
+            self._give_up(shard.job, error)
+            return
+        for each in found:
+            self.take(each)
+            self.taken -= 1
 
     def _write(self, shard: Shard, samples: Samples = ()) -> None:
         """Write the samples of a row; without them, more of those that were waiting."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from any2ds.core.rows import Row
 
 if TYPE_CHECKING:
-    from any2ds.worker.rewrite.rewrite import Shard
+    from any2ds.worker.rewrite.rewrite_members import Shard
 
 ShardRows: TypeAlias = "tuple[Shard, list[Row]]"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from any2ds.core.bodies.buffer import Buffer
@@ -14,7 +14,9 @@ from any2ds.core.samples import Sample, Samples, outcome_of, release
 from any2ds.readers.dedupe import Copies, also_the_same, expected_hashes, repeated
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.context import ShardContext, StagedFiles, named, stats_json
-from any2ds.worker.job_rows import JobRows
+from any2ds.worker.job_rows import JobRows, SlotRows
+from any2ds.worker.joined_rows import JoinedRows
+from any2ds.worker.kept_files import KEPT, KeptFiles, kept_files
 from any2ds.worker.shard_stats import ShardStats
 from any2ds.writers.contract import ShardWriter
 
@@ -37,10 +39,11 @@ class OpenShard:
         self.metadata = context.metadata(self._rows.table)
         self._staged = StagedFiles(context, job.shard_id)
         self._writer: ShardWriter | None = None  # opened with the first sample
+        self._kept: KeptFiles | None = None  # of rows with several URLs that have failed
         self._accounted = 0  # bytes held by the writer that the buffer knows of
         self._waiting: dict[int, Samples] = {}  # outcomes whose turn has not come
         self._next = 0  # position whose turn it is
-        self.stats = ShardStats()
+        self.stats = ShardStats(context.media.members)
         self._bytes = 0  # of stored files
         self._further = 0  # bytes of further files, and of what else is large in the metadata
         self.reported: Counter[str] = Counter()  # rows by outcome, as far as Progress has reported them
@@ -50,13 +53,24 @@ class OpenShard:
         self._not_fetched = self._rows.not_fetched()
         rows = self._rows.table
         self._taken = context.taken(rows)
+        self.joined = self._joined(fetch_once)  # where a row has several URLs
         self._first_of = (
             repeated(rows.column("url"), expected_hashes(rows), also_the_same(rows, context.media))
-            if fetch_once
+            if fetch_once and self.joined is None
             else {}
         )
         self._copies = Copies(self._first_of, self._rows.at(list(self._first_of))) if self._first_of else None
         self.write_pending()
+
+    def _joined(self, fetch_once: bool) -> JoinedRows | None:
+        if (members := self._context.media.members) is None:
+            return None
+        slots = SlotRows(self.job, self._layout, members, self._rows.table)
+        to_fetch = {n: own for n, own in slots.to_fetch().items() if n not in self._not_fetched}
+        joined = JoinedRows(members, slots, to_fetch, tuple(self._context.own_columns))
+        if fetch_once:
+            joined.fetch_once(self._context.media)
+        return joined
 
     @property
     def settled(self) -> Counter[str]:
@@ -66,6 +80,8 @@ class OpenShard:
     @property
     def all_handed(self) -> bool:
         """Whether a fetcher has taken all the rows to fetch."""
+        if self.joined is not None:
+            return self.joined.all_handed(self.handed)
         first_of, not_fetched = self._first_of, self._not_fetched
         return all(position in first_of or position in not_fetched for position in range(self.handed, self.job.count))
 
@@ -75,6 +91,8 @@ class OpenShard:
 
     def rows(self) -> Iterator[Row]:
         """The rows to fetch."""
+        if self.joined is not None:
+            return self.joined.rows()
         if not (self._first_of or self._not_fetched):
             return iter(self._rows)
         known = self._first_of.keys() | self._not_fetched.keys()
@@ -86,9 +104,24 @@ class OpenShard:
         There are no others to be fetched in the latter case: whoever asks is going to record these as failed.
         """
         self.closed = self.closed or among is None
+        if self.joined is not None:
+            return self.joined.without_outcome(among)
         known = self._waiting.keys() | self._first_of.keys() | self._not_fetched.keys()
         positions = range(self._next, self.job.count if among is None else among)
         return [self._rows.bare(position) for position in positions if position not in known]
+
+    def join(self, samples: Samples) -> Sequence[Samples]:
+        """The rows of which all is known now that this is, which has become of one of their URLs; to be taken."""
+        if self.joined is None:
+            return (samples,)
+        found = self.joined.take(samples)
+        for attempts, seconds in self.joined.transfers:
+            self.stats.add_transfer(attempts, seconds)
+        self.joined.transfers.clear()
+        if not found:
+            for sample in samples:
+                self._make_room(sample)
+        return found
 
     def take(self, samples: Samples) -> bool:
         """Write the samples of a row if its turn has come, and those that were waiting for it; else keep them.
@@ -157,7 +190,11 @@ class OpenShard:
         self._writer = writer = self._writer or self._staged.open(self.metadata)
         writer.close()
         data_bytes = self._staged.data_bytes
-        output.publish_all({**self._staged.data(), **self._staged.write_metadata(self.metadata)})
+        files = {**self._staged.data(), **self._staged.write_metadata(self.metadata)}
+        if self.joined is not None:
+            files |= kept_files(self._kept, output, self._layout.kept_name(self.job.shard_id))
+        output.publish_all(files)
+        self.stats.splits = self.metadata.splits
         self.metadata.close()
         report = replace(self.stats.report(self.job.shard_id), urls_sha256=self.job.fingerprint, data_bytes=data_bytes)
         output.write(self._layout.stats_name(self.job.shard_id), stats_json(self._context.figures(report)))
@@ -171,6 +208,10 @@ class OpenShard:
             with contextlib.suppress(Exception):  # it may be what failed
                 self._writer.close()
         self._staged.discard()
+        if self._kept is not None:
+            self._kept.discard()
+        if self.joined is not None:
+            self.joined.discard()
         self.metadata.close()
         for samples in self._waiting.values():
             release(samples)
@@ -189,6 +230,8 @@ class OpenShard:
                         if is_shared:
                             self._make_room(sample)
                         self._store(sample, sample.body.size)
+                    elif sample.extra_files:
+                        self._keep(sample)
                 finally:
                     release((sample,))
         except BaseException:
@@ -201,7 +244,7 @@ class OpenShard:
             if code not in self.stats.examples:
                 self.stats.add_example(code, self._rows.url(position))
         self.stats.add_row(status, code)
-        if position not in self._first_of:  # the others were transferred once, for all of them
+        if position not in self._first_of and self.joined is None:  # the others were transferred once, for all of them
             self.stats.add_transfer(outcome.fields.get("attempts"), outcome.seconds)
         self._next += 1
 
@@ -216,6 +259,18 @@ class OpenShard:
         if self.metadata.added or sample.extra_files:
             self._further += self.metadata.added or sum(further.size for further in sample.extra_files.values())
         self.stats.add_file(sample.ext, size, sample.not_processed)
+        if sample.extra_files and (members := self._context.media.members) is not None:
+            for ext, body in members.files(sample):
+                self.stats.add_member(ext, body.size)
+
+    def _keep(self, sample: Sample) -> None:
+        """Some files of a row that has failed have arrived: they wait for another attempt, which may bring the rest."""
+        if self._staged.data_name is None:
+            return
+        if self._kept is None:
+            self._kept = KeptFiles(self._context.folder / f"{self._layout.shard_name(self.job.shard_id)}.{KEPT}")
+        self._kept.add(sample)
+        self._further += sum(body.size for body in sample.extra_files.values())
 
     def _make_room(self, sample: Sample) -> None:
         """It is going to wait, which it does in the spool unless there is plenty of memory."""

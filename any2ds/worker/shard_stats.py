@@ -11,6 +11,7 @@ from typing import Any
 
 from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, STATUS_OF_STAGE, SUCCESS
 from any2ds.core.histogram import Histogram
+from any2ds.core.members import Members
 from any2ds.core.metadata import STORED_BYTES, example_of
 from any2ds.core.reports import RobotsCost, ShardReport, most_frequent
 from any2ds.core.samples import first_of
@@ -21,10 +22,13 @@ _FAILED = STATUS_OF_STAGE["fetch"]
 class ShardStats:
     """Rows are counted by outcome, stored files by extension, transfers by their number and seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: Members | None = None) -> None:
+        """`members` of a sample, where rows have several URLs."""
+        self._members = members
         self.start_time = time.time()
         self.bytes: int | None = 0  # of stored files; None: nobody knows the size of one
         self.not_processed: Counter[str] = Counter()  # reason -> files that a step has left as they came
+        self.splits: Mapping[str, int] = {}  # value of the column `split` -> samples
         self.attempts = 0
         self.robots = RobotsCost()
         self.latencies = Histogram()
@@ -54,6 +58,11 @@ class ShardStats:
             self.not_processed[not_processed] += 1
         self.bytes = None if size is None or self.bytes is None else self.bytes + size
 
+    def add_member(self, ext: str, size: int) -> None:
+        """A further file of the row of the last one is stored."""
+        self._exts[ext] += 1
+        self.bytes = None if self.bytes is None else self.bytes + size
+
     def add_transfer(self, attempts: int | None, seconds: float) -> None:
         """A row was fetched, or its fetch has failed; `seconds` are 0 then."""
         self.attempts += attempts or 0
@@ -74,6 +83,9 @@ class ShardStats:
                 stored = fields.get(STORED_BYTES.name)
                 known = fields.get("bytes") if stored is None else stored
                 self.add_file(fields.get("ext"), size if known is None else known)
+                if self._members is not None:
+                    for ext, member_size in self._members.stored(fields)[1:]:
+                        self.add_member(ext, member_size)
 
     def report(self, shard_id: int) -> ShardReport:
         """Of what was added so far; the shard ends now."""
@@ -95,6 +107,7 @@ class ShardStats:
             status_dict=dict(self._codes),
             robots=self.robots,
             exts=dict(self._exts),
+            splits=self.splits,
             not_processed=most_frequent(self.not_processed),
             attempts=self.attempts,
             examples=self.examples,

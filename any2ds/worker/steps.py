@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.samples import Fetched
-from any2ds.transforms.pipeline import PipelineRunner
 from any2ds.worker.describe import Describe
-from any2ds.worker.open_shards import OpenShards
+
+if TYPE_CHECKING:
+    from any2ds.transforms.pipeline import PipelineRunner
+    from any2ds.worker.open_shards import OpenShards
 
 _WAIT = 0.1  # seconds, at most, between two looks at everything else
 

@@ -83,6 +83,9 @@ class ShardWorker:
         self._new_fetcher = new_fetcher
         self._shards: OpenShards | None = None  # while it works
         self._processes = 1  # of its machine that have jobs
+        self._parts: tuple[tuple[int, int], ...] = ()  # which of how many machines it is of
+        self._part = (0, 1)  # which of how many workers of these it is
+        self._fetcher: Fetcher | None = None  # while it works
         self._stopping = False
         self.patience = process_limit(fetch)
         self.log_level = log.getEffectiveLevel()  # for whatever process it is sent to
@@ -100,6 +103,20 @@ class ShardWorker:
         worker = copy.copy(self)
         worker._locks = (*self._locks, *locks)
         return worker
+
+    def part(self, number: int, of: int) -> ShardWorker:
+        worker = copy.copy(self)
+        worker._parts = (*self._parts, (number, of))
+        return worker
+
+    def divide(self, number: int, of: int) -> None:
+        self._part = (number, of)
+        self._divide()
+
+    def _divide(self) -> None:
+        """Have the fetcher keep to the share of what hosts allow."""
+        if divide := getattr(self._fetcher, "divide", None):
+            divide((*self._parts, self._part))
 
     @property
     def waiting(self) -> bool:
@@ -155,6 +172,7 @@ class ShardWorker:
             shards = stack.enter_context(closing(OpenShards(context, output, publisher, files // 4, most_staged)))
             self._shards = shards
             stack.callback(setattr, self, "_shards", None)
+            stack.callback(setattr, self, "_fetcher", None)
             rows = Rows(shards.open(jobs))
             new_fetcher = self._new_fetcher or self._of_urls
             steps = Steps(Describe(self._options), self._transforming(pipeline, writer.has_members, stack), shards)
@@ -208,6 +226,8 @@ class ShardWorker:
     ) -> Iterator[Event]:
         """Fetch until there are no more rows, or `fetcher` is stuck; every row that it took has an outcome then."""
         began = rows.handed, shards.taken
+        self._fetcher = fetcher
+        self._divide()
         watch = Watch(watchdog_limit(self._fetch), time.monotonic())
         next_look = 0.0
         shards.buffer = buffer

@@ -18,7 +18,7 @@ from any2ds.core.metadata import HASH_MATCHES, OUTCOME_FIELDS, without_credentia
 from any2ds.core.samples import StoredSample, first_of, row_key
 from any2ds.core.stats import as_written
 from any2ds.storage.folders import OutputFolder
-from any2ds.writers.formats.parquet import data_column
+from any2ds.writers.formats.parquet import data_column, member_columns
 
 _OF_LIST = "url"
 
@@ -27,8 +27,8 @@ REPAIR = "any2ds verify --repair puts it back to be made"
 
 def column_names(schema: pa.Schema) -> list[str]:
     """The columns of the metadata, without that of the bytes."""
-    bytes_in = data_column(schema)
-    return [name for name in schema.names if name != bytes_in]
+    bytes_in = {*member_columns(schema), data_column(schema)}
+    return [name for name in schema.names if name not in bytes_in]
 
 
 def list_columns(names: Sequence[str], of_transforms: Collection[str], hashes: Collection[str]) -> list[str]:

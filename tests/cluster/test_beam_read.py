@@ -22,9 +22,9 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from any2ds import download
+from any2ds.beam import ReadShards
 from any2ds.core.errors import OptionError
 from any2ds.core.reports import IncompleteRun
-from any2ds.dataset.beam import ReadShards
 from any2ds.dataset.samples import ShardReader, Wanted, finished_shards
 from any2ds.testing.server import Server, serve
 
@@ -393,9 +393,17 @@ def test_without_beam_the_extra_is_named() -> None:
     assert said == "any2ds.beam.ReadShards needs a library that is not installed: pip install 'any2ds[beam]' beam\n"
 
 
+@pytest.mark.parametrize("statement", ["import any2ds", "import any2ds.beam", "from any2ds.beam import ReadShards"])
+def test_it_is_imported_in_any_way(statement: str) -> None:
+    program = f"{statement}\nimport any2ds\nfrom any2ds import beam\nprint(beam.ReadShards is any2ds.beam.ReadShards)"
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "True\n"
+    )
+
+
 def test_any2ds_alone_does_not_import_beam() -> None:
     program = (
         "import sys, any2ds, any2ds.run.download;"
-        " print([n for n in sys.modules if 'apache_beam' in n or n == 'any2ds.dataset.beam'])"
+        " print([n for n in sys.modules if 'apache_beam' in n or n == 'any2ds.beam'])"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -253,7 +253,7 @@ def test_sigterm_stops_a_run_although_ray_has_a_handler_for_it(
     running.terminate()
     said = running.communicate(timeout=LONG)[1]
     assert running.returncode == 143, said
-    assert "shards written to out" in said  # it has ended in good order
+    assert "shards written to out/" in said  # it has ended in good order
     wait_until(lambda: not cluster.workers(HEAD))
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -16,11 +17,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
-from any2ds import UsageError, download, inspect
+from any2ds import UsageError, download, inspect, load
 from any2ds.dataset.inspect import show
 from any2ds.testing.server import Server, serve
 
+PICTURES = Path(__file__).parents[2] / "examples" / "data" / "images"
 EVIL = "\x1b[31mred\x07 \u202egnp"
 
 
@@ -133,6 +136,30 @@ def test_many_shards_are_looked_at_in_a_moment(out: Path) -> None:
     found = inspect(out)
     assert (found.shards, found.rows) == (3000, 4 * 2999 + 2)
     assert found.samples
+
+
+def test_pixels_and_the_options_of_a_preset_that_were_given(tmp_path: Path) -> None:
+    with serve(PICTURES) as server:
+        urls = [server.url(path.name) for path in sorted(PICTURES.glob("bars-0*.jpg"))]
+        for folder, options in (("square", {"image_size": 32}), ("plain", {"resize_mode": "no"})):
+            how: dict[str, Any] = {"output_format": "webdataset", "distributor": "inline", "quiet": True, **options}
+            download(urls, output_folder=tmp_path / folder, preset="img2dataset", **how)
+    square, plain = inspect(tmp_path / "square"), inspect(tmp_path / "plain")
+    assert (set(square.widths.values()), set(square.heights.values())) == ({32}, {32})
+    text = shown(square)
+    assert re.search(r"pixels +width 32 · height 32\n", text)
+    assert re.search(r"options +preset=img2dataset image_size=32 output_format=webdataset\n", text), text
+    assert "resize_mode=no" in shown(plain)
+    with Image.open(PICTURES / "bars-01.jpg") as image:
+        assert plain.widths["smallest"] <= image.width <= plain.widths["largest"]
+
+
+def test_a_folder_that_is_not_there_is_one_error_without_those_behind_it(tmp_path: Path) -> None:
+    for call in (inspect, load):
+        with pytest.raises(UsageError, match="no such folder") as raised:
+            call(tmp_path / "absent")
+        assert raised.value.__suppress_context__
+        assert raised.value.__cause__ is None
 
 
 def test_a_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:

@@ -159,6 +159,21 @@ class TestCopies:
         copy.write_bytes(b"half")
         assert any2ds.load(url, cache_dir=copies, cache_bytes="1MiB")[0]["data"] == content(0)
 
+    def test_a_shard_that_was_replaced_by_one_of_its_size_is_copied_anew(
+        self, bucket: Bucket, datasets: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        store, tar = bucket.connect(), f"{bucket.url}/00000.tar"
+        store.put(str(datasets("webdataset")), bucket.url, recursive=True)
+        options = {"cache_dir": tmp_path / "copies", "cache_bytes": "1MiB"}
+        former = any2ds.load(bucket.url, **options)
+        assert former[0]["data"] == content(0)
+        store.pipe_file(tar, store.cat_file(tar).replace(b"file 0", b"file 9"))
+        assert any2ds.load(bucket.url, **options)[0]["data"] == content(0).replace(b"file 0", b"file 9")
+        assert former[0]["data"] == content(0)  # it goes on with what was there when it was opened
+        with bucket.recording() as asked:
+            assert any2ds.load(bucket.url, **options)[1]["data"] == content(1)
+        assert not any(method == "GET" and ".tar?" in f"{target}?" for method, target in asked)
+
     def test_many_threads_share_the_folder(
         self, bucket: Bucket, datasets: Callable[[str], Path], tmp_path: Path
     ) -> None:

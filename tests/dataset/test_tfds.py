@@ -1,7 +1,7 @@
 """What the files for TensorFlow Datasets say; that it opens a folder by them is shown in tests/reading."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,52 @@ def data_of(*entries: ShardEntry) -> str:
 
 def test_lengths_are_successes_and_absent_shards_have_none() -> None:
     assert split(entry(0), entry(3, 2), entry(1, 0))["shardLengths"] == ["5", "0", "0", "2"]
+
+
+def of_split(shard_id: int, *names: str, samples: int = 5) -> ShardEntry:
+    return replace(entry(shard_id, samples), splits=dict.fromkeys(names, 1))
+
+
+def splits(*entries: ShardEntry) -> tuple[dict[str, list[str]], str]:
+    """Split -> lengths of its shards, and the description."""
+    info = written(*entries, schema=SCHEMA.append(pa.field("split", pa.string())))["dataset_info.json"]
+    return {each["name"]: each["shardLengths"] for each in info["splits"]}, info["description"]
+
+
+def test_values_of_a_column_are_splits_if_shards_have_one_each() -> None:
+    entries = [of_split(4, "test"), of_split(0, "train"), of_split(1, "train"), of_split(3, "train-2")]
+    lengths, description = splits(*entries, entry(2, 0))
+    assert lengths == {
+        "train": ["5", "5", "0", "0", "0"],
+        "train-2": ["0", "0", "0", "5", "0"],
+        "test": ["0", "0", "0", "0", "5"],
+    }
+    assert "splits" not in description
+    assert splits(of_split(0, "test"))[0] == {"test": ["5"]}
+    assert splits(entry(0, 0))[0] == {"train": ["0"]}
+
+
+@pytest.mark.parametrize(
+    ("of_one", "problem"),
+    [
+        (["train", "test"], "shard 1 has samples of several, or of none"),
+        (["train", ""], "shard 1 has samples of several, or of none"),
+        ([""], "shard 1 has samples of several, or of none"),
+        ([], "shard 1 has samples of several, or of none"),
+        (["all"], "cannot be asked for 'all'"),
+        (["très"], "cannot be asked for 'très'"),
+    ],
+)
+def test_splits_that_cannot_be_are_explained(of_one: list[str], problem: str) -> None:
+    lengths, description = splits(of_split(0, "train"), of_split(1, *of_one))
+    assert lengths == {"train": ["5", "5"]}
+    assert problem in description
+
+
+def test_too_many_splits_are_none() -> None:
+    lengths, description = splits(*(of_split(number, f"of-{number}") for number in range(101)))
+    assert list(lengths) == ["train"]
+    assert "more than 100" in description
 
 
 def test_a_dataset_without_samples_has_its_files() -> None:
@@ -150,10 +196,12 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     with serve(tmp_path / "files", {"late.png": ["404", "ok"]}) as server:
         (tmp_path / "files" / "late.png").write_bytes(png(b"late"))
 
-        def make(**options: Any) -> Path:
+        def make(split: Sequence[Any] = (), **options: Any) -> Path:
             given = {"output_format": "tfrecord", "number_sample_per_shard": 2, **options}
-            urls = [server.url(name) for name in ("a.png", "late.png", "b.png")]
-            download(urls, output_folder=str(tmp_path / "birds"), quiet=True, distributor="inline", **given)
+            rows = {"url": [server.url(name) for name in ("a.png", "late.png", "b.png")]}
+            if split:
+                rows["split"], given["save_additional_columns"] = split, ["split"]
+            download(pa.table(rows), output_folder=str(tmp_path / "birds"), quiet=True, distributor="inline", **given)
             return tmp_path / "birds"
 
         yield make
@@ -173,6 +221,34 @@ def test_a_run_writes_the_files_and_a_retry_writes_them_again(make: Callable[...
     assert not verify(str(out), quiet=True).notes
     make(output_format="webdataset", incremental_mode="overwrite")
     assert not {"features.json", "dataset_info.json"} & set(os.listdir(out))
+
+
+def splits_in(folder: Path) -> dict[str, list[str]]:
+    return {
+        each["name"]: each["shardLengths"]
+        for each in orjson.loads((folder / "dataset_info.json").read_bytes())["splits"]
+    }
+
+
+def test_splits_are_counted_when_shards_are_made_and_made_again(make: Callable[..., Path]) -> None:
+    out = make(["train", "train", "test"])
+    assert splits_in(out) == {"train": ["1", "0"], "test": ["0", "1"]}
+    retry(str(out), codes="all", quiet=True, distributor="inline")
+    assert splits_in(out) == {"train": ["2", "0"], "test": ["0", "1"]}
+    assert not verify(str(out), quiet=True).notes
+    stats = out / "00000_stats.json"
+    stats.write_bytes(stats.read_bytes().replace(b'"train": 2', b'"train": 3'))
+    (finding,) = verify(str(out), quiet=True).findings
+    assert "splits is {'train': 3}, but the metadata has {'train': 2}" in finding.message
+
+
+def test_rows_that_failed_are_of_no_split(make: Callable[..., Path]) -> None:
+    assert splits_in(make(["train", "test", "test"])) == {"train": ["1", "0"], "test": ["0", "1"]}
+
+
+@pytest.mark.parametrize("values", [[1, 1, 2], ["train", "train", None]])
+def test_what_is_no_name_is_no_split(make: Callable[..., Path], values: list[Any]) -> None:
+    assert splits_in(make(values)) == {"train": ["1", "1"]}
 
 
 def test_compressed_records_are_not_promised_to_tfds(make: Callable[..., Path]) -> None:

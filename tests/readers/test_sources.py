@@ -105,6 +105,11 @@ def rows_and_reasons(url_list: Any, **options: Any) -> list[tuple[dict[str, Any]
     return [(row, str(bad.get(n, ""))) for batch, bad in parts for n, row in enumerate(batch.to_pylist())]
 
 
+def left_out(url_list: Any, **options: Any) -> tuple[str, ...]:
+    with Source(InputOptions(url_list=url_list, **options)) as source:
+        return source.left_out
+
+
 def urls(url_list: Any, **options: Any) -> list[str]:
     return [row["url"] for row in rows(url_list, **options)]
 
@@ -657,6 +662,41 @@ class TestColumns:
         assert found == ["u", *(str(i) for i in range(100))]
         assert (error.path, error.where) == (str(tmp_path / "2.parquet"), "row 101")
         assert "int8" in error.reason
+
+
+class TestColumnsLeftOut:
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_of_each_format(self, tmp_path: Path, format: str) -> None:
+        (tmp_path / f"list.{format}").write_bytes(content(format))
+        assert left_out(tmp_path / f"list.{format}") == (() if format == "txt" else ("n",))
+        if format != "txt":
+            assert left_out(tmp_path / f"list.{format}", save_additional_columns=("n",)) == ()
+
+    @pytest.mark.parametrize(
+        "document",
+        [
+            '{"url": ["http://a/"], "n": [1]}',
+            '{"url": {"0": "http://a/"}, "n": {"0": 1}}',
+            '{"0": {"url": "http://a/", "n": 1}}',
+            '{"columns": ["url", "n"], "data": [["http://a/", 1]]}',
+            '{"url": "http://a/", "n": 1}\n{"url": "http://b/"}',
+        ],
+    )
+    def test_of_each_form_of_json(self, tmp_path: Path, document: str) -> None:
+        (tmp_path / "list.json").write_text(document)
+        assert left_out(tmp_path / "list.json") == ("n",)
+
+    def test_from_python(self) -> None:
+        rows = [{"link": "http://a/", "text": "a", "n": 1}, {"link": "http://b/", "more": 2}]
+        assert left_out(rows, url_col="link", caption_col="text") == ("n", "more")
+        assert left_out(pa.table({"url": URLS, "n": range(5)})) == ("n",)
+        assert left_out(URLS) == ()
+
+    def test_columns_of_hashes_and_boxes_are_used(self) -> None:
+        given = {"url_list": [{"url": "http://a/", "md5": "x", "boxes": "[]", "n": 1}], "output_folder": "out"}
+        options = {"verify_hash": "md5,md5", "bbox_col": "boxes", "save_additional_columns": "boxes", "file_size": "8"}
+        with Source.of(Config.from_options({**given, **options})) as rows:
+            assert rows.left_out == ("n",)
 
 
 class TestCannotStart:

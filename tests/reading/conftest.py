@@ -152,6 +152,29 @@ def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: Callable[[s
 
 
 @pytest.fixture
+def of_splits(
+    listed: Callable[..., Listed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], dict[str, list[str]]]:
+    """Makes `data/birds/1.0.0`, whose list has a column `split`; the keys of each split."""
+    monkeypatch.chdir(tmp_path)
+    rows = listed().rows
+    split = ["train"] * SHARD + ["validation"] * SHARD + ["test"] * (rows.num_rows - 2 * SHARD)
+    options = {"number_sample_per_shard": SHARD, "distributor": "inline", "quiet": True, "robots": "ignore"}
+
+    def make(output_format: str) -> dict[str, list[str]]:
+        options.update(output_folder="data/birds/1.0.0", output_format=output_format, save_additional_columns=["split"])
+        download(rows.append_column("split", [split]), **options)
+        keys = list(listed().files)
+        return {
+            "train": keys[: SHARD - 1],
+            "validation": keys[SHARD - 1 : 2 * SHARD - 1],
+            "test": keys[2 * SHARD - 1 :],
+        }
+
+    return make
+
+
+@pytest.fixture
 def dead() -> str:
     """The key of the row that failed."""
     return key_of(DEAD)

@@ -11,6 +11,7 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
+import any2ds
 from any2ds.dataset.load import splits
 
 SIDE = 32  # pixels, of the pictures in a list of images
@@ -67,6 +68,20 @@ def test_additional_columns_have_their_types(rich: Made) -> None:
     assert (first["place"], first["when"]) == (b'{"lat":1.5,"of":["x"]}', b"2026-01-02T03:04:05")
     assert np.isnan(second["score"])
     assert (len(second["tags"]), second["place"], second["raw"], third["safe"]) == (0, b"", b"", False)
+
+
+def test_a_column_names_the_splits(of_splits: Made) -> None:
+    keys = of_splits("arrayrecord")
+    builder = tfds.builder_from_directory("data/birds/1.0.0")
+    for name, own in keys.items():
+        for source in (builder.as_data_source(split=name), tfds.data_source("birds", data_dir="data", split=name)):
+            assert [sample["key"].decode() for sample in source] == own
+        assert any2ds.load("data/birds/1.0.0", split=name).keys == own
+    both = tfds.data_source("birds:1.0.0", data_dir="data", split="test[1:]+train")
+    assert [sample["key"].decode() for sample in both] == [*keys["test"][1:], *keys["train"]]
+    assert {name: len(source) for name, source in tfds.data_source("birds", data_dir="data").items()} == {
+        name: len(own) for name, own in keys.items()
+    }
 
 
 def test_retried_resumed_and_extended_datasets_are_read_whole(eventful: Made) -> None:

@@ -143,8 +143,8 @@ def test_ranks_make_what_one_run_makes(server: Server, start: Start, tmp_path: P
     assert layout.REPORT_FILE in found
     assert [run.said.count("all shards of the list are there") for run in runs].count(1) >= 1
     for rank, run in enumerate(runs):
-        assert f"any2ds, rank {rank} of 8, writes to out" in run.said
-        assert "3 shards written to out" in run.said
+        assert f"any2ds, rank {rank} of 8, writes to out/" in run.said
+        assert "3 shards written to out/" in run.said
     expect_sound(tmp_path / "out")
 
 

@@ -85,6 +85,17 @@ def test_resize_modes(mode: str, size: tuple[int, int]) -> None:
     assert opened(made).size == sizes(made)[:2] == size
 
 
+@pytest.mark.parametrize("mode", ["center_crop", "border", "keep_ratio"])
+@pytest.mark.parametrize("encode_format", ["keep", "png"])
+def test_images_too_small_for_a_square_are_counted_as_not_processed(mode: str, encode_format: str) -> None:
+    options = {"file_size": 256, "resize_mode": mode, "encode_format": encode_format}
+    small, large = (through(jpeg(image), **options).not_processed for image in (SMALL, LARGE))
+    expected = "too small for 256 x 256 pixels; --resize_only_if_bigger=False enlarges images"
+    assert small == ("" if mode == "keep_ratio" else expected)
+    assert large == through(jpeg(photograph(256, 256)), **options).not_processed == ""
+    assert through(jpeg(SMALL), **options, resize_only_if_bigger=False).not_processed == ""
+
+
 def test_the_middle_is_cropped_and_borders_are_white() -> None:
     whole = np.asarray(opened(through(encoded(LARGE))))
     crop = np.asarray(opened(through(encoded(LARGE), resize_mode="center_crop")))

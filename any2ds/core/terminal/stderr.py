@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -14,6 +15,7 @@ from rich.text import Text
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[kMGT]?B|bytes?|m?s|min|h|d|stored/s|attempts/s)\b)")
 _LOG_WIDTH = 120  # columns where there is no terminal, such as the log of a CI
+_NARROWEST = 40
 
 
 class StderrConsole(Console):
@@ -96,3 +98,12 @@ def is_terminal(stream: Any) -> bool:
         return bool(stream.isatty())
     except (AttributeError, OSError, ValueError):  # there is none, or it is closed
         return False
+
+
+def width_of_pipe() -> int:
+    """COLUMNS, or the width of the terminal on which standard error is, as in `any2ds inspect dataset | head`."""
+    columns = os.environ.get("COLUMNS", "")
+    known = int(columns) if columns.isdecimal() else 0
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or no terminal
+        known = known or os.get_terminal_size(sys.__stderr__.fileno()).columns  # type: ignore[union-attr]
+    return max(known, _NARROWEST) if known else _LOG_WIDTH

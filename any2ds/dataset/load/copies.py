@@ -14,12 +14,22 @@ from pathlib import Path
 from any2ds.core.errors import DamagedShard, error_text
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder
 from any2ds.storage.disk.space import is_full
+from any2ds.storage.reading import patiently, version_of
 from any2ds.storage.stores import server_of
 
 _TRIES = 50  # to make and open a copy that others remove
 _USED = ".used"  # file whose time says when a copy was last opened
 _PARTIAL = ".partial-"
 _ABANDONED = 3600.0  # seconds without a byte, after which a download is one of a process that was killed
+
+
+def _version(shard: ShardOfFolder) -> str:
+    """Of the data file, by what its store says of it (ETag, time); "" for a folder. Raises DamagedShard."""
+    try:
+        info = patiently(f"looking at {shard.name}", lambda: shard.folder.fs.info(shard.path()))
+    except Exception as error:  # every file system has exceptions of its own
+        raise DamagedShard(error_text(error)) from error
+    return "" if info["type"] == "directory" else version_of(info) or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +58,18 @@ class ShardCopies:
         return str(error.filename).startswith(str(self.folder))
 
     def _path(self, shard: ShardOfFolder) -> Path:
-        where = f"{server_of(shard.folder.fs)}/{shard.folder.identity}/{shard.name}/{shard.size}"
+        version = _version(shard)
+        where = f"{server_of(shard.folder.fs)}/{shard.folder.identity}/{shard.name}/{shard.size}/{version}"
         name = hashlib.sha256(where.encode()).hexdigest()[:32]
         copy = self.folder / "shards" / name / shard.name
         if not copy.exists() or (shard.size and copy.stat().st_size != shard.size):
-            self._download(shard, copy)
+            self._download(shard, copy, version)
             self._make_room(copy.parent)
         with contextlib.suppress(OSError):
             (copy.parent / _USED).touch()
         return copy
 
-    def _download(self, shard: ShardOfFolder, copy: Path) -> None:
+    def _download(self, shard: ShardOfFolder, copy: Path, version: str) -> None:
         try:
             self.folder.joinpath("shards").mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -71,6 +82,9 @@ class ShardCopies:
                 raise DamagedShard(f"{where}{error_text(error)}") from error
             if shard.size and found.stat().st_size != shard.size:
                 raise DamagedShard(f"{found.stat().st_size:,} of {shard.size:,} bytes arrived")
+            shard.folder.fs.invalidate_cache()
+            if _version(shard) != version:
+                raise DamagedShard("it was replaced while it was copied")
             copy.parent.mkdir(exist_ok=True)
             (copy.parent / _USED).touch()
             try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -26,21 +26,40 @@ _MOST_PIXELS = 200_000_000  # of an image or frame, as --max_image_area has it
 _kind = lru_cache(1024)(kind_of_ext)
 
 
-def decoded(sample: dict[str, Any]) -> dict[str, Any]:
-    """The sample, whose `data` are decoded by the kind of its file. Raises DamagedShard, MissingExtra."""
+def decoded(sample: dict[str, Any], members: Sequence[str] = ()) -> dict[str, Any]:
+    """The sample, whose `data` are decoded by the kind of its file, and so are its `members`, where it has several.
+
+    Raises DamagedShard, MissingExtra.
+    """
     data, ext = sample.get("data"), sample.get("ext")
-    if data is None or not ext:
-        return sample
-    kind = _kind(ext)
+    if not members:
+        return sample if data is None or not ext else _decoded(sample, "data", ext, "rate")
+    for member in members:
+        if (found := sample.get(member)) is not None and (own := sample.get(f"{member}_ext")):
+            if data is not None and found is data and ext == f"{member}.{own}":
+                _decoded(sample, member, own, "rate")
+                sample["data"], data = sample[member], None
+                if "rate" in sample:
+                    sample[f"{member}_rate"] = sample["rate"]
+            else:
+                _decoded(sample, member, own, f"{member}_rate")
+    if data is not None and ext:  # its member is not among the columns
+        _decoded(sample, "data", ext.rpartition(".")[2], "rate")
+    return sample
+
+
+def _decoded(sample: dict[str, Any], name: str, ext: str, rate: str) -> dict[str, Any]:
+    """It, with the file `name` decoded; `rate` is the column of the sample rate of sound."""
+    data, kind = sample[name], _kind(ext)
     try:
         if kind == "image":
-            sample["data"] = image(data)
+            sample[name] = image(data)
         elif kind == "audio":
-            sample["data"], sample["rate"] = audio(data)
+            sample[name], sample[rate] = audio(data)
         elif kind == "video":
-            sample["data"] = Video(data)
+            sample[name] = Video(data)
         elif kind == "text":
-            sample["data"] = data.decode("utf-8-sig", "replace")
+            sample[name] = data.decode("utf-8-sig", "replace")
     except ImportError as error:
         raise plugins.missing_extra(f"decode: {ext}", error) from error
     except MissingExtra:

@@ -34,6 +34,10 @@ class ShardOfFolder:
     cache: Path  # folder for indexes
     metadata: Callable[[Sequence[str]], pa.Table]
 
+    def path(self, name: str = "") -> str:
+        """Of the data file, or another one beside it, as the file system of the folder has it."""
+        return f"{self.folder.path.rstrip('/')}/{name or self.name}"
+
     def sidecar(self, end: str) -> bytes | None:
         """The file beside the data with this end of its name; None if it is not there. Raises DamagedShard."""
         try:

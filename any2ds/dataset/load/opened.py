@@ -34,14 +34,26 @@ class _Decoder:
     """Decodes a sample, and leaves its `columns`."""
 
     columns: tuple[str, ...] | None
+    members: tuple[str, ...] = ()
+    decodes: bool = True
+    features: Any = None  # of a recipe
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        sample = decoded(sample)
+        if self.decodes:
+            sample = decoded(sample, self.members)
+        if self.features is not None:
+            named: dict[str, Any] = self.features(sample, self.columns, self.decodes)
+            if self.columns is not None and "rate" in sample:
+                named["rate"] = sample["rate"]
+            return named
         if self.columns is None:
             return sample
         found = {name: sample[name] for name in self.columns}
         if "rate" in sample and "data" in found:
             found["rate"] = sample["rate"]
+        for member in self.members:
+            if member in found and (rate := sample.get(f"{member}_rate")) is not None:
+                found[f"{member}_rate"] = rate
         return found
 
 
@@ -74,11 +86,17 @@ class OpenShards:
         shards that are read, else of those in formats that cannot be read by ranges."""
         _reuse_memory()
         self._shards, self._fields, self._copies, self._is_copied = shards, fields, copies, is_copied
-        self._finish = _Decoder(fields.columns) if fields.decode else None
-        wanted = fields.columns
-        if wanted is not None and fields.decode:  # the kind of a file is that of its extension
-            self._fields = replace(fields, columns=tuple(dict.fromkeys((*wanted, "ext", "key"))))
         self._given = (shards, fields, copies, is_copied)
+        is_finished = fields.decode or fields.features is not None
+        finish = _Decoder(fields.columns, fields.members, fields.decode, fields.features)
+        self._finish = finish if is_finished else None
+        wanted = fields.columns
+        if fields.features is not None:
+            wanted = fields.features.stored(wanted)
+            self._fields = fields = replace(fields, columns=wanted)
+        if wanted is not None and fields.decode:  # the kind of a file is that of its extension
+            of_members = (f"{member}_ext" for member in fields.members if member in wanted)
+            self._fields = replace(fields, columns=tuple(dict.fromkeys((*wanted, "ext", "key", *of_members))))
         self._open: dict[int, IndexedShard] = {}
         self._opening: dict[int, threading.Lock] = {}
         self._pid = os.getpid()

@@ -209,13 +209,10 @@ class RemoteShard:
         self.reader = reader
         self._shard, self._copies = shard, copies
         self._copy: LocalShard | None = None
-        path = self._path(shard.name)
+        path = shard.path()
         if not self.size:
             self.size = int(self._asked(lambda: shard.folder.fs.info(path))["size"] or 0)
         self.file = StoredFile(self.name, path, self.size)
-
-    def _path(self, name: str) -> str:
-        return f"{self._shard.folder.path.rstrip('/')}/{name}"
 
     @property
     def is_copied(self) -> bool:
@@ -239,7 +236,7 @@ class RemoteShard:
     def index(self, end: str, make: Callable[[Path], bytes]) -> bytes:
         name = self.name.rpartition(".")[0] + end
         try:
-            return self.reader.read([(StoredFile(name, self._path(name), 0), None)])[0]
+            return self.reader.read([(StoredFile(name, self._shard.path(name), 0), None)])[0]
         except RangeTrouble as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise DamagedShard(f"its index cannot be read: {error_text(error)}") from error

@@ -17,6 +17,7 @@ KINDS = {
     "unfinished": "files of a shard that was never finished",
     "beside": "an extra file of a shard, such as an index, is missing or does not belong to its data",
     "shard_list": ".any2ds/shards is missing or does not describe the shards; --repair writes it",
+    "compacted": "the compacted metadata are not those of the shards; any2ds compact renews them",
     "unreadable": "the system or the store does not let a file be read, so it is not checked",
     "missing": "shards that are not there; the same download command makes them",
     "unread": "no run has read the url list to its end; the same download command continues",

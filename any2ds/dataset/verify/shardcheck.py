@@ -25,7 +25,8 @@ from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.failures import DROPPED, DUPLICATE, FILTERED, NO_FAILURES, STATUS_OF_STAGE, SUCCESS, failure_code
 from any2ds.core.layout import Layout
-from any2ds.core.metadata import DUPLICATE_OF, STORED_BYTES, STORED_CRC32
+from any2ds.core.members import Members
+from any2ds.core.metadata import DUPLICATE_OF, SPLIT, STORED_BYTES, STORED_CRC32, splits_of
 from any2ds.core.samples import CAPTION, METADATA, StoredSample, first_of, row_key, sample_key
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset, ShardFiles
@@ -36,6 +37,7 @@ from any2ds.writers.formats.parquet import THRIFTY
 
 _STATUSES = {*NO_FAILURES, *STATUS_OF_STAGE.values()}
 _NEEDED = ("key", "url", "status", "error_code", "ext", "bytes")
+_OF_MEMBERS = ("status", "ext", "bytes")
 # Errors of the system; any other error in reading means that the file is broken.
 _SYSTEM_ERRORS = {
     *(errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC),
@@ -85,6 +87,15 @@ class _ShardCheck:
         self.visible: frozenset[str] | None = None  # columns of the table that other tools read, if it is another one
         self.findings = Findings(task.files.shard_id)
         self.result = ShardResult(task.files.shard_id, contents=task.contents)
+
+    @property
+    def members(self) -> Members | None:
+        return self._dataset.members
+
+    @property
+    def _member_columns(self) -> list[str]:
+        """Those that tell of the members of a sample."""
+        return list(self.members.prefixed(dict.fromkeys(_OF_MEMBERS))) if self.members else []
 
     @property
     def is_img2dataset(self) -> bool:
@@ -173,7 +184,7 @@ class _ShardCheck:
             self._compare("count", self._stats.count, rows)
         if table is None:
             return None
-        needed = ("key", "status") if self.is_img2dataset else _NEEDED
+        needed = ("key", "status") if self.is_img2dataset else (*_NEEDED, *self._member_columns)
         if missing := [column for column in needed if column not in table.schema.names]:
             self.findings.add("metadata", f"{name} has no column {', '.join(missing)}")
             return None
@@ -281,7 +292,8 @@ class _ShardCheck:
                 failure_code(code)
             except KeyError:
                 self.findings.add("metadata", f"the error_code {str(code)[:100]!r} does not exist")
-        sizes = _sizes(table)
+        members = self.members
+        sizes = _sizes(table) if members is None else list(map(sum, zip(*_sizes_of(table, members), strict=True)))
         if stats is not None:
             self._compare("dropped", stats.dropped, counts[DROPPED])
             self._compare("filtered", stats.filtered, counts[FILTERED])
@@ -293,6 +305,10 @@ class _ShardCheck:
             if stats.size is not None:
                 stored = (size or 0 for size, status in zip(sizes, statuses, strict=True) if status == SUCCESS)
                 self._compare("bytes", stats.size, sum(stored))
+            if stats.splits:
+                stored_rows = table.filter(pc.equal(table["status"], SUCCESS))
+                names = stored_rows[SPLIT].to_pylist() if SPLIT in stored_rows.schema.names else ()
+                self._compare("splits", dict(stats.splits), splits_of(names))
         columns = (table[name].to_pylist() for name in ("key", "status", "error_code", "ext", "bytes"))
         for key, status, code, ext, size in zip(*columns, strict=True):
             succeeded = status == SUCCESS
@@ -385,7 +401,7 @@ class _DataCheck:
             for name in successes.schema.names
             if _is_plain(successes.schema.field(name).type)
         }
-        self._sizes = [] if self._is_img2dataset else _sizes(successes)
+        self._members = shard.members
         self._has_steps = STORED_BYTES.name in self._columns  # steps may add members
         self._rows: dict[str | None, int] = {key: row for row, key in enumerate(self._columns["key"])}
         self._seen = bytearray(successes.num_rows)
@@ -407,11 +423,12 @@ class _DataCheck:
         self._last = max(row, self._last)
         self._seen[row] = 1
         self._check_members(sample, row)
-        ext = sample.ext if self._is_img2dataset else self._columns["ext"][row]
-        if (body := sample.members.get(ext)) is not None:
-            self._check_body(key, body, row)
+        files = {sample.ext: ""} if self._is_img2dataset else self._files(row)
+        for ext, prefix in files.items():
+            if (body := sample.members.get(ext)) is not None:
+                self._check_body(key, body, row, prefix)
         # In formats without members, and without captions, the file itself may have one of these extensions.
-        members = {name: body for name, body in sample.members.items() if self._has_members and name != ext}
+        members = {name: body for name, body in sample.members.items() if self._has_members and name not in files}
         if (caption := members.get(CAPTION)) is not None:
             written = caption.read().decode("utf-8", "replace")
             if (
@@ -435,12 +452,14 @@ class _DataCheck:
             if sample.body is None:
                 about("samples", key, "without its file")
             return
-        ext = self._columns["ext"][row]
-        if ext not in sample.members:
-            about("samples", key, "its file has another extension than in the metadata, or is not there")
-        members = set(sample.members) - {ext}
+        files = self._files(row)
+        for ext, prefix in files.items():
+            if ext not in sample.members:
+                whose = f"its {prefix.removesuffix('_')}" if prefix else "its file"
+                about("samples", key, f"{whose} has another extension than in the metadata, or is not there")
+        members = set(sample.members) - set(files)
         wanted = {METADATA, *([CAPTION] if "caption" in self._names else [])} if self._has_members else set()
-        for name in sorted(wanted - members - {ext}):
+        for name in sorted(wanted - members - set(files)):
             about("samples", key, f"without its .{name}")
         for name in members - wanted:
             if not self._has_steps:
@@ -448,10 +467,18 @@ class _DataCheck:
             elif name not in (CAPTION, METADATA):
                 _skip(sample.members[name])
 
-    def _check_body(self, key: str, body: StoredBody, row: int) -> None:
-        about = self._about
-        is_changed = self._has_steps and self._columns[STORED_BYTES.name][row] is not None
-        crc32 = self._columns[STORED_CRC32.name][row] if is_changed and STORED_CRC32.name in self._columns else None
+    def _files(self, row: int) -> dict[str, str]:
+        """Extension of each file that a sample is to have -> with what the columns that tell of it begin."""
+        if self._members is None:
+            return {self._columns["ext"][row]: ""}
+        fields = {name: values[row] for name, values in self._columns.items()}
+        return {ext: f"{ext.partition('.')[0]}_" for ext, _ in self._members.stored(fields)}
+
+    def _check_body(self, key: str, body: StoredBody, row: int, prefix: str) -> None:
+        about, columns = self._about, self._columns
+        changed_to = columns[prefix + STORED_BYTES.name][row] if self._has_steps else None
+        is_changed = changed_to is not None
+        crc32 = columns[prefix + STORED_CRC32.name][row] if is_changed and STORED_CRC32.name in columns else None
         self._result.changed += is_changed and crc32 is None
         # Hashes are those of the file that arrived.
         digests = [] if is_changed else [(name, getattr(hashlib, name)()) for name in self.hashes]
@@ -462,14 +489,14 @@ class _DataCheck:
             if crc32 is not None:
                 found = zlib.crc32(piece, found)
         self._result.bytes_read += body.size
-        if not self._is_img2dataset and body.size != self._sizes[row]:
+        if not self._is_img2dataset and body.size != (changed_to if is_changed else columns[f"{prefix}bytes"][row]):
             about("samples", key, "its file has not the size that is in the metadata")
             return  # its hash differs, of course
         if crc32 is not None and found != crc32:
-            about("hash", key, f"the CRC-32 of the file is not {STORED_CRC32.name} in the metadata")
+            about("hash", key, f"the CRC-32 of the file is not {prefix}{STORED_CRC32.name} in the metadata")
         for name, digest in digests:
-            if digest.hexdigest() != self._columns[name][row]:
-                about("hash", key, f"{name} of the file is not that of the metadata")
+            if digest.hexdigest() != columns[prefix + name][row]:
+                about("hash", key, f"{prefix}{name} of the file is not that of the metadata")
 
     def _check_json(self, key: str, row: int, content: bytes) -> None:
         about = self._about
@@ -518,6 +545,18 @@ def _sizes(table: pa.Table) -> Sequence[int | None]:
     if STORED_BYTES.name not in table.schema.names:
         return cast("list[int | None]", table["bytes"].to_pylist())
     return cast("list[int | None]", pc.coalesce(table[STORED_BYTES.name], table["bytes"]).to_pylist())
+
+
+def _sizes_of(table: pa.Table, members: Members) -> list[list[int]]:
+    """The same of the file of each member, 0 where it is not stored."""
+    found = []
+    for name in members.names:
+        of = {each: table[f"{name}_{each}"] for each in ("status", "bytes")}
+        stored = f"{name}_{STORED_BYTES.name}"
+        size = pc.coalesce(table[stored], of["bytes"]) if stored in table.schema.names else of["bytes"]
+        there = pc.fill_null(pc.equal(of["status"], SUCCESS), False)
+        found.append(pc.fill_null(pc.if_else(there, size, 0), 0).to_pylist())
+    return found
 
 
 def _parsed(content: bytes) -> dict[str, Any]:

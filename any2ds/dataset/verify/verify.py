@@ -19,6 +19,7 @@ from any2ds.core import layout, plugins, text
 from any2ds.core.errors import LockLost, UsageError, error_text, printable, redacted, shard_count
 from any2ds.core.processes.resources import cores
 from any2ds.core.terminal.notebook import html
+from any2ds.dataset import compact
 from any2ds.dataset.card import hub
 from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.dataset import Dataset, Entry, ShardFiles
@@ -155,6 +156,7 @@ def _report(
             *_strays(dataset),
             *_leftovers(dataset),
             *_findings_of_shard_list(dataset, results),
+            *_findings_of_compacted(dataset),
         ),
         notes=tuple(notes),
         missing=tuple(expected.missing),
@@ -269,6 +271,26 @@ def _leftovers(dataset: Dataset) -> Iterator[Finding]:
         dead, _ = staged(dataset.folder.staging_root)
         for name in dead:
             yield Finding("leftover", f"{layout.TEMPORARY_FOLDER}/{name}: left by a run that was killed")
+
+
+def _findings_of_compacted(dataset: Dataset) -> Iterator[Finding]:
+    """What is wrong with the compacted metadata, if there are any."""
+    name = layout.COMPACT_INDEX
+    if layout.COMPACT_FOLDER not in dataset.entries:
+        return
+    try:
+        index = compact.index_of(dataset)
+        if index is None:
+            yield Finding(
+                "leftover", f"{layout.COMPACT_FOLDER}: left by a compaction that was killed; the next removes it"
+            )
+        elif not compact.is_current(dataset, index):
+            yield Finding("compacted", f"{name} is of another state of the shards: any2ds compact renews it")
+        else:
+            for missing in compact.missing_files(dataset, index):
+                yield Finding("compacted", f"{missing} is missing, or has another size: any2ds compact renews it")
+    except Exception as error:  # of any file system, and of an index that is none
+        yield Finding("compacted", f"{name} cannot be read: {error_text(error)}; any2ds compact renews it")
 
 
 def _findings_of_shard_list(dataset: Dataset, results: Sequence[ShardResult]) -> Iterator[Finding]:

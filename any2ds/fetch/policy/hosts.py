@@ -18,11 +18,13 @@ from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
 from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
+from any2ds.fetch.policy.share import ALONE, HostShare, Share
 
 if TYPE_CHECKING:
     from any2ds.fetch.policy.window import Trial
 
-FIRST_AT_ONCE = 16.0  # transfers at once to a host that nothing is known of
+FIRST_AT_ONCE = 16.0  # transfers at once to a host that nothing is known of, of all fetchers together
+_LEAST_FIRST = 2.0  # of each of many fetchers
 _FIRST_DELAY = 0.25  # seconds between starts, when one at a time was still too much
 MOST_DELAY = 60.0
 _ONE_ROUND = 1.0  # seconds: answers within this time after a cut belong to the time before it
@@ -38,7 +40,7 @@ _MEMORY = 10.0  # seconds after which counts of answers and timeouts are halved
 
 @dataclass(frozen=True, slots=True)
 class HostPolicy:
-    """What holds for a host whatever it answers."""
+    """What holds for a host whatever it answers; the first two for all fetchers of a run together."""
 
     max_per_host: int = 1_000_000  # transfers at once
     host_delay: float = 0.0  # seconds between two starts
@@ -55,9 +57,13 @@ class Host:
         "_delay",
         "_floor",
         "_limit",
+        "_most",
         "_refusals",
+        "_share",
         "_silence",
         "_slow_start",
+        "_spacing",
+        "_started",
         "_timeouts",
         "deferred",
         "down_as",
@@ -69,11 +75,13 @@ class Host:
         "not_before",
         "policy",
         "queue",
+        "shared_until",
         "silent",
+        "takes_turns",
         "woken_at",
     )
 
-    def __init__(self, name: str, policy: HostPolicy) -> None:
+    def __init__(self, name: str, policy: HostPolicy, share: Share = ALONE) -> None:
         self.name = name
         self.queue: deque[Attempt] = deque()  # rows that wait for this host
         self.deferred = 0  # attempts that wait for their time, or for a judgement
@@ -87,10 +95,18 @@ class Host:
         self._silence = 0  # timeouts since its last answer
         self._refusals = 0  # rounds of 429 and 503 since its last other answer
         self.woken_at = -1.0  # the pause after which the schedule looks at it again
+        self.shared_until = 0.0  # until then it is somebody else's turn
         self.policy = policy
-        self._limit = min(FIRST_AT_ONCE, float(policy.max_per_host))
-        self._slow_start = True
+        self._spacing = policy.host_delay  # seconds between two starts of whomever
+        self._started = 0.0  # when a transfer did last, if there have to be some between them
+        self._share: HostShare | None = None  # None: all of it is this fetcher's
+        self.takes_turns = False  # with other fetchers, by the time of day
+        self._most = policy.max_per_host
         self._delay = self._floor = policy.host_delay
+        self._limit = min(max(_LEAST_FIRST, FIRST_AT_ONCE / share.fetchers), float(policy.max_per_host))
+        if share.parts:
+            self.divide(share)
+        self._slow_start = True
         self._cut_at = -_ONE_ROUND
         self._answers = self._timeouts = 0  # lately
         self._counted_from = 0.0
@@ -114,19 +130,35 @@ class Host:
     def has_slot(self) -> bool:
         return self.in_flight < self._limit
 
-    def may_start(self, now: float) -> bool:
-        return self.in_flight < self._limit and self.not_before <= now
+    def may_start(self, now: float, time_of_day: float = 0.0) -> bool:
+        """Whether a transfer may start; `time_of_day` is what to add to the schedule's clock for `time.time()`."""
+        if self.in_flight >= self._limit or self.not_before > now:
+            return False
+        return not self.takes_turns or self._has_turn(now, time_of_day)
+
+    def divide(self, share: Share) -> None:
+        """Keep from now on to this share of what the host allows."""
+        own = share.of_host(self.name, self.policy.max_per_host)
+        self._share = own if share.fetchers > 1 else None
+        self._most = own.most
+        self._limit = min(self._limit, float(own.most))
+        if self.shared_until == self.not_before:
+            self.not_before = self._started + self._spacing
+        self._space()
 
     def raise_delay(self, seconds: float) -> None:
         """Start transfers at least so many seconds apart, because its robots.txt asks for it."""
-        if seconds > self._floor:
-            self._floor = seconds
-            self._delay = max(self._delay, seconds)
+        if seconds > self._spacing:
+            self._spacing = seconds
+            self._space()
 
     def start(self, now: float) -> None:
         self.in_flight += 1
         if self._delay:
-            self.not_before = max(self.not_before, now) + self._delay
+            self._started = max(self.not_before, now)
+            self.not_before = self._started + self._delay
+            if self._share is not None and self._delay == self._floor:
+                self.shared_until = self.not_before
 
     def learn(self, outcome: Payload | Failure, now: float) -> None:
         """Take how a transfer ended into account."""
@@ -161,10 +193,8 @@ class Host:
         self._silence = self._refusals = 0
         self._answers += 1
         self.silent = False
-        if self._limit < self.policy.max_per_host:
-            self._limit = min(
-                self._limit + (1.0 if self._slow_start else 1.0 / self._limit), float(self.policy.max_per_host)
-            )
+        if self._limit < self._most:
+            self._limit = min(self._limit + (1.0 if self._slow_start else 1.0 / self._limit), float(self._most))
         if self._delay > self._floor:
             self._delay = max(self._floor, self._delay - 0.1 * _FIRST_DELAY)
 
@@ -178,19 +208,22 @@ class Host:
 
     def _why(self, now: float) -> str:
         """Why rows wait for it, as text for users."""
-        most = self.policy.max_per_host
+        most = self._most
         if self.down_until > now:
             return f"does not answer: it is asked again in {self.down_until - now:.0f} s"
+        if self.not_before > now and self.shared_until == self.not_before and not self._delay:
+            return f"it is the turn of other processes for {self.not_before - now:.0f} s"
         if self.not_before > now + max(1.0, self._delay):
             return f"asks us to come back in {self.not_before - now:.0f} s"
         if self._delay > self._floor:
             return f"refuses more: asked every {self._delay:.2g} s"
         if self._delay:
-            return f"asked every {self._delay:.2g} s, as it or --host_delay wants it"
+            whose = "" if self._share is None else f" by this process, every {self._spacing:.2g} s by all"
+            return f"asked every {self._delay:.2g} s{whose}, as it or --host_delay wants it"
         if not self.queue:
             return "its rows are tried again later"
         if self.in_flight >= most:
-            return f"{most} at once, by --max_per_host"
+            return f"{most} at once, by {'our share of ' if self._share else ''}--max_per_host"
         return f"at most {self.limit} at once, by how well it answers"
 
     @property
@@ -205,6 +238,22 @@ class Host:
     @property
     def busy(self) -> bool:
         return bool(self.in_flight or self.queue or self.in_turn or self.deferred)
+
+    def _space(self) -> None:
+        """Leave as much time between starts as all fetchers together need."""
+        share, floor = self._share, self._floor
+        self._floor = self._spacing if share is None else share.interval(self._spacing)
+        self._delay = self._floor if self._delay <= floor else max(self._delay, self._floor)
+        self.takes_turns = share is not None and (share.has_turns or self._spacing > 0)
+
+    def _has_turn(self, now: float, time_of_day: float) -> bool:
+        """Whether it is this fetcher's turn; else `not_before` is when that comes."""
+        assert self._share is not None
+        start = self._share.next_start(now + time_of_day, self._spacing) - time_of_day
+        if start <= now:
+            return True
+        self.not_before = self.shared_until = start
+        return False
 
     def _cut(self, now: float, busy: bool) -> bool:
         """Whether this is the first trouble of its round; the others prove nothing new."""

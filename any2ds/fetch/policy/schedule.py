@@ -21,6 +21,7 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.policy.hosts import SILENCE, Attempt, Host, HostPolicy
 from any2ds.fetch.policy.robots import RETRIES, Robots, origin_of
+from any2ds.fetch.policy.share import ALONE, Share
 from any2ds.fetch.urls import WEB, normalize
 from any2ds.storage.stores import SERVERS
 
@@ -95,6 +96,9 @@ class Schedule:
         self.fresh: deque[Row] = deque()  # rows that nobody has looked at; a feeder may append from another thread
         self.queued = 0  # rows that wait for their host, or for its robots.txt
         self.deferred = 0  # rows that wait for their time
+        self.share = ALONE  # of the limits of hosts
+        self.time_of_day = 0.0  # seconds to add to the clock for `time.time()`; whoever divides the limits sets it
+        self.shared_until = 0.0  # until then rows wait for nothing but this fetcher's turn at their host
         self._policy = policy or HostPolicy()
         self._named = host_of
         self._rng = rng or random.Random()
@@ -113,6 +117,13 @@ class Schedule:
         # Attempts by their deadlines; the finished drop out late. Most end before the first look at them.
         self._new: deque[Attempt] = deque()
         self._looked_at: list[tuple[float, int, Attempt]] = []
+
+    def divide(self, share: Share, now: float) -> None:
+        """Keep from now on to this share of what hosts allow."""
+        self.share = share
+        for host in self._hosts.values():
+            host.divide(share)
+            self._offer_turn(host, now)
 
     @property
     def idle(self) -> bool:
@@ -170,7 +181,7 @@ class Schedule:
                 self._silent[host] = None
                 continue
             host.in_turn = False
-            if host.queue and host.may_start(now):
+            if host.queue and host.may_start(now, self.time_of_day):
                 self.queued -= 1
                 return self._start(host.queue.popleft(), now)
             self._offer_turn(host, now)
@@ -187,7 +198,7 @@ class Schedule:
             first = self._past_robots(attempt, now) if host.gated else attempt
             if first is None:
                 continue
-            if not host.queue and host.may_start(now) and not (crowded and self._comes_last(host)):
+            if not host.queue and host.may_start(now, self.time_of_day) and not (crowded and self._comes_last(host)):
                 return self._start(first, now)
             self._queue(first, now)
         self._interrupted = looked_at == _LOOKED_AT
@@ -197,7 +208,7 @@ class Schedule:
             host.in_turn = False
             if crowded and host.silent and host.in_flight >= SILENCE:
                 continue  # enough to tell whether it is down; it comes back when one of them ends
-            if host.queue and host.may_start(now):
+            if host.queue and host.may_start(now, self.time_of_day):
                 self.queued -= 1
                 return self._start(host.queue.popleft(), now)
             self._offer_turn(host, now)
@@ -390,11 +401,12 @@ class Schedule:
             host.in_turn = True
             self._turn.append(host)
         elif host.woken_at != host.not_before:
+            self.shared_until = max(self.shared_until, host.shared_until)
             host.woken_at = host.not_before
             heapq.heappush(self._paused, (host.not_before, next(self._order), host))
 
     def _new_host(self, name: str, policy: HostPolicy, url: str | None) -> Host:
-        host = self._hosts[name] = Host(name, bounded(policy, url))
+        host = self._hosts[name] = Host(name, bounded(policy, url), self.share)
         host.gated = self._robots is not None and self._robots.asks(name)
         return host
 

@@ -142,10 +142,26 @@ def _gathered(groups: Iterable[Group | pa.RecordBatch], names: Iterable[str]) ->
     yield from iterator
 
 
-def line_batches(pieces: Iterator[bytes], columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    """The batches of JSON lines. A line that is no object is a bad row; blank lines are skipped."""
+def line_batches(
+    pieces: Iterator[bytes], columns: Columns, schema: pa.Schema | None, keys: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """The batches of JSON lines; the first keys are added to `keys`. A line that is no object is a bad row; blank lines
+    are skipped."""
     known: dict[str, pa.DataType] = {}
-    yield from to_batches(_lines(pieces, columns, known), columns, schema, "line", known)
+    yield from to_batches(noting_keys(_lines(pieces, columns, known), keys), columns, schema, "line", known)
+
+
+def noting_keys(groups: Iterable[Group | pa.RecordBatch], keys: list[str]) -> Iterator[Group | pa.RecordBatch]:
+    """`groups`; the keys of the first one with objects are added to `keys`."""
+    for group in groups:
+        if not keys and not isinstance(group, pa.RecordBatch):
+            keys += keys_of(group[0])
+        yield group
+
+
+def keys_of(objects: Sequence[Mapping[str, Any] | BadRow]) -> list[str]:
+    """Those of the first objects, each once."""
+    return list(dict.fromkeys(str(key) for each in objects[:_ENOUGH] if isinstance(each, Mapping) for key in each))
 
 
 def _lines(

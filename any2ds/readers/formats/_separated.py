@@ -40,6 +40,7 @@ class Separated:
     seekable: ClassVar[bool] = False
     delimiter: ClassVar[str]
     replaced: str | None = None  # the first row with bytes that are not UTF-8 and became U+FFFD
+    names: Sequence[str] = ()  # of the columns, once the header is read
 
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         pieces = whole_lines(blocks(stream, LONGEST_ROW), LONGEST_ROW)
@@ -47,6 +48,7 @@ class Separated:
         if not names:
             return
         self._require(columns, names)
+        self.names = names
         table = _Table(self.delimiter, len(names), [names.index(name) for name in columns.names])
         types = _Types(columns, schema)
         leading = Leading()

@@ -14,7 +14,7 @@ import pyarrow as pa
 from any2ds.core.errors import MissingColumns, ReadError, WrongFormat
 from any2ds.readers.bad_rows import BadRow, excerpt
 from any2ds.readers.contract import Columns
-from any2ds.readers.formats._objects import Group, line_batches, parsed, to_batches
+from any2ds.readers.formats._objects import Group, line_batches, noting_keys, parsed, to_batches
 from any2ds.readers.formats._text import BATCH_ROWS, blocks, one_line
 
 Form = Literal["lines", "objects", "array", "columns", "lists", "index", "split", "table"]
@@ -34,6 +34,9 @@ class Json:
 
     seekable: ClassVar[bool] = False
 
+    def __init__(self) -> None:
+        self.names: list[str] = []  # keys of the first objects, or of the columns at the beginning
+
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         pieces = blocks(stream)
         head = next((piece for piece in pieces if piece.strip()), b"")
@@ -42,16 +45,16 @@ class Json:
         form, keys = _form(head.lstrip(), columns.url)
         pieces = chain([head], pieces)
         if form == "lines":
-            yield from line_batches(pieces, columns, schema)
+            yield from line_batches(pieces, columns, schema, self.names)
         elif form in ("columns", "lists"):
             found = _Columns(columns.names, form == "lists").read(pieces)
-            names = list(dict.fromkeys([*keys, *(name for name in columns.names if found[name])]))
+            self.names = names = list(dict.fromkeys([*keys, *(name for name in columns.names if found[name])]))
             required = columns.names if schema is None else [columns.url]
             if absent := [name for name in required if name not in names]:
                 raise MissingColumns(absent, names)
             yield from to_batches(_rows(found), columns, schema, "row")
         else:
-            yield from to_batches(_objects(pieces, form), columns, schema, "item")
+            yield from to_batches(noting_keys(_objects(pieces, form), self.names), columns, schema, "item")
 
 
 # --- which form it is ---

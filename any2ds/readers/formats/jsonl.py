@@ -17,10 +17,13 @@ class Jsonl:
 
     seekable: ClassVar[bool] = False
 
+    def __init__(self) -> None:
+        self.names: list[str] = []  # keys of the first objects
+
     def batches(self, stream: BinaryIO, columns: Columns, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
         has_types = schema is not None or not columns.others
         pieces = blocks(stream, held=0 if has_types else BLOCK)  # one object is too few to tell types from
-        return line_batches(pieces, columns, schema)
+        return line_batches(pieces, columns, schema, self.names)
 
 
 PART = Jsonl

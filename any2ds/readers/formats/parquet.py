@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO, ClassVar
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ class Parquet:
 
     seekable: ClassVar[bool] = True
     rows: int | None = None  # of the file, once it is open
+    names: Sequence[str] = ()  # of its columns
 
     def row_groups(self, stream: BinaryIO, columns: Columns) -> RowGroups:
         return RowGroups(stream, columns)
@@ -34,7 +35,8 @@ class Parquet:
             with pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER) as file:
                 self.rows = file.metadata.num_rows
                 names = list(columns.names)
-                require(names, file.schema_arrow.names)
+                self.names = file.schema_arrow.names
+                require(names, self.names)
                 rows = _rows_per_batch(file.metadata, names)
                 for batch in file.iter_batches(rows, columns=names, use_threads=False):
                     yield batch.select(names)

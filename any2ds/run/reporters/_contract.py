@@ -32,6 +32,7 @@ class RunInfo:
     identity: str  # of the dataset: the same for every run that continues it
     made: OutputOptions | None = None  # with which the dataset is made
     finished: Collection[int] = ()  # shards that were finished before
+    left_out: Sequence[str] = ()  # columns of the url list that the dataset does not keep
     from_shell: bool = False  # whether a command was typed, rather than a function called
     member: str = ""  # this one of several runs that make the dataset together, such as `rank-3-of-8`
     missing: Callable[[], Collection[int]] = tuple  # shards that others make, once this run has made its own

@@ -70,6 +70,11 @@ class Summary:
     phrase: Callable[[str], str] = str  # a message as the user gives options: as flags, or as keywords
 
     @property
+    def place(self) -> str:
+        """The folder as it stands in a sentence."""
+        return as_place(self.folder)
+
+    @property
     def retryable(self) -> int:
         """Rows that another attempt can help."""
         return sum(outcome.rows for outcome in self.outcomes if outcome.transient)
@@ -122,6 +127,11 @@ def summary_of(
         limit=limit if limit is not None and total_rows == limit else None,
         phrase=str if run.from_shell else partial(with_keywords, function=run.command, groups=groups),
     )
+
+
+def as_place(folder: str) -> str:
+    """With a slash at its end: `any2ds writes to files` reads like a sentence."""
+    return f"{folder.rstrip('/')}/"
 
 
 def _outcome(code: str, rows: int, total: RunReport) -> Outcome:
@@ -186,17 +196,19 @@ def summary_lines(summary: Summary, run: RunInfo, width: int) -> Iterator[Text]:
             failed = "has failed" if codes == "all" else f"has failed with {codes}"
             if codes == "transient":
                 failed = "has a failure that another attempt can help; --codes=all tries the others again"
-            yield Text(summary.phrase(f"nothing to retry: no row in {summary.folder} {failed}"))
+            yield Text(summary.phrase(f"nothing to retry: no row in {summary.place} {failed}"))
             return
         if total.skipped_shards:
-            were = shard_count(total.skipped_shards, f"in {summary.folder} was", f"in {summary.folder} were")
+            were = shard_count(total.skipped_shards, f"in {summary.place} was", f"in {summary.place} were")
             yield Text(f"nothing to do: {'' if total.skipped_shards == 1 else 'all '}{were} finished before")
             yield from map(Text, (*_of_others(summary), *_where(summary)))
             return
     if summary.outcomes:
         yield from _outcomes(summary, width)
         yield Text()
-    yield from (Text(summary.phrase(line)) for line in (*_lines(summary), *_of_others(summary)))
+    gained_nothing = run.command == "retry" and not total.successes
+    lines = (*_rates(summary), *_shards(summary, gained_nothing), *_where(summary), *_notes(summary))
+    yield from (Text(summary.phrase(line)) for line in (*lines, *_of_others(summary)))
     if run.command == "retry" and total.count:
         are = "is" if total.successes == 1 else "are"
         yield Text(f"tried again: {row_count(total.count)}, of which {total.successes:,} {are} stored now")
@@ -204,7 +216,6 @@ def summary_lines(summary: Summary, run: RunInfo, width: int) -> Iterator[Text]:
             timed_out = any(outcome.code.startswith("timeout") for outcome in summary.outcomes)
             longer = ", or with a longer --timeout" if timed_out else ""
             yield Text(summary.phrase(f"nothing was recovered: try again later{longer}"))
-    gained_nothing = run.command == "retry" and not total.successes
     if summary.retry and not total.left_shards and not gained_nothing:  # with shards left, that command comes first
         line = Text(f"to retry what may work now ({row_count(summary.retryable)}): ")
         yield line.append(summary.retry, style="bold")
@@ -259,8 +270,9 @@ def _outcomes(summary: Summary, width: int) -> Iterator[Text]:
             yield Text(f"{' ' * min(indent, room)}{example}", style="dim")
 
 
-def _lines(summary: Summary) -> Iterator[str]:
-    total, folder = summary.total, summary.folder
+def _rates(summary: Summary) -> Iterator[str]:
+    """How much, and how fast."""
+    total = summary.total
     seconds = _seconds_of_rates(total)
     counted = {"dropped": total.dropped, "filtered": total.filtered, "duplicates": total.duplicates}
     samples = f" as {total.samples:,} samples" if total.samples != total.successes else ""
@@ -274,7 +286,13 @@ def _lines(summary: Summary) -> Iterator[str]:
     total_time = f" ({duration(total.seconds)} with start-up and end)" if seconds < 0.95 * total.seconds else ""
     yield f"{size(total.bytes)}{received} in {duration(seconds)}{total_time}: {speed}, {per_second}/s"
 
-    line = f"{shard_count(total.shards)} written to {folder}"
+
+def _shards(summary: Summary, gained_nothing: bool) -> Iterator[str]:
+    """What became of the shards; nothing if a retry left them as they were."""
+    total = summary.total
+    if gained_nothing and not (total.failed_shards or total.left_shards):
+        return
+    line = f"{shard_count(total.shards)} written to {summary.place}"
     if total.skipped_shards:
         line += f", {total.skipped_shards:,} finished before"
     if total.failed_shards:
@@ -288,7 +306,10 @@ def _lines(summary: Summary) -> Iterator[str]:
     if summary.limit is not None:
         yield f"these are the first {summary.limit:,} rows of the list: the same command without --limit makes the rest"
 
-    yield from _where(summary)
+
+def _notes(summary: Summary) -> Iterator[str]:
+    """What people may not expect."""
+    total = summary.total
     if total.robots.files:
         excluded = sum(total.status_dict.get(code, 0) for code in ("robots", "robots_unreachable"))
         each = f"{total.robots.seconds / total.robots.files:.2f} s each"

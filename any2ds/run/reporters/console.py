@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from any2ds.config.options import WatchOptions
+from any2ds.config.options import GROUPS, WatchOptions
+from any2ds.config.signature import with_keywords
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport, ShardError, ShardReport
@@ -18,12 +20,13 @@ from any2ds.core.terminal.stderr import stderr_console
 from any2ds.core.version import __version__
 from any2ds.run.reporters import _jsonlines, _status
 from any2ds.run.reporters._contract import PeriodicReporter, Reporter, RunInfo
-from any2ds.run.reporters._summary import Summary, print_summary, summary_lines, summary_of, to_json
+from any2ds.run.reporters._summary import Summary, as_place, print_summary, summary_lines, summary_of, to_json
 
 if TYPE_CHECKING:
     from any2ds.core.terminal.live import StatusBlock
 
 _CELL_INTERVAL = 1.0  # seconds between two updates of a notebook
+_MOST_NAMES, _LONGEST_NAME = 8, 60  # of columns that are named, and characters of each
 
 
 def console_reporter(watch: WatchOptions, run: RunInfo) -> Reporter:
@@ -77,7 +80,8 @@ class _Terminal(_Console):
         self._block: StatusBlock | None = None
 
     def on_start(self, finished_shards: int) -> None:
-        self._console.print_message(_started(self._run, finished_shards))
+        for line in _first_lines(self._run, finished_shards):
+            self._console.print_message(line)
         if self._console.can_redraw:
             from any2ds.core.terminal.live import StatusBlock
 
@@ -113,7 +117,7 @@ class _Notebook(_Console):
         self._lock = threading.Lock()
 
     def on_start(self, finished_shards: int) -> None:
-        self._add(Text(_started(self._run, finished_shards)))
+        self._add(*map(Text, _first_lines(self._run, finished_shards)))
 
     def record(self, now: Snapshot) -> None:
         self._show()
@@ -148,6 +152,7 @@ class _Json(_Console):
             command=self._run.command,
             output_folder=redacted(self._run.output.url),
             shards_before=finished_shards,
+            columns_left_out=list(self._run.left_out),
             **({"member": self._run.member} if self._run.member else {}),
         )
 
@@ -168,8 +173,18 @@ class _Json(_Console):
         _jsonlines.write("finish", command=self._run.command, **to_json(self._summary(total)))
 
 
+def _first_lines(run: RunInfo, finished_shards: int) -> Iterator[str]:
+    yield _started(run, finished_shards)
+    if run.left_out and not finished_shards:  # which have what they have
+        names = ", ".join(printable(name[:_LONGEST_NAME]) for name in run.left_out[:_MOST_NAMES])
+        more = f" and {len(run.left_out) - _MOST_NAMES:,} more" if len(run.left_out) > _MOST_NAMES else ""
+        options = "--caption_col and --save_additional_columns keep columns"
+        options = options if run.from_shell else with_keywords(options, run.command, GROUPS)
+        yield f"not kept from the list: {names}{more} ({options})"
+
+
 def _started(run: RunInfo, finished_shards: int) -> str:
-    folder = printable(redacted(run.output.url))
+    folder = as_place(printable(redacted(run.output.url)))
     if run.command == "retry":
         codes = ", ".join(run.options.get("codes") or ())
         return f"any2ds retries failed rows ({codes}) in {shard_count(finished_shards)} of {folder}"

@@ -45,7 +45,9 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
         _check_folder(output, folder, found, names_of)
     _check_lists(output, {*files, *members}, lists)
     try:
-        of_all = {*layout.FOLDER_FILES, *tfds.names_of(options)}.intersection(names)
+        of_all = {*layout.FOLDER_FILES, *tfds.names_of(options), layout.RECIPE_FILE}.intersection(names)
+        if layout.RECIPE_FILE in of_all:
+            of_all.update(name for name in names if name.endswith(tfds.LABELS_END))
         if layout.REPORT_FILE in of_all and is_others_report(output):
             of_all.remove(layout.REPORT_FILE)
         output.remove_many(sorted(of_all))
@@ -55,7 +57,7 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
             output.remove_many([f"{folder}/{name}" for name in found])
             output.remove_folder(folder)
         for name in names:
-            if layout.is_of_watching(name) or name == layout.METADATA_FOLDER:
+            if layout.is_of_watching(name) or name in (layout.METADATA_FOLDER, layout.COMPACT_FOLDER):
                 output.remove_tree(name)
         output.remove(layout.RUN_FILE)
     except OSError as error:

@@ -79,7 +79,7 @@ class ShardPlan:
         first = self._segment.first_shard
         if self._config.output.dedupe == "run":
             rows, schema = mark_duplicates(rows, schema, self._layout, first, self._config.media)
-        shards = cuts(rows, self._layout.rows_per_shard, first, self._by_file)
+        shards = cuts(rows, self._layout.rows_per_shard, first, self._by_file, self._config.url_columns)
         return self._compared(plan(shards, schema, self._state))
 
     def missing(self) -> list[int]:

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 _DECIDING = (
     "preset",
     "url_col",
+    "require",
     "caption_col",
     "save_additional_columns",
     "shuffle",
@@ -119,18 +120,23 @@ def resume(config: Config, source: Source, output: OutputFolder) -> ShardPlan:
     return ShardPlan(config, source, output, state)
 
 
-def _manifest_of(config: Config, source: Source) -> Manifest:
-    """What `.any2ds/run` would say of a new dataset."""
-    options = config.to_options()
+def deciding_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options of a run that `.any2ds/run` records."""
     deciding = {name: options[name] for name in _DECIDING}
     deciding["save_additional_columns"] = list(deciding["save_additional_columns"] or [])
     deciding["metadata_format"] = list(deciding["metadata_format"])
     deciding["verify_hash"] = deciding["verify_hash"] and str(deciding["verify_hash"])
     deciding["transform"] = _step_names(deciding["transform"] or [])
+    return deciding
+
+
+def _manifest_of(config: Config, source: Source) -> Manifest:
+    """What `.any2ds/run` would say of a new dataset."""
+    deciding = deciding_options(config.to_options())
     assert source.first_rows is not None  # no rows were read yet
     preset = presets.find(config.output.preset)
     cutting: Cutting = "file" if preset is not None and preset.cuts_by_file else "list"
-    segment = Segment(0, source.list_files, Beginning.of(source.first_rows), cutting)
+    segment = Segment(0, source.list_files, Beginning.of(source.first_rows, columns=config.url_columns), cutting)
     keys = key_format(config.output.layout)
     return Manifest(deciding, keys, columns_of(source.schema), (segment,), step_records(config.media))
 
@@ -264,7 +270,8 @@ class _Finder:
         return lists[0] if len(lists) == 1 else None  # where they differ is to be shown
 
     def _begins_as(self, segment: Segment) -> bool:
-        return Beginning.of(self._rows(segment.beginning.rows), segment.beginning.rows) == segment.beginning
+        rows = segment.beginning.rows
+        return Beginning.of(self._rows(rows), rows, self._config.url_columns) == segment.beginning
 
     def _rows(self, count: int) -> pa.RecordBatch:
         """The first `count` rows, or as many as there are; of a list that can be read once those that are at hand."""
@@ -272,7 +279,7 @@ class _Finder:
             batches, rows = [], 0
             with Source.of(self._config, in_list_order=True) as source:
                 for batch in source.batches():
-                    batches.append(batch.select(["url"]))
+                    batches.append(batch.select(self._config.url_columns))
                     rows += batch.num_rows
                     if rows >= count:
                         break
@@ -349,7 +356,9 @@ class _Finder:
         by_file = segment.cut == "file"
         next_shard, rows = segment.first_shard, 0
         with closing(Source.of(self._config)) as source:
-            for cut in cuts(source.batches(by_file), self._layout.rows_per_shard, next_shard, by_file):
+            for cut in cuts(
+                source.batches(by_file), self._layout.rows_per_shard, next_shard, by_file, self._config.url_columns
+            ):
                 found, state = known.get(cut.shard_id), comparison(cut)
                 if found is not None:
                     counts[cut.shard_id] = found.count if state == "short" else cut.rows

@@ -45,6 +45,11 @@ class Sizing:
         fit = Fit(*scaled, self.size if self.mode in ("center_crop", "border") else None)
         return None if scaled == fit.final == (width, height) else fit
 
+    def leaves_too_small(self, width: int, height: int) -> bool:
+        """Whether squares are asked for, and an upright image of that size is too small to become one."""
+        is_square = (width, height) == (self.size, self.size)
+        return self.mode in ("center_crop", "border") and not is_square and self.fit(width, height) is None
+
 
 def reduction(width: int, height: int, fit: Fit) -> int:
     """By how much a JPEG may be made smaller while it is decoded: no more than leaves as many pixels as are wanted.

@@ -36,6 +36,7 @@ class ImageWork:
             raise OptionError("encode_quality=0: a whole number from 1 to 100")
         size = media.files.file_size or 0
         self._sizing = Sizing(options.resize_mode, size, options.resize_only_if_bigger)
+        self._too_small = f"too small for {size} x {size} pixels; --resize_only_if_bigger=False enlarges images"
         # Without a size and a format originals are wanted, as they are.
         self._normalises = size > 0 or options.encode_format != "keep"
         self._up = resize.INTERPOLATIONS[options.upscale_interpolation]
@@ -72,6 +73,8 @@ class ImageWork:
             sample = sample.with_fields(exif=exif.as_json(found.exif))
         if (refusal := self.refusal(width, height)) is not None:
             return sample.failed(*refusal)
+        if self._sizing.size and self._sizing.leaves_too_small(width, height):
+            sample = sample.left_as_is(self._too_small)
         try:
             made = self._made(data, found, to_blur)
         except decode.Unfit:

@@ -13,14 +13,16 @@ from typing import Any
 from any2ds.core.bodies.stored import SpoolFile
 from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Histogram
+from any2ds.core.members import Members, column
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.reports import not_processed_in
 from any2ds.core.rows import ShardJob
-from any2ds.core.samples import Sample, Samples, outcome_of, part_of
+from any2ds.core.samples import Sample, Samples, StoredSample, outcome_of, part_of
 from any2ds.storage.disk.staging import remove
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.context import ShardContext, StagedFiles
 from any2ds.worker.job_rows import JobRows
+from any2ds.worker.kept_files import KeptFiles, read_kept
 from any2ds.worker.shard_stats import ShardStats
 from any2ds.writers.previous_shard import PreviousShard, SamplesByKey
 
@@ -51,7 +53,13 @@ class Merge:
         self._rows = JobRows(job, layout, self._previous.beneath(rows.table, kept, ["key", *own]))
         rows_of = self._previous.rows_of
         kept_rows = (self._fields[row] for n in kept for row in rows_of[n])
-        self._stored = frozenset(fields["key"] for fields in kept_rows if fields.get("status") == SUCCESS)
+        stored = {fields["key"] for fields in kept_rows if fields.get("status") == SUCCESS}
+        # Rows with several URLs that were a success before, and have further files now.
+        before = self._previous.outcomes
+        self._completed = {
+            self._fields[rows_of[n][0]]["key"]: n for n in outcomes if n in before and before[n][0] == SUCCESS
+        }
+        self._stored = frozenset(stored | self._completed.keys())
 
     def files(self, tried: ShardStats) -> dict[str, Path]:
         """The files that are to replace those of the previous shard, by their names, in the order of publishing.
@@ -63,8 +71,10 @@ class Merge:
 
     def _files(self, metadata: MetadataTable, tried: ShardStats) -> dict[str, Path]:
         files, data_bytes = dict[str, Path](), self._previous.stats.get("data_bytes")  # of others: nobody knows
-        stats = ShardStats()
-        has_new = any(sample.body is not None for samples in self._outcomes.values() for sample in samples)
+        stats = ShardStats(self._context.media.members)
+        has_new = bool(self._completed) or any(
+            sample.body is not None for samples in self._outcomes.values() for sample in samples
+        )
         if self._staged.data_name is None or not (has_new or self._writer.holds_metadata):
             for position, samples in enumerate(self._rows_in_order()):
                 for sample in samples:
@@ -78,11 +88,14 @@ class Merge:
                         metadata.add(sample)
                         written.append(sample)
                         sizes.append(sample.body.size if sample.body is not None else None)
-                        if sample.body is not None or sample.stored is not None:
+                        if sample.body is not None or sample.stored is not None or sample.key in self._completed:
                             writer.write(sample)
                     stats.add_metadata([sample.fields for sample in written], partial(self._rows.url, position), sizes)
             files, data_bytes = self._staged.data(), self._staged.data_bytes
         files.update(self._staged.write_metadata(metadata))
+        if self._context.media.members is not None and self._staged.data_name is not None:
+            files.update(self._kept_files())
+        stats.splits = metadata.splits
         files.update(self._staged.write_stats(self._stats(stats, tried, data_bytes)))
         return files
 
@@ -113,11 +126,33 @@ class Merge:
             previous.expect_end()
 
     def _from(self, previous: SamplesByKey, sample: Sample) -> Sample:
-        if sample.row.position in self._outcomes or sample.key not in self._stored:
+        if sample.key not in self._stored or (sample.row.position in self._outcomes and not self._completed):
             return sample
         stored = previous.get(sample.key)
+        if (members := self._context.media.members) is not None:
+            found = _completed(sample, stored, members)
+            return found if sample.row.position in self._outcomes else replace(found, stored=stored)
         ext = sample.ext or stored.ext  # shards of other tools have no such column
         return replace(sample, body=stored.members.get(ext), ext=ext, stored=stored)
+
+    def _kept_files(self) -> dict[str, Path]:
+        """Those of rows that have failed still, by the name of the file that they are in."""
+        layout = self._layout
+        name, shard_id = layout.kept_name(self._job.shard_id), self._job.shard_id
+        tried = {layout.key(shard_id, position) for position in self._outcomes}
+        kept = KeptFiles(self._folder / f"new-{name.rpartition('/')[2]}")
+        for key, files in read_kept(self._output, name, self._folder):
+            if key not in tried:
+                kept.add_files(key, files)
+        for samples in self._outcomes.values():
+            for sample in samples:
+                if sample.failure is not None and sample.extra_files:
+                    kept.add(sample)
+        if not kept.count:
+            kept.discard()
+            return {}
+        kept.close()
+        return {name: kept.path}
 
     def _stats(self, stats: ShardStats, tried: ShardStats, data_bytes: int | None) -> dict[str, Any]:
         """The statistics: `stats` of the whole shard, times and costs of `tried` added to the previous ones."""
@@ -145,5 +180,19 @@ class Merge:
 
     def discard(self) -> None:
         """Remove the files that are still there."""
+        remove(self._folder / f"new-{self._layout.kept_name(self._job.shard_id).rpartition('/')[2]}")
         self._staged.discard()
         remove(self._folder / f"former-{self._staged.data_name}")
+
+
+def _completed(sample: Sample, stored: StoredSample, members: Members) -> Sample:
+    """A sample with the files that the previous shard has of it, and those that it has got now."""
+    now = {} if sample.body is None else {sample.ext: sample.body, **sample.extra_files}
+    there = {ext: body for ext, body in stored.members.items() if ext.partition(".")[0] in members.names and "." in ext}
+    found: dict[str, Any] = {}
+    for name in members.names:
+        own = f"{name}.{sample.fields.get(column(name, 'ext'))}"
+        if (body := now.pop(own, None) or there.pop(own, None)) is not None:
+            found[own] = body
+    (ext, body), *others = {**found, **there, **now}.items()
+    return replace(sample, body=body, ext=ext, extra_files=dict(others))

@@ -8,15 +8,17 @@ no file has come, the data stay as they are, and only metadata and stats are rep
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 
 from any2ds.config.media import MediaOptions
-from any2ds.core.bodies.stored import SpoolFile
+from any2ds.core.bodies.buffer import Body
+from any2ds.core.bodies.stored import SpoolFile, StoredBody
 from any2ds.core.errors import DamagedShard
 from any2ds.core.failures import SUCCESS, FailureFilter
 from any2ds.core.reports import ShardReport
@@ -27,8 +29,8 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.storage.swap import finish_swap, swap
 from any2ds.worker.context import ShardContext, named
 from any2ds.worker.job_rows import JobRows
+from any2ds.worker.joined_rows import JoinedRows
 from any2ds.worker.rewrite.merge import Merge
-from any2ds.worker.shard import OpenShard
 from any2ds.worker.shard_stats import ShardStats
 from any2ds.writers.previous_shard import REPAIR, PreviousShard
 
@@ -41,15 +43,17 @@ class RewrittenShard:
     """
 
     held = 0  # bytes of bodies that it keeps in memory
+    joined: JoinedRows | None = None  # where a row has several URLs, see `RewrittenMembers`
 
     def __init__(self, job: ShardJob, context: ShardContext, output: OutputFolder, fetch_once: bool) -> None:
         self.job = job
-        self.stats = ShardStats()  # of the rows that are tried, and of new ones that are not fetched
+        # Of the rows that are tried, and of new ones that are not fetched.
+        self.stats = ShardStats(context.media.members)
         self.reported: Counter[str] = Counter()  # rows by outcome, as far as Progress has reported them
         self.reported_bytes = 0  # of these
         self.handed = 0  # position up to which a fetcher has taken the rows
         self.closed = False  # no more of its rows are to be fetched
-        self._context = context
+        self._context, self._output = context, output
         layout = context.layout
         self._spool = SpoolFile(context.folder)
         self._outcomes: dict[int, Samples] = {}
@@ -57,8 +61,8 @@ class RewrittenShard:
         rows = JobRows(job, layout)
         # Not kept until it is needed again: hundreds of shards may be open, each for the sake of a few rows.
         previous = PreviousShard.read(output, layout, job.shard_id, rows.table["url"].to_pylist())
-        outcomes, is_meant = previous.outcomes, FailureFilter(job.redo or ())
-        kept = frozenset(position for position, outcome in outcomes.items() if not is_meant(*outcome))
+        outcomes = previous.outcomes
+        kept = self._kept_of(previous, FailureFilter(job.redo or ()))
         has_samples = any(outcomes[position][0] == SUCCESS for position in kept)
         self._data_name = layout.data_name(job.shard_id, context.writer.extension)
         self._expect_data(output, has_samples)
@@ -70,12 +74,28 @@ class RewrittenShard:
         self._taken = context.taken(rows.table)
         own = context.metadata(rows.table).own_columns
         table = previous.beneath(rows.table, kept, ["key", *own]).take(pa.array(wanted, pa.int64()))
-        self._asked = JobRows(job, layout, table, wanted)
+        self._ask(rows, previous, table, wanted)
+        if fetch_once:
+            self._fetch_once(rows, wanted)
+
+    def _kept_of(self, previous: PreviousShard, is_meant: FailureFilter) -> frozenset[int]:
+        """The positions of the rows that stay as they are."""
+        return frozenset(position for position, outcome in previous.outcomes.items() if not is_meant(*outcome))
+
+    def _ask(self, rows: JobRows, previous: PreviousShard, table: pa.Table, wanted: list[int]) -> None:
+        """Settle what is fetched; `table` has the rows at the positions `wanted`."""
+        self._asked = JobRows(self.job, self._context.layout, table, wanted)
         attempts = previous.values(["attempts"])
         self._attempts = {
             n: attempts[previous.rows_of[n][0]].get("attempts") or 0 for n in wanted if n in previous.rows_of
         }
-        self._copies = _copies(rows, wanted, context.media) if fetch_once else {}
+        self._copies: dict[int, list[int]] = {}
+        self._to_fetch = wanted
+        self._missing = set(wanted)
+
+    def _fetch_once(self, rows: JobRows, wanted: list[int]) -> None:
+        """Fetch a URL that several rows have for all of them."""
+        self._copies = _copies(rows, wanted, self._context.media)
         copies = {position for positions in self._copies.values() for position in positions}
         self._to_fetch = [position for position in wanted if position not in copies]
         self._missing = set(self._to_fetch)
@@ -99,6 +119,10 @@ class RewrittenShard:
         stop = self.job.count if among is None else among
         return [self._asked.bare(position) for position in sorted(self._missing) if position < stop]
 
+    def join(self, samples: Samples) -> Sequence[Samples]:
+        """As that of an `OpenShard`."""
+        return (samples,)
+
     def take(self, samples: Samples) -> bool:
         """Keep the samples of a row, and their copies.
 
@@ -111,8 +135,9 @@ class RewrittenShard:
         finally:
             release(samples)
         self._missing.discard(position)
-        outcome = outcome_of(kept)
-        self.stats.add_transfer(outcome.fields.get("attempts"), outcome.seconds)
+        if self.joined is None:
+            outcome = outcome_of(kept)
+            self.stats.add_transfer(outcome.fields.get("attempts"), outcome.seconds)
         self._outcomes[position] = [self._counting_attempts(sample) for sample in kept]
         if copies := self._copies.get(position):
             for row in self._asked.at(copies):
@@ -120,15 +145,21 @@ class RewrittenShard:
         return True
 
     def _kept(self, sample: Sample) -> Sample:
-        if sample.body is None:
-            return replace(sample, extra_files={})
+        if sample.body is None and not sample.extra_files:
+            return sample
         has_data = self._data_name is not None
         if not has_data and self._context.writer.has_members:
             return replace(sample, body=None, extra_files={})
-        extra_files = {ext: self._spool.add(body.chunks()) for ext, body in sample.extra_files.items()}
+        extra_files = {ext: self._spooled(body) for ext, body in sample.extra_files.items()}
+        if sample.body is None:  # of a failed row of several URLs
+            return replace(sample, extra_files=extra_files)
         if not has_data:  # further files are columns
             return replace(sample, body=None, extra_files=extra_files)
-        return replace(sample, body=self._spool.add(sample.body.chunks()), extra_files=extra_files)
+        return replace(sample, body=self._spooled(sample.body), extra_files=extra_files)
+
+    def _spooled(self, body: Body | StoredBody) -> StoredBody:
+        """It in the spool, unless it was kept there when the shard was opened."""
+        return body if isinstance(body, StoredBody) else self._spool.add(body.chunks())
 
     def rows_with(self, position: int) -> int:
         """How many rows have the outcome of this one that is about to be taken."""
@@ -166,10 +197,15 @@ class RewrittenShard:
             with closing(self._spool):
                 merge = Merge(self.job, self._context, output, self._outcomes, self._spool)
                 try:
-                    swap(output, self._context.layout.shard_name(self.job.shard_id), merge.files(self.stats))
+                    files = merge.files(self.stats)
+                    swap(output, self._context.layout.shard_name(self.job.shard_id), files)
+                    self._swapped(output, files)
                 finally:
                     merge.discard()
         return report
+
+    def _swapped(self, output: OutputFolder, files: Mapping[str, Path]) -> None:
+        """The new version, with `files`, is in its place."""
 
     def discard(self) -> None:
         """Free what the shard holds on disk."""
@@ -187,9 +223,6 @@ class RewrittenShard:
         if not before:
             return sample
         return replace(sample, fields={**sample.fields, "attempts": before + (sample.fields.get("attempts") or 0)})
-
-
-Shard = OpenShard | RewrittenShard
 
 
 def _copies(rows: JobRows, wanted: list[int], media: MediaOptions) -> dict[int, list[int]]:

@@ -23,7 +23,8 @@ from any2ds.core.tables import to_json, values
 Kind = Literal["bytes", "int64", "float"]
 
 DATA = "data"
-"""The feature of the file; it is the last one, so that nothing of a record stands behind the file."""
+"""The feature of the file; it is the last one, so that nothing of a record stands behind the file. Where a sample has
+several files, their features are the last ones, called as its members."""
 
 _LIST_OF_KIND: dict[Kind, int] = {"bytes": 1, "float": 2, "int64": 3}  # number of the field in Feature
 _KIND_OF_LIST: dict[int, Kind] = {number: kind for kind, number in _LIST_OF_KIND.items()}
@@ -92,23 +93,26 @@ class Encoder:
     def __init__(self, schema: pa.Schema, data: str = DATA) -> None:
         encoders = ((_column_encoder(field.name, field.type), field.type) for field in schema)
         self._columns = [(encode, encode(pa.nulls(1, type))[0]) for encode, type in encoders]
-        self._data = _Feature(data, "bytes")
+        self._data = Feature(data, "bytes")
 
-    def heads(self, table: pa.Table, sizes: Iterable[int]) -> list[bytes]:
-        """For each row what stands in its record before the file, which has `size` bytes: nothing follows that."""
+    def heads(self, table: pa.Table, sizes: Iterable[int], firsts: Sequence[int] | None = None) -> list[bytes]:
+        """For each row what stands in its record before the file, which has `size` bytes: nothing follows that.
+
+        If further features follow, the file has as many bytes as `firsts` say, and with these features `size`.
+        """
         columns = [
             [null] * table.num_rows if column.null_count == table.num_rows else encode(column)
             for (encode, null), column in zip(self._columns, table.columns, strict=True)
         ]
-        heads = []
-        for size, *entries in zip(sizes, *columns, strict=True):
-            entries.append(self._data.head_of_bytes(size))
+        heads, whole = [], list(sizes)
+        for size, first, *entries in zip(whole, whole if firsts is None else firsts, *columns, strict=True):
+            entries.append(self._data.head_of_bytes(first))
             features = b"".join(entries)
             heads.append(b"\x0a" + varint(len(features) + size) + features)
         return heads
 
 
-class _Feature:
+class Feature:
     """What stands in a record before the values of one column."""
 
     def __init__(self, name: str, kind: Kind) -> None:
@@ -134,7 +138,7 @@ _ColumnEncoder = Callable[[pa.ChunkedArray], "list[bytes]"]
 
 def _column_encoder(name: str, type: pa.DataType) -> _ColumnEncoder:
     wanted = feature_kind(type)
-    feature = _Feature(name, wanted.kind)
+    feature = Feature(name, wanted.kind)
     if wanted.is_list:
         of_values = {"bytes": _byte_values, "int64": _int_values, "float": _float_values}[wanted.kind]
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard
+from any2ds.core.members import member_of_ext
 from any2ds.core.metadata import STORED_BYTES, MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample, member_column, member_value
 from any2ds.core.tables import value_of_text
@@ -65,7 +66,7 @@ class SampleBuilder:
     _last: ClassVar[SampleBuilder | None] = None
 
     def __init__(self, fields: Fields) -> None:
-        self._fields, self._columns = fields, fields.columns
+        self._fields, self._columns, self._members = fields, fields.columns, frozenset(fields.members)
         self._knows_size = fields.data_column is not None  # others may mean something else by `bytes`
         schema = fields.schema or ()
         restored = {field.name: make for field in schema if (make := _from_json(field.type)) is not None}
@@ -102,7 +103,14 @@ class SampleBuilder:
             if text is not None and "caption" not in sample:
                 sample["caption"] = text.decode("utf-8", "replace")
             for further, content in members.items():
-                sample[member_column(further)] = member_value(further, content)
+                if member := member_of_ext(further, self._members):
+                    sample[member] = content
+                else:
+                    sample[member_column(further)] = member_value(further, content)
+        for member in self._members:
+            sample.setdefault(member, None)
+        if self._members and ext and (member := member_of_ext(ext, self._members)):
+            sample[member] = data
         sample["key"], sample["ext"], sample["data"] = key, ext, data
         for name, restore in self._restored.items():
             if (value := sample.get(name)) is not None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import orjson
 import pyarrow as pa
 
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, error_text
+from any2ds.core.failures import SUCCESS
+from any2ds.core.members import files_of
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample
 from any2ds.core.tables import value_of_text
-from any2ds.writers.formats._example import DATA, Encoder, bytes_value, feature_kind, features, parse
+from any2ds.writers.formats._example import DATA, Encoder, Feature, bytes_value, feature_kind, features, parse
 
 if TYPE_CHECKING:
+    from any2ds.core.bodies.buffer import Body
     from any2ds.writers.contract import Fields
 
 _ROWS_AT_ONCE = 256  # encoded in one go
@@ -36,13 +40,16 @@ class ExampleWriter(ABC):
     sidecars: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, metadata: MetadataTable, data: str = DATA) -> None:
-        """`data` is the feature of the file."""
-        self._metadata = metadata
+        """`data` is the feature of the file, where a sample has one."""
+        self._metadata, self._members = metadata, metadata.members
+        self._further = [Feature(name, "bytes") for name in self._members[1:]]
         self._has_texts = metadata.hides and metadata.has_captions  # img2dataset has the caption twice
         schema = metadata.schema_in_sight
-        self._encoder = Encoder(schema.append(_TEXT) if self._has_texts else schema, data)
+        first = self._members[0] if self._members else data
+        self._encoder = Encoder(schema.append(_TEXT) if self._has_texts else schema, first)
         self._rows: list[int] = []  # of the metadata, in the order of `_files`
         self._files: list[list[bytes]] = []  # in pieces as they came: to join them would be one copy more
+        self._firsts: list[int] = []  # bytes of the first file of each, where a sample has several
         self.held = 0
 
     @abstractmethod
@@ -50,16 +57,21 @@ class ExampleWriter(ABC):
         """Write a record: `head`, and behind it a file of `size` bytes, in pieces."""
 
     def write(self, sample: Sample) -> None:
-        body = sample.body
-        if body is None:
+        if sample.body is None:
             return
+        body: Body | StoredBody | _FileFeatures = sample.body
+        firsts: list[int] | None = None
+        if self._members:
+            body = _FileFeatures(files_of(sample, self._members), self._members, self._further)
+            firsts = [body.first]
         row = len(self._metadata) - 1
         if body.size >= _LARGE:
             self.flush()
-            (head,) = self._heads([row], [body.size])
+            (head,) = self._heads([row], [body.size], firsts)
             self._put(head, body.size, body.chunks())
             return
         self._rows.append(row)
+        self._firsts += firsts or ()
         self._files.append([bytes(chunk) for chunk in body.chunks()])  # no copy of what is bytes already
         self.held += body.size + self._metadata.added
         if self.held >= _HELD or len(self._rows) >= _ROWS_AT_ONCE:
@@ -68,20 +80,45 @@ class ExampleWriter(ABC):
     def flush(self) -> None:
         if self._rows:
             sizes = [sum(map(len, file)) for file in self._files]
-            for head, size, file in zip(self._heads(self._rows, sizes), sizes, self._files, strict=True):
+            heads = self._heads(self._rows, sizes, self._firsts or None)
+            for head, size, file in zip(heads, sizes, self._files, strict=True):
                 self._put(head, size, file)
         self._rows.clear()
+        self._firsts.clear()
         self._files.clear()
         self.held = 0
 
-    def _heads(self, rows: list[int], sizes: list[int]) -> list[bytes]:
+    def _heads(self, rows: list[int], sizes: list[int], firsts: list[int] | None) -> list[bytes]:
         first, stop = rows[0], rows[-1] + 1
         table = self._metadata.table_in_sight(first, stop)
         if self._has_texts:
             table = table.append_column(_TEXT, table["caption"])
         if stop - first != len(rows):  # some have failed
             table = table.take([row - first for row in rows])
-        return self._encoder.heads(table, sizes)
+        return self._encoder.heads(table, sizes, firsts)
+
+
+_Bodies: TypeAlias = "Mapping[str, Body | StoredBody]"
+
+
+class _FileFeatures:
+    """The files of a sample as they follow each other in a record: the first one, then a feature for each further one.
+
+    One that is not there is empty: records know no null.
+    """
+
+    def __init__(self, files: _Bodies, names: Sequence[str], further: Sequence[Feature]) -> None:
+        self._bodies = [files.get(name) for name in names]
+        sizes = [0 if body is None else body.size for body in self._bodies]
+        self._heads = [b"", *(feature.head_of_bytes(size) for feature, size in zip(further, sizes[1:], strict=True))]
+        self.first = sizes[0]
+        self.size = sum(sizes) + sum(map(len, self._heads))
+
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        for head, body in zip(self._heads, self._bodies, strict=True):
+            yield head
+            if body is not None:
+                yield from body.chunks()
 
 
 class RecordBuilder:
@@ -97,6 +134,7 @@ class RecordBuilder:
         self._data = (
             fields.data_column
         )  # the feature of the file; None where it is the last one, named by its extension
+        self._members = frozenset(fields.members)
         self._types = {field.name: field.type for field in fields.schema or ()}
         self._read = {name: make for name, type in self._types.items() if (make := _from_values(type)) is not None}
 
@@ -114,20 +152,26 @@ class RecordBuilder:
         try:
             if wanted is None or self._data is None:
                 found = parse(record)
+            elif self._members:
+                found = parse(record, {*wanted, *(("ext", *self._members) if "data" in wanted else ())})
             else:
                 found = parse(record, {self._data if name == "data" else name for name in wanted})
-            data = self._data or self._file_of(found)
+            data = "" if self._members else self._data or self._file_of(found)
             sample: dict[str, Any] = {}
             for name, values in found.items():
                 if name == data:
                     sample["data"] = values[0]
+                elif name in self._members:
+                    sample[name] = values[0] or None
                 elif (read := self._read.get(name)) is not None:
                     sample[name] = read(values)
                 else:
                     sample[name] = values[0] if len(values) == 1 else values
         except (ValueError, IndexError, KeyError) as error:
             raise DamagedShard(f"a record is no sample: {error_text(error)}") from error
-        if self._data is None:
+        if self._members:
+            sample["data"] = sample.get(str(sample.get("ext") or "").partition(".")[0])
+        elif self._data is None:
             sample["ext"] = data
         return sample if wanted is None else {name: sample.get(name) for name in wanted}
 
@@ -161,21 +205,39 @@ def stored_sample(read: Callable[[int, int], bytes], size: int) -> StoredSample:
     places: dict[str, tuple[int, int]] = {}
     last = "", 0, 0
     try:
-        for last in features(read, size):
+        found = {name: (name, start, stop) for name, start, stop in features(read, size)}
+        for last in found.values():
             name, start, stop = last
             if name in ("key", "ext", DATA):
                 places[name] = bytes_value(read, start, stop)
         key = _text(read, *places["key"])
-        if not {"ext", DATA} & places.keys():  # the file is in the last feature, whose name is its extension
-            ext, places[DATA] = last[0], bytes_value(read, *last[1:])
-        else:
-            ext = _text(read, *places["ext"])
+        if DATA not in places and (members := _members_in(found)):
+            files = {}
+            for name in members:
+                ext = _text(read, *bytes_value(read, *found[f"{name}_ext"][1:]))
+                status = _text(read, *bytes_value(read, *found[f"{name}_status"][1:]))
+                if status == SUCCESS:
+                    files[f"{name}.{ext}"] = _body(read, *bytes_value(read, *found[name][1:]))
+            return StoredSample(key, files)
+        if DATA not in places:  # the file is in the last feature; without `ext`, its name is the extension
+            places[DATA] = bytes_value(read, *last[1:])
+        ext = _text(read, *places["ext"]) if "ext" in places else last[0]
         start, stop = places[DATA]
     except ValueError as error:
         raise DamagedShard(f"a record is no tf.train.Example: {error}") from error
     except KeyError as error:
         raise DamagedShard(f"a record without {error.args[0]}") from error
-    return StoredSample(key, {ext: StoredBody(stop - start, lambda offset, size: read(start + offset, size))})
+    return StoredSample(key, {ext: _body(read, start, stop)})
+
+
+def _members_in(found: Mapping[str, Any]) -> list[str]:
+    """The features of files in a record of a sample that has several: the last ones, of which columns tell."""
+    own = takewhile(lambda name: f"{name}_status" in found and f"{name}_ext" in found, list(found)[::-1])
+    return list(own)[::-1]
+
+
+def _body(read: Callable[[int, int], bytes], start: int, stop: int) -> StoredBody:
+    return StoredBody(stop - start, lambda offset, size: read(start + offset, size))
 
 
 def _text(read: Callable[[int, int], bytes], start: int, stop: int) -> str:

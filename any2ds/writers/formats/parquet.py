@@ -21,6 +21,7 @@ from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import DamagedShard, error_text
 from any2ds.core.failures import SUCCESS
+from any2ds.core.members import files_of
 from any2ds.core.metadata import HASHES, MetadataTable
 from any2ds.core.samples import Sample, StoredSample
 from any2ds.core.tables import values
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 DATA = pa.field("data", pa.binary())
 """The column of the files, if it has no other name."""
 _NAME_OF_DATA = b"any2ds.data_column"  # in the metadata of the schema, if it has
+_NAMES_OF_MEMBERS = b"any2ds.members"  # the same of the columns of several files of a sample
+_Files = dict[int, tuple[int, list[bytes]]]
 WITHOUT_FILES = {b"any2ds.files": b"none"}
 """In the metadata of the schema of a table that holds no files, whatever its columns are."""
 THRIFTY = {"pre_buffer": False, "buffer_size": 1 << 20, "page_checksum_verification": True}
@@ -55,20 +58,26 @@ class ParquetWriter:
     sidecars = ()
 
     def __init__(self, path: Path, metadata: MetadataTable, options: OutputOptions) -> None:
-        self._metadata = metadata
+        self._metadata, self._members = metadata, metadata.members
         self._has_paths = options.parquet_data != "binary"
         own = options.data_column
-        self._field = DATA.with_type(_huggingface.STORAGE if self._has_paths else DATA.type).with_name(own)
-        schema, names = metadata.schema_in_sight.append(self._field), metadata.schema_in_sight.names
+        kind = DATA.with_type(_huggingface.STORAGE if self._has_paths else DATA.type)
+        self._fields = [kind.with_name(name) for name in self._members or (own,)]
+        schema, names = metadata.schema_in_sight, metadata.schema_in_sight.names
+        for field in self._fields:
+            schema = schema.append(field)
         if self._has_paths:
             schema = _huggingface.with_feature(schema, own, options.parquet_data)
-        if own != DATA.name:
+        if self._members:
+            schema = schema.with_metadata({**(schema.metadata or {}), _NAMES_OF_MEMBERS: ",".join(self._members)})
+        elif own != DATA.name:
             schema = schema.with_metadata({**(schema.metadata or {}), _NAME_OF_DATA: own})
+        uncompressed = [field.name for field in self._fields] if self._members else [own, f"{own}.bytes"]
         self._file = pq.ParquetWriter(
             path,
             schema,
             # Media are compressed already; trying again costs time and saves nothing.
-            compression={**dict.fromkeys(names, "snappy"), own: "none", f"{own}.bytes": "none"},
+            compression={**dict.fromkeys(names, "snappy"), **dict.fromkeys(uncompressed, "none")},
             use_dictionary=[name for name in names if name not in _UNIQUE],
             write_statistics=names,  # the first and the last image in the order of their bytes are of no use
             write_page_index=True,
@@ -78,7 +87,9 @@ class ParquetWriter:
         )
         self._row_group_bytes = options.row_group_bytes
         self._start = 0  # first row of the metadata that is not in a row group yet
-        self._data: dict[int, tuple[int, list[bytes]]] = {}  # row -> size and content
+        self._data: _Files = {}  # row -> size and content
+        # The same for each column, where a sample has several files.
+        self._files: dict[str, _Files] = {name: {} for name in self._members} or {own: self._data}
         self._paths: dict[int, str] = {}
         self.held = 0
 
@@ -88,9 +99,15 @@ class ParquetWriter:
             return
         row = len(self._metadata) - 1
         size = body.size + self._metadata.added
+        if self._members:
+            size += sum(further.size for further in sample.extra_files.values())
         if self.held and self.held + size > self._row_group_bytes:
             self._write_group(row)
-        self._data[row] = body.size, [bytes(chunk) for chunk in body.chunks()]
+        if self._members:
+            for name, file in files_of(sample, self._members).items():
+                self._files[name][row] = file.size, [bytes(chunk) for chunk in file.chunks()]
+        else:
+            self._data[row] = body.size, [bytes(chunk) for chunk in body.chunks()]
         if self._has_paths:
             self._paths[row] = f"{sample.key}.{sample.ext}"
         self.held += size
@@ -108,15 +125,17 @@ class ParquetWriter:
         """The rows up to `stop`, if there are any."""
         rows = range(self._start, stop)
         if rows:
-            data = self._column(rows)
-            self._file.write_table(self._metadata.table_in_sight(rows.start, stop).append_column(self._field, data))
+            table = self._metadata.table_in_sight(rows.start, stop)
+            for field in self._fields:
+                table = table.append_column(field, self._column(rows, self._files[field.name]))
+            self._file.write_table(table)
         self._start = stop
         self.held = 0
 
-    def _column(self, rows: range) -> pa.Array:
+    def _column(self, rows: range, files: _Files) -> pa.Array:
         """The files of these rows, which are let go of: each is copied once, into the memory that Arrow writes from."""
-        is_there = pa.array([row in self._data for row in rows], pa.bool_())
-        found = [self._data.pop(row, (0, [])) for row in rows]
+        is_there = pa.array([row in files for row in rows], pa.bool_())
+        found = [files.pop(row, (0, [])) for row in rows]
         ends = pa.array(accumulate((size for size, _ in found), initial=0), pa.int32())
         content = pa.py_buffer(b"".join(chunk for _, chunks in found for chunk in chunks))
         data = pa.Array.from_buffers(pa.binary(), len(rows), [is_there.buffers()[1], ends.buffers()[1], content])
@@ -131,13 +150,14 @@ class ParquetWriter:
             with pq.ParquetFile(path, **THRIFTY) as file:
                 schema = file.schema_arrow
                 bodies = body_columns(schema)
-                ext = "ext" if data_column(schema) and not _is_named_as_files(schema) else None
-                columns = ["key", *bodies, *([ext] if ext else [])]
+                is_ours = data_column(schema) and not _is_named_as_files(schema)
+                exts = ["ext"] if is_ours else [f"{name}_ext" for name in member_columns(schema)]
+                columns = ["key", *bodies, *exts]
                 if missing := sorted(set(columns) - set(schema.names)):
                     raise DamagedShard(f"it has no column {', '.join(missing)}")
                 for group in range(file.num_row_groups):  # else a batch has rows of several, and their files
                     for rows in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=columns):
-                        yield from _samples(rows, bodies, ext)
+                        yield from _samples(rows, bodies, exts)
         except DamagedShard:
             raise
         except Exception as error:  # of Arrow and of the system, whatever garbled bytes lead to
@@ -164,7 +184,7 @@ class ParquetShard:
             groups = self._file.metadata
             self._ends = list(accumulate(groups.row_group(n).num_rows for n in range(groups.num_row_groups)))
             schema = self._file.schema_arrow
-            self._bodies = body_columns(schema)
+            self._bodies, self._members = body_columns(schema), member_columns(schema)
             self._columns = self._read_columns(schema)
             self._rows: Sequence[int] = range(groups.num_rows)
             if "status" in schema.names and groups.num_rows != data.samples:
@@ -184,7 +204,8 @@ class ParquetShard:
             return list(schema.names)
         is_ours = "ext" in schema.names
         bodies = self._bodies if "data" in wanted or ("ext" in wanted and not is_ours) else []
-        return [name for name in schema.names if name in wanted or name in bodies] or ["key"]
+        also = ["ext"] if bodies and self._members else []  # which of them are the data
+        return [name for name in schema.names if name in wanted or name in bodies or name in also] or ["key"]
 
     def _places_of_files(self) -> Sequence[int] | None:
         """Start and size of the file of each sample; None if they are not asked for, or have to be read otherwise."""
@@ -261,7 +282,9 @@ class ParquetShard:
         return min(starts), stop - min(starts)
 
     def _sample(self, row: dict[str, Any]) -> dict[str, Any]:
-        for name in self._bodies:
+        if self._members and (ext := row.get("ext")):
+            row["data"] = row.get(ext.partition(".")[0])
+        for name in () if self._members else self._bodies:
             if (body := row.pop(name, None)) is not None:
                 row["data"] = body["bytes"] if isinstance(body, dict) else body
                 row.setdefault("ext", name)
@@ -322,6 +345,12 @@ def data_column(schema: pa.Schema) -> str | None:
     return found if found in schema.names else None
 
 
+def member_columns(schema: pa.Schema) -> list[str]:
+    """The columns of the files of a sample that has several, see `core.members`."""
+    found = str((schema.metadata or {}).get(_NAMES_OF_MEMBERS, b""), "utf-8", "replace").split(",")
+    return [name for name in found if name in schema.names]
+
+
 def _is_named_as_files(schema: pa.Schema) -> bool:
     """Whether the name of the column of files is their extension, as in shards of other tools."""
     return "ext" not in schema.names and DATA.name not in schema.names
@@ -331,17 +360,23 @@ def body_columns(schema: pa.Schema) -> list[str]:
     """The columns of files in a parquet shard; in those of others they are called as the files' extension."""
     if WITHOUT_FILES.items() <= (schema.metadata or {}).items():
         return []
+    if members := member_columns(schema):
+        return members
     if (own := data_column(schema)) is not None:
         return [own]
     return [field.name for field in schema if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)]
 
 
-def _samples(rows: pa.RecordBatch, bodies: list[str], ext: str | None) -> Iterator[StoredSample]:
+def _samples(rows: pa.RecordBatch, bodies: list[str], exts: list[str]) -> Iterator[StoredSample]:
+    """`exts` are the columns of extensions: one, or that of each of the files, which are members then; or none."""
     keys = rows.column("key").to_pylist()
-    exts = rows.column(ext).to_pylist() if ext else [None] * len(keys)
     columns = {name: _plain(rows.column(name)) for name in bodies}
-    for row, (key, own) in enumerate(zip(keys, exts, strict=True)):
-        members = {own if ext else name: column[row] for name, column in columns.items() if column[row].is_valid}
+    names: list[list[Any]] = [rows.column(name).to_pylist() for name in exts] or [[name] * len(keys) for name in bodies]
+    if exts and exts != ["ext"]:
+        names = [[f"{body}.{ext}" for ext in own] for body, own in zip(bodies, names, strict=True)]
+    for row, key in enumerate(keys):
+        there = ((own[row], column[row]) for own, column in zip(names, columns.values(), strict=True))
+        members = {name: value for name, value in there if value.is_valid}
         if members:
             if not all(isinstance(name, str) for name in (key, *members)):
                 raise DamagedShard("a file without its key or extension")

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from PIL import Image
 
+import any2ds
 from any2ds import download
 from any2ds.config.options import OutputOptions
 from any2ds.dataset.catalogue import rebuild
@@ -97,6 +98,31 @@ def test_additional_columns_have_their_types(rich: Made) -> None:
     assert np.isnan(second["score"])
     assert (second["tags"].size, second["place"], second["raw"], third["safe"]) == (0, b"", b"", False)
     assert len(list(opened().as_dataset(split="train").padded_batch(3))) == 1
+
+
+def keys_of(samples: Any) -> list[str]:
+    return [sample["key"].decode() for sample in tfds.as_numpy(samples)]
+
+
+def test_a_column_names_the_splits(of_splits: Made) -> None:
+    keys = of_splits("tfrecord")
+    builder = opened("data/birds/1.0.0")
+    assert {name: split.num_examples for name, split in builder.info.splits.items()} == {
+        name: len(own) for name, own in keys.items()
+    }
+    for name, own in keys.items():
+        assert keys_of(builder.as_dataset(split=name, read_config=IN_ORDER)) == own
+        assert keys_of(any2ds.load("data/birds/1.0.0", split=name).to_tf()) == own
+    loaded = tfds.load("birds", data_dir="data", split=["train[:50%]+test", "all"], read_config=IN_ORDER)
+    assert [keys_of(samples) for samples in loaded] == [
+        keys["train"][:4] + keys["test"],
+        [*keys["train"], *keys["validation"], *keys["test"]],
+    ]
+    shuffled = tfds.load("birds:1.0.0", data_dir="data", split="validation", shuffle_files=True)
+    assert sorted(keys_of(shuffled)) == keys["validation"]
+    assert sorted(keys_of(tfds.load("birds", data_dir="data")["test"])) == keys["test"]
+    halves = tfds.even_splits("validation", 2)
+    assert [len(keys_of(builder.as_dataset(split=half))) for half in halves] == [5, 5]
 
 
 def test_retried_resumed_and_extended_datasets_are_read_whole(eventful: Made) -> None:

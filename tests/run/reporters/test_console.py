@@ -101,7 +101,7 @@ def test_an_example_moves_to_the_left_before_the_terminal_would_break_it(width: 
 def test_rates_bytes_time_and_the_shards_to_load_are_told() -> None:
     words = shown(TOTAL)
     assert "1.0 GB in 0:01:40: 9 stored/s, 12 attempts/s, 10.0 MB/s" in words
-    assert "42 shards written to dataset\nto load: dataset/{00000..00041}.tar" in words
+    assert "42 shards written to dataset/\nto load: dataset/{00000..00041}.tar" in words
 
 
 def test_shards_of_earlier_runs_are_among_those_to_load() -> None:
@@ -172,8 +172,8 @@ def test_one_is_one_and_two_are_two() -> None:
     assert "0 rows excluded" in words
     assert "not processed: 1 file (image/heic is not decoded)" in words
     nothing = replace(reported(), finished={0})
-    assert "nothing to do: 1 shard in dataset was finished before" in shown(RunReport(skipped_shards=1), nothing)
-    assert "all 2 shards in dataset were" in shown(RunReport(skipped_shards=2), nothing)
+    assert "nothing to do: 1 shard in dataset/ was finished before" in shown(RunReport(skipped_shards=1), nothing)
+    assert "all 2 shards in dataset/ were" in shown(RunReport(skipped_shards=2), nothing)
 
 
 def test_every_failure_has_a_meaning_and_advice() -> None:
@@ -252,7 +252,32 @@ def test_from_python_it_is_the_call(tmp_path: Path, capsys: pytest.CaptureFixtur
     told = capsys.readouterr().err
     assert "tried again: 1 row, of which 0 are stored now" in told
     assert "nothing was recovered: try again later\n" in told
+    assert "written" not in told
     assert "to retry" not in told
+
+
+def test_the_first_lines_name_the_columns_that_are_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(PICTURES) as server:
+        rows = [{"url": server.url("bars-01.jpg"), "caption": "bars", **{f"c{n}": n for n in range(10)}}]
+        out = str(tmp_path / "out")
+        how: dict[str, Any] = {"output_folder": out, "distributor": "inline"}
+        download(rows, **how)
+        first, second, *_ = capsys.readouterr().err.splitlines()
+        assert first == f"any2ds writes to {out}/"
+        names = "caption, c0, c1, c2, c3, c4, c5, c6 and 3 more"
+        assert second == f"not kept from the list: {names} (caption_col and save_additional_columns keep columns)"
+        download(rows, **how)  # all of it is there: its columns cannot change
+        assert "not kept" not in capsys.readouterr().err
+        everything = {"caption_col": "caption", "save_additional_columns": [f"c{n}" for n in range(10)]}
+        download(rows, **{**how, **everything, "output_folder": str(tmp_path / "other")})
+        assert "not kept" not in capsys.readouterr().err
+
+
+def test_the_retry_of_a_preset_has_what_was_chosen_alone() -> None:
+    chosen = {"timeout": "5", "processes_count": "3"}
+    for given, expected in ((chosen, " --timeout=5 --processes_count=3"), ({}, "")):
+        config = Config.from_options({"url_list": "urls.txt", "preset": "img2dataset", **given})
+        assert retry_command("out", public(config.to_options())) == f"any2ds retry out{expected}"
 
 
 def test_a_run_with_nothing_to_do_says_how_to_load_and_look_at_what_is_there(
@@ -268,7 +293,7 @@ def test_a_run_with_nothing_to_do_says_how_to_load_and_look_at_what_is_there(
     told = capsys.readouterr().err
     assert f"to look at: {out}/report.html\n" in earlier
     assert (tmp_path / "out" / "report.html").exists()
-    assert f"nothing to do: 1 shard in {out} was finished before\n" in told
+    assert f"nothing to do: 1 shard in {out}/ was finished before\n" in told
     assert f"to load: {out}/00000.tar\n" in told
     assert f"to look at what is finished: any2ds.report({out!r})\n" in told
 

@@ -87,7 +87,7 @@ def test_in_a_log_there_are_lines_and_nothing_that_moves_a_cursor(tmp_path: Path
     assert done.returncode == 0
     assert done.stdout == ""
     lines = done.stderr.splitlines()
-    assert lines[0] == "any2ds writes to files"
+    assert lines[0] == "any2ds writes to files/"
     assert any(" rows" in line and "stored/s, " in line for line in lines[1:3])
     assert "\r" not in done.stderr
     without_colours = done.stderr if "FORCE_COLOR" not in env else done.stderr.replace("\x1b[", "")
@@ -231,7 +231,7 @@ print(json.dumps([[cell["outputs"] for cell in notebook.cells], seen]))
     assert [output["output_type"] for output in first] == ["stream", "display_data", "stream"]
     assert (first[0]["text"], first[2]["text"]) == ("before\n", "after\n")
     words = first[1]["data"]["text/plain"]
-    assert words.startswith("any2ds writes to out\noutcome ")
+    assert words.startswith("any2ds writes to out/\noutcome ")
     assert "any2ds.retry('out', processes_count=1)" in words
     assert "\x1b" not in words
     assert messages.count("update_display_data") >= 2

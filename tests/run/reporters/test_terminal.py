@@ -92,7 +92,7 @@ def test_no_line_breaks_in_the_middle_of_a_word(terminal: Callable[..., Any], co
         "the server answered 404. The file is gone: leave the row out, or get a newer list.",
         "e.g. http://a.example/x.jpg",
         "10,000 rows, 9,000 stored, 1,000 failed",
-        "10 shards written to /tmp/does-not-matter",
+        "10 shards written to /tmp/does-not-matter/",
         "any2ds.retry('/tmp/does-not-matter')",
     ):
         assert sentence in words
@@ -207,7 +207,7 @@ def test_what_worker_processes_print_stands_above_the_live_lines_and_stdout_stay
     for key in ("000000", "000001", "000010"):
         assert f"PRINTED {key}" in lines
         assert f"SAID {key}" in lines
-    assert lines[0] == "any2ds writes to out"
+    assert lines[0] == "any2ds writes to out/"
     table = next(number for number, line in enumerate(lines) if line.startswith("outcome"))
     assert sorted(lines[1:table]) == sorted(
         f"{word} {key}" for word in ("PRINTED", "SAID") for key in ("000000", "000001", "000010")

@@ -1,0 +1,168 @@
+"""The members of a sample: the files of one row whose list has several URLs, such as an image and its mask.
+
+A row is fetched URL by URL. In a shard, the place of the member m of the row r among all that is fetched is its slot,
+r * (number of members) + m. The stored file of a member is `<key>.<member>.<ext>`, and what is known of it stands in
+the columns `<member>_url`, `<member>_status` and so on, beside those of the row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from any2ds.core.failures import NO_FAILURES, SUCCESS
+
+if TYPE_CHECKING:
+    from any2ds.core.bodies.buffer import Body
+    from any2ds.core.bodies.stored import StoredBody
+    from any2ds.core.samples import Sample
+
+T = TypeVar("T")
+
+ALL, ANY = "all", "any"
+URL, EXPECTED_HASH = "url", "expected_hash"  # columns of a member that come with the list
+_PAIR = re.compile(r"\s*([^:,\s]*)\s*:\s*(.*?)\s*", re.DOTALL)
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_TAKEN = frozenset({"data", "key", "ext", "url", "caption", "txt", "json", "rate", ALL, ANY})
+
+
+def columns_of(written: str) -> dict[str, str]:
+    """Member -> column of its URLs, as `url_col` has them: `image:image_url,mask:mask_url`.
+
+    Empty if it is the name of one column. Raises ValueError for members that cannot be called so.
+    """
+    pairs = [_PAIR.fullmatch(part) for part in written.split(",")]
+    if len(pairs) < 2 or not all(pairs):
+        return {}
+    found: dict[str, str] = {}
+    for pair in pairs:
+        assert pair is not None
+        name, column = pair.groups()
+        if not _NAME.fullmatch(name) or name in _TAKEN or not column:
+            raise ValueError(
+                f"a column, or member:column for each file of a sample: {name!r} cannot be a member; its name has small"
+                f" letters, digits and _, and is none of {', '.join(sorted(_TAKEN))}"
+            )
+        if name in found:
+            raise ValueError(f"each member once: {name!r} is given twice")
+        found[name] = column
+    return found
+
+
+@dataclass(frozen=True)
+class Members:
+    """What a row consists of."""
+
+    columns: Mapping[str, str]  # member -> column of the list, in order
+    require: str = ALL  # `all`, `any`, or names separated by commas: what must be there for a row to be a success
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Members | None:
+        """Those of a dataset made with `options`, as its run file has them; None where a row has one URL."""
+        columns = columns_of(str(options.get("url_col") or ""))
+        return cls(columns, str(options.get("require") or ALL)) if columns else None
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @cached_property
+    def required(self) -> tuple[int, ...]:
+        """The numbers of those that must be there; none with `any`, where one of all of them is enough."""
+        if self.require in (ALL, ANY):
+            return tuple(range(len(self))) if self.require == ALL else ()
+        wanted = self.require.split(",")
+        return tuple(number for number, name in enumerate(self.names) if name in wanted)
+
+    @cached_property
+    def url_columns(self) -> tuple[str, ...]:
+        """As they are called in the dataset."""
+        return tuple(column(name, URL) for name in self.names)
+
+    def prefixed(self, own: Mapping[str, T]) -> dict[str, T]:
+        """The columns that tell of each member: those that tell of a row, for each of them."""
+        return {column(name, each): value for name in self.names for each, value in own.items()}
+
+    def decides(self, statuses: Sequence[str | None]) -> int:
+        """The number of the member whose outcome is that of the row, by their `statuses`; None: it has no URL.
+
+        Of a success it is the first file that is there, else the first that is required and has failed.
+        """
+        lacking = [number for number in self.required if statuses[number] != SUCCESS]
+        for number in lacking:
+            if statuses[number] is not None:
+                return number
+        if lacking:
+            return lacking[0]
+        for number, status in enumerate(statuses):
+            if status == SUCCESS:
+                return number
+        return next((number for number, status in enumerate(statuses) if status is not None), 0)
+
+    def stored(self, fields: Mapping[str, Any]) -> list[tuple[str, int]]:
+        """Extension and size in bytes of the file of each member of a stored sample, by what its metadata say."""
+        found = []
+        for name in self.names:
+            if fields.get(column(name, "status")) == SUCCESS:
+                size = fields.get(column(name, "stored_bytes"))
+                size = fields.get(column(name, "bytes")) if size is None else size
+                found.append((f"{name}.{fields.get(column(name, 'ext'))}", size or 0))
+        return found
+
+    def files(self, sample: Sample) -> Iterator[tuple[str, Body | StoredBody]]:
+        """Its further files that are those of members, by extension; none of steps."""
+        for ext, body in sample.extra_files.items():
+            name, _, own = ext.partition(".")
+            if name in self.columns and sample.fields.get(column(name, "ext")) == own:
+                yield ext, body
+
+    def to_fetch(self, urls: Sequence[str | None]) -> list[int]:
+        """The numbers of those to fetch of a row with these `urls`. Of a row that cannot be a success, because one that
+        is required has no URL, only this one: its outcome says so."""
+        there = [number for number, url in enumerate(urls) if url is not None and url.strip()]
+        if len(there) == len(urls):
+            return there
+        lacking = next((number for number in self.required if number not in there), None)
+        return [lacking] if lacking is not None else there or [0]
+
+    def outcome_columns(self) -> list[str]:
+        """Those that say what became of each."""
+        return [column(name, each) for name in self.names for each in ("status", "error_code")]
+
+    def to_retry(self, row: Mapping[str, Any], is_meant: Callable[[str | None, str | None], bool]) -> list[int]:
+        """The numbers of those that have failed with an outcome that `is_meant`, in a row as the metadata have it.
+
+        None if the row cannot become a success by them, because another one is required and has failed as well.
+        """
+        outcomes = [(row.get(column(name, "status")), row.get(column(name, "error_code"))) for name in self.names]
+        wanted = [number for number, outcome in enumerate(outcomes) if is_meant(*outcome)]
+        others = (outcomes[number][0] for number in self.required if number not in wanted)
+        return wanted if all(status in (SUCCESS, None) for status in others) else []
+
+
+def column(member: str, name: str) -> str:
+    """How the column `name` of a member is called."""
+    return f"{member}_{name}"
+
+
+def member_of_ext(ext: str, members: Collection[str]) -> str:
+    """The member whose file has this extension, `image.jpg`; "" for other files of a sample."""
+    name, dot, rest = ext.partition(".")
+    return name if dot and rest and "." not in rest and name in members else ""
+
+
+def files_of(sample: Sample, members: Collection[str]) -> dict[str, Body | StoredBody]:
+    """Member -> its file, of a sample that is stored."""
+    found = {} if sample.body is None else {sample.ext: sample.body}
+    files = {**found, **sample.extra_files}
+    return {name: body for ext, body in files.items() if (name := member_of_ext(ext, members))}
+
+
+def is_failure(status: str | None) -> bool:
+    return status is not None and status not in NO_FAILURES

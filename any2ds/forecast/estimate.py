@@ -1,0 +1,98 @@
+"""`estimate()`: reads a list, fetches a sample of it, and predicts what the whole would take."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+from any2ds.config.options import ESTIMATE_GROUPS, Config, EstimateOptions, ParsedOptions
+from any2ds.config.signature import command
+from any2ds.core import text
+from any2ds.core.errors import RunError
+from any2ds.core.failures import SUCCESS
+from any2ds.forecast.advice import advise
+from any2ds.forecast.earlier import earlier_sample, with_recorded
+from any2ds.forecast.model import Model
+from any2ds.forecast.prices import Prices
+from any2ds.forecast.progress import SampleProgress, Steps
+from any2ds.forecast.result import Estimate
+from any2ds.forecast.sample import MOST_OF_HOST, fetch_sample
+from any2ds.forecast.survey import survey
+from any2ds.forecast.transfers import Sample
+
+log = logging.getLogger(__name__)
+
+_FEW = 100  # rows of a sample, below which it says little
+_ONE_HOST = 0.95  # of the rows, from which on a list counts as one of a single host
+_NO_NETWORK = frozenset({"dns", "connect", "timeout_connect", "timeout_total", "host_down", "no_network"})
+
+
+@command(
+    ESTIMATE_GROUPS,
+    "Returns the estimate; its sample is a dataset in `sample_folder`. Raises UsageError if the list cannot be read or",
+    "is empty, and RunError if no row of the sample could be fetched.",
+    positional=("url_list", "output_folder"),
+    completed=with_recorded,
+)
+def estimate(options: ParsedOptions) -> Estimate:
+    """Say what `download` with these options would take: time, machines, memory, disk and costs, and what would fail.
+
+    The list is read, and a sample of its rows is downloaded, with at most four requests per second to each host.
+    """
+    wanted = options.group(EstimateOptions)
+    prices = Prices.read(wanted.price)
+    groups = tuple(group for group in options.groups if not isinstance(group, EstimateOptions))
+    config = Config.of(replace(options, groups=groups))
+    steps = Steps(config.run.quiet)
+    with steps.step("reading the list"):
+        found = survey(config, wanted.sample, wanted.sample_seed, steps.read)
+    if wanted.from_dataset is not None:
+        sample = earlier_sample(wanted.from_dataset, config)
+    else:
+        with steps.step(f"fetching a sample of {text.rows(found.sample.num_rows)} into {wanted.sample_folder}"):
+            sample = fetch_sample(config, found.sample, wanted.sample_folder, SampleProgress(steps))
+    _check(sample)
+    model = Model(config, found, sample)
+    with steps.step("simulating the whole list"):
+        predictions = tuple(model.predict(machines, wanted.bandwidth, prices) for machines in wanted.machines)
+    remarks = tuple(_remarks(model))
+    return Estimate(model, wanted.bandwidth, prices, predictions, advise(model, predictions), remarks)
+
+
+def _check(sample: Sample) -> None:
+    """Raises RunError if the sample says nothing about the list."""
+    codes = {each.code for each in sample.transfers}
+    if codes and codes <= _NO_NETWORK:
+        raise RunError(
+            f"no row of the sample was answered ({', '.join(sorted(codes))}): is there a network? An estimate needs"
+            " answers"
+        )
+
+
+def _remarks(model: Model) -> Iterator[str]:
+    found, sample = model.survey, model.sample
+    if found.error:
+        yield f"the list could not be read to its end: {found.error}"
+    if found.is_part and not found.error:
+        yield (
+            f"only {found.read:,} rows were read, of row groups drawn at random: there are more duplicates in all of"
+            " the list"
+        )
+    if sample.problem:
+        yield f"the sample is not complete: {sample.problem}"
+    if sample.transfers and all(each.code != SUCCESS for each in sample.transfers):
+        yield "no row of the sample was stored: the time and the size of the others are unknown"
+    elif len(sample.transfers) < min(_FEW, found.rows):
+        yield f"the sample has {len(sample.transfers):,} rows: the intervals are wide"
+    host, rows = next(iter(found.hosts.largest.items()), ("", 0))
+    if found.rows > 1 and rows >= _ONE_HOST * found.rows:
+        every = "all rows are" if rows >= found.rows else f"{rows / found.rows:.0%} of the rows are"
+        yield (
+            f"{every} on one host, {host}, which decides how fast it is asked: the time holds if it bears what the"
+            " run asks of it, which a sample cannot try. More machines do not help."
+        )
+    elif any(each.weight > 1 for each in sample.transfers):
+        yield f"of hosts with more than {MOST_OF_HOST} rows in the sample, so many were fetched"
+    if not sample.is_fetched:
+        yield "the sample is a dataset: its CPU and memory were not measured"

@@ -1,0 +1,245 @@
+"""What a run over the whole list would take on so many machines: time, traffic, memory, disk, shards and costs.
+
+The time is that of a worker with its share of the rows, simulated (`simulation.py`) with hosts that behave as in the
+sample. A worker with more rows than are simulated one by one is simulated with two numbers of rows, and goes on as
+between these. Times that no simulation of one worker sees bound it from below: cores, lines, and hosts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from any2ds.config.options import Config
+from any2ds.core.failures import SUCCESS
+from any2ds.core.processes import resources
+from any2ds.forecast.behaviour import Behaviour, mean_seconds
+from any2ds.forecast.prices import Costs, Prices
+from any2ds.forecast.simulation import Machine, Simulated, simulate
+from any2ds.forecast.transfers import Interval, Sample, effective_count, mean, shares, wilson
+
+if TYPE_CHECKING:
+    from any2ds.forecast.survey import Survey
+
+Limit = Literal["hosts", "bandwidth", "cpu", "latency", "timeouts"]
+
+SIMULATED = 40_000  # rows of a worker that are simulated one by one
+_MODEL_ERROR = 0.1  # of the time: the model and measured runs agree to this (benchmarks/scenarios.py)
+_DRAWS = 3  # simulations with other random numbers
+_LEAST_CPU = 2e-5  # seconds for a row, where too few were fetched to measure it
+_START_UP = 1.0  # seconds, where none was measured
+_ROWS_PER_PROCESS = 1000  # see worker.py
+_DNS_QUESTIONS = 2  # for the IPv4 and IPv6 addresses of a name
+_BODY_IN_FLIGHT = 2.0  # times its mean size that a transfer takes of memory
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A run on so many machines."""
+
+    machines: int
+    processes: int  # on each
+    seconds: Interval
+    rows_per_second: float
+    limit: Limit  # what bounds it
+    bounds: Mapping[str, float]  # seconds that hosts, bandwidth and cpu alone would take
+    in_flight: int  # transfers per process, on average
+    most_in_flight: int
+    dns_questions: int
+    memory_per_worker: int  # bytes
+    memory: int  # bytes, of all
+    disk_per_worker: int  # bytes of shards that are being made
+    costs: Costs
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "seconds": self.seconds.to_json(), "costs": dict(self.costs.to_json())}
+
+
+class Model:
+    """Predicts runs of the list that `survey` describes, of which `sample` was fetched, with the options `config`."""
+
+    def __init__(self, config: Config, survey: Survey, sample: Sample) -> None:
+        self.config, self.survey, self.sample = config, survey, sample
+
+    # --- what does not depend on the machines ---
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Code -> share of the rows that are fetched."""
+        return shares(self.sample.transfers)
+
+    @cached_property
+    def success(self) -> Interval:
+        return wilson(self.shares.get(SUCCESS, 0.0), effective_count(self.sample.transfers))
+
+    @property
+    def fetched(self) -> int:
+        """Rows for which there is a transfer: not those that cannot be read, nor duplicates as far as `dedupe` goes."""
+        survey = self.survey
+        same = {"none": 0.0, "shard": survey.duplicates_in_shards, "run": survey.duplicates}
+        bad = (survey.bad + survey.schemes.get("", 0)) / survey.read if survey.read else 0.0
+        return max(0, round(survey.rows * (1 - same[self.config.output.dedupe]) * (1 - bad)))
+
+    @property
+    def shards(self) -> int:
+        return -(-self.survey.rows // self.config.output.number_sample_per_shard)
+
+    @property
+    def stored(self) -> Interval:
+        """Rows."""
+        rows, found = self.survey.rows * self._good, self.success
+        return Interval(rows * found.value, rows * found.low, rows * found.high)
+
+    @property
+    def _good(self) -> float:
+        """Share of the rows with a URL."""
+        survey = self.survey
+        return 1 - (survey.bad + survey.schemes.get("", 0)) / survey.read if survey.read else 0.0
+
+    @property
+    def stored_bytes(self) -> float:
+        return self.stored.value * self.sample.stored_size
+
+    @property
+    def received_bytes(self) -> float:
+        return self.fetched * self.sample.received
+
+    @property
+    def cpu(self) -> tuple[float, float]:
+        """Seconds of the processor for a row: of the thread that drives the sockets, and of all."""
+        cost = self.sample.cost
+        if not cost.rows:
+            return _LEAST_CPU, _LEAST_CPU
+        own = max(_LEAST_CPU, cost.own_cpu / cost.rows)
+        return own, max(own, cost.cpu / cost.rows)
+
+    # --- what does ---
+
+    def processes(self, machines: int) -> int:
+        """Worker processes of a machine."""
+        running, survey = self.config.run, self.survey
+        cores = resources.cores()
+        changes = bool(self.config.media.asked() or self.config.files.transform)
+        useful = -(-survey.rows // machines) // (1 if changes else _ROWS_PER_PROCESS)
+        wanted = running.processes_count or max(1, min(cores, useful))
+        return max(1, min(wanted, -(-self.shards // machines)))
+
+    def rows_of_worker(self, machines: int) -> int:
+        """Of the worker with the most: whole shards go to one."""
+        workers = machines * self.processes(machines)
+        rows = -(-self.shards // workers) * self.config.output.number_sample_per_shard
+        share = self.fetched / self.survey.rows if self.survey.rows else 0.0
+        return max(1, round(min(rows, self.survey.rows) * share)) if self.fetched else 0
+
+    def predict(self, machines: int, bandwidth: int, prices: Prices) -> Prediction:
+        """`bandwidth` in bits per second, of each machine."""
+        processes = self.processes(machines)
+        rows = self.rows_of_worker(machines)
+        own, all = self.cpu
+        crowding = max(1.0, processes / resources.share())  # processes that share a core
+        machine = Machine(bandwidth / 8 / processes, own * crowding)
+        runs = [self._worker(rows, machine, draw) for draw in range(_DRAWS)] if rows else [Simulated(0.0)]
+        times = sorted(run.seconds for run in runs)
+        bounds = {
+            "hosts": self.hosts_alone(machines * processes),
+            "bandwidth": self.received_bytes * 8 / bandwidth / machines,
+            "cpu": max(rows * own * crowding, self.fetched * all / resources.share() / machines),
+        }
+        start_up = self.sample.start_up or _START_UP
+        least = max(bounds["bandwidth"], bounds["cpu"])
+        value = max(times[len(times) // 2], least) + start_up
+        sampling = self._sampling_error()
+        seconds = Interval(
+            value,
+            (max(times[0], least) + start_up) * (1 - _MODEL_ERROR - sampling),
+            (max(times[-1], least) + start_up) * (1 + _MODEL_ERROR + sampling),
+        )
+        in_flight = max(1, round(sum(run.in_flight for run in runs) / len(runs)))
+        memory = round(
+            self.sample.cost.memory
+            + min(self.config.fetch.max_buffered_bytes, in_flight * _BODY_IN_FLIGHT * self.sample.received)
+        )
+        workers = machines * processes
+        return Prediction(
+            machines=machines,
+            processes=processes,
+            seconds=seconds,
+            rows_per_second=self.survey.rows / value if value else 0.0,
+            limit=self._limit(bounds, value, runs[0]),
+            bounds=bounds,
+            in_flight=in_flight,
+            most_in_flight=max(run.most_in_flight for run in runs),
+            dns_questions=round(workers * self._names_of(rows) * _DNS_QUESTIONS),
+            memory_per_worker=memory,
+            memory=memory * workers,
+            disk_per_worker=round(2 * self.stored_bytes / max(1, self.shards)),
+            costs=self.costs(machines * value / 3600, prices),
+        )
+
+    def costs(self, hours: float, prices: Prices) -> Costs:
+        """`hours` of all machines together."""
+        stored = self.stored_bytes / 1e9
+        return Costs(
+            compute=hours * prices.machine_hour,
+            ingress=self.received_bytes / 1e9 * prices.ingress_gb,
+            requests=3 * self.shards / 1000 * prices.requests_1000,  # data, metadata and statistics
+            storage_month=stored * prices.storage_gb_month,
+            egress=stored * prices.egress_gb,
+        )
+
+    def hosts_alone(self, workers: int, at_once: int | None = None) -> float:
+        """Seconds that the host that takes longest takes, with `at_once` transfers from all workers together; or, if
+        None, with what `max_per_host` and `host_delay` grant each worker."""
+        fetch = self.config.fetch
+        most = at_once or fetch.max_per_host * workers
+        own = mean_seconds(self.sample.transfers)
+        usual = mean([each for each in self.sample.transfers if each.code == SUCCESS], "seconds")
+        share = self.fetched / self.survey.rows if self.survey.rows else 0.0
+        longest = 0.0
+        for host, rows in self.survey.hosts.largest.items():
+            seconds = max(own.get(host, usual) / most, fetch.host_delay / workers)
+            longest = max(longest, rows * share * seconds)
+        return longest
+
+    def _worker(self, rows: int, machine: Machine, seed: int) -> Simulated:
+        behaviour = Behaviour(self.survey.hosts, self.sample.transfers, self.config.fetch, seed)
+
+        def run(count: int) -> Simulated:
+            return simulate(self.config.fetch, behaviour.rows(count), behaviour.answer, machine, seed)
+
+        if rows <= SIMULATED:
+            return run(rows)
+        half, full = run(SIMULATED // 2), run(SIMULATED)
+        each = max(0.0, full.seconds - half.seconds) / (SIMULATED - SIMULATED // 2)
+        return replace(full, seconds=full.seconds + (rows - SIMULATED) * each)
+
+    def _names_of(self, rows: int) -> float:
+        """Hosts with a name that a worker with so many rows meets."""
+        hosts, total = self.survey.hosts, max(1, self.survey.rows)
+        part = min(1.0, rows / total)
+
+        def met(count: float) -> float:
+            return 1.0 - (1.0 - part) ** count if part < 1 else 1.0
+
+        others = sum(several * met(count) for count, several in hosts.others.items()) / hosts.part
+        return others + sum(met(count) for count in hosts.largest.values())
+
+    def _sampling_error(self) -> float:
+        """Of the time, relative: the mean seconds of a transfer are those of a sample."""
+        good = [each.seconds for each in self.sample.transfers if each.code == SUCCESS]
+        if len(good) < 2:
+            return 0.5
+        middle = sum(good) / len(good)
+        deviation = math.sqrt(sum((each - middle) ** 2 for each in good) / (len(good) - 1))
+        return min(0.5, 1.96 * deviation / math.sqrt(len(good)) / max(1e-9, middle))
+
+    def _limit(self, bounds: Mapping[str, float], seconds: float, run: Simulated) -> Limit:
+        name = max(bounds, key=lambda bound: bounds[bound])
+        if bounds[name] >= 0.6 * seconds:
+            return name  # type: ignore[return-value]
+        timeout = self.config.fetch.timeout or 10.0
+        silent = sum(share for code, share in self.shares.items() if code.startswith("timeout") or code == "host_down")
+        return "timeouts" if silent * timeout > mean(self.sample.transfers, "seconds") else "latency"

@@ -1,0 +1,184 @@
+"""`estimate()` of lists on loopback: what it says, what it leaves, and what it answers to a bad list."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import any2ds
+from any2ds import RunError, UsageError, estimate, inspect
+from any2ds.testing.server import Server, serve
+
+LOOPBACK = [f"127.0.0.{number}" for number in range(1, 41)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    media = tmp_path_factory.mktemp("media")
+    for n in range(10):
+        (media / f"{n}.bin").write_bytes(os.urandom(1000 * (n + 1)))
+    with serve(media, {"gone.bin": ["404"], "busy.bin": ["503"]}, host="0.0.0.0") as running:
+        yield running
+
+
+def url(server: Server, number: int, name: str | None = None) -> str:
+    """Of one of ten files, on one of many hosts."""
+    host = LOOPBACK[number % len(LOOPBACK)]
+    return f"http://{host}:{server.port}/{name or f'{number % 10}.bin'}?{number}"
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Any:
+    """`estimate` with a sample in tmp_path."""
+
+    def quietly(rows: Any, **options: Any) -> Any:
+        defaults = {"sample_folder": tmp_path / "sample", "sample": 60, "machines": "1,4", "quiet": True}
+        return estimate(rows, **{**defaults, "distributor": "inline", **options})
+
+    return quietly
+
+
+def test_what_it_says_of_a_list(server: Server, asked: Any, tmp_path: Path) -> None:
+    rows = [url(server, number, "gone.bin" if number % 4 == 0 else None) for number in range(2000)]
+    found = asked([*rows, *rows[:200]], number_sample_per_shard=100)
+    said = found.to_json()
+    assert (said["list"]["rows"], said["list"]["is_exact"], said["list"]["hosts"]) == (2200, True, 40)
+    assert said["list"]["duplicates"] == pytest.approx(200 / 2200)
+    success = said["sample"]["success"]
+    assert success["low"] < 0.75 < success["high"]
+    assert set(said["sample"]["outcomes"]) == {"success", "http_404"}
+    assert said["dataset"]["shards"] == 22
+    assert said["dataset"]["stored_bytes"] == pytest.approx(2200 * 0.75 * 5500, rel=0.35)
+    assert [each["machines"] for each in said["predictions"]] == [1, 4]
+    for each in said["predictions"]:
+        assert 0 < each["seconds"]["low"] < each["seconds"]["value"] < each["seconds"]["high"]
+    assert json.loads(json.dumps(said)) == said
+    assert {each["option"] for each in said["advice"]} >= {"thread_count", "dedupe"}
+
+
+def test_the_sample_is_a_dataset_to_look_at(server: Server, asked: Any, tmp_path: Path) -> None:
+    rows = pa.table({"link": [url(server, number) for number in range(300)], "text": [str(n) for n in range(300)]})
+    asked(rows, url_col="link", caption_col="text", output_format="webdataset", output_folder=tmp_path / "planned")
+    found = inspect(tmp_path / "sample")
+    assert (found.rows, found.successes, found.output_format) == (60, 60, "webdataset")
+    assert "caption" in found.columns
+    assert not (tmp_path / "planned").exists()
+
+
+def test_an_earlier_sample_is_replaced_and_other_folders_are_not(server: Server, asked: Any, tmp_path: Path) -> None:
+    asked([url(server, number) for number in range(100)])
+    asked([url(server, number) for number in range(50)], output_format="parquet")
+    assert inspect(tmp_path / "sample").rows == 50
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(UsageError, match="holds no sample"):
+        asked([url(server, 0)], sample_folder=tmp_path / "mine")
+    assert os.listdir(tmp_path / "mine") == ["thesis.txt"]
+
+
+def test_a_host_is_asked_a_few_times_a_second(server: Server, asked: Any) -> None:
+    before = len(server.requests)
+    asked([f"{server.base_url}{number % 10}.bin?{number}" for number in range(12)])
+    times = sorted(request.at for request in server.requests[before:])
+    assert len(times) == 12
+    assert times[-1] - times[0] > 11 * 0.24
+
+
+def test_a_list_of_one_host_gets_a_clear_answer(server: Server, asked: Any) -> None:
+    found = asked([url(server, 40 * number) for number in range(5000)], sample=8, max_per_host=4)
+    assert any("all rows are on one host, 127.0.0.1:" in remark for remark in found.remarks)
+    assert any(each.option == "max_per_host" and "whatever you buy" in each.reason for each in found.advice)
+
+
+def test_an_empty_list_is_refused(asked: Any, tmp_path: Path) -> None:
+    (tmp_path / "urls.txt").write_text("")
+    with pytest.raises(UsageError, match="the url list is empty"):
+        asked(tmp_path / "urls.txt")
+    assert not (tmp_path / "sample").exists()
+
+
+def test_without_a_network_it_says_so(asked: Any) -> None:
+    with pytest.raises(RunError, match="is there a network"):
+        asked([f"http://127.0.0.1:9/{number}" for number in range(20)])
+
+
+def test_a_list_without_urls_is_no_estimate_of_time(asked: Any) -> None:
+    found = asked(["nothing", "", None, "also nothing"])
+    assert found.model.success.value == 0
+    assert any("no row of the sample was stored" in remark for remark in found.remarks)
+
+
+def test_a_finished_dataset_is_a_sample(server: Server, asked: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"url": [url(server, number) for number in range(3000)]}), tmp_path / "urls.parquet")
+    trial = {"limit": 200, "quiet": True, "distributor": "inline", "output_format": "parquet"}
+    any2ds.download(tmp_path / "urls.parquet", tmp_path / "trial", **trial)
+    before = len(server.requests)
+    found = estimate(from_dataset=tmp_path / "trial", machines=2, quiet=True)
+    assert len(server.requests) == before
+    assert found.model.survey.rows == 3000
+    assert (len(found.model.sample.transfers), found.model.success.value) == (200, 1.0)
+    assert found.predictions[0].seconds.value > 0
+    again = estimate(from_dataset=tmp_path / "trial", machines=2, quiet=True)
+    assert again.to_json() == found.to_json()
+
+
+def test_a_sample_can_be_used_again(server: Server, asked: Any, tmp_path: Path) -> None:
+    rows = [url(server, number) for number in range(500)]
+    first = asked(rows)
+    second = asked(rows, from_dataset=tmp_path / "sample")
+    assert second.model.cpu == first.model.cpu
+    assert second.model.shares == first.model.shares
+
+
+def test_prices_are_those_of_the_file(server: Server, asked: Any, tmp_path: Path) -> None:
+    (tmp_path / "prices.json").write_text('{"machine_hour": 3600, "currency": "EUR"}')
+    found = asked([url(server, number) for number in range(100)], price=tmp_path / "prices.json", machines=1)
+    only = found.predictions[0]
+    assert only.costs.compute == pytest.approx(only.seconds.value)
+    assert found.prices.currency == "EUR"
+    for content, problem in {'{"machine": 1}': "is no price", '{"egress_gb": "much"}': "must be a number"}.items():
+        (tmp_path / "prices.json").write_text(content)
+        with pytest.raises(UsageError, match=problem):
+            asked([url(server, 0)], price=tmp_path / "prices.json")
+
+
+def test_what_it_shows(server: Server, asked: Any) -> None:
+    found = asked([url(server, number, "busy.bin" if number % 3 == 0 else None) for number in range(300)])
+    assert repr(found).startswith("<Estimate ")
+    assert len(repr(found)) < 200
+    page = found._repr_html_()
+    assert page.startswith("<pre")
+    assert "http_503" in page
+    text = found.to_markdown()
+    assert "## The whole list" in text
+    assert "--retries=1" in text
+    assert all(line.count("|") >= 3 for line in text.splitlines() if line.startswith("|"))
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_screen_fits(server: Server, tmp_path: Path, columns: int) -> None:
+    (tmp_path / "urls.txt").write_text("\n".join(url(server, number) for number in range(300)))
+    command = [sys.executable, "-m", "any2ds", "estimate", "urls.txt", "--sample=40", "--machines=1,4,16"]
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert max(map(len, done.stdout.splitlines())) <= columns
+    assert "the whole list" in done.stdout
+    assert "fetching a sample" in done.stderr
+
+
+def test_formats_of_the_command_line(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "urls.txt").write_text("\n".join(url(server, number) for number in range(50)))
+    command = [sys.executable, "-m", "any2ds", "estimate", "urls.txt", "--sample=20", "--quiet"]
+    done = subprocess.run([*command, "--format=json"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["list"]["rows"] == 50
+    assert done.stderr == ""
+    again = [*command, "--format=md", "--from=estimate-sample"]
+    done = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("## The list")

@@ -1,0 +1,87 @@
+"""What is said of a list: rows, hosts, duplicates, and the rows that are drawn."""
+
+import gzip
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from any2ds.config.options import Config
+from any2ds.forecast.sketches import DistinctSample, FrequentItems
+from any2ds.forecast.survey import Reservoir, survey
+
+
+def surveyed(url_list: Any, size: int = 50, **options: Any) -> Any:
+    return survey(Config.from_options({"url_list": url_list, **options}), size)
+
+
+@pytest.mark.parametrize("name", ["urls.txt", "urls.txt.gz", "urls.parquet", "urls.csv", "urls.jsonl"])
+def test_all_formats_say_the_same(tmp_path: Path, name: str) -> None:
+    urls = [f"https://h{number % 900 % 7}.example/{number % 900}" for number in range(1000)]
+    path = tmp_path / name
+    if name.endswith("parquet"):
+        pq.write_table(pa.table({"url": urls}), path, row_group_size=100)
+    else:
+        lines = {"csv": ["url", *urls], "jsonl": [f'{{"url": "{url}"}}' for url in urls]}.get(name[5:], urls)
+        content = "\n".join(lines).encode()
+        path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    found = surveyed(str(path), number_sample_per_shard=500)
+    assert (found.rows, found.is_exact, found.read, found.distinct) == (1000, True, 1000, 900)
+    assert found.duplicates == pytest.approx(0.1)
+    assert found.duplicates_in_shards == 0
+    assert found.hosts.count == 7
+    assert sum(found.hosts.largest.values()) == 1000
+    assert found.hosts.per_shard == 7
+    assert found.sample.num_rows == 50
+    assert set(found.sample["url"].to_pylist()) <= set(urls)
+
+
+def test_bad_rows_and_schemes_are_counted() -> None:
+    found = surveyed(["https://a/1", "http://b/2", "s3://bucket/key", "nonsense", "", None, "HTTPS://A/3"])
+    assert found.schemes == {"https": 2, "": 3, "http": 1, "s3": 1}
+    assert found.hosts.largest["a"] == 2
+
+
+def test_a_limit_holds(tmp_path: Path) -> None:
+    (tmp_path / "urls.txt").write_text("\n".join(f"http://h/{number}" for number in range(500)))
+    assert surveyed(str(tmp_path / "urls.txt"), limit=120).rows == 120
+
+
+def test_a_list_that_breaks_off_is_estimated_to_there(tmp_path: Path) -> None:
+    whole = gzip.compress("\n".join(f"http://h/{random.Random(n).random()}" for n in range(200_000)).encode())
+    (tmp_path / "urls.txt.gz").write_bytes(whole[: len(whole) // 2])
+    found = surveyed(str(tmp_path / "urls.txt.gz"))
+    assert found.error
+    assert not found.is_exact
+
+
+def test_each_row_is_drawn_with_the_same_chance() -> None:
+    drawn: Counter[int] = Counter()
+    for seed in range(400):
+        reservoir = Reservoir(10, random.Random(seed))
+        for start in range(0, 100, 7):
+            reservoir.add(pa.record_batch({"n": list(range(start, min(100, start + 7)))}))
+        rows = reservoir.table(pa.schema({"n": pa.int64()}))["n"].to_pylist()
+        assert rows == sorted(set(rows))
+        assert len(rows) == 10
+        drawn.update(rows)
+    thirds = [sum(drawn[n] for n in range(start, start + 33)) for start in (0, 33, 66)]
+    assert all(abs(count - 1320) < 150 for count in thirds)
+
+
+def test_sketches_hold_their_errors() -> None:
+    rng = random.Random(1)
+    values = [f"v{min(int(rng.paretovariate(0.7)), 10**7)}" for _ in range(200_000)]
+    exact = Counter(values)
+    frequent, distinct = FrequentItems(1000), DistinctSample(2000)
+    for start in range(0, len(values), 5000):
+        frequent.add(Counter(values[start : start + 5000]))
+        distinct.add(values[start : start + 5000])
+    for value, count in exact.most_common(20):
+        assert count - frequent.error <= frequent.counts[value] <= count
+    assert distinct.distinct == pytest.approx(len(exact), rel=0.1)
+    assert all(exact[value] == count for value, count in distinct.counts.items())

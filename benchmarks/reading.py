@@ -306,10 +306,14 @@ def litdata(folder: Path) -> Reads:
 
 
 def to_litdata(folder: Path) -> None:
-    from litdata import optimize
+    from litdata.streaming.writer import BinaryWriter  # `optimize` starts processes for it
 
-    samples = any2ds.load(folder / "webdataset", columns=COLUMNS)
-    optimize(samples.__getitem__, range(len(samples)), str(folder / "litdata"), chunk_bytes="64MB", num_workers=1)
+    (folder / "litdata").mkdir()
+    writer = BinaryWriter(str(folder / "litdata"), chunk_bytes="64MB")
+    for number, sample in enumerate(any2ds.load(folder / "webdataset", columns=COLUMNS)):
+        writer[number] = sample
+    writer.done()
+    writer.merge()
 
 
 def import_streaming() -> Any:
@@ -422,7 +426,7 @@ def environment(folder: Path, name: str) -> Path | None:
 
 
 _INSTALLING = 1800  # seconds
-_READING = 240  # seconds
+_READING = 600  # seconds
 
 
 def asked(python: Path | None, folder: Path, options: argparse.Namespace, name: str, task: str) -> Any:
@@ -463,8 +467,9 @@ def child(options: argparse.Namespace, name: str, task: str) -> None:
         reader = next(each for each in READERS if each.name == name)
         if task == "read":
             found = {way: measured(read, options.seconds) for way, read in reader.open(options.folder).items()}
-        elif reader.convert is not None:
+        elif reader.convert is not None and not (done := options.folder / f"{name}.converted").exists():
             reader.convert(options.folder)
+            done.touch()
     print(flush=True)
     print(json.dumps(found), flush=True)
     os._exit(0)  # without waiting for the threads of others

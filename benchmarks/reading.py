@@ -1,6 +1,6 @@
 """How fast a finished dataset on this machine is read for training, beside other libraries.
 
-    python benchmarks/reading.py [--samples=20000] [--bytes=50000] [--rounds=3] [--seconds=2] [--readers=any2ds,wids,…]
+    python benchmarks/reading.py [--samples=20000] [--bytes=50000] [--rounds=3] [--seconds=1.5] [--readers=any2ds,wids,…]
                                  [--environments=DIR] [--folder=FOLDER] [--page=benchmarks/README.md]
     python benchmarks/reading.py s3 …         # the same from a store: reading_s3.py
     python benchmarks/reading.py --opening    # how long it takes to open 10,000,000 samples and to search them
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--bytes", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="at most, for each figure")
+    parser.add_argument("--seconds", type=float, default=1.5, help="at most, for each figure")
     parser.add_argument("--readers", help="those whose names begin so")
     parser.add_argument("--environments", type=Path, default=Path.home() / ".cache" / "any2ds-peers")
     parser.add_argument("--folder", type=Path, help="for the datasets, which are kept there")

@@ -1,6 +1,6 @@
 """How fast a finished dataset on this machine is read for training, beside other libraries.
 
-    python benchmarks/reading.py [--samples=20000] [--bytes=50000] [--rounds=3] [--seconds=1.5] [--readers=any2ds,wids,…]
+    python benchmarks/reading.py [--samples=20000] [--bytes=50000] [--rounds=3] [--seconds=1.5] [--readers=any2ds,…]
                                  [--environments=DIR] [--folder=FOLDER] [--page=benchmarks/README.md]
     python benchmarks/reading.py s3 …         # the same from a store: reading_s3.py
     python benchmarks/reading.py --opening    # how long it takes to open 10,000,000 samples and to search them

@@ -124,6 +124,12 @@ class SampleWorker:
     def share(self, processes: int) -> None:
         """It takes one core in any case."""
 
+    def divide(self, number: int, of: int) -> None:
+        """It fetches nothing."""
+
+    def part(self, number: int, of: int) -> SampleWorker:
+        return self
+
     def __call__(self, jobs: Iterable[ShardJob]) -> Iterator[Event]:
         from any2ds.storage.lock.run_lock import Guard
 

@@ -1,10 +1,11 @@
 """`any2ds.load` of datasets in stores: byte ranges, retries, copies of shards."""
 
 import multiprocessing
+import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -109,7 +110,7 @@ def test_in_processes(method: str, bucket: Bucket, datasets: Callable[[str], Pat
     bucket.connect().put(str(datasets("webdataset")), bucket.url, recursive=True)
     ds = any2ds.load(bucket.url)
     assert ds[0]["data"] == content(0)
-    with multiprocessing.get_context(method).Pool(2) as pool:
+    with multiprocessing.get_context(method).Pool(2, set_environment, (bucket.environment,)) as pool:
         assert [sample["data"] for sample in pool.map(ds.__getitem__, range(ROWS))] == [content(n) for n in range(ROWS)]
 
 
@@ -324,6 +325,11 @@ class TestRanges:
         keys = ds.keys
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert pool.apply(keys_of, (ds,)) == keys
+
+
+def set_environment(values: Mapping[str, str]) -> None:
+    """A server of forks that an earlier test has started does not have it."""
+    os.environ.update(values)
 
 
 def read_all(ds: Any) -> list[bytes]:

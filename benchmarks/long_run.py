@@ -1,11 +1,11 @@
-"""Whether a long run stays flat: memory, open files and the sizes of logs of one process, by the shards that it has made.
+"""Whether a long run stays flat: memory, open files and logs of one process, by the shards that it has made.
 
     python benchmarks/long_run.py [--shards=2000] [--rows=50] [--points=10]
 
 A week of a crawl is thousands of shards in one process. Here they are small and come over loopback, so that what grows
 with shards, rows or hosts shows in minutes: each row has a host of its own (`n.localhost`), a tenth fails, and some are
-asked again. A thread takes the samples, after garbage was collected; the growth is that from the second sample to the last.
-The server is in the same process, and what it remembers of requests is a part of what grows.
+asked again. A thread takes the samples, after garbage was collected; the growth is that from the second sample to the
+last. The server is a process of its own.
 """
 
 from __future__ import annotations
@@ -13,17 +13,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import json
 import os
 import shutil
+import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import any2ds
-from any2ds.testing.server import serve
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FILES = 50  # on the server
@@ -76,6 +80,26 @@ def rows(urls: list[str], count: int) -> Iterator[str]:
         yield urls[number % len(urls)].replace("127.0.0.1", f"{number}.localhost" if number % 5 else "127.0.0.1")
 
 
+@contextmanager
+def served(media: Path) -> Iterator[str]:
+    """The beginning of the URLs of its files."""
+    script = media.parent / "script.json"
+    script.write_text(json.dumps({"7.bin": ["503", "ok"], "11.bin": ["reset", "ok"]}), encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "any2ds.testing.server", str(media), f"--script={script}", f"--port={port}"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port)).close()
+                    break
+                time.sleep(0.1)
+            yield f"http://127.0.0.1:{port}/"
+        finally:
+            process.terminate()
+
+
 def run(folder: Path, shards: int, size: int, points: int) -> list[Sample]:
     """Make `shards` shards of `size` rows in this process, and return `points` samples."""
     media = folder / "media"
@@ -85,9 +109,8 @@ def run(folder: Path, shards: int, size: int, points: int) -> list[Sample]:
             (media / f"{number}.bin").write_bytes(b"a file of some bytes %d" % number)
     output = folder / "dataset"
     sampler = Sampler(output, max(1, shards // points))
-    script = {"7.bin": ["503", "ok"], "11.bin": ["reset", "ok"]}
-    with serve(media, script) as server, (folder / "urls.txt").open("w", encoding="ascii") as file:
-        urls = [server.url(f"{number}.bin") for number in range(_FILES)]
+    with served(media) as base, (folder / "urls.txt").open("w", encoding="ascii") as file:
+        urls = [f"{base}{number}.bin" for number in range(_FILES)]
         file.writelines(f"{url}\n" for url in rows(urls, shards * size))
         file.flush()
         any2ds.download(
@@ -125,7 +148,8 @@ def main() -> None:
             first, last = samples[1], samples[-1]
             by = last.shards - first.shards
             print(
-                f"per shard: {(last.memory - first.memory) / by:,.0f} bytes, {(last.files - first.files) / by:.4f} files,"
+                f"per shard: {(last.memory - first.memory) / by:,.0f} bytes,"
+                f" {(last.files - first.files) / by:.4f} files,"
                 f" {(last.objects - first.objects) / by:.2f} objects, {(last.state - first.state) / by:,.0f} bytes of"
                 f" state; {time.process_time() - began:.0f} s of CPU"
             )

@@ -18,15 +18,18 @@ unexport PYTHONDONTWRITEBYTECODE
 # Where datasets are read with other people's libraries: .venv-reading for tests/reading, and for what clashes with others
 # or is as big as all of them .venv-X for tests/reading/with_X, each with requirements of that name.
 READING := .venv-reading $(patsubst tests/reading/with_%,.venv-%,$(wildcard tests/reading/with_*))
-# Of the slow tests, those in tests/cluster and those in tests/reading: part PART of PARTS, from 0; all of them otherwise.
-# tests/reading goes by environments, since these take longer to install than their tests to run.
-PARTS ?= 1
-PART ?= 0
-NEEDED := $(shell printf '%s\n' $(READING) | awk 'NR % $(PARTS) == $(PART)')
-CHOSEN := $(if $(filter .venv-reading,$(NEEDED)),$(sort $(wildcard tests/reading/test_*.py))) \
-    $(sort $(foreach environment,$(NEEDED),$(wildcard $(environment:.venv-%=tests/reading/with_%)/test_*.py)))
 # Spark, Ray and Beam, of which the tests in tests/cluster start real ones on this machine.
 CLUSTER := .venv-cluster
+# Of the slow tests, those in tests/cluster and those in tests/reading: part PART of PARTS, from 0; all of them otherwise.
+# The last two go by environments, since these take as long to install as their tests to run: one for each of seven parts,
+# of which tests/cluster has two.
+PARTS ?= 1
+PART ?= 0
+TODAY := $(shell printf '%s\n' $(READING) $(CLUSTER)/0 $(CLUSTER)/1 | awk 'NR % $(PARTS) == $(PART)')
+NEEDED := $(filter $(READING),$(TODAY))
+HALVES := $(notdir $(filter $(CLUSTER)/%,$(TODAY)))
+CHOSEN := $(if $(filter .venv-reading,$(NEEDED)),$(sort $(wildcard tests/reading/test_*.py))) \
+    $(sort $(foreach environment,$(NEEDED),$(wildcard $(environment:.venv-%=tests/reading/with_%)/test_*.py)))
 
 .PHONY: help install environments demo test test-part test-full test-slow test-reading test-cluster lint type stubs docs smoke format black bench bench-quick crash fuzz clean
 
@@ -48,13 +51,13 @@ help:
 	@echo "make clean     remove .venv and whatever else was made"
 
 # All of them start clusters of two cores: no more than two at a time.
-test-cluster: $(CLUSTER)/.installed
-	$(CLUSTER)/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 -o faulthandler_timeout=900 --part=$(PART)/$(PARTS) $(PYTEST_FLAGS) tests/cluster
+test-cluster: $(if $(HALVES),$(CLUSTER)/.installed)
+	$(if $(HALVES),$(CLUSTER)/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 -o faulthandler_timeout=900 --part=$(if $(word 2,$(HALVES)),0/1,$(HALVES)/2) $(PYTEST_FLAGS) tests/cluster)
 
 install: $(TEST)
 
 # Whatever docs, test-part, test-cluster and test-reading need: make -j3 fills three at a time.
-environments: $(TEST) .venv-docs/.installed $(CLUSTER)/.installed $(NEEDED:=/.installed)
+environments: $(TEST) .venv-docs/.installed $(if $(HALVES),$(CLUSTER)/.installed) $(NEEDED:=/.installed)
 
 demo: $(DEMO)
 	$(RUN) examples/demo.py

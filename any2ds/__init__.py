@@ -19,11 +19,28 @@ if TYPE_CHECKING:
     from any2ds.core.declaration import transform
     from any2ds.dataset.card.card import card
     from any2ds.dataset.compact import compact
+    from any2ds.dataset.features import (
+        Audio,
+        Bytes,
+        ClassLabel,
+        Image,
+        Optional,
+        Scalar,
+        Tensor,
+        Text,
+        Video,
+        parse_bool,
+    )
+    from any2ds.dataset.features import Sequence_ as Sequence
     from any2ds.dataset.inspect import inspect
     from any2ds.dataset.load.load import load
+    from any2ds.dataset.load.splits import split
     from any2ds.dataset.report.report import report
     from any2ds.dataset.verify.verify import verify
     from any2ds.forecast.estimate import estimate
+    from any2ds.recipes.build import build
+    from any2ds.recipes.info import Info
+    from any2ds.recipes.recipe import Recipe, RecipeConfig, UrlRows
     from any2ds.run.download import download
     from any2ds.run.finish import finish
     from any2ds.run.retry import retry
@@ -31,13 +48,28 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Any2dsError",
+    "Audio",
+    "Bytes",
+    "ClassLabel",
+    "Image",
     "IncompleteRun",
+    "Info",
+    "Optional",
+    "Recipe",
+    "RecipeConfig",
     "RunError",
     "RunReport",
     "Sample",
+    "Scalar",
+    "Sequence",
+    "Tensor",
+    "Text",
+    "UrlRows",
     "UsageError",
+    "Video",
     "__version__",
     "beam",
+    "build",
     "card",
     "compact",
     "download",
@@ -45,14 +77,23 @@ __all__ = [
     "finish",
     "inspect",
     "load",
+    "parse_bool",
     "parse_example",
     "report",
     "retry",
+    "split",
     "transform",
     "verify",
 ]
 
+_FEATURES = ("Audio", "Bytes", "ClassLabel", "Image", "Optional", "Scalar", "Tensor", "Text", "Video", "parse_bool")
 _COMMANDS = {
+    **dict.fromkeys(_FEATURES, "dataset.features"),
+    "Info": "recipes.info",
+    "Recipe": "recipes.recipe",
+    "RecipeConfig": "recipes.recipe",
+    "UrlRows": "recipes.recipe",
+    "build": "recipes.build",
     "card": "dataset.card.card",
     "compact": "dataset.compact",
     "download": "run.download",
@@ -63,6 +104,7 @@ _COMMANDS = {
     "parse_example": "writers.example_records",
     "report": "dataset.report.report",
     "retry": "run.retry",
+    "split": "dataset.load.splits",
     "transform": "core.declaration",
     "verify": "dataset.verify.verify",
 }
@@ -77,6 +119,8 @@ def __getattr__(name: str) -> Any:
     """The commands bring pyarrow with them, which a worker or `any2ds --help` should not have to wait for."""
     if name == "beam":
         return importlib.import_module("any2ds.beam")
+    if name == "Sequence":  # which has another name where it is defined
+        return importlib.import_module("any2ds.dataset.features").Sequence_
     if name in _COMMANDS:
         return getattr(importlib.import_module(f"any2ds.{_COMMANDS[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,8 @@ download(url_list="urls.parquet", output_folder="dataset", output_format="webdat
 
 # Made by tools/stubs.py from the declared options: make stubs.
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as _Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,23 +21,54 @@ from any2ds.core.reports import RunReport as RunReport
 from any2ds.core.samples import Sample as Sample
 from any2ds.dataset.card.card import Card as Card
 from any2ds.dataset.compact import Compaction as Compaction
+from any2ds.dataset.features import Audio as Audio
+from any2ds.dataset.features import Bytes as Bytes
+from any2ds.dataset.features import ClassLabel as ClassLabel
+from any2ds.dataset.features import Image as Image
+from any2ds.dataset.features import Optional as Optional
+from any2ds.dataset.features import Scalar as Scalar
+from any2ds.dataset.features import Sequence_ as Sequence
+from any2ds.dataset.features import Tensor as Tensor
+from any2ds.dataset.features import Text as Text
+from any2ds.dataset.features import Video as Video
+from any2ds.dataset.features import parse_bool as parse_bool
 from any2ds.dataset.figures import Figures as Figures
 from any2ds.dataset.inspect import Overview as Overview
 from any2ds.dataset.load.load import load as load
+from any2ds.dataset.load.splits import split as split
 from any2ds.dataset.verify.verify import VerifyReport as VerifyReport
 from any2ds.forecast.result import Estimate as Estimate
+from any2ds.recipes.info import Info as Info
+from any2ds.recipes.recipe import Recipe as Recipe
+from any2ds.recipes.recipe import RecipeConfig as RecipeConfig
+from any2ds.recipes.recipe import UrlRows as UrlRows
 from any2ds.run.finish import Completion as Completion
 from any2ds.writers.example_records import parse_example as parse_example
 
 __all__ = [
     "Any2dsError",
+    "Audio",
+    "Bytes",
+    "ClassLabel",
+    "Image",
     "IncompleteRun",
+    "Info",
+    "Optional",
+    "Recipe",
+    "RecipeConfig",
     "RunError",
     "RunReport",
     "Sample",
+    "Scalar",
+    "Sequence",
+    "Tensor",
+    "Text",
+    "UrlRows",
     "UsageError",
+    "Video",
     "__version__",
     "beam",
+    "build",
     "card",
     "compact",
     "download",
@@ -44,9 +76,11 @@ __all__ = [
     "finish",
     "inspect",
     "load",
+    "parse_bool",
     "parse_example",
     "report",
     "retry",
+    "split",
     "transform",
     "verify",
 ]
@@ -60,7 +94,7 @@ def download(
     url_col: str | Mapping[str, str] = "url",
     require: str = "all",
     caption_col: str | None = None,
-    save_additional_columns: str | Sequence[str] | None = None,
+    save_additional_columns: str | _Sequence[str] | None = None,
     limit: int | None = None,
     shuffle: int | None = None,
     column_types: Mapping[str, str] | str | None = None,
@@ -68,7 +102,7 @@ def download(
     preset: Literal["img2dataset"] | None = None,
     output_format: Literal["arrayrecord", "dummy", "files", "parquet", "tfrecord", "webdataset"] = "files",
     incremental_mode: Literal["incremental", "extend", "overwrite"] = "incremental",
-    metadata_format: str | Sequence[Literal["parquet", "csv", "jsonl"]] = ("parquet",),
+    metadata_format: str | _Sequence[Literal["parquet", "csv", "jsonl"]] = ("parquet",),
     row_group_bytes: int | str = 4194304,
     parquet_data: Literal["binary", "image", "audio"] = "binary",
     data_column: str = "data",
@@ -78,7 +112,7 @@ def download(
     file_ext: str = "auto",
     compute_md5: bool = True,
     compute_hash: Literal["md5", "sha256", "sha512"] | None = None,
-    verify_hash: str | Sequence[str] | None = None,
+    verify_hash: str | _Sequence[str] | None = None,
     on_hash_mismatch: Literal["drop", "flag", "fail_row"] = "fail_row",
     dedupe: Literal["shard", "run", "none"] = "shard",
     staging_dir: str | Path | None = None,
@@ -94,7 +128,7 @@ def download(
     unpack_max_bytes: int | str = 1073741824,
     unpack_max_ratio: int = 200,
     extract_text: bool = False,
-    transform: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None = None,
+    transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
     resize_mode: Literal["keep_ratio", "keep_ratio_largest", "center_crop", "border", "no"] = "keep_ratio",
     resize_only_if_bigger: bool = True,
     upscale_interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "lanczos",
@@ -141,12 +175,12 @@ def download(
     max_content_ratio: int = 200,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
-    headers: str | Sequence[str] | Mapping[str, str] | None = None,
+    headers: str | _Sequence[str] | Mapping[str, str] | None = None,
     cookies: str | Path | None = None,
     proxy: str | None = None,
-    nameservers: str | Sequence[str] | None = None,
+    nameservers: str | _Sequence[str] | None = None,
     ignore_ssl_certificate: bool = False,
-    disallowed_header_directives: str | Sequence[str] | None = ("noai", "noimageai", "noindex", "noimageindex"),
+    disallowed_header_directives: str | _Sequence[str] | None = ("noai", "noimageai", "noindex", "noimageindex"),
     robots: Literal["public", "respect", "ignore"] = "public",
     block_private_addresses: bool = False,
     allow_link_local: bool = False,
@@ -154,7 +188,7 @@ def download(
     processes_count: int | None = None,
     distributor: Literal["beam", "inline", "multiprocessing", "pyspark", "ray"] = "multiprocessing",
     ray_address: str | None = None,
-    beam_options: str | Sequence[str] | None = None,
+    beam_options: str | _Sequence[str] | None = None,
     subjob_size: int = 1000,
     max_shard_retry: int = 3,
     grace: float = 10.0,
@@ -168,7 +202,7 @@ def download(
     log_interval: float = 10.0,
     log_format: Literal["text", "json"] = "text",
     report: bool = True,
-    reporters: str | Sequence[Literal["console", "jsonl", "prometheus", "tensorboard", "wandb"]] | None = None,
+    reporters: str | _Sequence[Literal["console", "jsonl", "prometheus", "tensorboard", "wandb"]] | None = None,
     tensorboard_dir: str | Path | None = None,
     metrics_port: int | None = None,
     enable_wandb: bool = False,
@@ -332,7 +366,7 @@ def download(
 def retry(
     output_folder: str | Path,
     *,
-    codes: str | Sequence[str] = ("transient",),
+    codes: str | _Sequence[str] = ("transient",),
     staging_dir: str | Path | None = None,
     fsync: bool = True,
     min_free_bytes: int | str | None = None,
@@ -357,12 +391,12 @@ def retry(
     max_content_ratio: int = 200,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
-    headers: str | Sequence[str] | Mapping[str, str] | None = None,
+    headers: str | _Sequence[str] | Mapping[str, str] | None = None,
     cookies: str | Path | None = None,
     proxy: str | None = None,
-    nameservers: str | Sequence[str] | None = None,
+    nameservers: str | _Sequence[str] | None = None,
     ignore_ssl_certificate: bool = False,
-    disallowed_header_directives: str | Sequence[str] | None = ("noai", "noimageai", "noindex", "noimageindex"),
+    disallowed_header_directives: str | _Sequence[str] | None = ("noai", "noimageai", "noindex", "noimageindex"),
     robots: Literal["public", "respect", "ignore"] = "public",
     block_private_addresses: bool = False,
     allow_link_local: bool = False,
@@ -370,7 +404,7 @@ def retry(
     processes_count: int | None = None,
     distributor: Literal["beam", "inline", "multiprocessing", "pyspark", "ray"] = "multiprocessing",
     ray_address: str | None = None,
-    beam_options: str | Sequence[str] | None = None,
+    beam_options: str | _Sequence[str] | None = None,
     subjob_size: int = 1000,
     max_shard_retry: int = 3,
     grace: float = 10.0,
@@ -382,7 +416,7 @@ def retry(
     log_interval: float = 10.0,
     log_format: Literal["text", "json"] = "text",
     report: bool = True,
-    reporters: str | Sequence[Literal["console", "jsonl", "prometheus", "tensorboard", "wandb"]] | None = None,
+    reporters: str | _Sequence[Literal["console", "jsonl", "prometheus", "tensorboard", "wandb"]] | None = None,
     tensorboard_dir: str | Path | None = None,
     metrics_port: int | None = None,
     enable_wandb: bool = False,
@@ -471,7 +505,7 @@ def estimate(
     url_col: str | Mapping[str, str] = "url",
     require: str = "all",
     caption_col: str | None = None,
-    save_additional_columns: str | Sequence[str] | None = None,
+    save_additional_columns: str | _Sequence[str] | None = None,
     limit: int | None = None,
     shuffle: int | None = None,
     column_types: Mapping[str, str] | str | None = None,
@@ -479,7 +513,7 @@ def estimate(
     preset: Literal["img2dataset"] | None = None,
     output_format: Literal["arrayrecord", "dummy", "files", "parquet", "tfrecord", "webdataset"] = "files",
     incremental_mode: Literal["incremental", "extend", "overwrite"] = "incremental",
-    metadata_format: str | Sequence[Literal["parquet", "csv", "jsonl"]] = ("parquet",),
+    metadata_format: str | _Sequence[Literal["parquet", "csv", "jsonl"]] = ("parquet",),
     row_group_bytes: int | str = 4194304,
     parquet_data: Literal["binary", "image", "audio"] = "binary",
     data_column: str = "data",
@@ -489,7 +523,7 @@ def estimate(
     file_ext: str = "auto",
     compute_md5: bool = True,
     compute_hash: Literal["md5", "sha256", "sha512"] | None = None,
-    verify_hash: str | Sequence[str] | None = None,
+    verify_hash: str | _Sequence[str] | None = None,
     on_hash_mismatch: Literal["drop", "flag", "fail_row"] = "fail_row",
     dedupe: Literal["shard", "run", "none"] = "shard",
     staging_dir: str | Path | None = None,
@@ -505,7 +539,7 @@ def estimate(
     unpack_max_bytes: int | str = 1073741824,
     unpack_max_ratio: int = 200,
     extract_text: bool = False,
-    transform: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None = None,
+    transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
     resize_mode: Literal["keep_ratio", "keep_ratio_largest", "center_crop", "border", "no"] = "keep_ratio",
     resize_only_if_bigger: bool = True,
     upscale_interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "lanczos",
@@ -552,12 +586,12 @@ def estimate(
     max_content_ratio: int = 200,
     max_buffered_bytes: int | str = 1073741824,
     user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
-    headers: str | Sequence[str] | Mapping[str, str] | None = None,
+    headers: str | _Sequence[str] | Mapping[str, str] | None = None,
     cookies: str | Path | None = None,
     proxy: str | None = None,
-    nameservers: str | Sequence[str] | None = None,
+    nameservers: str | _Sequence[str] | None = None,
     ignore_ssl_certificate: bool = False,
-    disallowed_header_directives: str | Sequence[str] | None = ("noai", "noimageai", "noindex", "noimageindex"),
+    disallowed_header_directives: str | _Sequence[str] | None = ("noai", "noimageai", "noindex", "noimageindex"),
     robots: Literal["public", "respect", "ignore"] = "public",
     block_private_addresses: bool = False,
     allow_link_local: bool = False,
@@ -565,7 +599,7 @@ def estimate(
     processes_count: int | None = None,
     distributor: Literal["beam", "inline", "multiprocessing", "pyspark", "ray"] = "multiprocessing",
     ray_address: str | None = None,
-    beam_options: str | Sequence[str] | None = None,
+    beam_options: str | _Sequence[str] | None = None,
     subjob_size: int = 1000,
     max_shard_retry: int = 3,
     grace: float = 10.0,
@@ -579,7 +613,7 @@ def estimate(
     log_interval: float = 10.0,
     log_format: Literal["text", "json"] = "text",
     report: bool = True,
-    reporters: str | Sequence[Literal["console", "jsonl", "prometheus", "tensorboard", "wandb"]] | None = None,
+    reporters: str | _Sequence[Literal["console", "jsonl", "prometheus", "tensorboard", "wandb"]] | None = None,
     tensorboard_dir: str | Path | None = None,
     metrics_port: int | None = None,
     enable_wandb: bool = False,
@@ -589,7 +623,7 @@ def estimate(
     wandb_samples: int = 64,
     sample: int = 2000,
     from_dataset: str | Path | None = None,
-    machines: tuple[int, ...] | int | Sequence[int] | str = (1, 4, 16),
+    machines: tuple[int, ...] | int | _Sequence[int] | str = (1, 4, 16),
     bandwidth: int = 1000000000,
     price: str | Path | None = None,
     sample_folder: str | Path = "estimate-sample",
@@ -826,7 +860,7 @@ def card(
     *,
     pretty_name: str | None = None,
     license: str | None = None,
-    language: str | Sequence[str] | None = None,
+    language: str | _Sequence[str] | None = None,
     output: str | Path | None = None,
     force: bool = False,
     storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
@@ -846,6 +880,268 @@ def card(
 
     Returns the card and where it was written. Raises UsageError for a folder that holds no dataset, and for a
     README.md that any2ds did not write."""
+
+def build(
+    recipe: Any,
+    *,
+    data_dir: str | Path | None = None,
+    imports: str | _Sequence[str] | None = None,
+    overwrite: bool = False,
+    max_examples_per_split: int | None = None,
+    register_checksums: bool = False,
+    download_dir: str | Path | None = None,
+    manual_dir: str | Path | None = None,
+    pdb: bool = False,
+    preset: Literal["img2dataset"] | None = None,
+    output_folder: str | Path = "files",
+    output_format: Literal["arrayrecord", "dummy", "files", "parquet", "tfrecord", "webdataset"] = "webdataset",
+    incremental_mode: Literal["incremental", "extend", "overwrite"] = "incremental",
+    metadata_format: str | _Sequence[Literal["parquet", "csv", "jsonl"]] = ("parquet",),
+    row_group_bytes: int | str = 4194304,
+    parquet_data: Literal["binary", "image", "audio"] = "binary",
+    data_column: str = "data",
+    tfrecord_compression: Literal["none", "gzip"] = "none",
+    number_sample_per_shard: int = 10000,
+    oom_shard_count: int = 5,
+    file_ext: str = "auto",
+    compute_md5: bool = True,
+    compute_hash: Literal["md5", "sha256", "sha512"] | None = None,
+    verify_hash: str | _Sequence[str] | None = None,
+    on_hash_mismatch: Literal["drop", "flag", "fail_row"] = "fail_row",
+    dedupe: Literal["shard", "run", "none"] = "shard",
+    staging_dir: str | Path | None = None,
+    fsync: bool = True,
+    min_free_bytes: int | str | None = None,
+    max_staging_bytes: int | str = 17179869184,
+    storage_options: Mapping[str, Mapping[str, Any]] | str | None = None,
+    file_size: int | None = None,
+    decode_check: bool = False,
+    disable_all_reencoding: bool = False,
+    unpack: bool = False,
+    unpack_max_files: int = 10000,
+    unpack_max_bytes: int | str = 1073741824,
+    unpack_max_ratio: int = 200,
+    extract_text: bool = False,
+    transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
+    resize_mode: Literal["keep_ratio", "keep_ratio_largest", "center_crop", "border", "no"] = "keep_ratio",
+    resize_only_if_bigger: bool = True,
+    upscale_interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "lanczos",
+    downscale_interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "area",
+    encode_format: Literal["keep", "jpg", "png", "webp", "avif"] = "keep",
+    encode_quality: int = 95,
+    skip_reencode: bool = True,
+    min_image_size: int = 0,
+    max_image_area: float = 200000000,
+    max_aspect_ratio: float | None = None,
+    extract_exif: bool = False,
+    bbox_col: str | None = None,
+    animated: Literal["first", "keep"] | None = None,
+    audio_rate: int | None = None,
+    audio_channels: int | None = None,
+    audio_format: Literal["keep", "flac", "ogg", "opus", "mp3", "wav"] = "keep",
+    min_duration: float = 0.0,
+    max_duration: float | None = None,
+    audio_trim: float = 0.0,
+    video_size: int = 0,
+    video_fps: float | None = None,
+    video_format: Literal["keep", "mp4", "webm", "mkv"] = "keep",
+    clip_seconds: float = 0.0,
+    clips_col: str | None = None,
+    frames: int = 0,
+    frame_interval: float = 0.0,
+    video_audio: Literal["keep", "drop", "split"] = "keep",
+    fetcher: Literal["curl", "requests"] = "curl",
+    thread_count: int | Literal["auto"] = "auto",
+    timeout: float = 10.0,
+    total_timeout: float | None = None,
+    outage_patience: float = 600.0,
+    retries: int = 0,
+    connect_timeout: float = 0.0,
+    stall_timeout: float = 30.0,
+    min_speed: int | str = 100,
+    max_per_host: int = 1000000,
+    host_delay: float = 0.0,
+    max_retry_after: float = 120.0,
+    watchdog_timeout: float | None = None,
+    max_redirects: int = 10,
+    max_header_bytes: int | str = 307200,
+    max_file_bytes: int | str = 1073741824,
+    max_content_ratio: int = 200,
+    max_buffered_bytes: int | str = 1073741824,
+    user_agent: str = "any2ds/0.1.0 (+https://github.com/any2ds/any2ds)",
+    headers: str | _Sequence[str] | Mapping[str, str] | None = None,
+    cookies: str | Path | None = None,
+    proxy: str | None = None,
+    nameservers: str | _Sequence[str] | None = None,
+    ignore_ssl_certificate: bool = False,
+    disallowed_header_directives: str | _Sequence[str] | None = ("noai", "noimageai", "noindex", "noimageindex"),
+    robots: Literal["public", "respect", "ignore"] = "public",
+    block_private_addresses: bool = False,
+    allow_link_local: bool = False,
+    hosts: Mapping[str, Mapping[str, Any]] | None = None,
+    processes_count: int | None = None,
+    distributor: Literal["beam", "inline", "multiprocessing", "pyspark", "ray"] = "multiprocessing",
+    ray_address: str | None = None,
+    beam_options: str | _Sequence[str] | None = None,
+    subjob_size: int = 1000,
+    max_shard_retry: int = 3,
+    grace: float = 10.0,
+    transform_threads: int | None = None,
+    transform_timeout: float = 300.0,
+    max_decoded_bytes: int | str = 1073741824,
+    log_level: Literal["debug", "info", "warning", "error"] = "warning",
+    quiet: bool = False,
+    log_interval: float = 10.0,
+    log_format: Literal["text", "json"] = "text",
+    report: bool = True,
+    reporters: str | _Sequence[Literal["console", "jsonl", "prometheus", "tensorboard", "wandb"]] | None = None,
+    tensorboard_dir: str | Path | None = None,
+    metrics_port: int | None = None,
+    enable_wandb: bool = False,
+    wandb_project: str = "any2ds",
+    wandb_entity: str | None = None,
+    wandb_run_name: str | None = None,
+    wandb_samples: int = 64,
+    config: str | Path | None = None,
+) -> RunReport:
+    """Make the dataset of a recipe in `data_dir`/name/config/version.
+
+    A build that was interrupted goes on, and a dataset that is there already is not made again.
+
+
+    Which recipe:
+        recipe: name[/config][:version] of a recipe, or the path of its file (default: required)
+        data_dir: folder for datasets, local or remote: the dataset is in name/config/version of it (default: ANY2DS_DATA_DIR, else ~/any2ds)
+        imports: modules that define recipes, separated by commas (default: None)
+        overwrite: make a dataset anew that is there already (default: False)
+        max_examples_per_split: the first N samples of each split only, to try a recipe (default: all)
+        register_checksums: write the checksums of what the recipe downloads to the checksums.tsv beside it (default: False)
+        download_dir: folder for what a recipe downloads and unpacks (default: recipes in the cache folder)
+        manual_dir: folder with what has to be downloaded by hand (default: manual/NAME in data_dir)
+        pdb: on an error, enter Python's debugger where it happened (default: False)
+    What is written:
+        preset: img2dataset: the option names, defaults and metadata of that tool, so that its command lines work (default: None)
+        output_folder: folder for the dataset, local or remote (s3://bucket/name) (default: files)
+        output_format: webdataset, parquet, files, tfrecord or arrayrecord; TensorFlow Datasets opens the last two (default: webdataset)
+        incremental_mode: if shards exist: incremental makes the missing ones; extend appends a new list; overwrite removes them first (default: incremental)
+        metadata_format: formats of the metadata: parquet always; csv and jsonl in addition (default: parquet)
+        row_group_bytes: parquet: maximum bytes of files in a row group; reading one file reads its row group (needs output_format=parquet) (default: 4MiB)
+        parquet_data: parquet: the column data is plain bytes (binary), or what Hugging Face's datasets decodes as image or audio (needs output_format=parquet) (default: binary)
+        data_column: parquet: the column that holds the files (needs output_format=parquet|tfrecord|arrayrecord) (default: data)
+        tfrecord_compression: of tfrecord shards: none, or gzip (needs output_format=tfrecord) (default: none)
+        number_sample_per_shard: rows in a shard (default: 10000)
+        oom_shard_count: digits of the shard number (default: 5)
+        file_ext: extension of the stored files; auto: by their content (default: auto)
+        compute_md5: add the md5 of each file to the metadata (default: True)
+        compute_hash: add another hash to the metadata: md5, sha256 or sha512 (default: None)
+        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5] (default: None)
+        on_hash_mismatch: a file with another hash is: fail_row, a failed row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
+        dedupe: a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each (default: shard)
+    How it is stored:
+        staging_dir: folder on this machine where shards are made, and files wait, before they are published (default: .any2ds/tmp in a local output folder, else the system's temp folder)
+        fsync: flush published files to disk, so that a power failure leaves no partial shard (default: True)
+        min_free_bytes: bytes that must stay free where shards are staged or stored, or the run ends; 0: end when the disk is full (default: 256MiB, but no more than 2 % of the disk)
+        max_staging_bytes: bytes of finished shards, per process, that may wait for a slow store before fetching pauses (default: 16GiB)
+        storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
+    What becomes of the files:
+        file_size: size of images in pixels (see resize_mode); 0 keeps them (not with resize_mode=no) (default: none: originals are kept)
+        decode_check: decode images, sound and video: what is damaged fails as not_decodable; width, duration ... go into the metadata; files are stored unchanged (default: False)
+        disable_all_reencoding: decode nothing: store images, sound and video byte for byte (default: False)
+        unpack: files in archives (zip, tar, gz, tar.xz, tar.zst ...) become samples (default: False)
+        unpack_max_files: an archive with more files fails as unpacks_too_large (needs unpack) (default: 10000)
+        unpack_max_bytes: bytes: an archive that unpacks to more, or sound or video that becomes larger, fails as unpacks_too_large (needs unpack, audio_*, video_*, clip* or frame*) (default: 1GiB)
+        unpack_max_ratio: an archive that unpacks to more than this many times its size fails as unpacks_too_large (needs unpack) (default: 200)
+        extract_text: store the text of web pages and PDF files as .txt (default: False)
+        transform: steps of your own, separated by commas: module:function, or my_step.py:clean (default: None)
+    What becomes of images:
+        resize_mode: keep_ratio: the shorter side becomes file_size; keep_ratio_largest: the longer one; center_crop, border: a square; no (needs file_size) (default: keep_ratio)
+        resize_only_if_bigger: never make an image larger: small ones stay as they are, neither cropped nor given a border (needs file_size) (default: True)
+        upscale_interpolation: interpolation for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
+        downscale_interpolation: interpolation for shrinking images (needs file_size) (default: area)
+        encode_format: jpg, png, webp, avif, or keep, that of the file (default: keep)
+        encode_quality: 1 to 100 (jpg, webp, avif), or 0 to 9, the compression level of png (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
+        skip_reencode: keep the bytes of an image that needs no change (default: True)
+        min_image_size: an image whose shorter side has fewer pixels fails as too_small (default: 0)
+        max_image_area: pixels: an image with more fails as too_many_pixels, before it is decoded (default: 200 million)
+        max_aspect_ratio: longer side / shorter side: an image with a higher ratio fails as aspect_ratio (default: no limit)
+        extract_exif: add EXIF to the metadata, as JSON (default: False)
+        bbox_col: column of boxes to blur, [[left, top, right, bottom], ...] as parts of width and height (default: None)
+        animated: of animated GIF, PNG, WebP and AVIF: first, a still image; keep, the file (default: first where images are resized or encoded, else keep)
+    What becomes of sound:
+        audio_rate: sample rate in Hz, of sound files; of video only with video_audio=split (default: as it is)
+        audio_channels: 1 for mono, 2 for stereo; of the same files (default: as it is)
+        audio_format: flac, ogg, opus, mp3, wav or keep; of the same files (default: keep)
+        min_duration: seconds; shorter sound or video fails as too_short (default: 0)
+        max_duration: seconds; longer sound or video fails as too_long; 0 for no limit (default: no limit)
+        audio_trim: seconds to keep of a sound file (not of video), from its start; 0 for all (default: 0)
+    What becomes of video:
+        video_size: size of the shorter side in pixels; 0 keeps it (default: 0)
+        video_fps: frames per second (default: as it is)
+        video_format: mp4, webm, mkv, or keep, that of the file (default: keep)
+        clip_seconds: cut into clips of this many seconds, each a sample; 0 for no clips (default: 0)
+        clips_col: column with [start, end] pairs in seconds, each of which becomes a sample (default: None)
+        frames: store this many evenly spaced images instead of the video; 0 for none (default: 0)
+        frame_interval: store an image every so many seconds instead of the video; 0 for none (default: 0)
+        video_audio: sound of video: keep; drop; or split, into an extra file (.wav, or audio_format) (default: keep)
+    How it is fetched:
+        fetcher: engine for http(s): curl, or requests (slower; for adapters and auth of your own) (default: curl)
+        thread_count: transfers in flight per process: auto, as many as make it faster; or a number (from 64 on, as many again may wait for silent hosts) (default: auto)
+        timeout: seconds until the first byte of a body, connecting and redirects included, and between its bytes; 0 for no limit (default: 10)
+        total_timeout: seconds for one attempt, body included; 0 for no limit (default: grows with the size: timeout and a second for each 8 KiB received)
+        outage_patience: seconds to wait when no host answers, before the run ends (default: 600)
+        retries: further attempts after a transient failure (default: 0)
+        connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
+        stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
+        min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
+        max_per_host: maximum simultaneous transfers to one host, of all processes and ranks together (default: adapted to each host)
+        host_delay: minimum seconds between two transfers to one host, of all processes and ranks together (default: 0)
+        max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
+        watchdog_timeout: seconds without any progress, after which rows fail; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
+        max_redirects: redirects followed (default: 10)
+        max_header_bytes: an answer whose headers are longer fails as headers_too_large; at most 300KiB, what libcurl takes (default: 300KiB)
+        max_file_bytes: bodies bigger than this, as they come over the network or decoded, fail as too_large (default: 1GiB)
+        max_content_ratio: a body with a Content-Encoding (gzip …) that decodes to more than so many times its bytes, and to more than 16MiB, fails as too_large (default: 200)
+        max_buffered_bytes: bytes of memory for bodies, per process; more wait on disk (default: 1GiB)
+        user_agent: User-Agent header (default: any2ds/0.1.0 (+https://github.com/any2ds/any2ds))
+        headers: further request headers: 'Referer: https://a, X-Key: b' (default: None)
+        cookies: cookie file in Netscape's format (default: None)
+        proxy: proxy for all requests: http://, https://, socks5:// or socks5h:// (default: None)
+        nameservers: name servers to ask: 1.1.1.1,8.8.8.8 or 127.0.0.1:5353; os leaves all names to the operating system (default: those of the system)
+        ignore_ssl_certificate: accept any certificate of a server (those of proxies are verified) (default: False)
+        disallowed_header_directives: X-Robots-Tag directives that exclude a file; None for none (default: noai,noimageai,noindex,noimageindex)
+        robots: robots.txt (RFC 9309): public respects it on the public web, respect on local hosts as well, ignore nowhere (default: public)
+        block_private_addresses: refuse loopback, private addresses and file://, for untrusted lists (default: False)
+        allow_link_local: fetch from link-local addresses, cloud metadata among them (not with block_private_addresses) (default: False)
+        hosts: other options for some hosts, only in a --config file: {'*.example.org': {max_per_host: 2}} (default: None)
+    How the work is shared out:
+        processes_count: worker processes, no more than there are shards (default: number of cores, but one for each 1,000 rows if files are stored as they come; on a cluster: what it can run at a time)
+        distributor: multiprocessing; pyspark, ray or beam, which run on clusters; or inline for debugging (default: multiprocessing)
+        ray_address: the cluster: host:port, ray://host:10001, or auto for the one that this machine is in (needs distributor=ray) (default: RAY_ADDRESS if that is set, else one on this machine that ends with the run)
+        beam_options: what Beam's PipelineOptions take, for --distributor=beam and for recipes whose splits are made by Beam (default: this machine)
+        subjob_size: shards that a cluster is given in one job (needs distributor=pyspark|ray|beam) (default: 1000)
+        max_shard_retry: retries of a shard that failed, or whose worker process died (default: 3)
+        grace: seconds to finish open shards after Ctrl-C or SIGTERM; 0 stops at once (default: 10)
+        transform_threads: threads per process that decode and encode (default: cores / processes that have a shard, at any time: one shard alone uses all cores; 1 on a cluster)
+        transform_timeout: seconds for one file, or batch, after which its row fails as transform_timeout; 0 for no limit (default: 300)
+        max_decoded_bytes: bytes of memory for files being decoded, per process; a file that needs more is decoded alone (default: 1GiB)
+        log_level: debug, info, warning or error (default: warning)
+        quiet: no progress and no report on the terminal (default: False)
+    How it is watched:
+        log_interval: seconds between progress lines without a terminal, and between records of other reporters (default: 10)
+        log_format: format of progress lines: text, or json, an object per line (default: text)
+        report: write report.html into the output folder when the run ends (default: True)
+        reporters: further reporters, separated by commas: jsonl, tensorboard, prometheus, wandb (default: None)
+        tensorboard_dir: local folder for the reporter tensorboard (needs reporters=tensorboard) (default: .any2ds/tensorboard in a local output folder, else tensorboard/ and its name)
+        metrics_port: port for Prometheus, which turns that reporter on; 0 for any free port (default: None)
+        enable_wandb: report to Weights & Biases, like --reporters=wandb (default: False)
+        wandb_project: project in Weights & Biases (needs enable_wandb or reporters=wandb) (default: any2ds)
+        wandb_entity: user or team in Weights & Biases (needs enable_wandb or reporters=wandb) (default: your own)
+        wandb_run_name: name of the run in Weights & Biases (needs enable_wandb or reporters=wandb) (default: that of the output folder)
+        wandb_samples: samples with thumbnails in a table of Weights & Biases; 0 for none (needs enable_wandb or reporters=wandb) (default: 64)
+        config: YAML or JSON file with any of these; what is given here wins
+
+    Returns the figures of the run. Raises UsageError if it cannot start or the recipe is wrong, and IncompleteRun if
+    shards could not be written."""
 
 def compact(
     output_folder: str | Path,

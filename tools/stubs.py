@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import subprocess
 import sys
 import textwrap
@@ -22,12 +23,17 @@ from any2ds.config.options import makes_datasets
 from any2ds.config.parsers import accepted_by, choices_of
 from any2ds.core.reports import RunReport
 
+_CLASSES = (
+    *("Audio", "Bytes", "ClassLabel", "Image", "Optional", "Scalar", "Tensor", "Text", "Video", "parse_bool"),
+    *("Info", "Recipe", "RecipeConfig", "UrlRows", "split"),
+)
 STUB = Path(__file__).parents[1] / "any2ds" / "__init__.pyi"
 _HEAD = '''"""{doc}"""
 
 # Made by tools/stubs.py from the declared options: make stubs.
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as _Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,12 +65,19 @@ def main() -> int:
 
 
 def stub() -> str:
-    functions = [getattr(any2ds, name) for name in COMMANDS]
+    functions = [getattr(any2ds, name) for name in COMMANDS if name in any2ds.__all__]
     kinds = {getattr(sys.modules[function.run.__module__], _returned(function)) for function in functions}
     own = sorted(f"from {kind.__module__} import {kind.__name__} as {kind.__name__}" for kind in kinds - {RunReport})
-    own = sorted([*own, "from any2ds.dataset.load.load import load as load"])
+    own += ["from any2ds.dataset.load.load import load as load"]
+    own += ["from any2ds.dataset.features import Sequence_ as Sequence", *map(_import_of, _CLASSES)]
+    own = sorted(own)
     head = _HEAD.format(doc=any2ds.__doc__, imports="\n".join(own), names=sorted(any2ds.__all__))
-    return head + "\n".join(_function(function) for function in functions)
+    made = "\n".join(_function(function) for function in functions)
+    return head + re.sub(r"\bSequence\[", "_Sequence[", made)  # the other one is a feature
+
+
+def _import_of(name: str) -> str:
+    return f"from {getattr(any2ds, name).__module__} import {name} as {name}"
 
 
 def _returned(function: Callable[..., Any]) -> str:

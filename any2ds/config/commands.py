@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from any2ds.config import options
+from any2ds.config import options, recipes
 
 SHORT_NAMES: Mapping[str, str] = {"o": "output_folder"}
 """Letter -> the option that `-o VALUE` gives."""
@@ -112,6 +112,37 @@ COMMANDS: Mapping[str, Command] = {
         "any2ds card OUTPUT_FOLDER [--license=cc-by-4.0]",
         "write a README.md that describes a dataset",
         [options.CardOptions],
+    ),
+    "build": Command(
+        "any2ds build RECIPE [--data_dir=FOLDER] [--option=value ...]",
+        "make the dataset of a recipe",
+        recipes.BUILD_GROUPS,
+        ("recipe",),
+        {
+            "Which recipe": ("recipe", "data_dir", "imports", "overwrite", "max_examples_per_split"),
+            "What it downloads": ("register_checksums", "download_dir", "manual_dir"),
+            "The dataset": ("output_format", "number_sample_per_shard"),
+            "Rows with URLs": ("processes_count", "thread_count", "timeout", "retries", "max_per_host", "file_size"),
+            "Running": ("distributor", "beam_options", "pdb", "quiet"),
+        },
+        (
+            "any2ds build ./flowers/flowers.py",
+            "any2ds build flowers/small:1.1.0 --imports=my_recipes --output_format=tfrecord",
+            "any2ds build ./flowers --data_dir=s3://bucket/datasets --max_examples_per_split=100",
+        ),
+        "finished shards are kept, run the same command again to go on",
+    ),
+    "new": Command(
+        "any2ds new NAME [--from_list=urls.parquet]",
+        "make the folder of a recipe: code, test, dummy data",
+        [recipes.NewOptions],
+        ("name",),
+    ),
+    "recipes": Command(
+        "any2ds recipes [--imports=MODULES] [--data_dir=FOLDER]",
+        "list the recipes that are to be had, and what was built",
+        [recipes.RecipesOptions],
+        (),
     ),
     "compact": Command(
         "any2ds compact OUTPUT_FOLDER [--rows_per_file=5000000]",

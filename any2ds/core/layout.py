@@ -12,6 +12,7 @@ dataset_info.json        what TensorFlow Datasets opens a folder of tfrecord or 
 In `.any2ds/`:
 
 run                      what decides which row is in which shard
+recipe                   what a recipe says of its dataset: features, splits, version
 shards                   the list of finished shards
 lock, lock.flock         which run is at work here; gone when it has ended
 lock-rank-3-of-8         the same for each of several that share the shards
@@ -39,6 +40,7 @@ from typing import Any
 
 STATE_FOLDER = ".any2ds"
 RUN_FILE = f"{STATE_FOLDER}/run"
+RECIPE_FILE = f"{STATE_FOLDER}/recipe"
 LOCK_FILE = f"{STATE_FOLDER}/lock"
 SHARDS_FILE = f"{STATE_FOLDER}/shards"
 TRANSFERS_FILE = f"{STATE_FOLDER}/transfers"  # of a sample that an estimate has fetched, a line of JSON for each

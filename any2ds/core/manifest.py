@@ -161,6 +161,11 @@ class Manifest:
         return manifest
 
     @property
+    def is_being_built(self) -> bool:
+        """Whether a recipe has not made all shards yet: nobody is to open the dataset before."""
+        return self.options.get("building") is True
+
+    @property
     def layout(self) -> Layout:
         """Raises ValueError if the options do not decide it."""
         return Layout.of(self.options)

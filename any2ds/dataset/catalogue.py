@@ -23,6 +23,7 @@ from any2ds.core.reports import IncompleteRun, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.dataset import shard_list, tfds
 from any2ds.dataset.compact import withdraw
+from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.dataset.shard_list import ShardEntry as ShardEntry
 from any2ds.dataset.shard_list import ShardList
 from any2ds.storage.folders import OutputFolder
@@ -174,10 +175,15 @@ class Catalogue:
                 self._output.remove_many(sorted(wanted.intersection(self._output.names())))
                 wanted.clear()
             elif wanted:
-                for name, content in tfds.files(entries, self._options, self._schema(entries)).items():
+                for name, content in self._tfds_files(entries).items():
                     self._output.write(name, content)
                     written.add(name)
         return written >= wanted
+
+    def _tfds_files(self, entries: Sequence[ShardEntry]) -> Mapping[str, bytes]:
+        if (recipe := RecipeFile.of(self._output)) is not None:
+            return recipe.tfds_files(entries, self._options)
+        return tfds.files(entries, self._options, self._schema(entries))
 
     # --- the shards that exist ---
 

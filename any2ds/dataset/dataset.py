@@ -75,6 +75,8 @@ class Dataset:
         self.entries = {entry.name: entry for entry in (self._listed() if entries is None else entries)}
         self.run_problem: str | None = None  # why `run` is None though the file is there
         self.run = self._run_file()
+        if self.run is not None and self.run.is_being_built:
+            raise OutputError(f"{url!r} is being built: the same any2ds build command goes on with it")
         files, self._digits = _by_shard(self.entries, self.run.layout if self.run else None)
         # img2dataset writes no run file, and no number into its stats.
         self.is_img2dataset = layout.RUN_FILE not in self.entries and not self._has_own_stats(files)
@@ -127,6 +129,8 @@ class Dataset:
         """What belongs to no shard, without the files of any2ds and of the system."""
         own = {name for files in self.shards.values() for name in files.present}
         own.update(layout.FOLDER_FILES, tfds.names_of(self.run.options if self.run else {}))
+        if layout.RECIPE_FILE in self.entries:
+            own.update(name for name in self.entries if name.endswith(tfds.LABELS_END))
         return [entry for name, entry in self.entries.items() if name not in own and name[:1] not in ("_", ".")]
 
     def read(self, name: str) -> bytes:

@@ -30,7 +30,8 @@ VERSION = "1.0.0"
 IMAGES = frozenset({"bmp", "jpg", "png"})
 """Extensions of what TFDS's Image decodes to height, width and 3; gif and webp come out with a fourth dimension."""
 
-_FORMATS = {"tfrecord": "tfrecord", "arrayrecord": "array_record"}  # what TFDS calls them
+FORMATS = {"tfrecord": "tfrecord", "arrayrecord": "array_record"}  # what TFDS calls them
+LABELS_END = ".labels.txt"  # of a file with the names of the classes of a feature
 _MADE = "Made by any2ds from a list of URLs."
 _TOO_LONG = (
     "It has no split, because TensorFlow Datasets needs names of one length, and shard numbers have outgrown theirs: "
@@ -54,7 +55,7 @@ def names_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     if options.get("preset"):
         return ()
     is_plain = options.get("tfrecord_compression", "none") == "none" or options.get("output_format") != "tfrecord"
-    return (TFDS_FEATURES, TFDS_INFO) if options.get("output_format") in _FORMATS and is_plain else ()
+    return (TFDS_FEATURES, TFDS_INFO) if options.get("output_format") in FORMATS and is_plain else ()
 
 
 def names_for(options: OutputOptions) -> tuple[str, ...]:
@@ -76,7 +77,7 @@ def files(entries: Sequence[ShardEntry], options: OutputOptions, schema: pa.Sche
         "name": dataset_name(options.output_folder),
         "version": VERSION,
         "description": _MADE + problem if template else _TOO_LONG,
-        "fileFormat": _FORMATS[options.output_format],
+        "fileFormat": FORMATS[options.output_format],
         "splits": [
             {
                 "name": name,

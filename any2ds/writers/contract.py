@@ -101,6 +101,7 @@ class Fields:
     data_column: str | None = None  # what the dataset calls the column of its files; None: as their extension
     members: tuple[str, ...] = ()  # columns of the files of a sample that has several, see `core.members`
     decode: bool = False  # whether files become arrays and texts, which is not for `indexed` to do
+    features: Any = None  # of the recipe that has made the dataset (`dataset.load.features`); not for `indexed` either
 
 
 class IndexedShard(Protocol):

@@ -284,6 +284,7 @@ def test_a_folder_made_with_other_options_is_refused_with_each_way_out(media: Pa
         assert "00000.tar" in names_in(tmp_path / "ds")
 
 
+@pytest.mark.slow
 def test_the_advice_for_a_folder_made_with_other_options_can_be_followed(media: Path, tmp_path: Path) -> None:
     resized = ("--file_size=64", "--resize_mode=center_crop", "--resize_only_if_bigger=False", "--encode_format=jpg")
     names = ", ".join(sorted(option.partition("=")[0] for option in resized))

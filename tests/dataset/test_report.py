@@ -491,6 +491,7 @@ def test_a_dataset_of_a_moment_has_no_charts_over_time(chromium: Browser, tmp_pa
     assert chromium.value(of_rows) == '"of "'
 
 
+@pytest.mark.slow
 def test_of_ten_thousands_of_shards_some_are_looked_at(chromium: Browser, tmp_path: Path) -> None:
     out = tmp_path / "out"
     download([{"url": "javascript:"}], output_folder=out, number_sample_per_shard=10, distributor="inline", quiet=True)

@@ -341,7 +341,7 @@ def test_urls_that_count_as_the_same_are_sent_alike(one: str, two: str) -> None:
 def test_many_urls_are_told_apart(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever those before are: in memory, or in many blocks or few on disk."""
     monkeypatch.setattr("any2ds.readers.seen_urls._BLOCK", block)
-    count, part = 300_000 if block > 1 else 20_000, 7_000
+    count, part = 100_000 if block > 1 else 20_000, 7_000
     urls = [f"http://host/{n}" for n in range(count)]
     again = list(range(0, count, 1001))
     with closing(SeenUrls()) as seen:

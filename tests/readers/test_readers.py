@@ -274,10 +274,10 @@ class TestSeparated:
         assert all(repr(shown) in reasons[place] for place in places)
 
     def test_many_stray_quotes(self, format: str, mark: str) -> None:
-        lines = ['u|"hello" world', 'v|"open', 'w|"c"'] * 20_000
+        lines = ['u|"hello" world', 'v|"open', 'w|"c"'] * 8_000
         rows, reasons = with_reasons(format, self.table(mark, "url|caption", *lines), Columns("url", "caption"))
-        assert [row["url"] for row in rows] == ["u", None, "w"] * 20_000
-        assert [bool(reason) for reason in reasons] == [False, True, False] * 20_000
+        assert [row["url"] for row in rows] == ["u", None, "w"] * 8_000
+        assert [bool(reason) for reason in reasons] == [False, True, False] * 8_000
 
     def test_stray_quotes_in_the_header_are_left_to_it(self, format: str, mark: str) -> None:
         assert read(format, self.table(mark, 'url|"a" b', 'u|"c"'), Columns("url", "a b")) == [{"url": "u", "a b": "c"}]
@@ -472,9 +472,9 @@ class TestJsonl:
     )
     def test_a_bad_line_is_bad_wherever_a_block_of_a_long_list_begins(self, line: bytes, reason: str) -> None:
         good = b'{"url":"u","n":1.5}\n'
-        data = good * 60_000 + (line + b"\n" + good) * 120_000
+        data = good * 60_000 + (line + b"\n" + good) * 50_000
         _, reasons = with_reasons("jsonl", data, Columns("url", None, ("n",)))
-        assert [reason in each for each in reasons] == [False] * 60_000 + [True, False] * 120_000
+        assert [reason in each for each in reasons] == [False] * 60_000 + [True, False] * 50_000
 
     def test_anything_fits_text(self) -> None:
         schema = pa.schema({"url": pa.string(), "n": pa.string()})

@@ -395,7 +395,7 @@ def test_a_run_that_was_stopped_says_how_to_get_the_report(tmp_path: Path, serve
     assert report.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_verify_tells_an_incomplete_dataset_from_a_damaged_one(
     number: signal.Signals, tmp_path: Path, server: Server, start: Start
 ) -> None:

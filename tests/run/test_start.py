@@ -158,8 +158,8 @@ def processes_of(folder: Path, rows: int, *options: str) -> int:
     ("rows", "options", "expected"),
     [
         (100, (), 1),
-        (2500, (), 3),
-        (100, ("--processes_count=2",), 2),
+        pytest.param(2500, (), 3, marks=pytest.mark.slow),
+        pytest.param(100, ("--processes_count=2",), 2, marks=pytest.mark.slow),
         (100, ("--unpack",), 4),  # files are decoded: a few are worth a process
     ],
 )

@@ -241,6 +241,7 @@ def bucket(s3_server: None) -> Iterator[str]:
     fs.rm("locks", recursive=True)
 
 
+@pytest.mark.slow
 def test_of_many_machines_one_gets_an_object_store(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,7 @@ def test_processes_have_a_step_as_it_was_when_the_run_began(run: Run, steps: Pat
     assert not steps.exists()
 
 
+@pytest.mark.slow
 def test_in_a_batch_the_one_to_blame_is_found(run: Run) -> None:
     assert run("batch", {77: "segfault", 130: "exit"}).codes == {"success": ROWS - 2, "transform_crash": 2}
 

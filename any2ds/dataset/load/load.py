@@ -15,17 +15,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from any2ds.config.parsers import byte_count
-from any2ds.core.errors import MissingColumns, OptionError, UsageError
+from any2ds.core import layout, plugins
+from any2ds.core.errors import DamagedShard, MissingColumns, OptionError, UsageError, redacted
 from any2ds.core.metadata import SPLIT
 from any2ds.core.samples import row_key
+from any2ds.dataset.features import KEY_COLUMN
 from any2ds.dataset.load import expressions, splits
 from any2ds.dataset.load.copies import ShardCopies
+from any2ds.dataset.load.features import RecipeFeatures
 from any2ds.dataset.load.files import cache_folder
 from any2ds.dataset.load.metadata import Rows, schema_of
 from any2ds.dataset.load.opened import OpenShards
 from any2ds.dataset.load.selection import Selection, mask_of
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.dataset.load.source import Source
+from any2ds.dataset.places import data_dir as default_data_dir
+from any2ds.dataset.places import folder_of, is_name
+from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import Fields
 
@@ -41,6 +47,7 @@ def load(  # the public options, by keyword
     where: str | pc.Expression | None = None,
     columns: Sequence[str] | None = None,
     decode: bool = False,
+    data_dir: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Mapping[str, Any]] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
@@ -50,13 +57,14 @@ def load(  # the public options, by keyword
     It takes any folder that any2ds, img2dataset or any2dataset wrote, and folders of webdataset's tar files, local or
     remote. Shards that are not finished when it is opened are left out.
 
-    folder: path or URL of the dataset
+    folder: path or URL of the dataset, or the name of a recipe's that was built, as in flowers/small:1.1.0
     split: a part, as in TensorFlow Datasets: train[:80%], train[-1000:], hash[:80%] (by a hash of the key),
-        test (where the column `split` says so), joined by + (default: all samples)
+        test (where the column `split` says so), joined by +; see also `any2ds.split` (default: all samples)
     where: a condition on the metadata, such as "width >= 512 and label in (1, 2)", or an expression of pyarrow
     columns: which columns a sample has, `data` among them (default: all)
     decode: images become arrays, sound arrays with its `rate`, text str, videos what decodes frames on demand (see
         docs/loading.md); a file that cannot be decoded is an error that names its key
+    data_dir: folder in which datasets are found by name (default: ANY2DS_DATA_DIR, else ~/any2ds)
     storage_options: credentials and settings of stores, by protocol: {'s3': {'endpoint_url': 'https://...'}}
     cache_dir: folder for copies of remote shards and for indexes that had to be made (default: ANY2DS_CACHE, else
         any2ds in the user's cache folder)
@@ -66,7 +74,11 @@ def load(  # the public options, by keyword
     Raises OutputError for a folder that is no dataset or has no finished shard, DamagedShard where files of it are
     missing or damaged, and UsageError for a split, condition or column that it does not have.
     """
-    shards = ShardSet.of(os.fspath(folder), Stores(storage_options))
+    stores = Stores(storage_options)
+    place = os.fspath(folder)
+    if is_name(place):  # or a folder that is not there
+        place = folder_of(place, os.fspath(data_dir) if data_dir is not None else default_data_dir(), stores)
+    shards = ShardSet.of(place, stores)
     try:
         most = byte_count(_COPIES if cache_bytes is None else cache_bytes)
     except ValueError as error:
@@ -77,22 +89,39 @@ def load(  # the public options, by keyword
         counts = [opened.count(shard) for shard in range(len(shards))]
         shards = replace(shards, starts=array("Q", accumulate(counts, initial=0)))
     schema = schema_of(shards)
-    fields = Fields(_wanted(columns, schema, shards.members), schema, shards.data_column, shards.members, decode)
+    recipe = _recipe(shards)
+    wanted = _wanted(columns, schema, (*shards.members, *(recipe.known() if recipe is not None else ())))
+    fields = Fields(wanted, schema, shards.data_column, shards.members, decode, recipe)
     opened = OpenShards(shards, fields, copies, is_copied=cache_bytes is not None)
     rows = Rows(shards, schema, opened)
     condition = _condition(where, schema)
-    selection = _selection(rows, shards, split, condition)
+    selection = _selection(rows, shards, split, condition, recipe.recipe if recipe is not None else None)
     return Source(shards, opened, replace(selection, where=condition), fields)
 
 
-def _wanted(columns: Sequence[str] | None, schema: pa.Schema | None, members: Sequence[str]) -> tuple[str, ...] | None:
+def _recipe(shards: ShardSet) -> RecipeFeatures | None:
+    """Of the recipe that has made the dataset, if one has."""
+    if not shards.is_own:
+        return None
+    try:
+        found = RecipeFile.of(shards.in_this_process().folder)
+    except ValueError as error:
+        raise DamagedShard(f"{redacted(shards.folder.url)!r}: its {layout.RECIPE_FILE}: {error}") from error
+    if found is None:
+        return None
+    return RecipeFeatures(found, bool(plugins.load("writers", shards.output_format).has_members))
+
+
+def _wanted(
+    columns: Sequence[str] | None, schema: pa.Schema | None, others: Sequence[str] = ()
+) -> tuple[str, ...] | None:
     """Raises MissingColumns."""
     if columns is None:
         return None
     if isinstance(columns, str):
         raise UsageError(f"columns takes a list of names: [{columns!r}]")
     if schema is not None:
-        known = [*_OF_FILES, *members, *schema.names]
+        known = [*_OF_FILES, *others, *schema.names]
         if missing := [name for name in columns if name not in known]:
             raise MissingColumns(missing, list(dict.fromkeys(known)), "columns")
     return tuple(dict.fromkeys(columns))
@@ -106,7 +135,9 @@ def _condition(where: str | pc.Expression | None, schema: pa.Schema | None) -> p
     return where
 
 
-def _selection(rows: Rows, shards: ShardSet, split: str | None, condition: pc.Expression | None) -> Selection:
+def _selection(
+    rows: Rows, shards: ShardSet, split: str | None, condition: pc.Expression | None, recipe: RecipeFile | None
+) -> Selection:
     total = shards.total
     mask = None if condition is None else rows.mask(condition)
     if split is None:
@@ -114,11 +145,16 @@ def _selection(rows: Rows, shards: ShardSet, split: str | None, condition: pc.Ex
     spans, chosen = [], []
     for part in splits.parse(split):
         if part.name == splits.ALL or (part.name == splits.TRAIN and not rows.has(SPLIT)):
-            spans.append(part.span(total, shards.starts))
+            if not part.by_hash:
+                spans.append(part.span(total, shards.starts))
+                continue
+            chosen.append(_by_hash(rows, part, shards.is_own))
+        elif part.name == splits.HASH:
+            chosen.append(_by_hash(rows, part, shards.is_own))
+        elif recipe is not None and not part.by_hash and part.name in {each.name for each in recipe.splits}:
+            spans.append(_of_recipe(shards, recipe, part))
         else:
-            chosen.append(
-                _hashed(rows.keys(), part, is_own=shards.is_own) if part.name == splits.HASH else _named(rows, part)
-            )
+            chosen.append(_named(rows, part, shards.is_own))
     if not chosen:
         return Selection(tuple(spans), mask)
     either = reduce(pc.or_, [*chosen, *(mask_of(span, total) for span in spans)])
@@ -134,11 +170,32 @@ def _hashed(keys: pa.ChunkedArray, part: splits.Part, is_own: bool) -> pa.Boolea
     return pa.Array.from_buffers(pa.uint8(), len(found), [None, pa.py_buffer(found)]).cast(pa.bool_())
 
 
-def _named(rows: Rows, part: splits.Part) -> pa.BooleanArray:
-    """The samples whose column `split` has the name of the part, or a span of them. Raises UsageError."""
+def _by_hash(rows: Rows, part: splits.Part, is_own: bool) -> pa.BooleanArray:
+    """By the keys that a recipe gave its samples, else by those of the samples."""
+    if rows.has(KEY_COLUMN):
+        return _hashed(rows.column(KEY_COLUMN), part, is_own=False)
+    return _hashed(rows.keys(), part, is_own=is_own)
+
+
+def _of_recipe(shards: ShardSet, recipe: RecipeFile, part: splits.Part) -> range:
+    """The samples of a split of a recipe, which has shards of its own, or a span of them. Raises UsageError."""
+    (own,) = (each for each in recipe.splits if each.name == part.name)
+    numbers = [number for number, shard_id in enumerate(shards.shard_ids) if shard_id in own.numbers]
+    if not numbers:
+        return range(0)
+    first, last = numbers[0], numbers[-1] + 1
+    starts = [shards.starts[number] - shards.starts[first] for number in range(first, last + 1)]
+    span = part.span(starts[-1], starts)
+    return range(span.start + shards.starts[first], span.stop + shards.starts[first])
+
+
+def _named(rows: Rows, part: splits.Part, is_own: bool) -> pa.BooleanArray:
+    """The samples whose column `split` has the name of the part, or some of them. Raises UsageError."""
     if not rows.has(SPLIT):
         raise UsageError(f"split: there is no {part.name!r}: all samples are train, and no column is called {SPLIT}")
     found = rows.mask(pc.field(SPLIT) == part.name)
+    if part.by_hash:
+        return pc.and_(found, _by_hash(rows, part, is_own))
     numbers = pc.indices_nonzero(found)
     if not len(numbers):
         raise UsageError(f"split: no sample has {part.name!r} in the column {SPLIT}")

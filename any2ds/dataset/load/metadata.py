@@ -85,6 +85,10 @@ class Rows:
             return pa.chunked_array([pa.array(self._keys_in_data(), pa.string())])
         return self._read({"key": pc.field("key")})["key"]
 
+    def column(self, name: str) -> pa.ChunkedArray:
+        """The values of a column. Raises DamagedShard."""
+        return self._read({name: pc.field(name)})[name]
+
     def _keys_in_data(self) -> Iterator[str]:
         for shard in range(len(self._shards)):
             yield from self._opened.keys(shard)

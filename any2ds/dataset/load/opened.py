@@ -34,9 +34,17 @@ class _Decoder:
 
     columns: tuple[str, ...] | None
     members: tuple[str, ...] = ()
+    decodes: bool = True
+    features: Any = None  # of a recipe
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        sample = decoded(sample, self.members)
+        if self.decodes:
+            sample = decoded(sample, self.members)
+        if self.features is not None:
+            named: dict[str, Any] = self.features(sample, self.columns, self.decodes)
+            if self.columns is not None and "rate" in sample:
+                named["rate"] = sample["rate"]
+            return named
         if self.columns is None:
             return sample
         found = {name: sample[name] for name in self.columns}
@@ -66,12 +74,17 @@ class OpenShards:
         """`copies` is the folder for indexes that had to be made and copies of remote shards; with `is_copied`, of all
         shards that are read, else of those in formats that cannot be read by ranges."""
         self._shards, self._fields, self._copies, self._is_copied = shards, fields, copies, is_copied
-        self._finish = _Decoder(fields.columns, fields.members) if fields.decode else None
+        self._given = (shards, fields, copies, is_copied)
+        is_finished = fields.decode or fields.features is not None
+        finish = _Decoder(fields.columns, fields.members, fields.decode, fields.features)
+        self._finish = finish if is_finished else None
         wanted = fields.columns
+        if fields.features is not None:
+            wanted = fields.features.stored(wanted)
+            self._fields = fields = replace(fields, columns=wanted)
         if wanted is not None and fields.decode:  # the kind of a file is that of its extension
             of_members = (f"{member}_ext" for member in fields.members if member in wanted)
             self._fields = replace(fields, columns=tuple(dict.fromkeys((*wanted, "ext", "key", *of_members))))
-        self._given = (shards, fields, copies, is_copied)
         self._open: dict[int, IndexedShard] = {}
         self._opening: dict[int, threading.Lock] = {}
         self._pid = os.getpid()

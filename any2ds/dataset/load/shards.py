@@ -43,6 +43,7 @@ class ShardSet:
     data_bytes: array[int] = field(repr=False)  # size of each data file; 0 if unknown
     data_column: str | None = None  # what record formats call the file; None: as its extension
     members: tuple[str, ...] = ()  # of a sample, where the rows of the list have several URLs
+    shard_ids: tuple[int, ...] = ()  # number of each shard; none for other tools' tar files
 
     @classmethod
     def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
@@ -88,6 +89,7 @@ class ShardSet:
             array("Q", (sizes.get(files.shard_id, 0) for files in shards)),
             str(dataset.run.options.get("data_column") or "data") if dataset.run and not dataset.hides else None,
             dataset.members.names if dataset.members is not None else (),
+            tuple(files.shard_id for files in shards),
         )
 
     def __len__(self) -> int:

@@ -24,6 +24,7 @@ from any2ds.dataset.load.opened import OpenShards
 from any2ds.dataset.load.selection import Selection
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.dataset.load.stream import Stream, StreamOptions, ranks
+from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.writers.contract import Fields
 
 Sample = dict[str, Any]
@@ -133,6 +134,8 @@ class Source(Sequence[Sample]):
         described = {field.name: field.type for field in self._fields.schema or ()}
         members = dict.fromkeys(self._fields.members, pa.binary())
         known, wanted = {**own, **members, **described}, self._fields.columns
+        if self._fields.features is not None and wanted is not None:
+            wanted = self._fields.features.stored(wanted)
         return known if wanted is None else {name: known[name] for name in wanted if name in known}
 
     @property
@@ -237,11 +240,26 @@ class Source(Sequence[Sample]):
         first = self.undecoded("ext")
         return {first[0]["ext"]} if len(first) else set()
 
+    @property
+    def recipe(self) -> RecipeFile | None:
+        """What the recipe that has made it says: `ds.recipe.features["label"].names`; None if none has."""
+        return None if self._fields.features is None else self._fields.features.recipe
+
+    @property
+    def as_stored(self) -> Source:
+        """The same samples with the columns of their shards in the place of a recipe's features."""
+        if self._fields.features is None:
+            return self
+        fields = replace(self._fields, columns=self._fields.features.stored(self._fields.columns), features=None)
+        return Source(self._shards, self._opened.with_fields(fields), self._selection, fields)
+
     def undecoded(self, *columns: str) -> Source:
         """The same samples with their files as bytes, and with these columns as well."""
         own = self._fields.columns
         wanted = None if own is None else tuple(dict.fromkeys((*own, *columns)))
-        fields = replace(self._fields, columns=wanted, decode=False)
+        if self._fields.features is not None and wanted is not None:
+            wanted = self._fields.features.stored(wanted)
+        fields = replace(self._fields, columns=wanted, decode=False, features=None)
         return Source(self._shards, self._opened.with_fields(fields), self._selection, fields)
 
     def to_tf(self, **stream: Any) -> Any:
@@ -249,7 +267,8 @@ class Source(Sequence[Sample]):
 
         TensorFlow reads local tfrecord itself, and then `window` samples lie in its memory. See docs/tensorflow.md.
         """
-        return tf_data.dataset(self, tf_data.Records(self._shards, self._numbers, self._fields), stream)
+        source = self.as_stored
+        return tf_data.dataset(source, tf_data.Records(source._shards, source._numbers, source._fields), stream)
 
     def to_hf(self, *, streaming: bool = False, **options: Any) -> Any:
         """A `Dataset` of Hugging Face's library, which copies the samples into its cache, or an `IterableDataset`,

@@ -1,11 +1,12 @@
 """Parts of a dataset by their names, percentages or numbers, in the grammar of TensorFlow Datasets.
 
     split  = part { "+" part }
-    part   = name [ "[" ( [ bound ] ":" [ bound ] | number "shard" ) "]" ]
+    part   = name [ "[" ( [ "hash" ] [ bound ] ":" [ bound ] | number "shard" ) "]" ]
     bound  = number | percentage "%" | number "shard"            negative ones count from the end
 
 `all` are all samples, in the order of the list. `hash[:80%]` are the samples whose key has a hash in the first 80 of
-100 parts: it is the same in every format and order, and samples of one row stay together. Any other name is a value of
+100 parts: it is the same in every format and order, and samples of one row stay together; so are the samples of
+`train[hash :80%]`, of those that are `train`. Any other name is a value of
 the column `split` of the metadata; without such a column, `train` is the same as `all`.
 """
 
@@ -26,7 +27,7 @@ _SHARD = "shard"
 _BOUND = rf"-?[\d._]+\s*(?:%|{_SHARD})?"
 _PART = re.compile(
     rf"\s*(?P<name>[\w.-]+)\s*(?:\["
-    rf"\s*(?:(?P<start>{_BOUND})?\s*:\s*(?P<stop>{_BOUND})?|(?P<one>-?\d+)\s*{_SHARD})\s*"
+    rf"\s*(?:(?P<hash>hash\s+)?(?P<start>{_BOUND})?\s*:\s*(?P<stop>{_BOUND})?|(?P<one>-?\d+)\s*{_SHARD})\s*"
     rf"\])?\s*"
 )
 _NUMBER = "-._0123456789"
@@ -40,6 +41,7 @@ class Part:
     name: str
     start: str = ""  # as written: "", "10%", "-5", "2shard"
     stop: str = ""
+    by_hash: bool = False  # of the keys, within a name
 
     def span(self, count: int, starts: Sequence[int] = ()) -> range:
         """The numbers of its samples among `count`; `starts` are those of the first of each shard, and at last `count`.
@@ -89,7 +91,7 @@ def parse(split: str) -> list[Part]:
             start, stop = _shard(int(match["one"]))
         if start and stop and start.lstrip(_NUMBER) != stop.lstrip(_NUMBER):
             raise UsageError(f"split: {start} and {stop} in {text.strip()!r} are not of one kind")
-        found.append(Part(match["name"], start, stop))
+        found.append(Part(match["name"], start, stop, bool(match["hash"])))
     return found
 
 
@@ -107,3 +109,18 @@ def in_hashes(keys: Iterable[str], wanted: range) -> bytearray:
         return bytearray(len(list(keys)))
     first, last = (number.to_bytes(8, "big") for number in (wanted[0], wanted[-1]))  # which compare as numbers do
     return bytearray([first <= blake2b(key.encode(), digest_size=8).digest() <= last for key in keys])
+
+
+def split(name: str, *bounds: float) -> str:
+    """The part of a split that a stable hash of its keys says, for the `split` of `any2ds.load`, between 0 and 1.
+
+    `split("train", 0.8)` are the first 80 %, `split("train", 0.8, 1)` the others. It is the same on every machine, in
+    every format and after samples were added. Raises UsageError for bounds that cannot be.
+    """
+    start, stop = (0.0, *bounds) if len(bounds) == 1 else bounds if len(bounds) == 2 else (1.0, 0.0)
+    if not 0 <= start <= stop <= 1:
+        raise UsageError(f"split: {', '.join(map(str, bounds)) or 'nothing'}: expected a share, or two, from 0 to 1")
+    first, last = (f"{Decimal(str(bound)) * 100:f}%" for bound in (start, stop))
+    found = f"{name}[{HASH} {first}:{last}]"
+    parse(found)
+    return found

@@ -45,7 +45,9 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
         _check_folder(output, folder, found, names_of)
     _check_lists(output, {*files, *members}, lists)
     try:
-        of_all = {*layout.FOLDER_FILES, *tfds.names_of(options)}.intersection(names)
+        of_all = {*layout.FOLDER_FILES, *tfds.names_of(options), layout.RECIPE_FILE}.intersection(names)
+        if layout.RECIPE_FILE in of_all:
+            of_all.update(name for name in names if name.endswith(tfds.LABELS_END))
         if layout.REPORT_FILE in of_all and is_others_report(output):
             of_all.remove(layout.REPORT_FILE)
         output.remove_many(sorted(of_all))

@@ -120,14 +120,19 @@ def resume(config: Config, source: Source, output: OutputFolder) -> ShardPlan:
     return ShardPlan(config, source, output, state)
 
 
-def _manifest_of(config: Config, source: Source) -> Manifest:
-    """What `.any2ds/run` would say of a new dataset."""
-    options = config.to_options()
+def deciding_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options of a run that `.any2ds/run` records."""
     deciding = {name: options[name] for name in _DECIDING}
     deciding["save_additional_columns"] = list(deciding["save_additional_columns"] or [])
     deciding["metadata_format"] = list(deciding["metadata_format"])
     deciding["verify_hash"] = deciding["verify_hash"] and str(deciding["verify_hash"])
     deciding["transform"] = _step_names(deciding["transform"] or [])
+    return deciding
+
+
+def _manifest_of(config: Config, source: Source) -> Manifest:
+    """What `.any2ds/run` would say of a new dataset."""
+    deciding = deciding_options(config.to_options())
     assert source.first_rows is not None  # no rows were read yet
     preset = presets.find(config.output.preset)
     cutting: Cutting = "file" if preset is not None and preset.cuts_by_file else "list"

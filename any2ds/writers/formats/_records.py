@@ -219,10 +219,9 @@ def stored_sample(read: Callable[[int, int], bytes], size: int) -> StoredSample:
                 if status == SUCCESS:
                     files[f"{name}.{ext}"] = _body(read, *bytes_value(read, *found[name][1:]))
             return StoredSample(key, files)
-        if not {"ext", DATA} & places.keys():  # the file is in the last feature, whose name is its extension
-            ext, places[DATA] = last[0], bytes_value(read, *last[1:])
-        else:
-            ext = _text(read, *places["ext"])
+        if DATA not in places:  # the file is in the last feature; without `ext`, its name is the extension
+            places[DATA] = bytes_value(read, *last[1:])
+        ext = _text(read, *places["ext"]) if "ext" in places else last[0]
         start, stop = places[DATA]
     except ValueError as error:
         raise DamagedShard(f"a record is no tf.train.Example: {error}") from error

@@ -228,6 +228,7 @@ def test_a_server_that_does_not_answer_holds_nobody_up(server: Server, tmp_path:
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_process_and_the_next_goes_on(server: Server, tmp_path: Path) -> None:
     write_list(tmp_path, server, "slow.jpg")
     arguments = ["--url_list=urls.txt", "--output_folder=out", "--number_sample_per_shard=6", "--timeout=600"]

@@ -1,0 +1,102 @@
+"""The options of the commands on recipes: build, new and recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from any2ds.config.media import MEDIA_GROUPS
+from any2ds.config.options import FetchOptions, OutputOptions, RunOptions, StorageOptions, WatchOptions
+from any2ds.config.parsers import boolean, flags, integer, names, option, optional, part, path, secret, stores, text
+
+
+def recipe(value: Any) -> Any:
+    """A name or a path; from Python also a class or an object."""
+    return str(value) if hasattr(value, "__fspath__") else text(value) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """Which recipe"""
+
+    recipe: Any = option("name[/config][:version] of a recipe, or the path of its file", recipe, shown="flowers")
+    data_dir: str | None = option(
+        "folder for datasets, local or remote: the dataset is in name/config/version of it",
+        optional(path),
+        None,
+        "ANY2DS_DATA_DIR, else ~/any2ds",
+    )
+    imports: tuple[str, ...] | None = option("modules that define recipes, separated by commas", optional(names), None)
+    overwrite: bool = option("make a dataset anew that is there already", boolean, False)
+    max_examples_per_split: int | None = option(
+        "the first N samples of each split only, to try a recipe", optional(integer(1)), None, "all"
+    )
+    register_checksums: bool = option(
+        "write the checksums of what the recipe downloads to the checksums.tsv beside it", boolean, False
+    )
+    download_dir: str | None = option(
+        "folder for what a recipe downloads and unpacks", optional(path), None, "recipes in the cache folder"
+    )
+    manual_dir: str | None = option(
+        "folder with what has to be downloaded by hand", optional(path), None, "manual/NAME in data_dir"
+    )
+    pdb: bool = option("on an error, enter Python's debugger where it happened", boolean, False)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOutputOptions(OutputOptions):
+    """What is written"""
+
+    output_format: str = option(
+        "webdataset, parquet, files, tfrecord or arrayrecord; TensorFlow Datasets opens the last two",
+        part("writers"),
+        "webdataset",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRunOptions(RunOptions):
+    """How the work is shared out"""
+
+    beam_options: tuple[str, ...] | None = option(
+        "what Beam's PipelineOptions take, for --distributor=beam and for recipes whose splits are made by Beam",
+        secret(optional(flags)),
+        None,
+        "this machine",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NewOptions:
+    """What is made"""
+
+    name: str = option("name of the recipe, which is that of its folder", text, shown="flowers")
+    from_list: str | None = option("list of URLs whose columns become the features: urls.parquet", optional(path), None)
+    folder: str = option("folder in which that of the recipe is made", path, ".")
+
+
+@dataclass(frozen=True, slots=True)
+class RecipesOptions:
+    """Which recipes"""
+
+    imports: tuple[str, ...] | None = option("modules that define recipes, separated by commas", optional(names), None)
+    data_dir: str | None = option(
+        "folder for datasets, which are listed as well",
+        optional(path),
+        None,
+        "ANY2DS_DATA_DIR, else ~/any2ds",
+    )
+    storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
+
+
+BUILD_GROUPS: tuple[Any, ...] = (
+    BuildOptions,
+    BuildOutputOptions,
+    StorageOptions,
+    *MEDIA_GROUPS,
+    FetchOptions,
+    BuildRunOptions,
+    WatchOptions,
+)
+"""Those of `build`."""

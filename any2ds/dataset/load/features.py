@@ -1,0 +1,99 @@
+"""Samples of a recipe's dataset by the names of its features, as the recipe has given them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from any2ds.core.samples import member_column
+from any2ds.dataset.features import Features
+from any2ds.dataset.kinds import kind_of_ext
+from any2ds.dataset.load import decode
+from any2ds.dataset.recipe_file import RecipeFile
+
+
+@dataclass(frozen=True)
+class RecipeFeatures:
+    """What `load` knows of a recipe. Small, and can be pickled."""
+
+    recipe: RecipeFile
+    has_members: bool  # whether further files are members, whose extension is a part of their name
+
+    @cached_property
+    def features(self) -> Features:
+        return self.recipe.features
+
+    def known(self) -> list[str]:
+        """The names that `columns` may have besides those of the metadata."""
+        tops = list(self.features.tree.parts)
+        return [*tops, *(leaf.column for leaf in (*self.features.columns, *self.features.files))]
+
+    def stored(self, wanted: Sequence[str] | None) -> tuple[str, ...] | None:
+        """What has to be read for the columns that are wanted; None: all."""
+        if wanted is None:
+            return None
+        leaves = (*self.features.columns, *self.features.files)
+        found: list[str] = []
+        for name in wanted:
+            own = [leaf for leaf in leaves if name in (leaf.column, leaf.path[0])]
+            if any(leaf in self.features.files[1:] for leaf in own) and self.has_members:
+                return None
+            found += ["data" if leaf in self.features.files[:1] else leaf.column for leaf in own] or [name]
+        return tuple(dict.fromkeys(found))
+
+    def __call__(self, sample: dict[str, Any], wanted: Sequence[str] | None, decodes: bool) -> dict[str, Any]:
+        """A sample as its shard has it, with the features in the place of the columns that hold them.
+
+        With `decodes` further files become arrays and texts, as its `data` have.
+        """
+        features = self.features
+        found = dict(sample)
+        flat = {leaf.column: found.pop(leaf.column) for leaf in features.columns if leaf.column in found}
+        for number, leaf in enumerate(features.files):
+            if not number:
+                if "data" in sample:
+                    flat[leaf.column] = sample["data"]
+                elif leaf.column in found:  # of several URLs
+                    flat[leaf.column] = found.pop(leaf.column)
+                continue
+            name = leaf.column if leaf.column in found else self._member(leaf.column, found)
+            if name is not None:
+                content = found.pop(name)
+                flat[leaf.column] = (
+                    _decoded(content, name, leaf.feature) if decodes and content is not None else content
+                )
+            elif wanted is None or {leaf.column, leaf.path[0]} & {*wanted}:
+                flat[leaf.column] = None
+        nested = features.decoded(flat)
+        found.update(nested)
+        if wanted is None:
+            return found
+        found.update({name: _at(nested, name) for name in wanted if "/" in name})
+        return {name: found.get(name) for name in wanted}
+
+    @staticmethod
+    def _member(column: str, sample: Mapping[str, Any]) -> str | None:
+        beginning = re.escape(member_column(column.replace("/", ".")))
+        return next((name for name in sample if re.fullmatch(rf"{beginning}_[A-Za-z0-9]+", name)), None)
+
+
+def _at(nested: Mapping[str, Any], path: str) -> Any:
+    value: Any = nested
+    for name in path.split("/"):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _decoded(content: bytes, name: str, feature: Any) -> Any:
+    feature = getattr(feature, "feature", feature)
+    kind = kind_of_ext(name.rpartition("_")[2])
+    if kind == "image" or type(feature).__name__ == "Image":
+        return decode.image(content)
+    if kind == "audio" or type(feature).__name__ == "Audio":
+        return decode.audio(content)[0]
+    if kind == "video" or type(feature).__name__ == "Video":
+        return decode.Video(content)
+    return content.decode("utf-8-sig", "replace") if kind == "text" else content

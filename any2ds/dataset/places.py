@@ -1,0 +1,103 @@
+"""Where the datasets of recipes lie: `data_dir`/name/config/version, and how a name is looked up there."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from any2ds.core import layout, suggestions
+from any2ds.core.errors import OutputError, UsageError, redacted
+from any2ds.dataset.recipe_file import RecipeFile
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.stores import Stores
+
+_NAME = re.compile(r"(?P<name>[A-Za-z]\w*)(?:/(?P<config>[A-Za-z0-9][\w.-]*))?(?::(?P<version>[\d.*]+))?")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+def data_dir() -> str:
+    """The folder for datasets where none is named: `ANY2DS_DATA_DIR`, else ~/any2ds."""
+    return os.environ.get("ANY2DS_DATA_DIR") or str(Path("~/any2ds").expanduser())
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A dataset of a recipe that is complete."""
+
+    folder: str
+    recipe: RecipeFile
+
+
+def is_name(given: str) -> bool:
+    """Whether it may be the name of a recipe, and is no folder."""
+    match = _NAME.fullmatch(given)
+    return match is not None and not os.path.exists(given)
+
+
+def folder_of(given: str, data_dir: str, stores: Stores | None = None) -> str:
+    """The folder of the dataset that `name[/config][:version]` stands for: of the first config, and the newest version.
+
+    Raises OutputError if there is none.
+    """
+    match = _NAME.fullmatch(given)
+    if match is None:
+        raise UsageError(f"{given!r} is neither a folder nor name/config:version of a recipe")
+    name, config, version = match["name"], match["config"], match["version"]
+    found = list(built(data_dir, name, stores))
+    shown = redacted(data_dir)
+    if not found:
+        known = sorted(names_in(data_dir, stores))
+        hint = suggestions.for_name(name, known) if known else ""
+        raise OutputError(
+            f"{given!r} is no folder, and no dataset in {shown}: {hint or f'any2ds build {name} makes it'}"
+        )
+    if config is not None:
+        wanted = [each for each in found if each.recipe.config == config]
+        problem = f"no config {config!r}: there are {', '.join(sorted({each.recipe.config for each in found} - {''}))}"
+    else:
+        wanted = [each for each in found if each.recipe.is_default]
+        problem = f"not its first config: there are {', '.join(sorted({each.recipe.config for each in found}))}"
+    if not wanted:
+        raise OutputError(f"{given!r}: {shown} holds {problem}")
+    fits = [each for each in wanted if version is None or _fits(each.recipe.version, version)]
+    if not fits:
+        versions = ", ".join(sorted(each.recipe.version for each in wanted))
+        raise OutputError(f"{given!r}: {shown} holds no version {version}: there are {versions}")
+    return max(fits, key=lambda each: tuple(map(int, each.recipe.version.split(".")))).folder
+
+
+def built(data_dir: str, name: str, stores: Stores | None = None) -> Iterator[Built]:
+    """The complete datasets of a recipe."""
+    root = f"{data_dir.rstrip('/')}/{name}"
+    for entry in names_in(root, stores):
+        if _VERSION.fullmatch(entry):
+            yield from _built(f"{root}/{entry}", stores)
+            continue
+        for version in names_in(f"{root}/{entry}", stores):
+            if _VERSION.fullmatch(version):
+                yield from _built(f"{root}/{entry}/{version}", stores)
+
+
+def _built(folder: str, stores: Stores | None) -> Iterator[Built]:
+    output = OutputFolder(folder, stores=stores)
+    try:
+        recipe = RecipeFile.of(output)
+    except ValueError:
+        return
+    run = output.read(layout.RUN_FILE)
+    if recipe is not None and run is not None and b'"building": true' not in run:
+        yield Built(folder, recipe)
+
+
+def names_in(folder: str, stores: Stores | None) -> list[str]:
+    """What lies in a folder, but for what is hidden; nothing if it is not there."""
+    return [name for name in OutputFolder(folder, stores=stores).names() if name[:1] not in (".", "_")]
+
+
+def _fits(version: str, wanted: str) -> bool:
+    pattern = wanted.split(".")
+    pattern += ["*"] * (3 - len(pattern)) if pattern[-1] == "*" else []
+    return len(pattern) == 3 and all(each in ("*", own) for own, each in zip(version.split("."), pattern, strict=True))

@@ -1,0 +1,159 @@
+"""`.any2ds/recipe`: what a recipe says of its dataset, and the files for TensorFlow Datasets that are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from any2ds.config.options import OutputOptions
+from any2ds.core import layout
+from any2ds.core.errors import UsageError
+from any2ds.dataset import tfds
+from any2ds.dataset.features import Features
+from any2ds.storage.folders import OutputFolder
+
+if TYPE_CHECKING:
+    from any2ds.dataset.shard_list import ShardEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A split of a dataset, which has shards of its own."""
+
+    name: str
+    rows: int  # that it was made of
+    first_shard: int
+    shards: int
+    skipped: Mapping[str, int] = field(default_factory=dict)  # reason -> samples that the recipe has left out
+
+    @property
+    def numbers(self) -> range:
+        """Its shards."""
+        return range(self.first_shard, self.first_shard + self.shards)
+
+
+@dataclass(frozen=True)
+class RecipeFile:
+    """What `.any2ds/recipe` holds."""
+
+    name: str
+    version: str
+    features_spec: Mapping[str, Any]
+    splits: tuple[Split, ...]
+    config: str = ""  # "" for a recipe without configs
+    is_default: bool = True  # whether it is the config that the name alone stands for
+    config_description: str = ""
+    description: str = ""
+    homepage: str = ""
+    license: str = ""
+    citation: str = ""
+    tags: tuple[str, ...] = ()
+    supervised_keys: Any = None  # nested lists and dicts of names
+    release_notes: Mapping[str, str] = field(default_factory=dict)
+    download_bytes: int = 0  # of the files that the recipe has downloaded by itself
+    module: str = ""  # that defines it
+    disable_shuffling: bool = False
+
+    @cached_property
+    def features(self) -> Features:
+        """Raises ValueError if they cannot be understood."""
+        try:
+            return Features.of_spec(self.features_spec)
+        except (KeyError, TypeError, UsageError) as error:
+            raise ValueError(f"its features cannot be understood: {error}") from error
+
+    @property
+    def full_name(self) -> str:
+        """`flowers/small:1.1.0`."""
+        return f"{self.name}{f'/{self.config}' if self.config else ''}:{self.version}"
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2)
+
+    @classmethod
+    def parse(cls, content: bytes) -> RecipeFile:
+        """Raises ValueError if `to_json` has not written it."""
+        try:
+            found = orjson.loads(content)
+            known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
+            known["splits"] = tuple(Split(**split) for split in found["splits"])
+            known["tags"] = tuple(found["tags"])
+            return cls(**known)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no description of a recipe: {type(error).__name__}: {error}") from error
+
+    @classmethod
+    def of(cls, output: OutputFolder) -> RecipeFile | None:
+        """That of a dataset; None if no recipe has made it. Raises ValueError if it cannot be understood."""
+        content = output.read(layout.RECIPE_FILE)
+        return None if content is None else cls.parse(content)
+
+    def tfds_files(self, entries: Sequence[ShardEntry], options: OutputOptions) -> Mapping[str, bytes]:
+        """Name -> content of the files for TFDS, as `tfds.files`: with all features, splits and names of classes."""
+        if not tfds.names_for(options):
+            return {}
+        shards = 1 + max((entry.shard_id for entry in entries), default=-1)
+        template = tfds.shard_template(options.layout, shards)
+        splits = (
+            [] if template is None else [self._tfds_split(each, entries, template, options) for each in self.splits]
+        )
+        info = {
+            "name": self.name,
+            "version": self.version,
+            "description": self.description,
+            "citation": self.citation,
+            "fileFormat": tfds.FORMATS[options.output_format],
+            "splits": splits,
+            "moduleName": self.module,
+            "disableShuffling": self.disable_shuffling,
+            "downloadSize": str(self.download_bytes),
+            "releaseNotes": dict(self.release_notes),
+            **({"configName": self.config, "configDescription": self.config_description} if self.config else {}),
+            **({"configTags": list(self.tags)} if self.tags else {}),
+            **({"location": {"urls": [self.homepage]}} if self.homepage else {}),
+            **({"redistributionInfo": {"license": self.license}} if self.license else {}),
+            **({"supervisedKeys": _nest(self.supervised_keys)} if self.supervised_keys else {}),
+        }
+        labels = {
+            name: "".join(f"{each}\n" for each in names).encode() for name, names in self.features.labels().items()
+        }
+        features = orjson.dumps(self.features.tfds(), option=orjson.OPT_INDENT_2)
+        return {
+            **labels,
+            layout.TFDS_FEATURES: features,
+            layout.TFDS_INFO: orjson.dumps(info, option=orjson.OPT_INDENT_2),
+        }
+
+    @staticmethod
+    def _tfds_split(
+        split: Split, entries: Sequence[ShardEntry], template: str, options: OutputOptions
+    ) -> dict[str, Any]:
+        lengths = [0] * (1 + max((entry.shard_id for entry in entries), default=-1))  # of others' shards it has none
+        own = [entry for entry in entries if entry.shard_id in split.numbers]
+        for entry in own:
+            lengths[entry.shard_id] = entry.samples
+        return {
+            "name": split.name,
+            "shardLengths": [str(length) for length in lengths],
+            "numBytes": str(sum(entry.data_bytes for entry in own)),
+            "filepathTemplate": f"{template}.{options.output_format}",
+        }
+
+
+def _nest(keys: Any) -> dict[str, Any]:
+    """As `SupervisedKeys`: two or three names, or nested tuples and dicts."""
+    if all(isinstance(key, str) for key in keys) and len(keys) == 2:
+        return {"input": keys[0], "output": keys[1]}
+    return {"tuple": {"items": [_part(key) for key in keys]}}
+
+
+def _part(key: Any) -> dict[str, Any]:
+    if isinstance(key, str):
+        return {"featureKey": key}
+    if isinstance(key, Mapping):
+        return {"dict": {"dict": {name: _part(each) for name, each in key.items()}}}
+    return {"tuple": {"items": [_part(each) for each in key]}}

@@ -1,0 +1,587 @@
+"""`build()`: from a recipe to its dataset.
+
+    recipe ─splits─▶ samples, or rows with URLs ─▶ sorted runs ─▶ shard jobs ─distributor─▶ shards ─▶ published dataset
+
+A local dataset is made in a folder beside its final one, and renamed when it is complete. In a store, where nothing can
+be renamed, `.any2ds/run` says that it is being built until all is there, and everything refuses to open it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from any2ds.config.media import MEDIA_GROUPS
+from any2ds.config.options import (
+    Config,
+    FetchOptions,
+    InputOptions,
+    OutputOptions,
+    ParsedOptions,
+    RunOptions,
+    ShareOptions,
+    StorageOptions,
+)
+from any2ds.config.recipes import BUILD_GROUPS, BuildOptions
+from any2ds.config.signature import command
+from any2ds.config.watch import WatchOptions
+from any2ds.core import layout, plugins
+from any2ds.core.errors import OptionError, OutputError, RunError, UsageError, error_text
+from any2ds.core.manifest import Beginning, Manifest, Segment, columns_of, key_format
+from any2ds.core.reports import RunReport
+from any2ds.core.rows import ShardJob
+from any2ds.dataset.catalogue import rebuild
+from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN, Features, WrongValue
+from any2ds.dataset.load.files import cache_folder
+from any2ds.dataset.places import data_dir as default_data_dir
+from any2ds.dataset.recipe_file import RecipeFile, Split
+from any2ds.distributors._contract import Worker
+from any2ds.recipes import spool
+from any2ds.recipes.downloads import CHECKSUMS, Checksums, DownloadOptions, Downloads
+from any2ds.recipes.info import Info
+from any2ds.recipes.recipe import Recipe, Skipped, UrlRows, as_splits, is_beam, peeked, url_rows
+from any2ds.recipes.registry import recipe_of
+from any2ds.recipes.sample_worker import Place, SampleWorker, inlined
+from any2ds.recipes.spool import KEY, Runs, Slice, Spool
+from any2ds.run.last_report import LastReport
+from any2ds.run.ledger import Ledger
+from any2ds.run.loop import run
+from any2ds.run.monitor import Outlook
+from any2ds.run.reporting import reporters
+from any2ds.run.resume.overwrite import overwrite
+from any2ds.run.resume.resume import deciding_options
+from any2ds.run.session import check_parts, check_private, check_user_steps, distributing, run_info
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.lock.run_lock import RunLock, locked
+from any2ds.transforms.chain import step_records
+from any2ds.worker.worker import ShardWorker
+
+if TYPE_CHECKING:
+    from any2ds.recipes.beam_splits import BeamSplits
+
+log = logging.getLogger(__name__)
+
+_SPOOL = f"{layout.STATE_FOLDER}/spool"
+_URL = "url"
+_NOT_FOR_BUILD = ("output_folder", "preset", "incremental_mode", "data_column")
+
+
+@command(
+    BUILD_GROUPS,
+    "Returns the figures of the run. Raises UsageError if it cannot start or the recipe is wrong, and IncompleteRun if",
+    "shards could not be written.",
+    positional=("recipe",),
+)
+def build(options: ParsedOptions) -> RunReport:
+    """Make the dataset of a recipe in `data_dir`/name/config/version.
+
+    A build that was interrupted goes on, and a dataset that is there already is not made again.
+    """
+    asked = options.group(BuildOptions)
+    for name in _NOT_FOR_BUILD:
+        if name in options.given:
+            raise OptionError(
+                f"{name} cannot be given here: the dataset of a recipe is in data_dir/name/config/version"
+            )
+    try:
+        return RecipeBuild.of(options, recipe_of(asked.recipe, asked.imports or ())).make()
+    except Exception as error:
+        if asked.pdb and error.__traceback__ is not None:
+            import pdb
+
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201 - to whoever debugs
+            pdb.post_mortem((error.__cause__ or error).__traceback__ or error.__traceback__)
+        raise
+
+
+@dataclass(frozen=True)
+class RecipeBuild:
+    """A recipe, and where and how its dataset is made."""
+
+    asked: BuildOptions
+    recipe: Recipe
+    info: Info
+    features: Features
+    config: Config  # without a list; its output is the folder in which the dataset is made
+    final: str  # path or URL of the dataset
+    given: Mapping[str, Any]  # options, for reporters
+    replaced: Mapping[str, str] | None = None  # URL -> dummy data
+
+    @classmethod
+    def of(cls, options: ParsedOptions, recipe: Recipe, replaced: Mapping[str, str] | None = None) -> RecipeBuild:
+        """Raises UsageError if the recipe, or an option, is wrong."""
+        asked = options.group(BuildOptions)
+        info = recipe.completed_info()
+        features = Features(info.features)
+        final = "/".join(
+            [
+                str(asked.data_dir or default_data_dir()).rstrip("/"),
+                recipe.name(),
+                *([recipe.config.name] if recipe.config else []),
+                recipe.version,
+            ]
+        )
+        output = options.group(OutputOptions)
+        folder = final
+        if "://" not in final:
+            final = os.path.abspath(os.path.expanduser(final))
+            folder = os.path.join(os.path.dirname(final), f".{os.path.basename(final)}.building")
+        plugins.load("writers", output.output_format)
+        if output.output_format == "dummy":
+            raise OptionError("output_format=dummy stores no files: a recipe's dataset needs another format")
+        has_own_name = output.output_format in ("parquet", "tfrecord", "arrayrecord")
+        column = features.main if has_own_name else "data"
+        schema = features.schema
+        files, image, audio, video = (options.group(group) for group in MEDIA_GROUPS)
+        others = [name for name in schema.names if name != "caption"]
+        config = Config(
+            InputOptions(
+                url_list=[],
+                caption_col="caption" if "caption" in schema.names else None,
+                save_additional_columns=(*others, KEY_COLUMN, SPLIT_COLUMN),
+            ),
+            OutputOptions(
+                **{
+                    **{name: getattr(output, name) for name in OutputOptions.__dataclass_fields__},
+                    "output_folder": folder,
+                    "data_column": column,
+                }
+            ),
+            options.group(StorageOptions),
+            files,
+            image,
+            audio,
+            video,
+            options.group(FetchOptions),
+            options.group(RunOptions),
+            ShareOptions(),
+            options.group(WatchOptions),
+        )
+        config = replace(config, given=options.given)
+        given = {name: value for name, value in config.to_options().items() if name != "url_list"}
+        return cls(asked, recipe, info, features, config, final, {**given, "output_folder": final}, replaced)
+
+    # --- the flow ---
+
+    def make(self) -> RunReport:
+        """Make the dataset, or what is missing of it."""
+        config = self.config
+        check_parts(config.fetch, config.run, config.watch)
+        check_user_steps(config.media, config.run)
+        final = OutputFolder.at(self.final, config.storage)
+        output = OutputFolder.at(config.output.output_folder, config.storage)
+        output.url = self.final  # which is what people are told
+        check_private(output, config.run)
+        if not self.asked.overwrite and (found := self._finished(final)) is not None:
+            log.warning("%s is there already, in %s: --overwrite makes it anew", found.full_name, final.url)
+            return RunReport(skipped_shards=sum(split.shards for split in found.splits))
+        self._check_free(final)
+        info = run_info("download", final, self.given, config.storage, config.output)
+        with LastReport(config.watch, info) as last_report:
+            with locked(output, "build") as lock:
+                total = self._make_in(output, lock)
+            if output.identity != final.identity:
+                self._put_in_place(output, final)
+            last_report.total = replace(total, shards=total.shards or 1)
+        return total
+
+    def _make_in(self, output: OutputFolder, lock: RunLock) -> RunReport:
+        """Make the dataset in the folder that it has for itself until it is complete."""
+        state = self._begin(output)
+        folder = self._spool_folder(output)
+        samples = spool.recorded(folder)
+        if samples is None or samples["state"] != state:
+            shutil.rmtree(folder, ignore_errors=True)
+            samples = {**self._generate(folder, output), "state": state}
+            spool.record(folder, samples)
+        shards = self._shards(folder, samples["splits"])
+        described = self._described(shards, samples)
+        output.write(layout.RUN_FILE, self._manifest(shards, state).to_json())
+        output.write(layout.RECIPE_FILE, described.to_json())
+        total = RunReport()
+        plans = [(kind, own) for kind in ("samples", "urls") if (own := [each for each in shards if each.kind == kind])]
+        for kind, own in plans:
+            plan = _Plan(output, own, self.config.run.is_on_this_machine)
+            worker = self._worker(kind, lock)
+            info = replace(
+                run_info("download", output, self.given, self.config.storage, self.config.output),
+                finished=plan.finished,
+            )
+            watching = reporters(self.config.watch, info, self.config.run.quiet)
+            ledger = Ledger(plan, lock, self.config.run.max_shard_retry)
+            with distributing(self._sharing(kind, own)) as distributor:
+                total = _sum(total, run(worker, distributor, watching, ledger, self.config.run.grace))
+        rebuild(output, self.config.output)
+        output.write(layout.RUN_FILE, self._manifest(shards, None).to_json())  # from here on it can be opened
+        shutil.rmtree(folder, ignore_errors=True)
+        return total
+
+    def _sharing(self, kind: str, shards: Sequence[_SplitShards]) -> RunOptions:
+        """How the work is shared out: what takes less than a process takes to begin is done in this one."""
+        running = self.config.run
+        is_little = kind == "samples" and sum(each.rows for each in shards) <= SampleWorker.rows_per_process
+        if is_little and running.distributor == "multiprocessing" and running.processes_count is None:
+            return replace(running, distributor="inline")
+        return running
+
+    def _worker(self, kind: str, lock: RunLock) -> Worker:
+        config = self.config
+        if kind == "samples":
+            return SampleWorker(config.output, config.storage, self.features.spec, lock.locks)
+        return ShardWorker(
+            config.output,
+            config.fetch,
+            locks=lock.locks,
+            storage=config.storage,
+            media=config.media,
+            limits=config.run.transform_limits,
+        )
+
+    # --- what is there ---
+
+    def _finished(self, final: OutputFolder) -> RecipeFile | None:
+        """What the dataset says of itself, if it is complete. Raises OutputError if it is one of another format."""
+        try:
+            found = RecipeFile.of(final)
+            manifest = Manifest.parse(final.read(layout.RUN_FILE) or b"")
+        except (ValueError, FileNotFoundError, NotADirectoryError):
+            return None
+        if found is None or manifest.is_being_built:
+            return None
+        there, wanted = manifest.options.get("output_format"), self.config.output.output_format
+        if there != wanted:
+            raise OutputError(
+                f"{final.url!r} holds {found.full_name} as {there}: --overwrite makes it anew as {wanted}"
+            )
+        return found
+
+    def _check_free(self, final: OutputFolder) -> None:
+        """Raises OutputError if something else lies where the dataset is to be."""
+        names = [name for name in final.names() if name != layout.STATE_FOLDER]
+        if names and final.read(layout.RUN_FILE) is None:
+            raise OutputError(f"{final.url!r} holds {names[0]}, which no recipe has made: move that away")
+
+    def _begin(self, output: OutputFolder) -> str:
+        """Make the folder ready: what lies in it of another build is removed. Returns what this one is known by."""
+        state = self._state()
+        before = output.read(layout.RUN_FILE)
+        if before is not None:
+            manifest = Manifest.parse(before)
+            if manifest.options.get("building_state") == state and manifest.is_being_built:
+                return state
+            if manifest.is_being_built:
+                log.warning("%s: the recipe or its options have changed: the build starts anew", self.recipe.full_name)
+            names = [*output.names(), *output.names_like(f"{layout.STATE_FOLDER}/")]
+            overwrite(output, manifest, names, ())
+        return state
+
+    def _state(self) -> str:
+        """Changes with whatever decides what the build makes."""
+        code = ""
+        try:
+            code = inspect.getsource(sys.modules[type(self.recipe).__module__])
+        except (OSError, TypeError, KeyError):  # typed in
+            code = repr(type(self.recipe))
+        deciding = deciding_options({**self.config.to_options(), "url_list": None})
+        parts = [code, self.recipe.full_name, self.features.spec, deciding, self.asked.max_examples_per_split]
+        return hashlib.sha256(json.dumps(parts, default=repr, sort_keys=True).encode()).hexdigest()
+
+    def _spool_folder(self, output: OutputFolder) -> Path:
+        if output.is_local:
+            return Path(output.path) / _SPOOL
+        name = hashlib.sha256(output.identity.encode()).hexdigest()[:32]
+        return Path(self.config.storage.staging_dir or cache_folder() / "builds").expanduser() / name
+
+    def _put_in_place(self, output: OutputFolder, final: OutputFolder) -> None:
+        """Rename a local folder that is complete."""
+        target = Path(final.path)
+        previous = target.with_name(f".{target.name}.previous")
+        shutil.rmtree(previous, ignore_errors=True)
+        if target.exists():
+            target.rename(previous)
+        Path(output.path).rename(target)
+        shutil.rmtree(previous, ignore_errors=True)
+
+    # --- samples ---
+
+    def _generate(self, folder: Path, output: OutputFolder) -> dict[str, Any]:
+        """Run the recipe's code: the samples of all splits, in sorted runs."""
+        recipe = self.recipe
+        own = recipe.folder()
+        cache = Path(self.asked.download_dir or cache_folder() / "recipes").expanduser()
+        manual = self.asked.manual_dir or f"{self.asked.data_dir or default_data_dir()}/manual/{recipe.name()}"
+        dl = Downloads(
+            recipe.name(),
+            DownloadOptions(
+                cache,
+                self.config.fetch,
+                self.config.storage,
+                Path(manual).expanduser(),
+                recipe.MANUAL_DOWNLOAD_INSTRUCTIONS,
+                self.asked.register_checksums,
+                self.replaced,
+            ),
+            Checksums(own / CHECKSUMS if own is not None else None),
+        )
+        made: dict[str, Any] = {}
+        try:
+            with ExitStack() as stack:
+                wants_pipeline = "pipeline" in inspect.signature(recipe.splits).parameters
+                pipeline = self._beam(output, stack) if wants_pipeline else None
+                more = {"pipeline": pipeline.pipeline} if pipeline is not None else {}
+                splits = as_splits(recipe.splits(dl, **more))
+                by_beam = [name for name, samples in splits.items() if is_beam(samples)]
+                if by_beam:
+                    pipeline = pipeline or self._beam(output, stack)
+                    for name in by_beam:
+                        pipeline.add(name, splits[name], self.features.spec, self.info.disable_shuffling)
+                    pipeline.run()
+                for name, samples in splits.items():
+                    recipe.skipped.clear()
+                    if pipeline is not None and name in by_beam:
+                        made[name] = pipeline.taken(name, folder / name)
+                        continue
+                    made[name] = self._spooled(folder / name, name, samples)
+                    made[name]["skipped"] = dict(recipe.skipped)
+                    log.info("%s: %s: %d samples", recipe.full_name, name, made[name]["count"])
+        except (UsageError, RunError):
+            raise
+        except OSError as error:
+            raise RunError(f"{recipe.full_name}: {error_text(error)}") from error
+        spool.check_keys({name: Runs(folder / name, split["runs"]) for name, split in made.items()})
+        return {"splits": made, "download_bytes": dl.bytes}
+
+    def _beam(self, output: OutputFolder, stack: ExitStack) -> BeamSplits:
+        """The pipeline of Beam, whose workers write into the dataset's folder. Raises MissingExtra without Beam."""
+        try:
+            from any2ds.recipes.beam_splits import BeamSplits, Target
+        except ModuleNotFoundError as error:
+            raise plugins.missing_extra(f"{self.recipe.full_name}: its splits are made by Beam", error) from error
+        url = output.path if output.is_local else self.config.output.output_folder
+        target = Target(f"{url}/{_SPOOL}-beam", self.config.storage.storage_options)
+        target.remove()  # of an earlier attempt
+        stack.callback(target.remove)
+        return BeamSplits(self.config.run.beam_options or (), target, self.recipe)
+
+    def _spooled(self, folder: Path, name: str, samples: Any) -> dict[str, Any]:
+        rows = url_rows(samples)
+        if rows is None:
+            first, samples = peeked(samples, name)
+            if isinstance(first, Mapping):
+                rows = UrlRows(samples)
+        is_sorted = self.info.disable_shuffling
+        if rows is not None:
+            from any2ds.recipes.url_rows import spool_rows
+
+            into = Spool(folder, self._url_schema, 0, is_sorted)
+            spool_rows(rows, into, self.features, self.recipe, name, self.asked.max_examples_per_split, self.config)
+        else:
+            into = Spool(folder, self.features.schema, max(1, len(self.features.files)), is_sorted)
+            self._spool_samples(samples, into, name)
+        into.flush()
+        return {"kind": "samples" if rows is None else "urls", "runs": into.runs, "count": into.count}
+
+    def _spool_samples(self, samples: Iterable[Any], into: Spool, split: str) -> None:
+        skipped, skip = tuple(self.recipe.SKIPPED), self.recipe.skip
+        encode, exts_of, has_files = self.features.encode, self.features.exts, bool(self.features.files)
+        with closing(_iterator(samples)) as found:
+            for each in islice(found, self.asked.max_examples_per_split):
+                try:
+                    key, sample = each
+                except (TypeError, ValueError):
+                    raise UsageError(f"split {split}: expected (key, sample), got {type(each).__name__}") from None
+                if sample is None or isinstance(sample, Skipped):
+                    continue
+                try:
+                    if callable(sample):
+                        sample = sample()
+                    values, files = encode(key, sample)
+                except Exception as error:
+                    cause = error.__cause__ or error
+                    if skipped and isinstance(cause, skipped):
+                        skip(key, type(cause).__name__)
+                        continue
+                    if isinstance(error, WrongValue):
+                        raise UsageError(f"split {split}: {error}") from error.__cause__
+                    raise
+                exts = exts_of(sample) if has_files else ["bin"]
+                origin = _origin(sample, self.features)
+                into.add(key, values, files or [b""], exts, origin)
+
+    @property
+    def _url_schema(self) -> pa.Schema:
+        return pa.schema([pa.field(_URL, pa.string()), *self.features.schema])
+
+    # --- shards ---
+
+    def _shards(self, folder: Path, splits: Mapping[str, Any]) -> list[_SplitShards]:
+        found, first = [], 0
+        for name, split in splits.items():
+            runs = Runs(folder / name, split["runs"])
+            slices = runs.slices(self.config.output.number_sample_per_shard)
+            found.append(_SplitShards(name, split["kind"], first, slices, runs, dict(split["skipped"])))
+            first += len(slices)
+        return found
+
+    def _manifest(self, shards: Sequence[_SplitShards], state: str | None) -> Manifest:
+        """What `.any2ds/run` says; with `state`, that the dataset is being built."""
+        options = deciding_options({**self.config.to_options(), "url_list": None})
+        if state is not None:
+            options |= {"building": True, "building_state": state}
+        segments = [
+            Segment(
+                each.first_shard,
+                (),
+                Beginning(min(1000, each.rows), each.slices[0].fingerprint),
+                rows=each.rows,
+                shards=len(each.slices),
+            )
+            for each in shards
+            if each.slices
+        ]
+        schema = pa.schema([*self._url_schema, (KEY_COLUMN, pa.string()), (SPLIT_COLUMN, pa.string())])
+        nothing = Segment(0, (), Beginning(0, ""), rows=0, shards=0)
+        keys = key_format(self.config.output.layout)
+        steps = step_records(self.config.media) if any(each.kind == "urls" for each in shards) else ()
+        return Manifest(options, keys, columns_of(schema), tuple(segments) or (nothing,), steps)
+
+    def _described(self, shards: Sequence[_SplitShards], samples: Mapping[str, Any]) -> RecipeFile:
+        recipe, info = self.recipe, self.info
+        return RecipeFile(
+            name=recipe.name(),
+            version=recipe.version,
+            features_spec=self.features.spec,
+            splits=tuple(
+                Split(each.name, each.rows, each.first_shard, len(each.slices), each.skipped) for each in shards
+            ),
+            config=recipe.config.name if recipe.config else "",
+            is_default=recipe.is_default_config,
+            config_description=recipe.config.description if recipe.config else "",
+            description=info.description,
+            homepage=info.homepage,
+            license=info.license,
+            citation=info.citation,
+            tags=tuple(info.tags),
+            supervised_keys=info.supervised_keys,
+            release_notes=dict(recipe.RELEASE_NOTES),
+            download_bytes=int(samples["download_bytes"]),
+            module=type(recipe).__module__,
+            disable_shuffling=info.disable_shuffling,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _SplitShards:
+    """The shards of a split."""
+
+    name: str
+    kind: str  # samples, or urls
+    first_shard: int
+    slices: Sequence[Slice]
+    runs: Runs
+    skipped: Mapping[str, int]
+
+    @property
+    def rows(self) -> int:
+        return self.runs.count
+
+
+class _Plan:
+    """The `Plan` of the shards of some splits, all of one kind."""
+
+    def __init__(self, output: OutputFolder, splits: Sequence[_SplitShards], is_local: bool) -> None:
+        self._splits, self._is_local = splits, is_local
+        there = layout.finished_shards(output.names())
+        own = {each.first_shard + number for each in splits for number in range(len(each.slices))}
+        self.finished = frozenset(there & own)
+        self.shards = set(self.finished)
+        self.skipped = 0
+        self._rows = sum(each.rows for each in splits)
+        self._planned = self._passed_over = 0
+        self._done = sum(
+            piece.count
+            for each in splits
+            for number, piece in enumerate(each.slices)
+            if each.first_shard + number in self.finished
+        )
+
+    def jobs(self) -> Iterator[ShardJob]:
+        """In order."""
+        for split in self._splits:
+            for number, piece in enumerate(split.slices):
+                shard_id = split.first_shard + number
+                self._planned += piece.count
+                if shard_id in self.finished:
+                    self.skipped += 1
+                    self._passed_over += piece.count
+                    continue
+                rows = self._rows_of(split, piece)
+                yield ShardJob(shard_id, rows, piece.count, fingerprint=piece.fingerprint)
+
+    def outlook(self) -> Outlook:
+        """How much there is to do."""
+        return Outlook(self._rows, self._planned, None, self._done)
+
+    def _rows_of(self, split: _SplitShards, piece: Slice) -> bytes:
+        place = Place(split.name, str(split.runs.folder), spool.pieces_to_json(piece.pieces))
+        if split.kind == "samples":
+            return place.to_bytes() if self._is_local else inlined(place)
+        rows = place.rows()
+        names = [name for name in rows.batches[0].schema.names if not name.startswith("_")]
+        schema = pa.schema([pa.field(KEY, pa.string()), *(rows.batches[0].schema.field(name) for name in names)])
+        table = rows.table(schema)
+        columns = {name: table[name] for name in names}
+        columns |= {KEY_COLUMN: table[KEY], SPLIT_COLUMN: pa.repeat(pa.scalar(split.name), table.num_rows)}
+        sink = pa.BufferOutputStream()
+        made = pa.table(columns)
+        with pa.ipc.new_stream(sink, made.schema) as stream:
+            stream.write_table(made)
+        return bytes(sink.getvalue().to_pybytes())
+
+
+def _sum(one: RunReport, other: RunReport) -> RunReport:
+    """The figures of two runs."""
+    if not (one.shards or one.skipped_shards):
+        return other
+    from collections import Counter
+
+    from any2ds.core.reports import _SUMS
+
+    return replace(
+        other,
+        **{name: getattr(one, name) + getattr(other, name) for name in _SUMS},
+        shards=one.shards + other.shards,
+        skipped_shards=one.skipped_shards + other.skipped_shards,
+        seconds=one.seconds + other.seconds,
+        first_start=one.first_start or other.first_start,
+        status_dict=dict(Counter(one.status_dict) + Counter(other.status_dict)),
+        robots=one.robots + other.robots,
+    )
+
+
+def _iterator(samples: Iterable[Any]) -> Any:
+    """A generator, which can be closed."""
+    yield from samples
+
+
+def _origin(sample: Mapping[str, Any], features: Features) -> str:
+    """The path of its first file, if it was given as one."""
+    if not features.files:
+        return ""
+    value: Any = sample
+    for name in features.files[0].path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""

@@ -1,0 +1,126 @@
+"""Rows with URLs as a split: read from a list in any format, checked against the features, and sorted like samples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from any2ds.config.options import Config, InputOptions
+from any2ds.core.errors import MissingColumns, UsageError
+from any2ds.core.tables import rows_of
+from any2ds.dataset.features import Features, WrongValue
+from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
+from any2ds.readers.contract import Columns
+from any2ds.readers.inputs import inputs_of
+from any2ds.recipes.recipe import Recipe, UrlRows
+from any2ds.recipes.spool import Spool
+from any2ds.storage.stores import Stores
+
+_KEY = "key"
+
+
+def spool_rows(  # what a split of a build consists of
+    rows: UrlRows, into: Spool, features: Features, recipe: Recipe, split: str, limit: int | None, config: Config
+) -> None:
+    """Put the rows of a split into its spool. Raises UsageError for a row with a wrong value."""
+    if not features.files:
+        raise UsageError(f"split {split}: rows with URLs need a feature that is a file, such as any2ds.Image()")
+    column_of = _columns(rows, features)
+    skipped = tuple(recipe.SKIPPED)
+    for number, row in enumerate(islice(_rows(rows, column_of, config), limit)):
+        if row.get(BAD_ROWS) is not None:
+            recipe.skip(number, "bad_row")
+            continue
+        key = row.get(rows.key_col or _KEY)
+        if key is None:
+            if rows.key_col is not None:
+                raise UsageError(f"split {split}: row {number} has no key in the column {rows.key_col!r}")
+            key = f"{split}-{number}"
+        sample = _nested({name: row.get(column) for name, column in column_of.items()}, features)
+        try:
+            values, _ = features.encode(key, sample, with_files=False)
+        except WrongValue as error:
+            if skipped and isinstance(error.__cause__, skipped):
+                recipe.skip(key, type(error.__cause__).__name__)
+                continue
+            raise UsageError(f"split {split}: row {number}: {error}") from error
+        url = row.get(rows.url_col)
+        into.add(key, [url, *values], (), (), str(url or ""))
+
+
+def _columns(rows: UrlRows, features: Features) -> dict[str, str]:
+    """Feature -> the column of the list that holds it."""
+    known = [leaf.column for leaf in features.columns]
+    for name in rows.columns or {}:
+        if name not in known:
+            raise UsageError(f"UrlRows: columns: no feature is called {name!r}: {', '.join(known)}")
+    return {name: (rows.columns or {}).get(name, name) for name in known}
+
+
+def _nested(flat: Mapping[str, Any], features: Features) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for leaf in features.columns:
+        place = found
+        for name in leaf.path[:-1]:
+            place = place.setdefault(name, {})
+        place[leaf.path[-1]] = flat[leaf.column]
+    return found
+
+
+def _rows(rows: UrlRows, column_of: Mapping[str, str], config: Config) -> Iterator[Mapping[str, Any]]:
+    """The rows of a list, by the names of its columns."""
+    given = rows.url_list
+    if any(hasattr(given, name) for name in ("__arrow_c_stream__", "__arrow_c_array__")):
+        with pa.RecordBatchReader.from_stream(given) as reader:
+            for batch in reader:
+                yield from rows_of(batch)
+    elif isinstance(given, (str, os.PathLike)) or (isinstance(given, (list, tuple)) and _are_files(given)):
+        yield from _in_files(rows, column_of, config)
+    else:
+        for number, row in enumerate(given):
+            if isinstance(row, str):
+                row = {rows.url_col: row}
+            if not isinstance(row, Mapping):
+                raise UsageError(f"row {number} of the list is {type(row).__name__}, expected a dict or a URL")
+            yield row
+
+
+def _are_files(given: Sequence[Any]) -> bool:
+    return bool(given) and all(isinstance(each, os.PathLike) for each in given)
+
+
+def _in_files(rows: UrlRows, column_of: Mapping[str, str], config: Config) -> Iterator[Mapping[str, Any]]:
+    """With the columns that the features need, as far as the list has them, and that of the keys."""
+    given = rows.url_list
+    paths = [os.fspath(each) for each in (given if isinstance(given, (list, tuple)) else [given])]
+    files: Any = list(map(Path, paths)) if len(paths) > 1 else paths[0]
+    options = InputOptions(url_list=files, input_format=rows.input_format)
+    stores = Stores(config.storage.storage_options)
+    wanted = dict.fromkeys([*column_of.values(), rows.key_col or _KEY])
+    columns: Columns | None = None
+    for part in inputs_of(options, stores):
+        if columns is None:
+            existing = columns_of(part)
+            if rows.key_col is not None and rows.key_col not in existing:
+                raise MissingColumns([rows.key_col], sorted(existing))
+            columns = Columns(rows.url_col, others=tuple(name for name in wanted if name in existing))
+        for batch in part.batches(columns, None):
+            yield from rows_of(batch)
+
+
+def columns_of(part: Any) -> list[str]:
+    """The columns of a list; none of a list of URLs alone."""
+    if part.has_only_urls:
+        return []
+    try:
+        with closing(part.batches(Columns("\x00"), None)) as batches:
+            next(batches, None)
+    except MissingColumns as error:
+        return list(error.existing)
+    return []

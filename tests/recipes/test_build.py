@@ -1,0 +1,357 @@
+"""Samples that a recipe generates become a dataset, in every format, split by split."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import any2ds
+from any2ds.core.errors import OutputError, UsageError
+from any2ds.core.layout import RECIPE_FILE, RUN_FILE
+from any2ds.writers.example_records import parse_example
+
+FORMATS = ("webdataset", "parquet", "files", "tfrecord", "arrayrecord")
+
+
+def picture(shade: int, kind: str = "png") -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (4, 4), (shade % 256, 0, 0)).save(stream, kind)
+    return stream.getvalue()
+
+
+class Flowers(any2ds.Recipe):
+    """Photographs of flowers."""
+
+    VERSION = "1.1.0"
+    SUPPORTED_VERSIONS = ("1.0.0",)
+    CONFIGS = (
+        any2ds.RecipeConfig("small", count=25),
+        any2ds.RecipeConfig("full", count=60, description="All of them."),
+    )
+
+    def info(self) -> any2ds.Info:
+        return any2ds.Info(
+            features={
+                "image": any2ds.Image(),
+                "label": any2ds.ClassLabel(["rose", "tulip"]),
+                "caption": any2ds.Text(),
+                "box": any2ds.Tensor((None, 2), "float32"),
+                "parts": any2ds.Sequence({"name": any2ds.Text(), "size": any2ds.Scalar("int64")}),
+                "about": {"width": "int32", "is_red": bool},
+                "mask": any2ds.Image(channels=1),
+                "note": any2ds.Optional(any2ds.Text()),
+            },
+            homepage="https://example.org/flowers",
+            license="CC-BY-4.0",
+            citation="@article{flowers, title = {Flowers}, year = 2024}",
+            tags=["images", "captions"],
+            supervised_keys=("image", "label"),
+        )
+
+    def splits(self, dl: Any) -> Any:
+        return {"train": self.samples(0, self.config.count), "test": self.samples(1000, 7), "empty": iter(())}
+
+    def samples(self, first: int, count: int) -> Iterator[tuple[str, Any]]:
+        for number in range(first, first + count):
+            if number % 10 == 3:
+                self.skip(number, "corrupt")
+                continue
+            yield (
+                f"flower_{number}",
+                {
+                    "image": picture(number, "jpeg"),
+                    "label": "tulip" if number % 2 else "rose",
+                    "caption": f"flower {number}",
+                    "box": [[number, 0.5]] * (number % 3),
+                    "parts": [{"name": f"part {part}", "size": part} for part in range(number % 4)],
+                    "about": {"width": 4, "is_red": number % 2 == 0},
+                    "mask": picture(number),
+                    "note": None if number % 2 else "a note",
+                },
+            )
+
+
+def build(recipe: Any, folder: Path, **options: Any) -> any2ds.RunReport:
+    return any2ds.build(recipe, data_dir=folder, quiet=True, report=False, **options)
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_recipe_becomes_a_dataset_in_every_format(output_format: str, tmp_path: Path) -> None:
+    report = build(Flowers(), tmp_path, output_format=output_format, number_sample_per_shard=10)
+    assert (report.successes, report.shards) == (22 + 6, 3 + 1)
+    folder = tmp_path / "flowers" / "small" / "1.1.0"
+    assert any2ds.verify(folder, quiet=True).ok
+    assert any2ds.inspect(folder).rows == 28
+    train = any2ds.load(folder, split="train")
+    assert len(train) == 22
+    assert len(any2ds.load(folder, split="test")) == 6
+    assert len(any2ds.load(folder, split="empty")) == 0
+    found = next(sample for sample in train if sample["recipe_key"] == "flower_11")
+    assert found["image"] == found["data"] == picture(11, "jpeg")
+    assert found["mask"] == picture(11)
+    assert (found["label"], found["caption"], found["split"]) == (1, "flower 11", "train")
+    assert found["box"].tolist() == [[11.0, 0.5], [11.0, 0.5]]
+    assert found["parts"] == {"name": ["part 0", "part 1", "part 2"], "size": [0, 1, 2]}
+    assert found["about"] == {"width": 4, "is_red": False}
+    assert not found["note"]
+    assert train.recipe is not None
+    assert train.recipe.features["label"].int2str(found["label"]) == "tulip"
+    assert {split.name: dict(split.skipped) for split in train.recipe.splits}["train"] == {"corrupt": 3}
+    decoded = any2ds.load(folder, split="test", columns=["image", "mask", "parts"], decode=True)[0]
+    assert list(decoded) == ["image", "mask", "parts"]
+    assert decoded["image"].shape == decoded["mask"].shape == (4, 4, 3)
+
+
+def test_shards_hold_one_split_each_and_samples_are_in_the_order_of_a_hash(tmp_path: Path) -> None:
+    for number, per_shard in enumerate((10, 4)):
+        build(Flowers("full"), tmp_path / str(number), number_sample_per_shard=per_shard)
+    keys = [
+        [sample["recipe_key"] for sample in any2ds.load("flowers/full", data_dir=tmp_path / name)]
+        for name in ("0", "1")
+    ]
+    assert keys[0] == keys[1]
+    assert keys[0] != sorted(keys[0])
+    for shard in any2ds.load("flowers/full", data_dir=tmp_path / "0").shards:
+        assert len({sample["split"] for sample in shard}) == 1
+
+
+def test_without_shuffling_samples_are_in_the_order_of_their_keys(tmp_path: Path) -> None:
+    class Numbers(any2ds.Recipe):
+        """Numbers."""
+
+        def info(self) -> any2ds.Info:
+            return any2ds.Info({"number": int}, disable_shuffling=True)
+
+        def splits(self, dl: Any) -> Any:
+            return ((number, {"number": number}) for number in (10, 9, -1, 100, 2))
+
+    build(Numbers, tmp_path, number_sample_per_shard=2)
+    assert [sample["number"] for sample in any2ds.load("numbers", data_dir=tmp_path)] == [-1, 2, 9, 10, 100]
+
+
+def test_a_split_by_hash_is_the_same_in_every_format_and_order(tmp_path: Path) -> None:
+    parts = []
+    for output_format, per_shard in (("webdataset", 10), ("parquet", 3)):
+        build(Flowers("full"), tmp_path, output_format=output_format, number_sample_per_shard=per_shard, overwrite=True)
+        open_ = lambda split: [s["recipe_key"] for s in any2ds.load("flowers/full", data_dir=tmp_path, split=split)]  # noqa: E731
+        first, rest = open_(any2ds.split("train", 0.6)), open_(any2ds.split("train", 0.6, 1))
+        assert sorted(first + rest) == sorted(open_("train"))
+        assert 20 < len(first) < 50
+        parts.append(set(first))
+    assert parts[0] == parts[1]
+    with pytest.raises(UsageError, match="a share"):
+        any2ds.split("train", 80)
+
+
+def test_names_find_the_first_config_and_the_newest_version(tmp_path: Path) -> None:
+    build(Flowers("full"), tmp_path)
+    with pytest.raises(OutputError, match="not its first config: there are full"):
+        any2ds.load("flowers", data_dir=tmp_path)
+    build(Flowers("small", "1.0.0"), tmp_path)
+    build(Flowers("small"), tmp_path)
+    load = lambda name: any2ds.load(name, data_dir=tmp_path)  # noqa: E731
+    assert load("flowers").recipe.full_name == "flowers/small:1.1.0"
+    assert load("flowers:1.0.*").recipe.full_name == "flowers/small:1.0.0"
+    assert load("flowers/full").recipe.full_name == "flowers/full:1.1.0"
+    assert len(any2ds.load("flowers/small:1.1.0", data_dir=tmp_path, split="train[:50%]+test")) == 11 + 6
+    for name, message in (
+        ("flowers:9.0.0", "no version 9.0.0"),
+        ("flowers/none", "no config 'none'"),
+        ("flower", "did you mean flowers"),
+    ):
+        with pytest.raises(OutputError, match=message):
+            load(name)
+
+
+def one_split(samples: Any, **features: Any) -> any2ds.Recipe:
+    class Small(any2ds.Recipe):
+        """A few samples."""
+
+        def info(self) -> any2ds.Info:
+            return any2ds.Info(features or {"text": any2ds.Text()})
+
+        def splits(self, dl: Any) -> Any:
+            return samples() if callable(samples) else samples
+
+    return Small()
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (
+            [("a", {"text": "x"}), ("a", {"text": "y"})],
+            "the key 'a' comes twice: sample 0 of train and sample 1 of train",
+        ),
+        ({"one": [("a", {"text": "x"})], "two": [("a", {"text": "x"})]}, "sample 0 of one and sample 0 of two"),
+        ([("a", {"text": 5})], "split train: sample 'a': feature 'text' cannot be 5: expected a text"),
+        ([("a", {})], "sample 'a': the feature 'text' is missing"),
+        ([("a", {"text": "x", "more": 1})], "sample 'a': no feature is called 'more'"),
+        ([("a", "x")], "sample 'a': expected a dict of features, not 'x'"),
+        ([3], r"expected \(key, sample\), got int"),
+        ([(1.5, {"text": "x"})], "invalid key 1.5"),
+        ([("", {"text": "x"})], "invalid key ''"),
+        ({"a b": []}, "invalid name of a split 'a b'"),
+        ({"train": None}, "split train: it is None"),
+        ({"train": 7}, "split train: expected samples"),
+        ({}, "the recipe has no splits"),
+    ],
+)
+def test_what_is_wrong_is_named(samples: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        build(one_split(samples), tmp_path)
+    assert not (tmp_path / "small" / "1.0.0").exists()
+
+
+def test_a_duplicate_names_both_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.png").write_bytes(picture(1))
+    samples = [("same", {"image": tmp_path / f"{name}.png"}) for name in ("a", "b")]
+    with pytest.raises(UsageError, match=r"sample 0 \(.*a\.png\) of train and sample 1 \(.*b\.png\) of train"):
+        build(one_split(samples, image=any2ds.Image()), tmp_path)
+
+
+def test_the_error_of_a_generator_is_shown_as_it_is(tmp_path: Path) -> None:
+    def samples() -> Iterator[Any]:
+        yield "a", {"text": "x"}
+        raise KeyError("the author's own")
+
+    with pytest.raises(KeyError, match="the author's own"):
+        build(one_split(samples), tmp_path)
+    assert not (tmp_path / "small" / "1.0.0").exists()
+
+
+def test_corrupt_samples_are_skipped_and_counted(tmp_path: Path) -> None:
+    class Corrupt(Exception):
+        pass
+
+    class Skipping(any2ds.Recipe):
+        """Some samples are corrupt."""
+
+        SKIPPED = (Corrupt, FileNotFoundError)
+
+        def info(self) -> any2ds.Info:
+            return any2ds.Info({"image": any2ds.Image()})
+
+        def splits(self, dl: Any) -> Any:
+            def corrupt() -> Any:
+                raise Corrupt
+
+            yield "good", {"image": picture(1)}
+            yield "gone", {"image": tmp_path / "gone.png"}
+            yield "broken", corrupt
+            yield "bad", self.skip("bad", "no picture")
+
+    build(Skipping, tmp_path)
+    found = any2ds.load("skipping", data_dir=tmp_path)
+    assert len(found) == 1
+    assert found.recipe is not None
+    (split,) = found.recipe.splits
+    assert split.skipped == {"FileNotFoundError": 1, "Corrupt": 1, "no picture": 1}
+
+
+def test_a_finished_dataset_is_not_made_again(tmp_path: Path) -> None:
+    made = Counter[str]()
+
+    def samples() -> Iterator[Any]:
+        made["times"] += 1
+        yield "a", {"text": "x"}
+
+    assert build(one_split(samples), tmp_path).successes == 1
+    assert build(one_split(samples), tmp_path).skipped_shards == 1
+    assert made["times"] == 1
+    with pytest.raises(OutputError, match="overwrite=True makes it anew as parquet"):
+        build(one_split(samples), tmp_path, output_format="parquet")
+    build(one_split(samples), tmp_path, output_format="parquet", overwrite=True)
+    assert made["times"] == 2
+    assert sorted(path.name for path in (tmp_path / "small").iterdir()) == ["1.0.0"]
+    assert any2ds.load("small", data_dir=tmp_path)[0]["text"] == "x"
+
+
+def test_the_first_samples_of_each_split_are_a_trial(tmp_path: Path) -> None:
+    assert build(Flowers(), tmp_path, max_examples_per_split=3).successes == 6
+
+
+def test_a_dataset_of_no_samples_or_of_one(tmp_path: Path) -> None:
+    build(one_split([]), tmp_path / "none")
+    assert json.loads((tmp_path / "none/small/1.0.0" / RECIPE_FILE).read_text())["splits"][0]["rows"] == 0
+    build(one_split([("a", {"text": "x"})]), tmp_path / "one", output_format="tfrecord")
+    assert any2ds.load("small", data_dir=tmp_path / "one")[0]["text"] == "x"
+
+
+def test_records_have_the_features_under_their_own_names(tmp_path: Path) -> None:
+    build(Flowers(), tmp_path, output_format="tfrecord")
+    folder = tmp_path / "flowers/small/1.1.0"
+    content = (folder / "00000.tfrecord").read_bytes()
+    record = parse_example(content[12 : 12 + int.from_bytes(content[:8], "little")])
+    assert {"image", "mask", "label", "parts/name", "about/width"} <= record.keys()
+    features = json.loads((folder / "features.json").read_text())["featuresDict"]["features"]
+    assert list(features) == ["image", "label", "caption", "box", "parts", "about", "mask", "note"]
+    assert (folder / "label.labels.txt").read_text() == "rose\ntulip\n"
+    info = json.loads((folder / "dataset_info.json").read_text())
+    assert (info["name"], info["version"], info["configName"]) == ("flowers", "1.1.0", "small")
+    assert {split["name"]: split["shardLengths"] for split in info["splits"]} == {
+        "train": ["22", "0"],
+        "test": ["0", "6"],
+        "empty": ["0", "0"],
+    }
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {folder!r})
+import any2ds
+
+class Slow(any2ds.Recipe):
+    '''Many samples.'''
+    def info(self):
+        return any2ds.Info({{"text": any2ds.Text(), "data": any2ds.Bytes()}})
+    def splits(self, dl):
+        print("generating", flush=True)
+        return ((number, {{"text": str(number), "data": bytes(1000)}}) for number in range(5000))
+
+if __name__ == "__main__":
+    any2ds.build(Slow, data_dir={folder!r}, number_sample_per_shard=100, quiet=True, report=False, processes_count=2)
+    print("done", flush=True)
+"""
+
+
+def test_a_build_that_was_killed_goes_on_and_nothing_of_it_is_seen_before(tmp_path: Path) -> None:
+    program = tmp_path / "slow_build.py"
+    program.write_text(PROGRAM.format(folder=str(tmp_path)))
+    building = tmp_path / "slow" / ".1.0.0.building"
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, str(program)], stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    first = start()
+    while not list(building.glob("0001?_stats.json")) and first.poll() is None:
+        pass  # until the first shards are there
+    os.killpg(first.pid, signal.SIGKILL)
+    out, _ = first.communicate()
+    assert out == "generating\n"
+    finished = {path.name: path.stat().st_mtime_ns for path in building.glob("*_stats.json")}
+    assert not (tmp_path / "slow" / "1.0.0").exists()
+    with pytest.raises(OutputError, match="is being built"):
+        any2ds.load(building)
+    second = start()
+    out, _ = second.communicate()
+    assert out == "done\n"  # what was generated was not generated again
+    folder = tmp_path / "slow" / "1.0.0"
+    assert not building.exists()
+    assert {name: (folder / name).stat().st_mtime_ns for name in finished} == finished
+    assert any2ds.verify(folder, quiet=True).ok
+    assert len(any2ds.load(folder)) == 5000
+    assert not (folder / ".any2ds" / "spool").exists()
+    assert b"building" not in (folder / RUN_FILE).read_bytes()

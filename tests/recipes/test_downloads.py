@@ -1,0 +1,234 @@
+"""What a recipe downloads by itself: archives, checksums, the cache; and rows with URLs, which the engine fetches."""
+
+import gzip
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import any2ds
+from any2ds.core.errors import RunError, UsageError
+from any2ds.recipes.downloads import Checksums, DownloadOptions, Downloads
+from any2ds.testing.server import Server, serve
+from tests.recipes.test_build import build, picture
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Server]:
+    """Archives of the same two files, and images."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    files = {"rose/a.png": picture(1), "tulip/b.png": picture(2)}
+    with zipfile.ZipFile(folder / "files.zip", "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    for ending, mode in (("tar", "w"), ("tar.gz", "w:gz"), ("tar.bz2", "w:bz2"), ("tgz", "w:gz")):
+        with tarfile.open(folder / f"files.{ending}", mode) as tar:
+            for name, content in files.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    (folder / "table.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n"))
+    for number in range(12):
+        (folder / f"{number}.png").write_bytes(picture(number))
+    with serve(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def dl(tmp_path: Path) -> Downloads:
+    return downloads(tmp_path)
+
+
+def downloads(tmp_path: Path, checksums: Path | None = None, **options: Any) -> Downloads:
+    from any2ds.config.options import FetchOptions, StorageOptions
+
+    own = DownloadOptions(tmp_path / "cache", FetchOptions(), StorageOptions(), tmp_path / "manual", **options)
+    return Downloads("flowers", own, Checksums(checksums))
+
+
+@pytest.mark.parametrize("name", ["files.zip", "files.tar", "files.tar.gz", "files.tar.bz2", "files.tgz"])
+def test_archives_are_unpacked_and_read_without_unpacking(name: str, served: Server, dl: Downloads) -> None:
+    path = dl.download(served.url(name))
+    assert path.name == name
+    folder = dl.extract(path)
+    assert (folder / "tulip" / "b.png").read_bytes() == picture(2)
+    read = {inner: file.read() for inner, file in dl.iter_archive(path)}
+    assert read == {"rose/a.png": picture(1), "tulip/b.png": picture(2)}
+    assert dl.extract(path) == folder
+
+
+def test_a_compressed_file_becomes_a_file(served: Server, dl: Downloads) -> None:
+    path = dl.download_and_extract(served.url("table.csv.gz"))
+    assert (path.name, path.read_bytes()) == ("table.csv", b"a,b\n1,2\n")
+    ((name, content),) = (
+        (name, file.read()) for name, file in dl.iter_archive(dl.download(served.url("table.csv.gz")))
+    )
+    assert (name, content) == ("table.csv", b"a,b\n1,2\n")
+
+
+def test_urls_may_be_nested_and_each_is_fetched_once(served: Server, tmp_path: Path, dl: Downloads) -> None:
+    urls = {"some": [served.url("1.png"), served.url("2.png")], "one": served.url("1.png")}
+    found = dl.download(urls)
+    assert [path.read_bytes() for path in found["some"]] == [picture(1), picture(2)]
+    assert found["one"] == found["some"][0]
+    assert downloads(tmp_path).download(urls) == found  # from the cache
+    assert served.counts["1.png"] == served.counts["2.png"] == 1
+
+
+def test_what_cannot_be_fetched_or_unpacked_is_named(served: Server, dl: Downloads, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"none\.zip: http_404"):
+        dl.download([served.url("1.png"), served.url("none.zip")])
+    with pytest.raises(UsageError, match=r"1\.png: is no archive"):
+        dl.download_and_extract(served.url("1.png"))
+    with pytest.raises(UsageError, match="no such file, and no URL"):
+        dl.download("nowhere.zip")
+    broken = tmp_path / "broken.tar.gz"
+    broken.write_bytes(gzip.compress(b"no tar")[:-9])
+    with pytest.raises(RunError, match=r"broken\.tar\.gz: cannot be unpacked"):
+        dl.extract(broken)
+    with tarfile.open(tmp_path / "escape.tar", "w") as tar:
+        tar.addfile(tarfile.TarInfo("../outside"))
+    with pytest.raises(RunError, match="cannot be unpacked"):
+        dl.extract(tmp_path / "escape.tar")
+    assert not list(tmp_path.rglob("outside"))
+    with pytest.raises(UsageError, match=r"manual.*where there are none.*: log in and take the file"):
+        _ = downloads(tmp_path, manual_instructions="log in and take the file").manual_dir
+
+
+def test_checksums_are_registered_and_verified(served: Server, tmp_path: Path) -> None:
+    table = tmp_path / "checksums.tsv"
+    downloads(tmp_path, table, registers=True).download([served.url("1.png"), served.url("2.png")])
+    assert table.read_text().splitlines()[0] == "url\tsize\tsha256\tfile name"
+    assert set(Checksums(table).known) == {served.url("1.png"), served.url("2.png")}
+    downloads(tmp_path / "other", table).download(served.url("1.png"))
+    (tmp_path / "served" / "1.png").write_bytes(picture(1) + b"changed")
+    with pytest.raises(
+        RunError, match=rf"1\.png: it has {len(picture(1)) + 7} bytes, checksums.tsv expects {len(picture(1))}"
+    ):
+        downloads(tmp_path / "third", table).download(served.url("1.png"))
+    (tmp_path / "served" / "2.png").write_bytes(picture(3))
+    with pytest.raises(RunError, match=r"2\.png: its sha256 is [0-9a-f]{64}, checksums.tsv expects [0-9a-f]{64}"):
+        downloads(tmp_path / "third", table).download(served.url("2.png"))
+    table.write_text("something else\n")
+    with pytest.raises(UsageError, match="line 1: expected url, size, sha256, file name"):
+        Checksums(table)
+
+
+def test_the_issue_example_is_built_from_archives(served: Server, tmp_path: Path) -> None:
+    class Archives(any2ds.Recipe):
+        """Images in folders of their classes."""
+
+        def info(self) -> any2ds.Info:
+            return any2ds.Info({"image": any2ds.Image(), "label": any2ds.ClassLabel(["rose", "tulip"])})
+
+        def splits(self, dl: Any) -> Any:
+            found = dl.download_and_extract({"train": served.url("files.zip"), "test": served.url("files.tar.gz")})
+            return {name: self.samples(name, folder) for name, folder in found.items()}
+
+        def samples(self, split: str, folder: Path) -> Iterator[Any]:
+            for path in sorted(folder.glob("*/*.png")):
+                yield f"{split}/{path.stem}", {"image": path, "label": path.parent.name}
+
+    build(Archives, tmp_path / "data", download_dir=tmp_path / "cache")
+    found = any2ds.load("archives", data_dir=tmp_path / "data", split="test")
+    assert sorted((sample["recipe_key"], sample["label"], sample["data"]) for sample in found) == [
+        ("test/a", 0, picture(1)),
+        ("test/b", 1, picture(2)),
+    ]
+
+
+# --- rows with URLs ---
+
+
+def of_urls(rows: Any) -> any2ds.Recipe:
+    class Linked(any2ds.Recipe):
+        """Images of a list."""
+
+        def info(self) -> any2ds.Info:
+            return any2ds.Info(
+                {
+                    "image": any2ds.Image(),
+                    "caption": any2ds.Text(),
+                    "label": any2ds.Optional(any2ds.ClassLabel(["a", "b"])),
+                }
+            )
+
+        def splits(self, dl: Any) -> Any:
+            return {"train": rows}
+
+    return Linked()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv.gz", "jsonl", "table", "dicts", "generator"])
+@pytest.mark.parametrize("output_format", ["webdataset", "tfrecord"])
+def test_rows_with_urls_of_any_kind_go_through_the_engine(
+    kind: str, output_format: str, served: Server, tmp_path: Path
+) -> None:
+    rows = [
+        {"key": f"k{n}", "url": served.url(f"{n}.png"), "caption": f"c{n}", "label": "ab"[n % 2]} for n in range(12)
+    ]
+    rows.append({"key": "gone", "url": served.url("gone.png"), "caption": "", "label": "a"})
+    path = tmp_path / f"list.{kind}"
+    given: Any = path
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif kind == "csv.gz":
+        lines = ["key,url,caption,label", *(",".join(row.values()) for row in rows)]
+        path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        given = {"table": pa.Table.from_pylist(rows), "dicts": rows, "generator": iter(rows)}[kind]
+    report = build(of_urls(given), tmp_path / "data", output_format=output_format, number_sample_per_shard=5)
+    assert (report.successes, report.failed_to_download, report.shards) == (12, 1, 3)
+    folder = tmp_path / "data" / "linked" / "1.0.0"
+    assert any2ds.verify(folder, quiet=True).ok
+    found = {sample["recipe_key"]: sample for sample in any2ds.load(folder, split="train")}
+    assert len(found) == 12
+    assert found["k3"]["image"] == picture(3)
+    assert (found["k3"]["caption"], found["k3"]["label"], found["k3"]["url"]) == ("c3", 1, served.url("3.png"))
+    (tmp_path / "served" / "gone.png").write_bytes(picture(7))
+    assert any2ds.retry(folder, codes="all", quiet=True).successes == 1
+    assert len(any2ds.load(folder, split="train")) == 13
+    assert any2ds.verify(folder, quiet=True).ok
+
+
+def test_transforms_are_for_rows_with_urls(served: Server, tmp_path: Path) -> None:
+    rows = [{"url": served.url("1.png"), "caption": "c"}]
+    build(of_urls(rows), tmp_path, file_size=2, resize_mode="border")
+    assert any2ds.load("linked", data_dir=tmp_path, decode=True)[0]["image"].shape == (2, 2, 3)
+
+
+def test_a_build_may_have_both_kinds_of_splits(served: Server, tmp_path: Path) -> None:
+    class Both(any2ds.Recipe):
+        """Some are fetched."""
+
+        def info(self) -> any2ds.Info:
+            return any2ds.Info({"image": any2ds.Image()})
+
+        def splits(self, dl: Any) -> Any:
+            return {"made": [("a", {"image": picture(1)})], "fetched": [{"url": served.url("2.png")}]}
+
+    report = build(Both, tmp_path)
+    assert (report.successes, report.shards) == (2, 2)
+    found = any2ds.load("both", data_dir=tmp_path)
+    assert {sample["split"]: sample["image"] for sample in found} == {"made": picture(1), "fetched": picture(2)}
+    assert any2ds.verify(tmp_path / "both" / "1.0.0", quiet=True).ok
+
+
+def test_a_wrong_value_in_a_list_is_named(served: Server, tmp_path: Path) -> None:
+    rows = [{"url": served.url("1.png"), "caption": "c", "label": "c"}]
+    with pytest.raises(
+        UsageError, match="row 0: sample 'train-0': feature 'label' cannot be 'c': it is none of the classes"
+    ):
+        build(of_urls(rows), tmp_path)
+    with pytest.raises(UsageError, match="feature 'caption'"):
+        build(of_urls([{"url": served.url("1.png")}]), tmp_path)

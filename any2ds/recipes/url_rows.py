@@ -57,7 +57,7 @@ def spool_rows(  # what a split of a build consists of
 
 
 def members_of(rows: UrlRows, features: Features, split: str) -> dict[str, str]:
-    """Feature -> the column of its URLs, where a sample has several files; empty where it has one. Raises UsageError."""
+    """Feature -> the column of its URLs, where a sample has several files; else empty. Raises UsageError."""
     try:
         members = columns_of_members(rows.url_col)
     except ValueError as error:

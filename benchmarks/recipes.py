@@ -67,6 +67,9 @@ class Small(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(self):
         for n in range({samples}):
             yield n, {{"image": io.BytesIO(IMAGES[n % 10]), "label": n % 10, "text": f"sample {{n}}", "score": n / 7}}
+
+if __name__ == "__main__":
+    Small(data_dir={folder!r}, file_format="tfrecord").download_and_prepare()  # what `tfds build` does
 """
 
 FETCHED = """
@@ -119,10 +122,8 @@ def generated(samples: int, python: str) -> tuple[float, float]:
         (folder / "ours.py").write_text(OURS.format(**values))
         (folder / "small").mkdir()
         (folder / "small" / "small.py").write_text(THEIRS.format(**values))
-        (folder / "small" / "__init__.py").write_text("")
         ours = cpu([sys.executable, str(folder / "ours.py")], folder)
-        tfds = [python, "-m", "tensorflow_datasets.scripts.cli.main", "build", f"--data_dir={folder}/theirs"]
-        return ours, cpu([*tfds, "--file_format=tfrecord"], folder / "small")
+        return ours, cpu([python, str(folder / "small" / "small.py")], folder / "small")
     finally:
         shutil.rmtree(folder)
 

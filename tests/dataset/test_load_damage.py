@@ -1,6 +1,6 @@
 """Whatever happens to the files of a dataset, `any2ds.load` gives its samples or one error of ours.
 
-Formats without checksums give files of the same size at least: their hashes are for `any2ds verify` to compare.
+Formats without checksums give files of the same size at least, and with `check=True` the same files.
 """
 
 import random
@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import any2ds
 from any2ds import download
-from any2ds.core.errors import Any2dsError
+from any2ds.core.errors import Any2dsError, DamagedShard, UsageError
 from any2ds.testing.server import Server, serve
 
 FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
@@ -48,9 +49,10 @@ def garbled(content: bytes, chance: random.Random) -> bytes:
     }[how]
 
 
+@pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("output_format", FORMATS)
 def test_samples_as_they_were_or_an_error(
-    output_format: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    output_format: str, check: bool, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = tmp_path / "good"
     download(
@@ -66,8 +68,8 @@ def test_samples_as_they_were_or_an_error(
     wanted = {sample["key"]: sample["data"] for sample in any2ds.load(good)}
     assert len(wanted) == ROWS
     files = sorted(path.relative_to(good) for path in good.rglob("*") if path.is_file() and path.name != "report.html")
-    same: Callable[[bytes], Any] = bytes if output_format in WITH_CHECKSUMS else len
-    chance = random.Random(output_format)
+    same: Callable[[bytes], Any] = bytes if check or output_format in WITH_CHECKSUMS else len
+    chance = random.Random(f"{output_format} {check}")
     errors = 0
     for case in range(CASES):
         monkeypatch.setenv("ANY2DS_CACHE", str(tmp_path / f"cache-{case}"))
@@ -76,7 +78,7 @@ def test_samples_as_they_were_or_an_error(
         path = bad / chance.choice(files)
         path.write_bytes(garbled(path.read_bytes(), chance))
         try:
-            ds = any2ds.load(bad, **chance.choice(OPTIONS))
+            ds = any2ds.load(bad, check=check, **chance.choice(OPTIONS))
             found = [*ds, *(ds[n] for n in range(len(ds)))]
         except Any2dsError:
             errors += 1
@@ -85,3 +87,96 @@ def test_samples_as_they_were_or_an_error(
             assert same(wanted[sample["key"]]) == same(sample["data"]), (case, path.name)
         shutil.rmtree(bad)
     assert errors > 3
+
+
+STEP = """
+import any2ds
+
+@any2ds.transform
+def longer(sample):
+    return sample.with_data(sample.data + b"!") if sample.data[0] % 2 else sample
+"""
+
+
+def ds_files(folder: Path) -> list[Path]:
+    return [path for path in (folder / "ds").rglob("*") if path.is_file()]
+
+
+class TestCheck:
+    @pytest.fixture
+    def make(self, server: Server, tmp_path: Path) -> Callable[..., Path]:
+        def make(**options: Any) -> Path:
+            given = {
+                "output_format": "webdataset",
+                "number_sample_per_shard": SHARD,
+                "distributor": "inline",
+                **options,
+            }
+            urls = [server.url(f"{n}.bin") for n in range(ROWS)]
+            download(urls, output_folder=tmp_path / "ds", file_ext="bin", quiet=True, **given)
+            return tmp_path / "ds"
+
+        return make
+
+    @pytest.mark.parametrize("compute_hash", ["md5", "sha256", "sha512"])
+    @pytest.mark.parametrize("output_format", ["webdataset", "parquet", "files"])
+    def test_a_file_that_was_garbled_is_an_error_that_names_it(
+        self, output_format: str, compute_hash: str, make: Callable[..., Path]
+    ) -> None:
+        folder = make(output_format=output_format, compute_hash=compute_hash, compute_md5=compute_hash == "md5")
+        garbled = random.Random(5).randbytes(300)
+        (place,) = (path for path in folder.rglob("*") if path.is_file() and garbled in path.read_bytes())
+        place.write_bytes(place.read_bytes().replace(garbled, garbled[:-1] + b"\x00"))
+        assert len(any2ds.load(folder)[5]["data"]) == 300
+        for options in ({}, {"columns": ["data"]}, {"decode": True}):
+            ds = any2ds.load(folder, check=True, **options)
+            name = rf"shard 00001.* of .*ds': '000011': the {compute_hash} of its file is not that of the metadata"
+            with pytest.raises(DamagedShard, match=name):
+                ds[5]
+            with pytest.raises(DamagedShard, match=name):
+                ds[[4, 5]]
+            assert ds[4]["data"] == random.Random(4).randbytes(300)
+        assert list(any2ds.load(folder, check=True, columns=["data"])[0]) == ["data"]
+        assert any2ds.load(folder, check=True, columns=["bytes"])[5] == {"bytes": 300}  # its file is not read
+
+    @pytest.mark.parametrize("output_format", FORMATS)
+    def test_files_that_steps_have_changed(self, output_format: str, make: Callable[..., Path], tmp_path: Path) -> None:
+        (tmp_path / "step.py").write_text(STEP)
+        folder = make(output_format=output_format, transform=f"{tmp_path / 'step.py'}:longer")
+        files = [sample["data"] for sample in any2ds.load(folder, check=True)]
+        assert {len(data) for data in files} == {300, 301}
+        if output_format in WITH_CHECKSUMS:
+            return
+        garbled = next(data for data in files if len(data) == 301)
+        (place,) = (path for path in folder.rglob("*") if path.is_file() and garbled in path.read_bytes())
+        place.write_bytes(place.read_bytes().replace(garbled, garbled[:-1] + b"?"))
+        with pytest.raises(DamagedShard, match="the CRC-32 of its file"):
+            list(any2ds.load(folder, check=True))
+
+    @pytest.mark.parametrize("output_format", FORMATS)
+    def test_each_of_several_files_of_a_sample(self, output_format: str, server: Server, tmp_path: Path) -> None:
+        rows = [{"image": server.url(f"{n}.bin"), "mask": server.url(f"{n + 6}.bin")} for n in range(6)]
+        options = {"url_col": "image:image,mask:mask", "output_folder": tmp_path / "ds", "output_format": output_format}
+        download(pa.Table.from_pylist(rows), distributor="inline", quiet=True, file_ext="bin", **options)
+        ds = any2ds.load(tmp_path / "ds", check=True)
+        assert [sample["mask"] for sample in ds] == [random.Random(n + 6).randbytes(300) for n in range(6)]
+        if output_format in WITH_CHECKSUMS:
+            return
+        for garbled, name in ((random.Random(3).randbytes(300), "image"), (random.Random(10).randbytes(300), "mask")):
+            (place,) = (path for path in ds_files(tmp_path) if garbled in path.read_bytes())
+            place.write_bytes(place.read_bytes().replace(garbled, garbled[:-1] + b"\x00"))
+            with pytest.raises(DamagedShard, match=f"the md5 of its {name} is not that"):
+                any2ds.load(tmp_path / "ds", check=True, columns=[name])[:]
+        with pytest.raises(DamagedShard, match="the md5 of its image is not that"):
+            any2ds.load(tmp_path / "ds", check=True, columns=["data"])[3]
+        assert any2ds.load(tmp_path / "ds", check=True, columns=["mask"])[3]["mask"] == random.Random(9).randbytes(300)
+
+    def test_a_dataset_without_hashes_is_refused(self, make: Callable[..., Path], tmp_path: Path) -> None:
+        folder = make(output_format="webdataset", compute_hash=None, compute_md5=False)
+        with pytest.raises(UsageError, match=r"check: .*ds' has no hashes of its files"):
+            any2ds.load(folder, check=True)
+        (tmp_path / "tars").mkdir()
+        for tar in folder.glob("*.tar"):
+            tar.rename(tmp_path / "tars" / tar.name)
+        with pytest.raises(UsageError, match=r"check: .*tars' has no hashes of its files"):
+            any2ds.load(tmp_path / "tars", check=True)

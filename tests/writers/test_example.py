@@ -21,7 +21,8 @@ from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Sample
 from any2ds.worker.job_rows import JobRows
 from any2ds.writers.formats import _example
-from any2ds.writers.formats._example import Encoder, FeatureKind, feature_kind, parse, varint
+from any2ds.writers.formats._example import Encoder, FeatureKind, feature_kind, parse
+from any2ds.writers.formats._wire import varint
 from any2ds.writers.formats.tfrecord import TfrecordWriter
 from tests.support.records import examples
 

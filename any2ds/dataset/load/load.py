@@ -20,7 +20,7 @@ from any2ds.core.errors import DamagedShard, MissingColumns, OptionError, UsageE
 from any2ds.core.metadata import SPLIT
 from any2ds.core.samples import row_key
 from any2ds.dataset.features import KEY_COLUMN
-from any2ds.dataset.load import expressions, splits
+from any2ds.dataset.load import expressions, hashes, splits
 from any2ds.dataset.load.copies import ShardCopies
 from any2ds.dataset.load.features import RecipeFeatures
 from any2ds.dataset.load.files import cache_folder
@@ -47,6 +47,7 @@ def load(  # the public options, by keyword
     where: str | pc.Expression | None = None,
     columns: Sequence[str] | None = None,
     decode: bool = False,
+    check: bool = False,
     data_dir: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Mapping[str, Any]] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -64,6 +65,8 @@ def load(  # the public options, by keyword
     columns: which columns a sample has, `data` among them (default: all)
     decode: images become arrays, sound arrays with its `rate`, text str, videos what decodes frames on demand (see
         docs/loading.md); a file that cannot be decoded is an error that names its key
+    check: compare each file with its hash in the metadata when it is read: one that was garbled is an error that names
+        shard and key (default: `any2ds verify` compares all of them, once)
     data_dir: folder in which datasets are found by name (default: ANY2DS_DATA_DIR, else ~/any2ds)
     storage_options: credentials and settings of stores, by protocol: {'s3': {'endpoint_url': 'https://...'}}
     cache_dir: folder for copies of remote shards and for indexes that had to be made (default: ANY2DS_CACHE, else
@@ -89,9 +92,10 @@ def load(  # the public options, by keyword
         counts = [opened.count(shard) for shard in range(len(shards))]
         shards = replace(shards, starts=array("Q", accumulate(counts, initial=0)))
     schema = schema_of(shards)
+    compared = _hashes(shards, schema) if check else ()
     recipe = _recipe(shards)
     wanted = _wanted(columns, schema, (*shards.members, *(recipe.known() if recipe is not None else ())))
-    fields = Fields(wanted, schema, shards.data_column, shards.members, decode, recipe)
+    fields = Fields(wanted, schema, shards.data_column, shards.members, decode, recipe, compared)
     opened = OpenShards(shards, fields, copies, is_copied=cache_bytes is not None)
     rows = Rows(shards, schema, opened)
     condition = _condition(where, schema)
@@ -109,7 +113,7 @@ def _recipe(shards: ShardSet) -> RecipeFeatures | None:
         raise DamagedShard(f"{redacted(shards.folder.url)!r}: its {layout.RECIPE_FILE}: {error}") from error
     if found is None:
         return None
-    return RecipeFeatures(found, bool(plugins.load("writers", shards.output_format).has_members))
+    return RecipeFeatures(found, bool(plugins.load("writers", shards.output_format).has_members), bool(shards.members))
 
 
 def _wanted(
@@ -125,6 +129,19 @@ def _wanted(
         if missing := [name for name in columns if name not in known]:
             raise MissingColumns(missing, list(dict.fromkeys(known)), "columns")
     return tuple(dict.fromkeys(columns))
+
+
+def _hashes(shards: ShardSet, schema: pa.Schema | None) -> tuple[str, ...]:
+    """The columns to compare files with, the one that takes least time first. Raises UsageError."""
+    there = {*(schema.names if schema is not None else ())}
+    known = tuple(
+        name
+        for name in hashes.CHEAPEST
+        if name in shards.hashes and there.intersection(hashes.columns([name], shards.members))
+    )
+    if not known:
+        raise UsageError(f"check: {redacted(shards.folder.url)!r} has no hashes of its files as they are stored")
+    return known
 
 
 def _condition(where: str | pc.Expression | None, schema: pa.Schema | None) -> pc.Expression | None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from any2ds.core import plugins
 from any2ds.core.errors import DamagedShard, UsageError, error_text
+from any2ds.dataset.load import hashes
 from any2ds.dataset.load.copies import ShardCopies
 from any2ds.dataset.load.decode import decoded
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder
@@ -29,28 +30,51 @@ _READ_AT_ONCE = 8  # shards of a store, of which more than the samples is read: 
 
 
 @dataclass(frozen=True, slots=True)
-class _Decoder:
-    """Decodes a sample, and leaves its `columns`."""
+class _Finish:
+    """Compares the file of a sample with its hash, decodes it, and leaves the columns that were asked for."""
 
-    columns: tuple[str, ...] | None
-    members: tuple[str, ...] = ()
-    decodes: bool = True
-    features: Any = None  # of a recipe
+    fields: Fields
+
+    @property
+    def asked(self) -> tuple[str, ...] | None:
+        """Those that were asked for, as they are stored."""
+        fields = self.fields
+        return fields.columns if fields.features is None else fields.features.stored(fields.columns)
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Those that it needs."""
+        fields, asked = self.fields, self.asked
+        if asked is None or not (fields.decode or fields.hashes):
+            return asked
+        kinds = ("ext", "key", *(f"{member}_ext" for member in fields.members if member in asked))
+        of_hashes = hashes.columns(fields.hashes, fields.members) if fields.hashes else ()
+        return tuple(dict.fromkeys((*asked, *kinds, *of_hashes)))  # the kind of a file is that of its extension
+
+    @property
+    def is_needed(self) -> bool:
+        fields, asked = self.fields, self.asked
+        has_files = asked is None or not {"data", *fields.members}.isdisjoint(asked)
+        return fields.decode or fields.features is not None or bool(fields.hashes and has_files)
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        if self.decodes:
-            sample = decoded(sample, self.members)
-        if self.features is not None:
-            named: dict[str, Any] = self.features(sample, self.columns, self.decodes)
-            if self.columns is not None and "rate" in sample:
+        fields = self.fields
+        wanted, members = fields.columns, fields.members
+        if fields.hashes:
+            hashes.compare(sample, fields.hashes, members)
+        if fields.decode:
+            sample = decoded(sample, members)
+        if fields.features is not None:
+            named: dict[str, Any] = fields.features(sample, wanted, fields.decode)
+            if wanted is not None and "rate" in sample:
                 named["rate"] = sample["rate"]
             return named
-        if self.columns is None:
+        if wanted is None:
             return sample
-        found = {name: sample[name] for name in self.columns}
+        found = {name: sample[name] for name in wanted}
         if "rate" in sample and "data" in found:
             found["rate"] = sample["rate"]
-        for member in self.members:
+        for member in members:
             if member in found and (rate := sample.get(f"{member}_rate")) is not None:
                 found[f"{member}_rate"] = rate
         return found
@@ -75,16 +99,10 @@ class OpenShards:
         shards that are read, else of those in formats that cannot be read by ranges."""
         self._shards, self._fields, self._copies, self._is_copied = shards, fields, copies, is_copied
         self._given = (shards, fields, copies, is_copied)
-        is_finished = fields.decode or fields.features is not None
-        finish = _Decoder(fields.columns, fields.members, fields.decode, fields.features)
-        self._finish = finish if is_finished else None
-        wanted = fields.columns
-        if fields.features is not None:
-            wanted = fields.features.stored(wanted)
-            self._fields = fields = replace(fields, columns=wanted)
-        if wanted is not None and fields.decode:  # the kind of a file is that of its extension
-            of_members = (f"{member}_ext" for member in fields.members if member in wanted)
-            self._fields = replace(fields, columns=tuple(dict.fromkeys((*wanted, "ext", "key", *of_members))))
+        finish = _Finish(fields)
+        self._finish = finish if finish.is_needed else None
+        if self._finish is not None:
+            self._fields = replace(fields, columns=finish.columns)
         self._open: dict[int, IndexedShard] = {}
         self._opening: dict[int, threading.Lock] = {}
         self._pid = os.getpid()

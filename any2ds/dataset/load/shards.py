@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -13,9 +13,12 @@ from itertools import accumulate
 
 import orjson
 
+from any2ds.config.hashes import recorded_hash_columns
 from any2ds.core import layout, plugins
 from any2ds.core.errors import DamagedShard, OutputError, error_text, redacted
+from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset, ShardFiles
+from any2ds.dataset.load.remote import StoredFile, StoreReader
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
@@ -44,6 +47,7 @@ class ShardSet:
     data_column: str | None = None  # what record formats call the file; None: as its extension
     members: tuple[str, ...] = ()  # of a sample, where the rows of the list have several URLs
     shard_ids: tuple[int, ...] = ()  # number of each shard; none for other tools' tar files
+    hashes: tuple[str, ...] = ()  # columns with hashes of the files, if any2ds has written them
 
     @classmethod
     def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
@@ -72,7 +76,7 @@ class ShardSet:
     def _of_dataset(cls, dataset: Dataset, opened: ShardSample) -> ShardSet:
         samples, sizes = dict(opened.samples), dict(opened.data_bytes)
         if not samples:
-            for files, stats in dataset.stats(dataset.finished):
+            for files, stats in _stats(dataset):
                 if isinstance(stats, Exception):
                     raise DamagedShard(f"{files.stats} of {redacted(dataset.folder.url)!r}: {error_text(stats)}")
                 samples[files.shard_id] = stats.samples
@@ -90,6 +94,7 @@ class ShardSet:
             str(dataset.run.options.get("data_column") or "data") if dataset.run and not dataset.hides else None,
             dataset.members.names if dataset.members is not None else (),
             tuple(files.shard_id for files in shards),
+            () if dataset.is_img2dataset else recorded_hash_columns(dataset.run.options if dataset.run else None),
         )
 
     def __len__(self) -> int:
@@ -110,6 +115,24 @@ class ShardSet:
     def describe(self, shard: int) -> str:
         """For messages."""
         return f"shard {self.names[shard]} of {redacted(self.folder.url)!r}"
+
+
+def _stats(dataset: Dataset) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
+    """Of all finished shards. From a store, libcurl reads them with a tenth of the time of fsspec.
+
+    Raises DamagedShard if one cannot be read.
+    """
+    if dataset.folder.is_local:
+        yield from dataset.stats(dataset.finished)
+        return
+    root = dataset.folder.path.rstrip("/")
+    names = [files.stats or "" for files in dataset.finished]
+    contents = StoreReader(dataset.folder).read([(StoredFile(name, f"{root}/{name}", 0), None) for name in names])
+    for files, content in zip(dataset.finished, contents, strict=True):
+        try:
+            yield files, Stats.parse(content)
+        except ValueError as error:
+            yield files, error
 
 
 def _check_presence(dataset: Dataset, shards: Sequence[ShardFiles], sizes: dict[int, int]) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from any2ds.core.tables import to_json, values
+from any2ds.writers.formats._wire import MOST_OF_64_BITS, Read, reader_of, varint, varint_at
 
 Kind = Literal["bytes", "int64", "float"]
 
@@ -29,13 +30,9 @@ several files, their features are the last ones, called as its members."""
 _LIST_OF_KIND: dict[Kind, int] = {"bytes": 1, "float": 2, "int64": 3}  # number of the field in Feature
 _KIND_OF_LIST: dict[int, Kind] = {number: kind for kind, number in _LIST_OF_KIND.items()}
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types
-_64_BITS = (1 << 64) - 1
 _NAN = float("nan")
 _FLOAT = struct.Struct("<f")
 _HEADS_KEPT = 4096  # of values of one column, by their length
-
-Read = Callable[[int, int], bytes]
-"""`read(offset, size)` gives these bytes of a record, fewer at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +191,7 @@ def _byte_values(found: Iterable[Any]) -> bytes:
 
 
 def _int_values(found: Iterable[int | None]) -> bytes:
-    packed = b"".join([varint((value or 0) & _64_BITS) for value in found])
+    packed = b"".join([varint((value or 0) & MOST_OF_64_BITS) for value in found])
     return _delimited(1, packed) if packed else b""
 
 
@@ -218,18 +215,6 @@ def _float32(value: float) -> bytes:
 
 def _delimited(field: int, value: bytes) -> bytes:
     return bytes([field << 3 | _LENGTH]) + varint(len(value)) + value
-
-
-def varint(value: int) -> bytes:
-    """7 bits in each byte, the lowest first; the high bit says that there is more."""
-    if value < 0x80:
-        return bytes((value,))
-    found = bytearray()
-    while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
 
 
 # --- reading back ---
@@ -304,10 +289,6 @@ def _one_value(record: bytes, start: int, stop: int) -> list[Any] | None:
     if kind == 0x1A and stop - at == 1 and record[at] < 0x80:
         return [record[at]]
     return None
-
-
-def reader_of(record: bytes) -> Read:
-    return lambda offset, size: record[offset : offset + size]
 
 
 def features(read: Read, size: int) -> Iterator[tuple[str, int, int]]:
@@ -385,13 +366,3 @@ def _fields(read: Read, start: int, stop: int) -> Iterator[tuple[int, int, int, 
             raise ValueError(f"no field of a record at byte {start}")
         yield tag >> 3, wire, start, end
         start = end
-
-
-def varint_at(read: Read, start: int, stop: int) -> tuple[int, int]:
-    """The number that begins at `start`, and where it ends."""
-    value = 0
-    for index, byte in enumerate(read(start, min(10, stop - start))):
-        value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return value & _64_BITS, start + index + 1
-    raise ValueError(f"a number without an end at byte {start}")

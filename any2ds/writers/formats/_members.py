@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
@@ -15,6 +15,7 @@ from any2ds.core.members import member_of_ext
 from any2ds.core.metadata import STORED_BYTES, MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample, member_column, member_value
 from any2ds.core.tables import value_of_text
+from any2ds.writers.formats._builder import Builder
 
 if TYPE_CHECKING:
     from any2ds.writers.contract import Fields
@@ -57,29 +58,20 @@ def in_samples(found: Iterable[tuple[str, StoredBody]]) -> Iterator[StoredSample
         yield StoredSample(key, gathered)
 
 
-class SampleBuilder:
+class SampleBuilder(Builder):
     """Makes what `load` gives of the files of a sample: its metadata are those in its `.json`.
 
     Values that JSON has no notation for get the type of their column in the metadata again; a NaN stays None.
     """
 
-    _last: ClassVar[SampleBuilder | None] = None
-
     def __init__(self, fields: Fields) -> None:
-        self._fields, self._columns, self._members = fields, fields.columns, frozenset(fields.members)
+        super().__init__(fields)
+        self._columns, self._members = fields.columns, frozenset(fields.members)
         self._knows_size = fields.data_column is not None  # others may mean something else by `bytes`
         schema = fields.schema or ()
         restored = {field.name: make for field in schema if (make := _from_json(field.type)) is not None}
         columns = fields.columns
         self._restored = {name: make for name, make in restored.items() if columns is None or name in columns}
-
-    @classmethod
-    def of(cls, fields: Fields) -> SampleBuilder:
-        """That of the shard before, if it has the same fields: to make one takes longer than to read a sample."""
-        found = cls._last
-        if found is None or found._fields is not fields:
-            found = cls._last = cls(fields)
-        return found
 
     def __call__(self, key: str, members: dict[str, bytes]) -> dict[str, Any]:
         """`members` are the content of its files by extension, which this changes. Raises DamagedShard."""

@@ -15,9 +15,8 @@ from typing import Any, BinaryIO
 
 import pyarrow.parquet as pq
 
-from any2ds.writers.formats._example import reader_of, varint_at
+from any2ds.writers.formats._wire import LENGTH, reader_of, varint_at
 
-LENGTH = struct.Struct("<I")  # of a value, before it
 _HEADER = 256  # bytes; a header without statistics has less
 _DEEPEST = 3  # structs in structs
 _TRUE, _FALSE, _I16, _I64, _BINARY, _STRUCT = 1, 2, 4, 6, 8, 12  # types of the compact protocol

@@ -17,6 +17,7 @@ from any2ds.core.members import files_of
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample
 from any2ds.core.tables import value_of_text
+from any2ds.writers.formats._builder import Builder
 from any2ds.writers.formats._example import DATA, Encoder, Feature, bytes_value, feature_kind, features, parse
 
 if TYPE_CHECKING:
@@ -121,30 +122,20 @@ class _FileFeatures:
                 yield from body.chunks()
 
 
-class RecordBuilder:
+class RecordBuilder(Builder):
     """Makes what `load` gives of a record.
 
     Records know no null: a null text is "", a number 0 or NaN, and what is written as JSON or text is None again.
     """
 
-    _last: ClassVar[RecordBuilder | None] = None
-
     def __init__(self, fields: Fields) -> None:
-        self._fields = fields
+        super().__init__(fields)
         self._data = (
             fields.data_column
         )  # the feature of the file; None where it is the last one, named by its extension
         self._members = frozenset(fields.members)
         self._types = {field.name: field.type for field in fields.schema or ()}
         self._read = {name: make for name, type in self._types.items() if (make := _from_values(type)) is not None}
-
-    @classmethod
-    def of(cls, fields: Fields) -> RecordBuilder:
-        """That of the shard before, if it has the same fields: to make one takes longer than to read a sample."""
-        found = cls._last
-        if found is None or found._fields is not fields:
-            found = cls._last = cls(fields)
-        return found
 
     def __call__(self, record: bytes) -> dict[str, Any]:
         """Raises DamagedShard."""

@@ -14,8 +14,8 @@ from any2ds.core.errors import DamagedShard, OptionError, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import StoredSample
 from any2ds.writers.contract import Fields, ShardData
-from any2ds.writers.formats._example import reader_of
 from any2ds.writers.formats._records import ExampleWriter, RecordBuilder, stored_sample
+from any2ds.writers.formats._wire import reader_of
 
 if sys.platform == "win32":
     raise OptionError("arrayrecord needs Linux or macOS: its library does not support Windows; use tfrecord")

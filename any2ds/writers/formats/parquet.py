@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 import threading
 from array import array
 from bisect import bisect_right
@@ -27,6 +26,7 @@ from any2ds.core.samples import Sample, StoredSample
 from any2ds.core.tables import values
 from any2ds.writers.formats import _huggingface, _tarindex
 from any2ds.writers.formats._spans import RangeFile
+from any2ds.writers.formats._wire import LENGTH
 
 if TYPE_CHECKING:
     from any2ds.writers.contract import Fields, ShardData
@@ -41,7 +41,6 @@ WITHOUT_FILES = {b"any2ds.files": b"none"}
 THRIFTY = {"pre_buffer": False, "buffer_size": 1 << 20, "page_checksum_verification": True}
 """How to open a file that may be big: else Arrow reads all row groups at once (1.1 GB for 1 GB)."""
 _ROWS_AT_ONCE = 64
-_LENGTH = struct.Struct("<I")  # of a value, before it
 _INDEX_END = ".parquet.idx"  # of the index of files, in the cache of indexes
 _UNIQUE = frozenset({"key", "url", *HASHES})  # columns whose values hardly repeat: a dictionary would hold them twice
 # Bytes of a page, looked at after each value: a file of this size or more has a page of its own, so that readers that
@@ -254,10 +253,10 @@ class ParquetShard:
     def _files(self, numbers: Sequence[int]) -> Iterator[bytes]:
         """The files of these samples, whose lengths stand before them."""
         places = self._places or ()
-        before = _LENGTH.size
+        before = LENGTH.size
         ranges = [(places[2 * n] - before, places[2 * n + 1] + before) for n in numbers]
         for (buffer, at), (_, size) in zip(self._data.read_many(ranges), ranges, strict=True):
-            if _LENGTH.unpack_from(buffer, at) != (size - before,):
+            if LENGTH.unpack_from(buffer, at) != (size - before,):
                 raise DamagedShard("the index of its files does not fit it")
             yield buffer[at + before : at + size]
 

@@ -25,9 +25,9 @@ from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import StoredSample
 from any2ds.writers.contract import Fields, ShardData
 from any2ds.writers.formats import _tarindex
-from any2ds.writers.formats._example import reader_of
 from any2ds.writers.formats._records import ExampleWriter, RecordBuilder, stored_sample
 from any2ds.writers.formats._spans import SpanShard
+from any2ds.writers.formats._wire import reader_of
 
 _PIECE = 1 << 20  # bytes read at once
 _IN_MEMORY = 16 << 20  # bytes of a record up to which it is read as a whole

@@ -144,7 +144,7 @@ def _hosts(model: Model, predictions: Sequence[Prediction]) -> Iterator[Advice]:
         held = sum(top.values()) / rows if rows else 0.0
         if len(top) < count or held < _LARGE_SHARE:
             continue
-        alone = model.hosts_alone(1, AT_ONCE)
+        alone = model.hosts_alone(AT_ONCE)
         which = f"the largest host, {next(iter(top))}, holds" if count == 1 else f"the {count} largest hosts hold"
         needs = "it needs" if count == 1 else "the slowest of them needs"
         yield Advice(

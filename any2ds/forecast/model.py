@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from any2ds.config.options import Config
+from any2ds.config.options import Config, FetchOptions
 from any2ds.core.failures import SUCCESS
 from any2ds.core.processes import resources
 from any2ds.forecast.behaviour import Behaviour, mean_seconds
@@ -141,10 +141,12 @@ class Model:
         own, all = self.cpu
         crowding = max(1.0, processes / resources.share())  # processes that share a core
         machine = Machine(bandwidth / 8 / processes, own * crowding)
-        runs = [self._worker(rows, machine, draw) for draw in range(_DRAWS)] if rows else [Simulated(0.0)]
+        workers = min(machines * processes, self.shards)  # that have something to do
+        options = _share(self.config.fetch, workers)
+        runs = [self._worker(options, rows, machine, draw) for draw in range(_DRAWS)] if rows else [Simulated(0.0)]
         times = sorted(run.seconds for run in runs)
         bounds = {
-            "hosts": self.hosts_alone(machines * processes),
+            "hosts": self.hosts_alone(),
             "bandwidth": self.received_bytes * 8 / bandwidth / machines,
             "cpu": max(rows * own * crowding, self.fetched * all / resources.share() / machines),
         }
@@ -162,7 +164,6 @@ class Model:
             self.sample.cost.memory
             + min(self.config.fetch.max_buffered_bytes, in_flight * _BODY_IN_FLIGHT * self.sample.received)
         )
-        workers = min(machines * processes, self.shards)  # that have something to do
         return Prediction(
             machines=machines,
             processes=processes,
@@ -190,25 +191,25 @@ class Model:
             egress=stored * prices.egress_gb,
         )
 
-    def hosts_alone(self, workers: int, at_once: int | None = None) -> float:
+    def hosts_alone(self, at_once: int | None = None) -> float:
         """Seconds that the host that takes longest takes, with `at_once` transfers from all workers together; or, if
-        None, with what `max_per_host` and `host_delay` grant each worker."""
+        None, with what `max_per_host` grants them."""
         fetch = self.config.fetch
-        most = at_once or fetch.max_per_host * workers
+        most = at_once or fetch.max_per_host
         own = mean_seconds(self.sample.transfers)
         usual = mean([each for each in self.sample.transfers if each.code == SUCCESS], "seconds")
         share = self.fetched / self.survey.rows if self.survey.rows else 0.0
         longest = 0.0
         for host, rows in self.survey.hosts.largest.items():
-            seconds = max(own.get(host, usual) / most, fetch.host_delay / workers)
+            seconds = max(own.get(host, usual) / most, fetch.host_delay)
             longest = max(longest, rows * share * seconds)
         return longest
 
-    def _worker(self, rows: int, machine: Machine, seed: int) -> Simulated:
-        behaviour = Behaviour(self.survey.hosts, self.sample.transfers, self.config.fetch, seed)
+    def _worker(self, options: FetchOptions, rows: int, machine: Machine, seed: int) -> Simulated:
+        behaviour = Behaviour(self.survey.hosts, self.sample.transfers, options, seed)
 
         def run(count: int) -> Simulated:
-            return simulate(self.config.fetch, behaviour.rows(count), behaviour.answer, machine, seed)
+            return simulate(options, behaviour.rows(count), behaviour.answer, machine, seed)
 
         if rows <= SIMULATED:
             return run(rows)
@@ -243,3 +244,9 @@ class Model:
         timeout = self.config.fetch.timeout or 10.0
         silent = sum(share for code, share in self.shares.items() if code.startswith("timeout") or code == "host_down")
         return "timeouts" if silent * timeout > mean(self.sample.transfers, "seconds") else "latency"
+
+
+def _share(options: FetchOptions, workers: int) -> FetchOptions:
+    """Those of one of so many workers, which keep the limits of hosts together."""
+    most = max(1, options.max_per_host // max(1, workers))
+    return replace(options, max_per_host=most, host_delay=options.host_delay * max(1, workers))

@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, Command] = {
             "any2ds urls.txt",
             "any2ds urls.parquet s3://bucket/dataset --caption_col=caption",
             "any2ds 'lists/*.csv.gz' dataset --url_col=link",
+            "any2ds pairs.parquet dataset --url_col=image:image_url,mask:mask_url",
             "any2ds urls.txt photos --output_format=webdataset --file_size=256",
             "any2ds urls.parquet sample --limit=1000",
             "zcat urls.txt.gz | any2ds - dataset",

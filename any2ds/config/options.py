@@ -731,6 +731,8 @@ def _check_members(config: Config) -> None:
         raise OptionError(f"url_col: with preset={config.output.preset} a row has one URL")
     if config.output.data_column != "data":
         raise OptionError("data_column: the files of a row of several URLs are in columns called as its members")
+    if config.output.verify_hash is not None:
+        raise OptionError("verify_hash: there is one hash for a row, and this one has several files")
     if config.output.parquet_data != "binary":
         raise OptionError("parquet_data: files of a row of several URLs are plain bytes")
     if several := [name for name in config.media.asked() if name in _ONE_TO_MANY]:

@@ -115,11 +115,12 @@ class MetadataTable:
     `columns` are those that transforms add. With `explains`, no failure is without an `error_message`. Without
     `has_members` further files of a sample are columns. What may be large waits in a file in `folder`.
 
+    Those of `columns` that are `short` have texts that are no longer than those of the table's own columns.
     `in_sight` says which columns are in sight, of those of the list and of its own: all, if it is None.
 
     A row that became several samples has one row here for each of them, under the key of the sample."""
 
-    def __init__(  # seven parameters, of which a run names the last five: each comes from another of its parts
+    def __init__(  # eight parameters, of which a run names the last six: each comes from another of its parts
         self,
         rows: pa.Table,
         hashes: tuple[str, ...],
@@ -129,6 +130,7 @@ class MetadataTable:
         has_members: bool = True,
         folder: Path | None = None,
         in_sight: Callable[[Sequence[str], Sequence[str]], Sequence[str]] | None = None,
+        short: Collection[str] = (),
     ) -> None:
         urls = rows.schema.get_field_index("url")
         if pc.any(pc.match_substring(rows.column(urls), "@")).as_py():
@@ -144,7 +146,7 @@ class MetadataTable:
         if self.has_expected_hashes:
             self._types[HASH_MATCHES.name] = HASH_MATCHES.type
         self._types.update(columns or {})
-        wide = {name: type for name, type in (columns or {}).items() if is_wide(type)}
+        wide = {name: type for name, type in (columns or {}).items() if is_wide(type) and name not in short}
         self._wide = WideColumns(wide, folder or Path(tempfile.gettempdir())) if wide else None
         self._names = tuple(self._types)
         self._narrow = tuple(name for name in self._types if name not in wide)

@@ -357,7 +357,8 @@ class Optional(Feature):
         return None if value is None else self.feature.encode(value)
 
     def decode(self, value: Any) -> Any:
-        return None if value is None else self.feature.decode(value)
+        is_nothing = isinstance(self.feature, Tensor) and None not in self.feature.shape and not value
+        return None if value is None or is_nothing else self.feature.decode(value)  # records have no nulls
 
     def arrow_type(self) -> pa.DataType:
         return self.feature.arrow_type()

@@ -7,6 +7,7 @@ are texts. They are written by hand, because TFDS needs TensorFlow, or at least 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -88,8 +89,23 @@ def files(entries: Sequence[ShardEntry], options: OutputOptions, schema: pa.Sche
             for name, own in (of_splits if template else {}).items()
         ],
     }
-    exts = {ext for entry in entries for ext in entry.exts}
-    return {TFDS_FEATURES: _json(features(schema, holds_images=exts <= IMAGES)), TFDS_INFO: _json(info)}
+    exts, samples = sum((Counter(entry.exts) for entry in entries), Counter[str]()), sum(e.samples for e in entries)
+    return {TFDS_FEATURES: _json(features(schema, _files_in(schema, exts, samples))), TFDS_INFO: _json(info)}
+
+
+def _files_in(schema: pa.Schema, exts: Mapping[str, int], samples: int) -> dict[str, bool]:
+    """The features of files in a record, and whether each is an image that all of so many `samples` have.
+
+    There is one, or where samples have several, one for each member, of which columns tell.
+    """
+    from any2ds.writers.formats._example import DATA
+
+    names = [name.removesuffix("_status") for name in schema.names if name.endswith("_status")]
+    members = [name for name in names if {f"{name}_url", f"{name}_error_code", f"{name}_ext"} <= set(schema.names)]
+    if not (exts and members and {ext.partition(".")[0] for ext in exts} <= set(members)):
+        return {DATA: exts.keys() <= IMAGES}
+    of = {name: {ext.partition(".")[2]: n for ext, n in exts.items() if ext.startswith(f"{name}.")} for name in members}
+    return {name: own.keys() <= IMAGES and sum(own.values()) == samples for name, own in of.items()}
 
 
 def _by_split(entries: Sequence[ShardEntry], has_column: bool) -> tuple[dict[str, list[ShardEntry]], str]:
@@ -123,16 +139,17 @@ def _lengths(entries: Sequence[ShardEntry], shards: int) -> list[str]:
     return lengths
 
 
-def features(schema: pa.Schema, holds_images: bool) -> dict[str, Any]:
-    """The types in a record: a feature for each column, and the file."""
-    from any2ds.writers.formats._example import DATA
-
+def features(schema: pa.Schema, files: Mapping[str, bool]) -> dict[str, Any]:
+    """The types in a record: a feature for each column, and those of `files`, with whether they are images."""
     of_columns = {field.name: _feature(field.type) for field in schema}
     image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}  # of any height and width
-    data = _class("image_feature.Image", image=image) if holds_images else _bytes()
+    of_files = {
+        name: _class("image_feature.Image", image=image) if holds_images else _bytes()
+        for name, holds_images in files.items()
+    }
     return {
         "pythonClassName": f"{_CLASSES}.features_dict.FeaturesDict",
-        "featuresDict": {"features": {**of_columns, DATA: data}},
+        "featuresDict": {"features": {**of_columns, **of_files}},
     }
 
 

@@ -41,6 +41,8 @@ from any2ds.config.watch import WatchOptions
 from any2ds.core import layout, plugins
 from any2ds.core.errors import OptionError, OutputError, RunError, UsageError, error_text
 from any2ds.core.manifest import Beginning, Manifest, Segment, columns_of, key_format
+from any2ds.core.members import URL as URL_OF_MEMBER
+from any2ds.core.members import column as column_of_member
 from any2ds.core.reports import RunReport
 from any2ds.core.rows import ShardJob
 from any2ds.dataset.catalogue import rebuild
@@ -207,6 +209,22 @@ class RecipeBuild:
             shutil.rmtree(folder, ignore_errors=True)
             samples = {**self._generate(folder, output), "state": state}
             spool.record(folder, samples)
+        return self._with_members(samples["members"])._make_shards(output, lock, folder, samples)
+
+    def _with_members(self, url_col: str | None) -> RecipeBuild:
+        """The same where the rows of its splits have several URLs, as `url_col` says."""
+        if url_col is None:
+            return self
+        config = replace(
+            self.config,
+            input=replace(self.config.input, url_col=url_col),
+            output=replace(self.config.output, data_column="data"),
+        )
+        return replace(self, config=config)
+
+    def _make_shards(self, output: OutputFolder, lock: RunLock, folder: Path, samples: Mapping[str, Any]) -> RunReport:
+        """Make the shards that are missing, and then what is told of all of them."""
+        state = samples["state"]
         shards = self._shards(folder, samples["splits"])
         described = self._described(shards, samples)
         output.write(layout.RUN_FILE, self._manifest(shards, state).to_json())
@@ -362,7 +380,12 @@ class RecipeBuild:
         except OSError as error:
             raise RunError(f"{recipe.full_name}: {error_text(error)}") from error
         spool.check_keys({name: Runs(folder / name, split["runs"]) for name, split in made.items()})
-        return {"splits": made, "download_bytes": dl.bytes}
+        members = {split.get("members") for split in made.values()}
+        if len(members) > 1:
+            raise UsageError(
+                f"{recipe.full_name}: if rows of a split have several URLs, those of the others have the same"
+            )
+        return {"splits": made, "download_bytes": dl.bytes, "members": members.pop()}
 
     def _beam(self, output: OutputFolder, stack: ExitStack) -> BeamSplits:
         """The pipeline of Beam, whose workers write into the dataset's folder. Raises MissingExtra without Beam."""
@@ -382,17 +405,19 @@ class RecipeBuild:
             first, samples = peeked(samples, name)
             if isinstance(first, Mapping):
                 rows = UrlRows(samples)
-        is_sorted = self.info.disable_shuffling
+        is_sorted, members = self.info.disable_shuffling, dict[str, str]()
         if rows is not None:
-            from any2ds.recipes.url_rows import spool_rows
+            from any2ds.recipes.url_rows import members_of, spool_rows
 
-            into = Spool(folder, self._url_schema, 0, is_sorted)
+            members = members_of(rows, self.features, name)
+            into = Spool(folder, self._url_schema_of(members), 0, is_sorted)
             spool_rows(rows, into, self.features, self.recipe, name, self.asked.max_examples_per_split, self.config)
         else:
             into = Spool(folder, self.features.schema, max(1, len(self.features.files)), is_sorted)
             self._spool_samples(samples, into, name)
         into.flush()
-        return {"kind": "samples" if rows is None else "urls", "runs": into.runs, "count": into.count}
+        found = {"kind": "samples" if rows is None else "urls", "runs": into.runs, "count": into.count}
+        return {**found, "members": rows.url_col if rows is not None and members else None}
 
     def _spool_samples(self, samples: Iterable[Any], into: Spool, split: str) -> None:
         skipped, skip = tuple(self.recipe.SKIPPED), self.recipe.skip
@@ -421,9 +446,9 @@ class RecipeBuild:
                 origin = _origin(sample, self.features)
                 into.add(key, values, files or [b""], exts, origin)
 
-    @property
-    def _url_schema(self) -> pa.Schema:
-        return pa.schema([pa.field(_URL, pa.string()), *self.features.schema])
+    def _url_schema_of(self, members: Iterable[str]) -> pa.Schema:
+        urls = [_URL, *(column_of_member(member, URL_OF_MEMBER) for member in members)]
+        return pa.schema([*(pa.field(name, pa.string()) for name in urls), *self.features.schema])
 
     # --- shards ---
 
@@ -452,7 +477,9 @@ class RecipeBuild:
             for each in shards
             if each.slices
         ]
-        schema = pa.schema([*self._url_schema, (KEY_COLUMN, pa.string()), (SPLIT_COLUMN, pa.string())])
+        members = self.config.members
+        of_rows = self._url_schema_of(members.names if members is not None else ())
+        schema = pa.schema([*of_rows, (KEY_COLUMN, pa.string()), (SPLIT_COLUMN, pa.string())])
         nothing = Segment(0, (), Beginning(0, ""), rows=0, shards=0)
         keys = key_format(self.config.output.layout)
         steps = step_records(self.config.media) if any(each.kind == "urls" for each in shards) else ()

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from any2ds.config.options import Config, InputOptions
 from any2ds.core.errors import MissingColumns, UsageError
+from any2ds.core.members import columns_of as columns_of_members
 from any2ds.core.tables import rows_of
-from any2ds.dataset.features import Features, WrongValue
+from any2ds.dataset.features import Features, Optional, WrongValue
 from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 from any2ds.readers.contract import Columns
 from any2ds.readers.inputs import inputs_of
@@ -31,6 +32,7 @@ def spool_rows(  # what a split of a build consists of
     """Put the rows of a split into its spool. Raises UsageError for a row with a wrong value."""
     if not features.files:
         raise UsageError(f"split {split}: rows with URLs need a feature that is a file, such as any2ds.Image()")
+    members = members_of(rows, features, split)
     column_of = _columns(rows, features)
     skipped = tuple(recipe.SKIPPED)
     for number, row in enumerate(islice(_rows(rows, column_of, config), limit)):
@@ -50,8 +52,24 @@ def spool_rows(  # what a split of a build consists of
                 recipe.skip(key, type(error.__cause__).__name__)
                 continue
             raise UsageError(f"split {split}: row {number}: {error}") from error
-        url = row.get(rows.url_col)
-        into.add(key, [url, *values], (), (), str(url or ""))
+        urls = [row.get(column) for column in members.values()] if members else [row.get(rows.url_col)]
+        into.add(key, [urls[0], *(urls if members else ()), *values], (), (), str(urls[0] or ""))
+
+
+def members_of(rows: UrlRows, features: Features, split: str) -> dict[str, str]:
+    """Feature -> the column of its URLs, where a sample has several files; else empty. Raises UsageError."""
+    try:
+        members = columns_of_members(rows.url_col)
+    except ValueError as error:
+        raise UsageError(f"UrlRows: invalid url_col={rows.url_col!r}: expected {error}") from None
+    own = [leaf.column for leaf in features.files]
+    if unknown := [name for name in members if name not in own]:
+        raise UsageError(f"UrlRows: url_col: {unknown[0]!r} is none of the features that are files: {', '.join(own)}")
+    given = members or dict.fromkeys(own[:1])
+    for leaf in features.files:
+        if leaf.column not in given and not isinstance(leaf.feature, Optional):
+            raise UsageError(f"split {split}: url_col names no column with the URLs of the feature {leaf.column!r}")
+    return members
 
 
 def _columns(rows: UrlRows, features: Features) -> dict[str, str]:
@@ -109,7 +127,9 @@ def _in_files(rows: UrlRows, column_of: Mapping[str, str], config: Config) -> It
             existing = columns_of(part)
             if rows.key_col is not None and rows.key_col not in existing:
                 raise MissingColumns([rows.key_col], sorted(existing))
-            columns = Columns(rows.url_col, others=tuple(name for name in wanted if name in existing))
+            url_col, *more = columns_of_members(rows.url_col).values() or [rows.url_col]
+            others = [name for name in wanted if name in existing and name != url_col]
+            columns = Columns(url_col, others=tuple(dict.fromkeys([*more, *others])))
         for batch in part.batches(columns, None):
             yield from rows_of(batch)
 

@@ -55,6 +55,7 @@ class ShardContext:
             has_members=self.writer.has_members,
             folder=self.folder,
             in_sight=self._in_sight if self.options.preset is not None else None,
+            short=members.prefixed(outcome_fields(self.options)) if members is not None else (),
         )
         table.members = members.names if members is not None else ()
         return table

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, count, islice, repeat
+from typing import Any
 
 import pyarrow as pa
 
@@ -49,8 +50,8 @@ class JobRows:
 
     def bare(self, position: int) -> Row:
         """The row at `position` without what the list says of it."""
-        (member,) = self._members([position])
-        return Row(self._shard_id, position, self._key()(position), None, member=member)
+        (key,), (member,) = self._keys([position]), self._members([position])
+        return Row(self._shard_id, position, key, None, member=member)
 
     def url(self, position: int) -> str | None:
         """Of the row at `position`, as it stands in the list."""
@@ -82,26 +83,29 @@ class JobRows:
         """Without a call of a function in Python for each of them."""
         return chain.from_iterable(self._batches(table, iter(numbers)))
 
-    def _key(self) -> Callable[[int], str]:
-        return self._layout.keys(self._shard_id)
+    def _keys(self, positions: list[int]) -> Iterable[str]:
+        return map(self._layout.keys(self._shard_id), positions)
+
+    def _extras(self, rows: pa.RecordBatch, positions: list[int]) -> Sequence[Mapping[str, Any]]:
+        """The additional columns of each row."""
+        return rows_of(rows)
 
     def _members(self, positions: list[int]) -> Iterable[str]:
         """Of which member the URL of each row is."""
         return repeat("", len(positions))
 
     def _batches(self, table: pa.Table, positions: Iterator[int]) -> Iterator[Iterator[Row]]:
-        key = self._key()
         extra = [name for name in table.schema.names if name not in _OWN]
         has_captions = "caption" in table.schema.names
         for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
             urls = batch.column("url").to_pylist()
             captions = batch.column("caption").to_pylist() if has_captions else [None] * len(urls)
-            extras = rows_of(batch.select(extra)) if extra else [None] * len(urls)
             hashes = expected_hashes(batch)
             expected = [None] * len(urls) if hashes is None else hashes.to_pylist()
             some = list(islice(positions, len(urls)))
+            extras = self._extras(batch.select(extra), some) if extra else [None] * len(urls)
             shard, members = repeat(self._shard_id, len(urls)), self._members(some)
-            fields = zip(shard, some, map(key, some), urls, captions, extras, expected, members, strict=True)
+            fields = zip(shard, some, self._keys(some), urls, captions, extras, expected, members, strict=True)
             yield map(partial(tuple.__new__, Row), fields)
 
 
@@ -142,9 +146,18 @@ class SlotRows(JobRows):
         rows = slots if self._index is None else [self._index[slot] for slot in slots]
         return self.table.take(pa.array(rows, pa.int64()))
 
-    def _key(self) -> Callable[[int], str]:
-        key, width = self._layout.keys(self._shard_id), len(self._names)
-        return lambda slot: key(slot // width)
+    def _keys(self, positions: list[int]) -> Iterable[str]:
+        width = len(self._names)
+        return super()._keys([slot // width for slot in positions])
+
+    def _extras(self, rows: pa.RecordBatch, positions: list[int]) -> Sequence[Mapping[str, Any]]:
+        """Those of a row are the same object for all of its URLs that are next to each other here."""
+        width = len(self._names)
+        of = [slot // width for slot in positions]
+        firsts = [place for place, row in enumerate(of) if not place or row != of[place - 1]]
+        found, ends = rows_of(rows.take(pa.array(firsts, pa.int64()))), [*firsts[1:], len(of)]
+        spans = zip(found, firsts, ends, strict=True)
+        return [extra for extra, first, end in spans for _ in range(first, end)]
 
     def _members(self, positions: list[int]) -> Iterable[str]:
         width = len(self._names)

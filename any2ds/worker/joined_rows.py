@@ -6,7 +6,7 @@ do whose turn has not come.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -149,17 +149,18 @@ class _Columns:
         outcome = parts[number]
         assert outcome is not None
         row = next((part.row for part in parts if part is not None and part.row.extra), outcome.row)
-        extra = dict(row.extra or {})
-        url = extra.get(self.members.url_columns[0])
-        extra.update((name, _shown(extra[name])) for name in self.members.url_columns if name in extra)
+        extra, urls = row.extra or {}, self.members.url_columns
+        url = extra.get(urls[0])
+        if with_names := [name for name in urls if "@" in (extra.get(name) or "")]:
+            extra = {**extra, **{name: without_credentials(extra[name]) for name in with_names}}
         row = Row(row.shard_id, position, row.key, url, row.caption, extra)
-        fields: dict[str, Any] = {name: outcome.fields.get(name) for name in self.own}
+        fields = dict(zip(self.own, self._values(outcome), strict=True))
         fields["attempts"] = sum((part.fields.get("attempts") or 0) for part in parts if part is not None)
         for part, columns in zip(parts, self.of_member, strict=True):
             if part is None:
                 fields.update(dict.fromkeys(columns))
             else:
-                fields.update(zip(columns, map(part.fields.get, self.own), strict=True))
+                fields.update(zip(columns, self._values(part), strict=True))
         is_stored = outcome.fields.get("status") == SUCCESS
         name = self.members.names[number]
         if is_stored:
@@ -180,6 +181,11 @@ class _Columns:
         (ext, body), *others = files.items()
         return Sample(row, body, ext, fields, extra_files=dict(others), not_processed=left, seconds=seconds)
 
+    def _values(self, sample: Sample) -> Iterable[Any]:
+        """What it has in the columns `own`."""
+        fields = sample.fields
+        return fields.values() if tuple(fields) == self.own else map(fields.get, self.own)
+
     def _files(self, parts: Sequence[Sample | None]) -> dict[str, Any]:
         """Those that are at hand, by extension: first the file of each member, then the further ones of steps."""
         files, further = dict[str, Any](), dict[str, Any]()
@@ -193,10 +199,6 @@ class _Columns:
 def _may_pass(part: Sample | None) -> bool:
     """Whether another attempt may help: then what has arrived of its row is kept for that."""
     return part is not None and _MAY_PASS(part.fields.get("status"), part.fields.get("error_code"))
-
-
-def _shown(url: str | None) -> str | None:
-    return without_credentials(url) if url and "@" in url else url
 
 
 def _one_of(samples: Samples) -> Sample:

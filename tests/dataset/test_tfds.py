@@ -183,7 +183,7 @@ def test_columns_are_typed(type: pa.DataType, expected: str | list[str]) -> None
             return str(feature["tensor"]["dtype"])
         return str(feature["pythonClassName"]).rpartition(".")[2]
 
-    features = tfds.features(pa.schema([("x", type)]), holds_images=False)["featuresDict"]["features"]
+    features = tfds.features(pa.schema([("x", type)]), files={})["featuresDict"]["features"]
     assert shown(features["x"]) == expected
 
 

@@ -355,3 +355,18 @@ def test_a_build_that_was_killed_goes_on_and_nothing_of_it_is_seen_before(tmp_pa
     assert len(any2ds.load(folder)) == 5000
     assert not (folder / ".any2ds" / "spool").exists()
     assert b"building" not in (folder / RUN_FILE).read_bytes()
+
+
+def test_the_card_shows_what_the_recipe_says(tmp_path: Path) -> None:
+    build(Flowers(), tmp_path)
+    card = any2ds.card(tmp_path / "flowers/small/1.1.0").text
+    for text in (
+        "Photographs of flowers",
+        "`flowers/small:1.1.0`",
+        "license: cc-by-4.0",
+        "@article{flowers",
+        "- captions",
+    ):
+        assert text in card, text
+    assert "| `train` | 22 | 3 corrupt |" in card
+    assert "| `label` | `ClassLabel(names=['rose', 'tulip'])` |" in card

@@ -2,11 +2,13 @@
 
 import hashlib
 import io
+import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -18,6 +20,7 @@ from any2ds.testing.server import Server, serve
 
 FORMATS = ("webdataset", "files", "parquet", "tfrecord", "arrayrecord")
 URL_COL = "image:img,mask:seg"
+KINDS = {"image": "jpg", "mask": "png"}
 
 
 def picture(kind: str, shade: int) -> bytes:
@@ -241,3 +244,55 @@ def test_user_names_and_passwords_are_stored_nowhere(server: Server, tmp_path: P
     download(given, str(tmp_path), url_col=URL_COL, output_format="files", distributor="inline", quiet=True)
     assert load(tmp_path)[0]["mask_url"] == server.url("m0.png")
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hidden" in path.read_bytes()]
+
+
+def test_the_example_of_the_page_runs(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {f"{name}_url": [server.url(f"{name[0]}{n}.{ext}") for n in range(2)] for name, ext in KINDS.items()}
+    pq.write_table(pa.table(given), tmp_path / "pairs.parquet")
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs/lists.md").read_text(encoding="utf-8")
+    (example,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "pairs.parquet" in block]
+    found: dict[str, Any] = {}
+    exec(example, found)
+    assert found["sample"]["mask_mime_type"] == "image/png"
+
+
+def test_processes_and_a_second_run_make_the_same_dataset(files: Path, tmp_path: Path) -> None:
+    with serve(files, {"m3.png": ["503"]}) as server:
+        for name, distributor in (("one", "inline"), ("many", "multiprocessing")):
+            make(server, tmp_path / name, output_format="webdataset", distributor=distributor, processes_count=2)
+        (tmp_path / "many/00000_stats.json").unlink()  # as if it had been killed before the end of its first shard
+        make(server, tmp_path / "many", output_format="webdataset", distributor="multiprocessing")
+    assert contents(tmp_path / "many") == contents(tmp_path / "one")
+    for name in ("one", "many"):
+        assert [path.name for path in (tmp_path / name).glob(".any2ds/kept/*")] == ["00000.kept"]
+
+
+def test_large_members_wait_on_disk(files: Path, tmp_path: Path) -> None:
+    """The mask of the first row comes last: with little memory all that arrives before it is in the spool."""
+    for n in range(8):
+        (files / f"big{n}.bin").write_bytes(bytes([n]) * (3 << 20))
+    with serve(files, {"m0.png": ["slow:0.2"]}) as server:
+        given = [{"img": server.url(f"big{n}.bin"), "seg": server.url(f"big{7 - n}.bin")} for n in range(8)]
+        given[0]["seg"] = server.url("m0.png")
+        report = download(
+            given,
+            str(tmp_path),
+            url_col=URL_COL,
+            output_format="parquet",
+            max_buffered_bytes="1MiB",
+            distributor="inline",
+            quiet=True,
+        )
+    assert report.successes == 8
+    assert all(bytes(sample["mask"]) == bytes([7 - n]) * (3 << 20) for n, sample in enumerate(load(tmp_path)) if n)
+    assert not verify(str(tmp_path), quiet=True).findings
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet"])
+def test_to_webdataset_gives_each_file_by_its_member(server: Server, tmp_path: Path, output_format: str) -> None:
+    make(server, tmp_path, output_format=output_format)
+    sample = next(iter(load(tmp_path).to_webdataset()))
+    assert {"image.jpg", "mask.png", "json", "txt"} <= sample.keys()
+    assert b"IDAT" in sample["mask.png"]
+    assert len(sample["json"]) < 4000  # no file is in it

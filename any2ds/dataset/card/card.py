@@ -31,6 +31,7 @@ from any2ds.dataset.card import hub
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.inspect import Overview, inspect
 from any2ds.dataset.loaders import Loadable, extensions, snippets
+from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.dataset.rendering import environment
 from any2ds.dataset.summary import limit_of
 from any2ds.storage.stores import Stores
@@ -190,13 +191,15 @@ def _name(folder: str) -> str:
 
 def _header(dataset: Dataset, found: Overview, wanted: CardOptions, name: str) -> dict[str, Any]:
     own: dict[str, Any] = {"pretty_name": printable(name)}
-    if wanted.license:
-        own.update(_license(wanted.license))
+    recipe = _recipe(dataset)
+    if license := wanted.license or (recipe.license if recipe is not None else ""):
+        own.update(_license(license))
     if wanted.language:
         own["language"] = list(wanted.language)
     own["size_categories"] = [hub.size_category(found.stored)]
     loadable = Loadable.of(dataset)
     own["tags"] = [
+        *(recipe.tags if recipe is not None else ()),
         *([loadable.kind] if loadable.kind else []),
         *(["text"] if "caption" in found.columns and loadable.kind != "text" else []),
         "any2ds",
@@ -215,6 +218,20 @@ def _header(dataset: Dataset, found: Overview, wanted: CardOptions, name: str) -
     if features is not None:
         own["dataset_info"] = [{"config_name": each["config_name"], "features": features} for each in own["configs"]]
     return own
+
+
+def _recipe(dataset: Dataset) -> RecipeFile | None:
+    """What the recipe says that has made it, if one has."""
+    if layout.RECIPE_FILE not in dataset.entries:
+        return None
+    with contextlib.suppress(ValueError):
+        return RecipeFile.of(dataset.folder)
+    return None
+
+
+def _features(recipe: RecipeFile) -> dict[str, str]:
+    """Feature -> what it is, as code."""
+    return {name: repr(recipe.features[name]) for name in recipe.features}
 
 
 def _license(given: str) -> dict[str, str]:
@@ -275,12 +292,15 @@ def _features_of_parquet(dataset: Dataset, loadable: Loadable) -> list[dict[str,
 def _body(dataset: Dataset, found: Overview, name: str, head: Mapping[str, Any]) -> str:
     loadable = Loadable.of(dataset)
     license = head.get("license_name") or head.get("license") or ""
+    recipe = _recipe(dataset)
     return (
         environment()
         .get_template("card.md")
         .render(
             name=name,
             found=found,
+            recipe=recipe,
+            features=_features(recipe) if recipe is not None else {},
             outcomes=in_order(found.outcomes),
             exts=list(extensions(dataset).items()),
             meanings=_meanings(dataset, found, loadable),
@@ -312,6 +332,10 @@ def _meanings(dataset: Dataset, found: Overview, loadable: Loadable) -> dict[str
     )
     of_files = {loadable.data_column: "the file itself"} if dataset.output_format == "parquet" else {}
     known = {**_COLUMNS, **of_list, **of_files}
+    for member in dataset.members.names if dataset.members is not None else ():
+        of_member = {f"{member}_{name}": f"the same of the {member} alone" for name in found.columns}
+        known |= {name: text for name, text in of_member.items() if name in found.columns}
+        known[member] = f"the file of the {member}"
     return {name: known.get(name, "") for name in found.columns}
 
 

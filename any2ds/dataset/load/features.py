@@ -21,6 +21,7 @@ class RecipeFeatures:
 
     recipe: RecipeFile
     has_members: bool  # whether further files are members, whose extension is a part of their name
+    of_urls: bool = False  # whether each file of a sample has a URL of its own
 
     @cached_property
     def features(self) -> Features:
@@ -39,9 +40,10 @@ class RecipeFeatures:
         found: list[str] = []
         for name in wanted:
             own = [leaf for leaf in leaves if name in (leaf.column, leaf.path[0])]
-            if any(leaf in self.features.files[1:] for leaf in own) and self.has_members:
+            if any(leaf in self.features.files[1:] for leaf in own) and self.has_members and not self.of_urls:
                 return None
-            found += ["data" if leaf in self.features.files[:1] else leaf.column for leaf in own] or [name]
+            data = () if self.of_urls else self.features.files[:1]
+            found += ["data" if leaf in data else leaf.column for leaf in own] or [name]
         return tuple(dict.fromkeys(found))
 
     def __call__(self, sample: dict[str, Any], wanted: Sequence[str] | None, decodes: bool) -> dict[str, Any]:

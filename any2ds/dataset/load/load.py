@@ -113,7 +113,7 @@ def _recipe(shards: ShardSet) -> RecipeFeatures | None:
         raise DamagedShard(f"{redacted(shards.folder.url)!r}: its {layout.RECIPE_FILE}: {error}") from error
     if found is None:
         return None
-    return RecipeFeatures(found, bool(plugins.load("writers", shards.output_format).has_members))
+    return RecipeFeatures(found, bool(plugins.load("writers", shards.output_format).has_members), bool(shards.members))
 
 
 def _wanted(

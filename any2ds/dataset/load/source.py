@@ -233,6 +233,11 @@ class Source(Sequence[Sample]):
         return self._fields.decode
 
     @property
+    def members(self) -> tuple[str, ...]:
+        """The columns of the files of a sample, where it has several; else none."""
+        return self._fields.members
+
+    @property
     def extensions(self) -> set[str]:
         """Of its files, as far as the metadata have them; else that of the first file."""
         if self._fields.schema is not None and "ext" in self._fields.schema.names:

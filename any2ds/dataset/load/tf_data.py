@@ -47,7 +47,8 @@ class Records:
         """Whether TensorFlow reads their files as they are. Files of samples that are to be decoded are not for it: its
         errors name no sample."""
         shards = self.shards
-        is_known = shards.output_format == "tfrecord" and shards.data_column is not None
+        # Which file of several is the data differs from sample to sample.
+        is_known = shards.output_format == "tfrecord" and shards.data_column is not None and not shards.members
         return is_known and shards.folder.is_local and not self.fields.decode
 
 
@@ -109,6 +110,8 @@ def dataset(source: Source, records: Records, options: Mapping[str, Any]) -> Any
 
 def _from_source(tf: Any, source: Source, columns: Mapping[str, _Column], options: Mapping[str, Any]) -> Any:
     """Each iteration is the next epoch."""
+    if source.is_decoded and source.members:
+        raise UsageError("to_tf decodes no samples of several files: load them without decode")
     specs = {name: column.spec(tf) for name, column in columns.items()}
     decoded = _decoded_specs(tf, kind_of_files(source)) if source.is_decoded and "data" in columns else {}
     values = {name: column.value for name, column in columns.items() if name not in decoded}

@@ -179,6 +179,8 @@ def _first_lines(run: RunInfo, finished_shards: int) -> Iterator[str]:
         names = ", ".join(printable(name[:_LONGEST_NAME]) for name in run.left_out[:_MOST_NAMES])
         more = f" and {len(run.left_out) - _MOST_NAMES:,} more" if len(run.left_out) > _MOST_NAMES else ""
         options = "--caption_col and --save_additional_columns keep columns"
+        if run.options.get("caption_col"):
+            options = "--save_additional_columns keeps columns"
         options = options if run.from_shell else with_keywords(options, run.command, GROUPS)
         yield f"not kept from the list: {names}{more} ({options})"
 

@@ -17,6 +17,9 @@ from any2ds.storage.report_file import is_others_report
 
 _SHOWN = 3
 
+# In `.any2ds/`, with files of shards.
+_FOLDERS_OF_SHARDS = (layout.METADATA_FOLDER, layout.COMPACT_FOLDER, layout.KEPT_FOLDER)
+
 
 def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], lists: Iterable[str]) -> None:
     """Remove those of the files `names` in `output` that are shards by `manifest`: by their exact names.
@@ -57,7 +60,7 @@ def overwrite(output: OutputFolder, manifest: Manifest, names: Sequence[str], li
             output.remove_many([f"{folder}/{name}" for name in found])
             output.remove_folder(folder)
         for name in names:
-            if layout.is_of_watching(name) or name in (layout.METADATA_FOLDER, layout.COMPACT_FOLDER):
+            if layout.is_of_watching(name) or name in _FOLDERS_OF_SHARDS:
                 output.remove_tree(name)
         output.remove(layout.RUN_FILE)
     except OSError as error:

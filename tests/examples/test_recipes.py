@@ -1,0 +1,64 @@
+"""The recipes among the examples pass their own tests, and so does what `any2ds new` makes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import any2ds
+from any2ds.cli import run
+from any2ds.testing.server import serve
+from tests.recipes.test_build import picture
+
+RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
+OF_BEAM = ("numbers_beam",)  # which tests/cluster runs
+
+
+def passes(folder: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{folder.name}_test.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("folder", [path for path in sorted(RECIPES.iterdir()) if path.is_dir()], ids=lambda p: p.name)
+def test_a_shipped_recipe_passes_its_test(folder: Path) -> None:
+    assert (folder / "dummy_data").is_dir() or folder.name in OF_BEAM
+    if folder.name not in OF_BEAM:
+        passes(folder)
+
+
+def test_a_new_recipe_passes_its_test_and_unittest_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["new", "my_roses", f"--folder={tmp_path}"]) == 0
+    folder = tmp_path / "my_roses"
+    assert {"README.md", "CITATIONS.bib", "TAGS.txt", "checksums.tsv"} <= {path.name for path in folder.iterdir()}
+    passes(folder)
+    command = [sys.executable, "-m", "unittest", "my_roses_test"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert run(["new", "my_roses", f"--folder={tmp_path}"]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_a_recipe_made_of_a_list_passes_its_test_and_builds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = tmp_path / "served"
+    served.mkdir()
+    (served / "a.png").write_bytes(picture(1))
+    with serve(served) as server:
+        row = {"url": server.url("a.png"), "caption": "one", "score": 0.5, "kept": True, "votes": 3}
+        (tmp_path / "list.jsonl").write_text(json.dumps(row) + "\n")
+        assert run(["new", "linked", f"--from_list={tmp_path}/list.jsonl", f"--folder={tmp_path}"]) == 0
+        folder = tmp_path / "linked"
+        passes(folder)
+        monkeypatch.chdir(tmp_path)
+        assert run(["build", "linked", f"--data_dir={tmp_path}/data", "--quiet", "--noreport"]) == 0
+    (found,) = any2ds.load("linked", data_dir=tmp_path / "data")
+    assert (found["image"], found["caption"], found["score"]) == (picture(1), "one", 0.5)
+    capsys.readouterr()
+    assert run(["recipes", f"--data_dir={tmp_path}/data"]) == 0
+    out = capsys.readouterr().out
+    assert "linked  (./linked/linked.py)" in out
+    assert "linked:1.0.0  train 1 row" in out

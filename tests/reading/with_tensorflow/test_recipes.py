@@ -1,0 +1,67 @@
+"""TensorFlow Datasets opens what a recipe has made: splits, names of classes, nested features, tensors."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from PIL import Image
+
+import any2ds
+from tests.recipes.test_build import Flowers, build
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("data")
+    build(Flowers(), place, output_format="tfrecord", number_sample_per_shard=10)
+    return place
+
+
+def test_tfds_reads_all_features_of_all_splits(folder: Path) -> None:
+    builder = tfds.builder("flowers/small:1.1.0", data_dir=folder)
+    assert {name: split.num_examples for name, split in builder.info.splits.items()} == {
+        "train": 22,
+        "test": 6,
+        "empty": 0,
+    }
+    info = builder.info
+    assert info.features["label"].names == ["rose", "tulip"]
+    assert info.supervised_keys == ("image", "label")
+    assert (info.homepage, info.redistribution_info.license) == ("https://example.org/flowers", "CC-BY-4.0")
+    assert "title = {Flowers}" in info.citation
+    ours = {sample["caption"]: sample for sample in any2ds.load(folder / "flowers/small/1.1.0", split="train")}
+    samples = list(tfds.as_numpy(builder.as_dataset(split="train")))
+    assert len(samples) == 22
+    for sample in samples:
+        own = ours[sample["caption"].decode()]
+        assert sample["label"] == own["label"]
+        with Image.open(io.BytesIO(own["image"])) as image:
+            assert np.abs(sample["image"].astype(int) - np.asarray(image)).max() <= 4
+        assert sample["mask"].shape == (4, 4, 1)
+        np.testing.assert_array_equal(sample["box"], own["box"])
+        assert list(sample["parts"]["size"]) == own["parts"]["size"]
+        assert [name.decode() for name in sample["parts"]["name"]] == own["parts"]["name"]
+        assert dict(sample["about"]) == own["about"]
+    pairs: Any = builder.as_dataset(split="train[:50%]+test", as_supervised=True)
+    assert len(list(pairs)) == 11 + 6
+
+
+def test_tfds_reads_array_records_as_a_data_source(tmp_path: Path) -> None:
+    build(Flowers(), tmp_path, output_format="arrayrecord")
+    source = tfds.data_source("flowers/small", data_dir=tmp_path, split="test")
+    assert len(source) == 6
+    ours = {sample["caption"]: sample for sample in any2ds.load(tmp_path / "flowers/small/1.1.0", split="test")}
+    for sample in source:
+        caption = sample["caption"].decode() if isinstance(sample["caption"], bytes) else str(sample["caption"])
+        own = ours[caption]
+        assert sample["label"] == own["label"]
+        np.testing.assert_array_equal(sample["box"], own["box"])
+
+
+def test_tf_data_reads_the_columns_of_a_recipe(folder: Path) -> None:
+    found = list(any2ds.load(folder / "flowers/small/1.1.0", split="test", columns=["image", "label"]).to_tf())
+    assert len(found) == 6
+    assert {"data", "label"} <= found[0].keys()

@@ -1,0 +1,78 @@
+"""Recipes in stores: a build on S3 is seen when it is complete, and goes on after it was killed; a million samples."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import any2ds
+from any2ds.core.errors import OutputError
+from tests.recipes.test_build import Flowers, build
+from tests.support.s3 import Bucket, serve_buckets
+
+
+@pytest.fixture(scope="module")
+def buckets() -> Iterator[Callable[[], Bucket]]:
+    with serve_buckets() as new_bucket:
+        yield new_bucket
+
+
+def test_a_build_on_s3_is_seen_when_it_is_complete(buckets: Callable[[], Bucket], monkeypatch: Any) -> None:
+    bucket = buckets()
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    data_dir = f"{bucket.url}/data"
+
+    def broken(*given: Any) -> Any:
+        raise RuntimeError("the machine is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("any2ds.recipes.build.rebuild", broken)
+        with pytest.raises(RuntimeError):
+            build(Flowers(), data_dir, output_format="tfrecord", number_sample_per_shard=10)
+    with pytest.raises(OutputError, match="is being built"):
+        any2ds.load(f"{data_dir}/flowers/small/1.1.0")
+    with pytest.raises(OutputError, match="no dataset in"):
+        any2ds.load("flowers", data_dir=data_dir)
+    report = build(Flowers(), data_dir, output_format="tfrecord", number_sample_per_shard=10)
+    assert (report.shards, report.skipped_shards) == (1, 4)  # the shards were there
+    found = any2ds.load("flowers", data_dir=data_dir, split="test")
+    assert len(found) == 6
+    assert found[0]["label"] in (0, 1)
+    assert any2ds.verify(f"{data_dir}/flowers/small/1.1.0", quiet=True).ok
+    build(Flowers(), data_dir, output_format="parquet", overwrite=True)
+    assert len(any2ds.load("flowers", data_dir=data_dir)) == 28
+
+
+MILLION = """
+import sys
+import any2ds
+
+class Million(any2ds.Recipe):
+    '''Many samples.'''
+    def info(self):
+        return any2ds.Info({{"number": "int64"}})
+    def splits(self, dl):
+        return ((n, {{"number": n}}) for n in range({count}))
+
+if __name__ == "__main__":
+    any2ds.build(Million, data_dir={folder!r}, output_format="tfrecord", quiet=True, report=False, processes_count=1,
+                 compute_md5=False, distributor="inline")
+    import resource
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_a_million_samples_take_little_memory(tmp_path: Path) -> None:
+    peaks = []
+    for count in (100_000, 1_000_000):
+        program = tmp_path / f"million_{count}.py"
+        program.write_text(MILLION.format(count=count, folder=str(tmp_path / str(count))))
+        done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout) // 1024)
+        assert len(any2ds.load("million", data_dir=tmp_path / str(count))) == count
+    assert peaks[1] - peaks[0] < 250, peaks  # MiB: 50 bytes of order for a sample, and what sorting them takes

@@ -4,7 +4,7 @@
     python benchmarks/simulate.py --rows=1e8 --machines=16 --bandwidth=1Gbit --deaths=1
 
 How: one worker is simulated event by event, with the engine's own loop, schedule, window and breaker in virtual time
-(`any2ds.forecast.simulation`), for up to 6 000 rows of its share; further rows go at the pace of its second half. All
+(`any2ds.forecast.simulation`), for up to 12 000 rows of its share; more go at the pace of the middle of these. All
 else is added up: hosts are fluid queues, in classes of about the same rank (of one host at the top, of millions in the
 tail); machines die at random times, and what their open shards had is fetched again.
 
@@ -31,7 +31,7 @@ from any2ds.core.text import estimate as number
 from any2ds.core.text import size
 from any2ds.forecast.simulation import NEVER, Answer, Machine, Simulated, failure_of, simulate
 
-SIMULATED = 6_000  # rows of a worker
+SIMULATED = 12_000  # rows of a worker
 ROWS_PER_SHARD = 10_000
 _CLASSES_PER_TENFOLD = 12
 _TTL = 3600.0  # seconds for which a worker keeps an address at most
@@ -116,9 +116,7 @@ class Crawl:
         share, worker = self._share, self.worker
         if share <= SIMULATED:
             return worker.seconds
-        half = self._simulated(SIMULATED // 2)
-        each = (worker.seconds - half.seconds) / (SIMULATED - SIMULATED // 2)
-        return worker.seconds + (share - SIMULATED) * each
+        return worker.seconds + (share - SIMULATED) / worker.pace
 
     def _simulated(self, rows: int) -> Simulated:
         options = Config.from_options({"url_list": "-", "retries": 1}).fetch

@@ -1,8 +1,8 @@
 """What a run over the whole list would take on so many machines: time, traffic, memory, disk, shards and costs.
 
 The time is that of a worker with its share of the rows, simulated (`simulation.py`) with hosts that behave as in the
-sample. A worker with more rows than are simulated one by one is simulated with two numbers of rows, and goes on as
-between these. Times that no simulation of one worker sees bound it from below: cores, lines, and hosts.
+sample. A worker with more rows than are simulated one by one goes on at the pace of the middle of these.
+Times that no simulation of one worker sees bound it from below: cores, lines, and hosts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Limit = Literal["hosts", "bandwidth", "cpu", "latency", "timeouts"]
 
-SIMULATED = 40_000  # rows of a worker that are simulated one by one
+SIMULATED = 20_000  # rows of a worker that are simulated one by one
 _MODEL_ERROR = 0.1  # of the time: the model and measured runs agree to this (benchmarks/scenarios.py)
 _DRAWS = 3  # simulations with other random numbers
 _LEAST_CPU = 2e-5  # seconds for a row, where too few were fetched to measure it
@@ -151,7 +151,7 @@ class Model:
             "cpu": max(rows * own * crowding, self.fetched * all / resources.share() / machines),
         }
         start_up = self.sample.start_up or _START_UP
-        least = max(bounds["bandwidth"], bounds["cpu"])
+        least = max(bounds.values())
         value = max(times[len(times) // 2], least) + start_up
         sampling = self._sampling_error()
         seconds = Interval(
@@ -208,14 +208,10 @@ class Model:
     def _worker(self, options: FetchOptions, rows: int, machine: Machine, seed: int) -> Simulated:
         behaviour = Behaviour(self.survey.hosts, self.sample.transfers, options, seed)
 
-        def run(count: int) -> Simulated:
-            return simulate(options, behaviour.rows(count), behaviour.answer, machine, seed)
-
-        if rows <= SIMULATED:
-            return run(rows)
-        half, full = run(SIMULATED // 2), run(SIMULATED)
-        each = max(0.0, full.seconds - half.seconds) / (SIMULATED - SIMULATED // 2)
-        return replace(full, seconds=full.seconds + (rows - SIMULATED) * each)
+        count = min(rows, SIMULATED)
+        found = simulate(options, behaviour.rows(count), behaviour.answer, machine, seed)
+        more = (rows - count) / found.pace if found.pace else 0.0
+        return replace(found, seconds=found.seconds + more)
 
     def _names_of(self, rows: int) -> float:
         """Hosts with a name that a worker with so many rows meets."""

@@ -11,7 +11,7 @@ import itertools
 import logging
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -33,6 +33,7 @@ NEVER = 1e12  # seconds
 _ROWS_AHEAD = 100_000  # as the feeder of the engine has it
 _ROBOTS = http_failure(404)
 _STATUS = "http_"
+_MIDDLE = 0.4, 0.8  # shares of the rows
 _TICK = 1e-4  # seconds that a turn without events takes at least
 
 
@@ -76,6 +77,7 @@ class Simulated:
     asked: Counter[str] = field(default_factory=Counter)  # host -> requests, those for robots.txt included
     busy: float = 0.0  # seconds of the processor
     problem: str = ""  # why it broke off
+    pace: float = 0.0  # rows per second in the middle: without the start, and the last rows that all wait for
 
 
 class TurnedClock(Clock):
@@ -305,9 +307,12 @@ def simulate(
         feeder.stock = 256
     codes: Counter[str] = Counter()
     attempts, problem = 0, ""
+    ended: list[tuple[float, int]] = []  # when, and how many rows
     try:
         with _silent():
             for batch in loop.run():
+                if batch:
+                    ended.append((network.clock.seconds, len(batch)))
                 for done in batch:
                     attempts += done.attempts
                     codes[done.outcome.code if isinstance(done.outcome, Failure) else SUCCESS] += 1
@@ -326,4 +331,17 @@ def simulate(
         network.asked,
         network.busy,
         problem,
+        _pace(ended),
     )
+
+
+def _pace(ended: Sequence[tuple[float, int]]) -> float:
+    total = sum(rows for _, rows in ended)
+    done, first = 0, (0.0, 0)
+    for at, rows in ended:
+        done += rows
+        if done <= _MIDDLE[0] * total:
+            first = at, done
+        if done >= _MIDDLE[1] * total:
+            return (done - first[1]) / (at - first[0]) if at > first[0] else 0.0
+    return 0.0

@@ -51,6 +51,7 @@ if __name__ == "__main__":
 
 THEIRS = """
 import io
+import numpy as np
 import tensorflow_datasets as tfds
 
 IMAGES = {images!r}
@@ -61,7 +62,7 @@ class Small(tfds.core.GeneratorBasedBuilder):
     def _info(self):
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({{
             "image": tfds.features.Image(), "label": tfds.features.ClassLabel(num_classes=10),
-            "text": tfds.features.Text(), "score": "float32"}}))
+            "text": tfds.features.Text(), "score": np.float32}}))
     def _split_generators(self, dl):
         return {{"train": self._generate_examples()}}
     def _generate_examples(self):

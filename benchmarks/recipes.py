@@ -70,7 +70,7 @@ class Small(tfds.core.GeneratorBasedBuilder):
             yield n, {{"image": io.BytesIO(IMAGES[n % 10]), "label": n % 10, "text": f"sample {{n}}", "score": n / 7}}
 
 if __name__ == "__main__":
-    Small(data_dir={folder!r}, file_format="tfrecord").download_and_prepare()  # what `tfds build` does
+    Small(data_dir={folder!r} + "-theirs", file_format="tfrecord").download_and_prepare()  # what `tfds build` does
 """
 
 FETCHED = """

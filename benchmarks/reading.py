@@ -1,6 +1,6 @@
 """How fast a finished dataset on this machine is read for training, beside other libraries.
 
-    python benchmarks/reading.py [--samples=20000] [--bytes=50000] [--rounds=3] [--seconds=2] [--readers=any2ds,wids,…]
+    python benchmarks/reading.py [--samples=20000] [--bytes=50000] [--rounds=3] [--seconds=1.5] [--readers=any2ds,…]
                                  [--environments=DIR] [--folder=FOLDER] [--page=benchmarks/README.md]
     python benchmarks/reading.py s3 …         # the same from a store: reading_s3.py
     python benchmarks/reading.py --opening    # how long it takes to open 10,000,000 samples and to search them
@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # any2ds, where it is not installed
@@ -63,12 +64,26 @@ Reads = dict[str, Callable[[], Iterable[Any]]]
 """How a library reads, by one of `WAYS`; batches count as one each."""
 
 OURS = "google-crc32c", "array_record==0.8.6"
+TORCH = "torch==2.13.0"
+"""The build for CPUs, where pip finds that."""
 ENVIRONMENTS = {
     "numpy": (*OURS, "datasets==5.2.0", "grain==0.2.18"),
-    "torch": (*OURS, "torch==2.13.0", "webdataset==1.0.2", "wids==0.1.11"),
-    "litdata": (*OURS, "torch==2.13.0", "litdata==0.2.76"),
+    "torch": (TORCH, "webdataset==1.0.2", "wids==0.1.11", "litdata==0.2.76", "datasets==5.2.0", "s3fs==2026.9.0"),
     "tensorflow": (*OURS, "tensorflow-cpu==2.21.0", "tensorflow_datasets==4.9.10", "requests"),
+    "streaming": (
+        TORCH,
+        "transformers<5",
+        "numpy<2.2",
+        "xxhash<4",
+        "Brotli",
+        "catalogue",
+        "pillow",
+        "python-snappy",
+        "zstd",
+    ),
 }
+ALONE = {"streaming": ("mosaicml-streaming==0.13.0",)}
+"""What is installed without its dependencies: those for clouds would take hundreds of MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +115,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--bytes", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="at most, for each figure")
+    parser.add_argument("--seconds", type=float, default=1.5, help="at most, for each figure")
     parser.add_argument("--readers", help="those whose names begin so")
     parser.add_argument("--environments", type=Path, default=Path.home() / ".cache" / "any2ds-peers")
     parser.add_argument("--folder", type=Path, help="for the datasets, which are kept there")
@@ -109,7 +124,7 @@ def main() -> None:
     parser.add_argument("--child", nargs=2, metavar=("READER", "TASK"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        child(options.folder, options.seconds, *options.child)
+        child(options, *options.child)
         return
     root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     folder = options.folder or Path(tempfile.mkdtemp(prefix="any2ds-reading-", dir=None if options.opening else root))
@@ -118,21 +133,23 @@ def main() -> None:
         if options.opening:
             measure_opening(folder / "many")
             return
-        for output_format in FORMATS:
-            if not (folder / output_format).exists():
-                make(folder / output_format, output_format, options.samples, options.bytes)
         wanted = tuple(options.readers.split(",")) if options.readers else ("",)
         runs = run(folder, options, [reader for reader in READERS if reader.name.startswith(wanted)])
-        text = tables(runs, options)
-        print(text)
-        if options.page:
-            page = options.page.read_text(encoding="utf-8")
-            made = f"{_BEGIN}\n\n{text}\n{_END}"
-            page = re.sub(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", lambda _: made, page, flags=re.DOTALL)
-            options.page.write_text(page, encoding="utf-8")
+        report(tables(runs, options), options.page, _BEGIN)
     finally:
         if options.folder is None:
             shutil.rmtree(folder)
+
+
+def report(text: str, page: Path | None, begin: str) -> None:
+    """Prints it, and puts it into the page between this line and the next `_END`."""
+    print(text)
+    if page:
+        content, made = page.read_text(encoding="utf-8"), f"{begin}\n\n{text}\n{_END}"
+        content, count = re.subn(f"{re.escape(begin)}.*?{re.escape(_END)}", lambda _: made, content, flags=re.DOTALL)
+        if count != 1:
+            raise SystemExit(f"{page} has no place for the tables: {begin}")
+        page.write_text(content, encoding="utf-8")
 
 
 # --- readers ---
@@ -157,7 +174,11 @@ def map_dataset(folder: Path) -> Reads:
 
     ds = any2ds.load(folder / "webdataset", columns=COLUMNS)
     shuffled = grain.MapDataset.source(ds).seed(1).shuffle()
-    return {"random": lambda: shuffled.to_iter_dataset(ds.read_options())}
+    numbers = grain.MapDataset.range(len(ds)).seed(1).shuffle().batch(BATCH, batch_fn=list)
+    return {
+        "random": lambda: shuffled.to_iter_dataset(ds.read_options()),
+        "batches": lambda: numbers.map(ds.__getitem__).to_iter_dataset(ds.read_options()),
+    }
 
 
 def data_loader(folder: Path) -> Reads:
@@ -285,10 +306,45 @@ def litdata(folder: Path) -> Reads:
 
 
 def to_litdata(folder: Path) -> None:
-    from litdata import optimize
+    from litdata.streaming.writer import BinaryWriter  # `optimize` starts processes for it
 
-    samples = any2ds.load(folder / "webdataset", columns=COLUMNS)
-    optimize(samples.__getitem__, range(len(samples)), str(folder / "litdata"), chunk_bytes="64MB", num_workers=1)
+    (folder / "litdata").mkdir()
+    writer = BinaryWriter(str(folder / "litdata"), chunk_bytes="64MB")
+    for number, sample in enumerate(any2ds.load(folder / "webdataset", columns=COLUMNS)):
+        writer[number] = sample
+    writer.done()
+    writer.merge()
+
+
+def import_streaming() -> Any:
+    for part in ("text", "vision"):  # they need torchvision, whose wheels fit the builds of PyTorch for GPUs
+        sys.modules[f"streaming.{part}"] = ModuleType(part)
+    import streaming
+
+    return streaming
+
+
+def streaming(folder: Path) -> Reads:
+    dataset_class = import_streaming().StreamingDataset
+
+    def opened(shuffle: bool) -> Any:
+        local = str(folder / "streaming")
+        return dataset_class(local=local, shuffle=shuffle, shuffle_block_size=WINDOW, batch_size=1)
+
+    ds = opened(False)
+    order = random.Random(1).sample(range(len(ds)), len(ds))
+    return {
+        "sequential": lambda: ds,
+        "window": lambda: opened(True),
+        "random": lambda: map(ds.__getitem__, order),
+    }
+
+
+def to_streaming(folder: Path) -> None:
+    columns = {"data": "bytes", "caption": "str", "key": "str"}
+    with import_streaming().MDSWriter(out=str(folder / "streaming"), columns=columns) as out:
+        for sample in any2ds.load(folder / "webdataset", columns=COLUMNS):
+            out.write(sample)
 
 
 READERS = (
@@ -303,13 +359,15 @@ READERS = (
     Reader("Grain over arrayrecord, parse_example", "numpy", grain_records),
     Reader("tfds.data_source", "tensorflow", tfds_source),
     Reader("tf.data, TFRecord", "tensorflow", tf_data),
-    Reader("litdata", "litdata", litdata, to_litdata),
+    Reader("litdata", "torch", litdata, to_litdata),
+    Reader("MosaicML streaming", "streaming", streaming, to_streaming),
 )
 TAR, LOADER = "any2ds, webdataset", "any2ds, DataLoader of 2 workers"
 GOALS = (
     Goal((TAR, "random"), (["HF datasets, Arrow"], "random"), 1.8),
     Goal((TAR, "sequential"), (["webdataset"], "sequential"), 3.0),
     Goal(("any2ds, Grain's MapDataset", "random"), ([TAR], "random"), 0.45),
+    Goal(("any2ds, Grain's MapDataset", "batches"), ([TAR], "random"), 0.45),
     Goal((LOADER, "batches"), (["webdataset", "webdataset, WebLoader of 2 workers"], "best"), 0.9),
     Goal(("any2ds, tfrecord", "random"), (["tfds.data_source"], "random"), 2.0),
     Goal(("any2ds, arrayrecord", "random"), (["tfds.data_source"], "random"), 2.0),
@@ -327,18 +385,19 @@ Run = dict[str, dict[str, Figure]]
 
 def run(folder: Path, options: argparse.Namespace, readers: Sequence[Reader]) -> list[Run]:
     """One for each round."""
-    pythons = {name: environment(options.environments, name) for name in {each.environment for each in readers}}
-    able = [reader for reader in readers if pythons[reader.environment] is not None]
-    for reader in list(able):
-        if (
-            reader.convert is not None
-            and asked(pythons[reader.environment], folder, options, reader, "convert") is None
-        ):
-            able.remove(reader)
+    pythons = {name: environment(options.environments, name) for name in ENVIRONMENTS}
+    if asked(pythons["numpy"], folder, options, "datasets", "make") is None:
+        raise SystemExit("the datasets could not be made")
+    able = [
+        reader
+        for reader in readers
+        if (python := pythons[reader.environment]) is not None
+        and (reader.convert is None or asked(python, folder, options, reader.name, "convert") is not None)
+    ]
     found: list[Run] = []
     for number in range(options.rounds):
         results = {
-            reader.name: asked(pythons[reader.environment], folder, options, reader, "read")
+            reader.name: asked(pythons[reader.environment], folder, options, reader.name, "read")
             for reader in (able if number % 2 else able[::-1])
         }
         found.append({name: figures for name, figures in results.items() if figures})
@@ -349,32 +408,36 @@ def environment(folder: Path, name: str) -> Path | None:
     """Its Python; None if it cannot be installed."""
     home = folder / f"reading-{name}"
     python = home / "bin" / "python"
-    if not (home / "installed").exists():
-        print(f"installing {', '.join(ENVIRONMENTS[name])} into {home}", file=sys.stderr)
-        install = [str(python), "-m", "pip", "install", "-q", "-r", str(ROOT / "requirements.txt"), *ENVIRONMENTS[name]]
+    packages = " ".join((*ENVIRONMENTS[name], *ALONE.get(name, ())))
+    if not (home / "installed").exists() or (home / "installed").read_text() != packages:
+        print(f"installing {packages} into {home}", file=sys.stderr)
+        install = [str(python), "-m", "pip", "install", "-q"]
+        wanted = ["-r", str(ROOT / "requirements.txt"), *ENVIRONMENTS[name]]
         try:
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True, timeout=_INSTALLING)
-            subprocess.run(install, check=True, timeout=_INSTALLING)
+            subprocess.run([*install, *wanted], check=True, timeout=_INSTALLING)
+            if name in ALONE:
+                subprocess.run([*install, "--no-deps", *ALONE[name]], check=True, timeout=_INSTALLING)
         except (subprocess.SubprocessError, OSError) as error:
             print(f"{name} is left out: {error}", file=sys.stderr)
             return None
-        (home / "installed").touch()
+        (home / "installed").write_text(packages)
     return python
 
 
-_INSTALLING = 600  # seconds
-_READING = 240  # seconds
+_INSTALLING = 1800  # seconds
+_READING = 600  # seconds
 
 
-def asked(python: Path | None, folder: Path, options: argparse.Namespace, reader: Reader, task: str) -> Any:
+def asked(python: Path | None, folder: Path, options: argparse.Namespace, name: str, task: str) -> Any:
     """What a child says; None, and a line on the terminal, where it fails."""
     command = [
         str(python),
         __file__,
         f"--folder={folder}",
-        f"--seconds={options.seconds}",
+        *(f"--{name}={getattr(options, name)}" for name in ("samples", "bytes", "seconds")),
         "--child",
-        reader.name,
+        name,
         task,
     ]
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
@@ -383,25 +446,30 @@ def asked(python: Path | None, folder: Path, options: argparse.Namespace, reader
             command, capture_output=True, text=True, timeout=_READING, env={**os.environ, **quiet}, check=False
         )
     except subprocess.TimeoutExpired:
-        print(f"{reader.name}, {task}: not done in {_READING} seconds", file=sys.stderr)
+        print(f"{name}, {task}: not done in {_READING} seconds", file=sys.stderr)
         return None
     last = done.stdout.strip().rpartition("\n")[2]
     if not last.startswith("{"):
-        print(f"{reader.name}, {task}: {done.stderr.strip()[-500:]}", file=sys.stderr)
+        print(f"{name}, {task}: {done.stderr.strip()[-500:]}", file=sys.stderr)
         return None
-    print(f"{reader.name}, {task}: {last}", file=sys.stderr)
+    print(f"{name}, {task}: {last}", file=sys.stderr)
     return json.loads(last)
 
 
-def child(folder: Path, seconds: float, name: str, task: str) -> None:
+def child(options: argparse.Namespace, name: str, task: str) -> None:
     """Prints its figures as the last line."""
-    reader = next(each for each in READERS if each.name == name)
     found: dict[str, Figure] = {}
-    if task == "convert":
-        assert reader.convert is not None
-        reader.convert(folder)
+    if task == "make":
+        for output_format in FORMATS:
+            if not (options.folder / output_format).exists():
+                make(options.folder / output_format, output_format, options.samples, options.bytes)
     else:
-        found = {way: measured(read, seconds) for way, read in reader.open(folder).items()}
+        reader = next(each for each in READERS if each.name == name)
+        if task == "read":
+            found = {way: measured(read, options.seconds) for way, read in reader.open(options.folder).items()}
+        elif reader.convert is not None and not (done := options.folder / f"{name}.converted").exists():
+            reader.convert(options.folder)
+            done.touch()
     print(flush=True)
     print(json.dumps(found), flush=True)
     os._exit(0)  # without waiting for the threads of others
@@ -502,7 +570,13 @@ def make(folder: Path, output_format: str, samples: int, size: int) -> None:
         if not writer_class.holds_metadata:
             pq.write_table(metadata.table_in_sight(), folder / layout.metadata_name(shard))
         entries.append(ShardEntry(shard, count, count, count * size, path.stat().st_size if path.is_file() else 0))
-        stats = {"count": count, "successes": count, "samples": count, "shard_id": shard, "any2ds": any2ds.__version__}
+        stats = {
+            "count": count,
+            "successes": count,
+            "samples": count,
+            "shard_id": shard,
+            "data_bytes": entries[-1].data_bytes,
+        }
         (folder / layout.stats_name(shard)).write_bytes(orjson.dumps(stats))
     for name, content in tfds.files(entries, options, metadata.schema_in_sight).items():
         (folder / name).write_bytes(content)

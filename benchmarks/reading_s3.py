@@ -1,14 +1,14 @@
 """How fast a dataset in an S3 store is read for training, beside other libraries that read the same files.
 
     python benchmarks/reading.py s3 [--samples=20000] [--bytes=50000] [--latency=0.03] [--rounds=3] [--seconds=90]
-                                    [--environments=DIR] [--readers=any2ds,webdataset,…]
+                                    [--environments=DIR] [--readers=any2ds,webdataset,…] [--page=benchmarks/README.md]
 
 The store is `distant.py` on loopback, whose answers wait for `--latency` seconds; the dataset lies in a RAM disk, if
 there is one. A reader is a process of its own, with one consumer, and takes an epoch, or what it gets of it in
 `--seconds`: if that is too short, what a shuffle buffer takes in counts, and not what it gives. The time begins when
 the dataset is open, so that it includes the wait for the first sample. Readers take turns; figures are medians of the
-rounds, and ratios are taken within a round. The other libraries are installed into an environment of their own below
-`--environments`.
+rounds, and ratios are taken within a round. All run in one environment, with the other libraries, which is made below
+`--environments`. `--page` replaces the tables in that page.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import reading
+from distant import served
+
 WINDOW = 10_000
-OTHERS = ("torch==2.13.0", "webdataset==1.0.2", "wids==0.1.11", "datasets==5.2.0", "s3fs==2026.9.0", "pyarrow")
-"""What the other libraries need; PyTorch, for wids, is the build for CPUs where pip finds that."""
+_BEGIN = "<!-- made by benchmarks/reading.py s3 -->"
 GOALS = (
     ("any2ds tar, window", "webdataset, window", 2.0),
     ("any2ds tar, window", "wids, window", 1.2),
@@ -44,9 +46,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--bytes", type=int, default=50_000)
     parser.add_argument("--latency", type=float, default=0.03)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=90.0, help="at most, for each figure")
+    parser.add_argument("--seconds", type=float, default=30.0, help="at most, for each figure")
     parser.add_argument("--readers", default=",".join(READERS), help="those whose names begin so")
     parser.add_argument("--environments", type=Path, default=Path.home() / ".cache" / "any2ds-peers")
+    parser.add_argument("--page", type=Path, help="whose tables are replaced")
     parser.add_argument("--child", nargs=2, metavar=("READER", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
@@ -55,15 +58,14 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.flush()
         os._exit(0)  # pools and programs that others leave behind
     wanted = [name for name in READERS if name.startswith(tuple(options.readers.split(",")))]
-    show(run(options, wanted))
+    reading.report(tables(run(options, wanted), options), options.page, _BEGIN)
 
 
 def run(options: argparse.Namespace, wanted: list[str]) -> dict[str, list[tuple[float, float] | str]]:
     """By reader samples per second and microseconds of CPU in each round, or why there are none."""
-    import reading
-    from distant import served
-
-    others = installed(options.environments) if not all(name.startswith("any2ds") for name in wanted) else ""
+    python = reading.environment(options.environments, "torch")
+    if python is None:
+        raise SystemExit("the libraries cannot be installed")
     root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     found: dict[str, list[tuple[float, float] | str]] = {name: [] for name in wanted}
     with tempfile.TemporaryDirectory(prefix="any2ds-reading-s3-", dir=root) as made:
@@ -73,8 +75,7 @@ def run(options: argparse.Namespace, wanted: list[str]) -> dict[str, list[tuple[
         with served(folder, options.latency) as url:
             for number in range(options.rounds):
                 for name in wanted if number % 2 == 0 else wanted[::-1]:
-                    python = sys.executable if name.startswith("any2ds") else others
-                    found[name].append(one_run(python, name, folder, url, options))
+                    found[name].append(one_run(str(python), name, folder, url, options))
                     print(f"round {number + 1} of {options.rounds}: {name}: {found[name][-1]}", file=sys.stderr)
     return found
 
@@ -105,17 +106,6 @@ def one_run(python: str, name: str, folder: Path, url: str, options: argparse.Na
     return rate, cpu
 
 
-def installed(environments: Path) -> str:
-    """The Python that has the other libraries."""
-    home = environments / "reading-s3"
-    if not (home / "installed").exists() or (home / "installed").read_text() != " ".join(OTHERS):
-        print(f"installing {', '.join(OTHERS)} into {home}", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
-        subprocess.run([str(home / "bin" / "python"), "-m", "pip", "install", "-q", *OTHERS], check=True)
-        (home / "installed").write_text(" ".join(OTHERS))
-    return str(home / "bin" / "python")
-
-
 def measured(samples: Iterator[Any], seconds: float) -> tuple[float, float]:
     """Samples per second and microseconds of CPU, of all processes, for each. The first thing it gives is None, when
     the dataset is open."""
@@ -135,23 +125,30 @@ def spent() -> float:
     return sum(each.ru_utime + each.ru_stime for each in found)
 
 
-def show(found: dict[str, list[tuple[float, float] | str]]) -> None:
-    print("| reader | samples/s | µs of CPU each |\n|---|---|---|")
+def tables(found: dict[str, list[tuple[float, float] | str]], options: argparse.Namespace) -> str:
+    """In Markdown: the figures, and the goals."""
+    lines = [
+        f"{os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}, {options.samples:,} samples of {options.bytes:,} bytes,"
+        f" {options.latency * 1000:.0f} ms; medians of {options.rounds} rounds.",
+        "",
+        "| reader | samples/s | µs of CPU each |",
+        "|---|---|---|",
+    ]
     for name, runs in found.items():
         good = [each for each in runs if not isinstance(each, str)]
         if good:
             rate, cpu = (statistics.median(each[n] for each in good) for n in (0, 1))
-            print(f"| {name} | {rate:,.0f} | {cpu:.0f} |")
+            lines.append(f"| {name} | {rate:,.0f} | {cpu:.0f} |")
         else:
-            print(f"| {name} | {runs[0]} | |")
-    print()
+            lines.append(f"| {name} | {runs[0]} | |")
+    lines += ["", "| rate | by that of | goal | median | rounds |", "|---|---|---|---|---|"]
     for one, other, goal in GOALS:
         pairs = zip(found.get(one, ()), found.get(other, ()), strict=False)
         ratios = [a[0] / b[0] for a, b in pairs if not isinstance(a, str) and not isinstance(b, str)]
         if ratios:
-            median = statistics.median(ratios)
-            is_met = "yes" if median >= goal else "no"
-            print(f"{one} : {other}: {median:.2f} ({min(ratios):.2f} to {max(ratios):.2f}), goal {goal}: {is_met}")
+            shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+            lines.append(f"| {one} | {other} | {goal} | {statistics.median(ratios):.2f} | {shown} |")
+    return "\n".join(lines) + "\n"
 
 
 # --- readers: each gives None when the dataset is open, and then the samples of an epoch ---
@@ -254,5 +251,4 @@ READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
 
 
 if __name__ == "__main__":
-    sys.path.insert(1, str(Path(__file__).resolve().parent.parent))
     main()

@@ -7,7 +7,7 @@ import re
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -140,15 +140,28 @@ class Dataset:
         return content
 
     def stats(self, shards: Iterable[ShardFiles]) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
-        """The statistics of finished shards, in order; they are read at the same time."""
+        """The statistics of finished shards, in order; many at once where that is faster."""
+        todo = list(shards)
+        names = [files.stats or "" for files in todo]
+        try:
+            contents: Mapping[str, bytes | None] = dict(self.folder.read_many(names))
+        except Exception:  # of one of them: which one it is shows when they are read one by one
+            yield from self._stats_one_by_one(todo)
+            return
+        for files, name in zip(todo, names, strict=True):
+            try:
+                content = contents[name]
+                yield files, FileNotFoundError(name) if content is None else Stats.parse(content)
+            except ValueError as error:
+                yield files, error
 
+    def _stats_one_by_one(self, todo: Sequence[ShardFiles]) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
         def read(files: ShardFiles) -> Stats | Exception:
             try:
                 return Stats.parse(self.read(files.stats or ""))
             except Exception as error:  # every file system has exceptions of its own
                 return error
 
-        todo = list(shards)
         threads = ThreadPoolExecutor(_READS_AT_ONCE if len(todo) > 1 else 1)
         try:
             yield from zip(todo, threads.map(read, todo), strict=True)
@@ -209,7 +222,9 @@ class Dataset:
                 if info["type"] == "file" and len(found) == 1:
                     raise OutputError(f"{folder.url!r} is a file, not the folder of a dataset")
                 continue  # the marker of a folder in an object store
-            is_folder = info["type"] == "directory" or (folder.is_local and os.path.isdir(path))
+            is_folder = info["type"] == "directory" or (
+                folder.is_local and info["type"] != "file" and os.path.isdir(path)  # a link to one
+            )
             size = 0 if is_folder else int(info.get("size") or 0)
             is_link = stat.S_ISLNK(int(info.get("mode") or 0))  # a broken one, which fails at once when it is opened
             is_odd = info["type"] == "other" and not is_folder and not is_link

@@ -90,7 +90,7 @@ def inspect(options: ParsedOptions) -> Overview:
     (wanted,) = options.groups
     dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
     finished = dataset.finished
-    stats, metadata = StatsSums(), MetadataSums(wanted.samples)
+    stats, metadata = StatsSums(keeps_works=False), MetadataSums(wanted.samples)
     stats.read(dataset, finished)
     metadata.read(dataset, spread(finished, _SHARDS_OF_METADATA), random.Random(0))
     numbers, names = [files.shard_id for files in finished], dataset.layout

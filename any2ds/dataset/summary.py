@@ -45,7 +45,9 @@ Value = TypeVar("Value")
 class StatsSums:
     """The sums over the statistics of shards."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeps_works: bool = True) -> None:
+        """`works`, which take half a kilobyte of memory for each shard, are only kept if they are wanted."""
+        self._keeps_works = keeps_works
         self.shards = self.rows = self.successes = self.samples = self.attempts = 0
         self.failed = self.dropped = self.filtered = self.duplicates = 0
         self.bytes = self.shards_with_bytes = self.samples_with_bytes = 0
@@ -99,6 +101,8 @@ class StatsSums:
         if stats.has_times:
             self.started = min(self.started or stats.start_time, stats.start_time)
             self.ended = max(self.ended or 0.0, stats.end_time)
+            if not self._keeps_works:
+                return
             end = stats.start_time + stats.seconds
             self.works.append(Work(stats.start_time, end, stats.status_dict, stats.size or 0))
 

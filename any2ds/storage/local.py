@@ -40,7 +40,13 @@ class LocalStore:
     def listed(self, folder: str) -> list[Mapping[str, Any]]:
         from fsspec.implementations.local import LocalFileSystem
 
-        return list(LocalFileSystem().ls(str(self._root / folder), detail=True))
+        # Of each file only what is asked for: a dataset may have millions of them.
+        wanted, fs = ("name", "size", "type", "mode"), LocalFileSystem()
+        try:
+            with os.scandir(self._root / folder) as found:
+                return [{name: info[name] for name in wanted} for info in map(fs.info, found)]
+        except NotADirectoryError:  # as other file systems do
+            return list(fs.ls(str(self._root / folder), detail=True))
 
     def members(self, folder: str) -> list[str]:
         root = self._root / folder

@@ -1,16 +1,18 @@
 """`any2ds.load` of datasets in stores: byte ranges, retries, copies of shards."""
 
 import multiprocessing
+import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import orjson
 import pytest
 from s3fs import S3FileSystem
 
@@ -108,7 +110,7 @@ def test_in_processes(method: str, bucket: Bucket, datasets: Callable[[str], Pat
     bucket.connect().put(str(datasets("webdataset")), bucket.url, recursive=True)
     ds = any2ds.load(bucket.url)
     assert ds[0]["data"] == content(0)
-    with multiprocessing.get_context(method).Pool(2) as pool:
+    with multiprocessing.get_context(method).Pool(2, set_environment, (bucket.environment,)) as pool:
         assert [sample["data"] for sample in pool.map(ds.__getitem__, range(ROWS))] == [content(n) for n in range(ROWS)]
 
 
@@ -222,6 +224,19 @@ class TestRanges:
             assert sorted(sample["data"] for sample in stream) == sorted(content(n) for n in range(ROWS))
         assert sum(target.partition("?")[0].endswith(".tar") for _, target in asked) == 3
 
+    def test_sizes_that_no_statistics_have_are_those_of_the_list(self, stored: Bucket) -> None:
+        known, store = any2ds.load(stored.url), stored.connect()
+        store.rm(f"{stored.url}/.any2ds", recursive=True)
+        for name in store.glob(f"{stored.url}/*_stats.json"):
+            described = orjson.loads(store.cat_file(name))
+            store.pipe_file(name, orjson.dumps({"count": described["count"], "successes": described["successes"]}))
+        store.invalidate_cache()
+        ds = any2ds.load(stored.url)
+        assert ds.sample_bytes == known.sample_bytes
+        with stored.recording() as asked:
+            assert [sample["data"] for sample in ds] == [content(n) for n in range(ROWS)]
+        assert "HEAD" not in {method for method, _ in asked}
+
     @pytest.mark.parametrize(
         "options",
         [
@@ -310,6 +325,11 @@ class TestRanges:
         keys = ds.keys
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert pool.apply(keys_of, (ds,)) == keys
+
+
+def set_environment(values: Mapping[str, str]) -> None:
+    """A server of forks that an earlier test has started does not have it."""
+    os.environ.update(values)
 
 
 def read_all(ds: Any) -> list[bytes]:

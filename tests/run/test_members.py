@@ -287,3 +287,12 @@ def test_large_members_wait_on_disk(files: Path, tmp_path: Path) -> None:
     assert report.successes == 8
     assert all(bytes(sample["mask"]) == bytes([7 - n]) * (3 << 20) for n, sample in enumerate(load(tmp_path)) if n)
     assert not verify(str(tmp_path), quiet=True).findings
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet"])
+def test_to_webdataset_gives_each_file_by_its_member(server: Server, tmp_path: Path, output_format: str) -> None:
+    make(server, tmp_path, output_format=output_format)
+    sample = next(iter(load(tmp_path).to_webdataset()))
+    assert {"image.jpg", "mask.png", "json", "txt"} <= sample.keys()
+    assert b"IDAT" in sample["mask.png"]
+    assert len(sample["json"]) < 4000  # no file is in it

@@ -36,26 +36,30 @@ def grain_options(is_local: bool, num_workers: int) -> Any:
 def webdataset(source: Source, options: Mapping[str, Any]) -> Any:
     """Samples as webdataset has them: `__key__`, the file by its extension, `txt` and `json`; files are bytes."""
     wds = imported("webdataset", "to_webdataset")
-    return wds.FluidWrapper(_Members(source.undecoded("key", "ext").stream(**options), source.columns))
+    exts = [f"{member}_ext" for member in source.members]
+    stream = source.undecoded("key", "ext", *exts).stream(**options)
+    return wds.FluidWrapper(_Members(stream, source.columns, source.members))
 
 
 class _Members:
     """The first stage of a pipeline of webdataset."""
 
-    def __init__(self, stream: Stream, columns: tuple[str, ...] | None) -> None:
-        """`columns` are those that the `.json` has; None: all."""
-        self._stream, self._columns = stream, columns
+    def __init__(self, stream: Stream, columns: tuple[str, ...] | None, files: tuple[str, ...] = ()) -> None:
+        """`columns` are those that the `.json` has; None: all. `files` are those of a sample that has several."""
+        self._stream, self._columns, self._files = stream, columns, files
 
     def __call__(self) -> Iterator[dict[str, Any]]:
         return map(self._of, self._stream)
 
     def _of(self, sample: dict[str, Any]) -> dict[str, Any]:
         data = sample.pop("data", None)
+        files = {f"{name}.{sample.get(f'{name}_ext')}": sample.pop(name, None) for name in self._files}
         wanted = self._columns
         described = sample if wanted is None else {name: sample[name] for name in wanted if name in sample}
         found = {"__key__": sample["key"]}
         if data is not None:
             found[str(sample["ext"])] = data
+        found.update((ext, content) for ext, content in files.items() if content is not None)
         found[METADATA] = to_json(described)
         if sample.get("caption") is not None and CAPTION not in found:
             found[CAPTION] = sample["caption"].encode()

@@ -26,6 +26,7 @@ from any2ds.writers.formats._spans import SpanShard
 _MOST_OPEN = 4096  # shards with an index of 8 bytes a sample; of the descriptors of a process at most half
 _MOST_HEAVY = 256  # shards that a library has open, with as much as a megabyte each
 _OPENED_AT_ONCE = 32  # shards of a store
+_LARGEST_BLOCK = (32 << 20) - (64 << 10)  # bytes; glibc counts blocks of up to 32 MB with what it adds
 _READ_AT_ONCE = 8  # shards of a store, of which more than the samples is read: row groups, or all of them
 
 
@@ -91,12 +92,23 @@ def _descriptors() -> int:
     return _MOST_OPEN * 2 if limit == resource.RLIM_INFINITY else limit
 
 
+@cache
+def _reuse_memory() -> None:
+    """Have the C library of Linux keep up to 64 MB that were freed, for the next samples.
+
+    It gives what is more than 128 KB back to the system, until a larger block is freed, here one that nobody touched;
+    then twice its size is kept. Else each sample of 50 KB would cost a dozen page faults, as much time as to read it.
+    """
+    bytes(_LARGEST_BLOCK)
+
+
 class OpenShards:
     """Opens shards when they are asked for; the one opened first is closed for another. Each process has its own."""
 
     def __init__(self, shards: ShardSet, fields: Fields, copies: ShardCopies, is_copied: bool = False) -> None:
         """`copies` is the folder for indexes that had to be made and copies of remote shards; with `is_copied`, of all
         shards that are read, else of those in formats that cannot be read by ranges."""
+        _reuse_memory()
         self._shards, self._fields, self._copies, self._is_copied = shards, fields, copies, is_copied
         self._given = (shards, fields, copies, is_copied)
         finish = _Finish(fields)

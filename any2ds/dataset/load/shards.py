@@ -90,7 +90,7 @@ class ShardSet:
             tuple(files.data or "" for files in shards),
             tuple(files.metadata or "" for files in shards),
             array("Q", accumulate((samples[files.shard_id] for files in shards), initial=0)),
-            array("Q", (sizes.get(files.shard_id, 0) for files in shards)),
+            array("Q", (sizes.get(files.shard_id) or _listed_size(dataset, files) for files in shards)),
             str(dataset.run.options.get("data_column") or "data") if dataset.run and not dataset.hides else None,
             dataset.members.names if dataset.members is not None else (),
             tuple(files.shard_id for files in shards),
@@ -115,6 +115,12 @@ class ShardSet:
     def describe(self, shard: int) -> str:
         """For messages."""
         return f"shard {self.names[shard]} of {redacted(self.folder.url)!r}"
+
+
+def _listed_size(dataset: Dataset, files: ShardFiles) -> int:
+    """Of the data file, which the statistics of img2dataset do not have; 0 if it is unknown."""
+    entry = dataset.entries.get(files.data or "")
+    return entry.size if entry is not None else 0
 
 
 def _stats(dataset: Dataset) -> Iterator[tuple[ShardFiles, Stats | Exception]]:

@@ -68,6 +68,8 @@ class SpanShard(ABC):
         return self.sample(self.data.read(start, stop - start), 0, stop - start)
 
     def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        if self.data.is_local and numbers and numbers[-1] - numbers[0] >= len(numbers):  # no neighbours to join
+            return [self.get(number) for number in numbers]
         ranges = self.ranges(numbers)
         return self.samples(ranges, self.data.read_many(ranges))
 

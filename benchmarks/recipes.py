@@ -51,6 +51,7 @@ if __name__ == "__main__":
 
 THEIRS = """
 import io
+import numpy as np
 import tensorflow_datasets as tfds
 
 IMAGES = {images!r}
@@ -61,7 +62,7 @@ class Small(tfds.core.GeneratorBasedBuilder):
     def _info(self):
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({{
             "image": tfds.features.Image(), "label": tfds.features.ClassLabel(num_classes=10),
-            "text": tfds.features.Text(), "score": "float32"}}))
+            "text": tfds.features.Text(), "score": np.float32}}))
     def _split_generators(self, dl):
         return {{"train": self._generate_examples()}}
     def _generate_examples(self):
@@ -69,7 +70,7 @@ class Small(tfds.core.GeneratorBasedBuilder):
             yield n, {{"image": io.BytesIO(IMAGES[n % 10]), "label": n % 10, "text": f"sample {{n}}", "score": n / 7}}
 
 if __name__ == "__main__":
-    Small(data_dir={folder!r}, file_format="tfrecord").download_and_prepare()  # what `tfds build` does
+    Small(data_dir={folder!r} + "-theirs", file_format="tfrecord").download_and_prepare()  # what `tfds build` does
 """
 
 FETCHED = """

@@ -568,9 +568,12 @@ class Features:
         """The extensions of the files, as far as their names have any; to be called after `encode`."""
         found = []
         for _, find, feature in self._file_encoders:
+            if (value := find(sample)).__class__ is bytes:
+                found.append("")
+                continue
             inner = feature.feature if isinstance(feature, Optional) else feature
             assert isinstance(inner, FileFeature)
-            found.append(inner.ext_of(find(sample)))
+            found.append(inner.ext_of(value))
         return found
 
     def decoded(self, sample: Mapping[str, Any]) -> dict[str, Any]:

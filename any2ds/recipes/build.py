@@ -443,7 +443,7 @@ class RecipeBuild:
                         raise UsageError(f"split {split}: {error}") from error.__cause__
                     raise
                 exts = exts_of(sample) if has_files else ["bin"]
-                origin = _origin(sample, self.features)
+                origin = _origin(sample, self.features) if has_files and exts[0] else ""
                 into.add(key, values, files or [b""], exts, origin)
 
     def _url_schema_of(self, members: Iterable[str]) -> pa.Schema:

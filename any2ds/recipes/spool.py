@@ -39,6 +39,8 @@ def file_columns(count: int) -> list[pa.Field]:
 
 def key_text(key: object) -> str:
     """A key as it is stored. Raises UsageError for what cannot be one."""
+    if key.__class__ is int or (key.__class__ is str and key):
+        return str(key)
     if isinstance(key, bytes):
         key = key.decode("utf-8", "backslashreplace")
     if isinstance(key, bool) or not isinstance(key, (str, int)) or key == "":

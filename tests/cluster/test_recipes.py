@@ -1,6 +1,8 @@
 """Recipes on clusters: splits that Beam makes, and shards that Spark and Beam make."""
 
 import io
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,13 @@ def test_what_is_wrong_in_beam_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="split train: sample 'a': feature 'text' cannot be 7: expected a text"):
         any2ds.build(Wrong, data_dir=tmp_path, quiet=True, report=False)
     assert not (tmp_path / "wrong" / "1.0.0").exists()
+
+
+def test_the_shipped_recipe_of_beam_passes_its_test() -> None:
+    folder = Path(__file__).parents[2] / "examples" / "recipes" / "numbers_beam"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "numbers_beam_test.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 class Pictures(any2ds.Recipe):

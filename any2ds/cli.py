@@ -161,12 +161,15 @@ def _recipes(options: ParsedOptions) -> int:
 
 def _estimate(options: ParsedOptions) -> int:
     from any2ds.config.options import EstimateOptions
-    from any2ds.forecast.estimate import estimate
-    from any2ds.forecast.screen import show
+    from any2ds.run.start import started_ahead
 
     wanted = options.group(EstimateOptions)
     _print_utf8()
-    found = estimate.run(options)
+    with started_ahead(options) if wanted.from_dataset is None else contextlib.nullcontext():
+        from any2ds.forecast.estimate import estimate
+        from any2ds.forecast.screen import show
+
+        found = estimate.run(options)
     if wanted.format == "json":
         _write_json(found.to_json(), "-")
     elif wanted.format == "md":

@@ -83,6 +83,13 @@ def _shards(model: Model, predictions: Sequence[Prediction]) -> Iterator[Advice]
     rows, now = model.survey.rows, model.config.output.number_sample_per_shard
     share = model.stored.value / rows if rows else 0.0
     each = share * model.sample.stored_size  # bytes for a row of the list
+    workers = max(each.machines * each.processes for each in predictions)
+    if rows > _LEAST_ROWS * workers > model.shards * _LEAST_ROWS:
+        wanted = max(_LEAST_ROWS, _rounded(rows / workers / _SHARDS_OF_WORKER))
+        if wanted < now:
+            few = f"{model.shards:,} shards of {now:,} rows" if model.shards > 1 else "one shard"
+            yield Advice("number_sample_per_shard", str(wanted), f"{few} cannot keep {workers:,} processes busy")
+            return
     if not each or rows <= now:
         return
     size = each * now
@@ -91,7 +98,6 @@ def _shards(model: Model, predictions: Sequence[Prediction]) -> Iterator[Advice]
             "number_sample_per_shard", str(now), f"shards of {text.size(size)}, {model.shards:,} of them, are fine"
         )
         return
-    workers = max(each.machines * each.processes for each in predictions)
     for_workers = max(now, _rounded(rows / workers / _SHARDS_OF_WORKER))  # which all should have some
     wanted = max(_LEAST_ROWS, min(_rounded(_WANTED_SHARD / each), for_workers), _rounded(rows / _MOST_SHARDS))
     if wanted == now:
@@ -127,7 +133,7 @@ def _retries(model: Model) -> Iterator[Advice]:
         yield Advice(
             "retries", "1", f"{transient:.1%} of the rows ({rows}) failed in a way that another attempt can help"
         )
-    elif not retries and transfers:
+    elif transient and not retries:
         yield Advice("retries", "0", f"{transient:.1%} of the rows failed in a way that another attempt can help")
 
 
@@ -138,7 +144,7 @@ def _hosts(model: Model, predictions: Sequence[Prediction]) -> Iterator[Advice]:
         held = sum(top.values()) / rows if rows else 0.0
         if len(top) < count or held < _LARGE_SHARE:
             continue
-        alone = model.hosts_alone(1, AT_ONCE)
+        alone = model.hosts_alone(AT_ONCE)
         which = f"the largest host, {next(iter(top))}, holds" if count == 1 else f"the {count} largest hosts hold"
         needs = "it needs" if count == 1 else "the slowest of them needs"
         yield Advice(
@@ -155,8 +161,8 @@ def _shuffle(model: Model) -> Iterator[Advice]:
     hosts = survey.hosts
     if survey.is_part or model.config.input.shuffle is not None or survey.rows <= shard or hosts.count < 10:
         return
-    expected = sum(several * (1 - (1 - shard / survey.rows) ** count) for count, several in hosts.others.items())
-    expected = expected / hosts.part + sum(1 - (1 - shard / survey.rows) ** count for count in hosts.largest.values())
+    expected = sum(1 - (1 - shard / survey.rows) ** count for count in hosts.others.values()) / hosts.part
+    expected += sum(1 - (1 - shard / survey.rows) ** count for count in hosts.largest.values())
     if hosts.per_shard < 0.3 * expected:
         yield Advice(
             "shuffle",

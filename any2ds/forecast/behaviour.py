@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from any2ds.config.options import FetchOptions
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 _ENOUGH = 5  # transfers of a host, with which it is taken as it was seen
 _FAST_FAILURES = frozenset({"dns", "bad_url", "bad_row", "unsupported_scheme", "blocked_address"})
 _FAST = 0.02  # seconds of those
+_FEW = 3  # transfers without an answer, from which on it is the host that refuses
+_TRIED_AGAIN = "http_503"  # for an attempt that was not the last one, and is not known in detail
+_OF_HOSTS = frozenset({*TIMEOUTS, "dns", "connect", "host_down"})  # failures that are of a host, rather than passing
 _MOST_TAIL = 20_000  # hosts of the tail that are told apart
 _NOT_ASKED = frozenset({"robots", "robots_unreachable", "bad_url", "bad_row", "unsupported_scheme", "host_down"})
 
@@ -39,6 +44,10 @@ class Behaviour:
         self._weights = [sum(each.weight for each in found) for found in self._pool]
         self._answers: dict[str, list[Answer]] = {}
         self._of_all = [each for each in transfers if each.code == SUCCESS]
+        self._refusing = {
+            host for host, found in self._seen.items() if len(found) >= _FEW and all(map(_is_flaky, found))
+        }
+        self._flaky, self._flaky_code = _flakiness(transfers, self._refusing)
         names, shares = _shares(hosts)
         self._names, self._cumulated = names, list(itertools.accumulate(shares))
 
@@ -52,9 +61,11 @@ class Behaviour:
                 position += 1
 
     def answer(self, host: str, row: Row, at_once: int) -> Answer:
+        if self._flaky and self._rng.random() < self._flaky and host not in self._refusing:
+            return replace(self._answer(self._of(host)[0], self._flaky_code), size=0)
         answers = self._answers.get(host)
         if answers is None:
-            answers = self._answers[host] = [self._answer(each) for each in self._of(host)]
+            answers = self._answers[host] = [self._usual(host, each) for each in self._of(host)]
         return self._rng.choice(answers)
 
     def _of(self, host: str) -> Sequence[Transfer]:
@@ -63,8 +74,13 @@ class Behaviour:
             return found
         return found or self._rng.choices(self._pool, self._weights)[0]
 
-    def _answer(self, transfer: Transfer) -> Answer:
-        code = transfer.code
+    def _usual(self, host: str, transfer: Transfer) -> Answer:
+        """What it answers to an attempt that no passing failure concerns."""
+        if _is_flaky(transfer) and host not in self._refusing and self._of_all:
+            transfer = self._rng.choice(self._of_all)
+        return self._answer(transfer, transfer.code)
+
+    def _answer(self, transfer: Transfer, code: str) -> Answer:
         if code == SUCCESS:
             return Answer(transfer.seconds, transfer.size)
         if code == "host_down":
@@ -82,18 +98,37 @@ class Behaviour:
         return Answer(seconds, 0, failure_of(code))
 
 
+def _is_flaky(transfer: Transfer) -> bool:
+    """Whether its last attempt failed in passing, so that the next one may do."""
+    return transfer.is_transient and transfer.code not in _OF_HOSTS
+
+
+def _flakiness(transfers: Sequence[Transfer], refusing: Collection[str]) -> tuple[float, str]:
+    """The share of attempts that fail in passing, over all hosts that do not refuse everything, and the usual code.
+
+    Of one host there are too few attempts to tell, and the engine is slow with a host that seems to refuse.
+    """
+    failed = total = 0.0
+    codes: Counter[str] = Counter()
+    for each in transfers:
+        if each.host in refusing or each.code in _OF_HOSTS:
+            continue
+        is_flaky = _is_flaky(each)
+        failed += each.weight * (each.attempts - 1 + is_flaky)
+        total += each.weight * max(1, each.attempts)
+        codes[each.code] += is_flaky
+    code, count = next(iter(codes.most_common(1)), ("", 0))
+    return (failed / total if total else 0.0), code if count else _TRIED_AGAIN
+
+
 def _shares(hosts: Hosts) -> tuple[list[str], list[float]]:
-    """The names of hosts and their rows. Hosts of the tail are made up, a random part of them if they are many."""
-    names, shares = list(hosts.largest), [float(rows) for rows in hosts.largest.values()]
-    count = sum(hosts.others.values())
-    part = min(1.0, _MOST_TAIL / count) if count else 1.0
-    number = 0
-    for rows, several in sorted(hosts.others.items()):
-        kept = max(1, round(several * part))
-        for _ in range(kept):
-            names.append(f"h{number}.tail.example")
-            shares.append(rows * several / kept / hosts.part)
-            number += 1
+    """The names of hosts and their rows; of very many a random part, each with the rows of several."""
+    others = list(hosts.others.items())
+    if len(others) > _MOST_TAIL:
+        others = random.Random(0).sample(others, _MOST_TAIL)
+    part = hosts.part * len(others) / max(1, len(hosts.others))
+    names = [*hosts.largest, *(host for host, _ in others)]
+    shares = [*map(float, hosts.largest.values()), *(rows / part for _, rows in others)]
     return (names, shares) if names else ([""], [1.0])
 
 

@@ -1,8 +1,8 @@
 """What a run over the whole list would take on so many machines: time, traffic, memory, disk, shards and costs.
 
 The time is that of a worker with its share of the rows, simulated (`simulation.py`) with hosts that behave as in the
-sample. A worker with more rows than are simulated one by one is simulated with two numbers of rows, and goes on as
-between these. Times that no simulation of one worker sees bound it from below: cores, lines, and hosts.
+sample. A worker with more rows than are simulated one by one goes on at the pace of the middle of these.
+Times that no simulation of one worker sees bound it from below: cores, lines, and hosts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from any2ds.config.options import Config
+from any2ds.config.options import Config, FetchOptions
 from any2ds.core.failures import SUCCESS
 from any2ds.core.processes import resources
 from any2ds.forecast.behaviour import Behaviour, mean_seconds
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Limit = Literal["hosts", "bandwidth", "cpu", "latency", "timeouts"]
 
-SIMULATED = 40_000  # rows of a worker that are simulated one by one
+SIMULATED = 20_000  # rows of a worker that are simulated one by one
 _MODEL_ERROR = 0.1  # of the time: the model and measured runs agree to this (benchmarks/scenarios.py)
 _DRAWS = 3  # simulations with other random numbers
 _LEAST_CPU = 2e-5  # seconds for a row, where too few were fetched to measure it
@@ -141,15 +141,17 @@ class Model:
         own, all = self.cpu
         crowding = max(1.0, processes / resources.share())  # processes that share a core
         machine = Machine(bandwidth / 8 / processes, own * crowding)
-        runs = [self._worker(rows, machine, draw) for draw in range(_DRAWS)] if rows else [Simulated(0.0)]
+        workers = min(machines * processes, self.shards)  # that have something to do
+        options = _share(self.config.fetch, workers)
+        runs = [self._worker(options, rows, machine, draw) for draw in range(_DRAWS)] if rows else [Simulated(0.0)]
         times = sorted(run.seconds for run in runs)
         bounds = {
-            "hosts": self.hosts_alone(machines * processes),
+            "hosts": self.hosts_alone(),
             "bandwidth": self.received_bytes * 8 / bandwidth / machines,
             "cpu": max(rows * own * crowding, self.fetched * all / resources.share() / machines),
         }
         start_up = self.sample.start_up or _START_UP
-        least = max(bounds["bandwidth"], bounds["cpu"])
+        least = max(bounds.values())
         value = max(times[len(times) // 2], least) + start_up
         sampling = self._sampling_error()
         seconds = Interval(
@@ -162,7 +164,6 @@ class Model:
             self.sample.cost.memory
             + min(self.config.fetch.max_buffered_bytes, in_flight * _BODY_IN_FLIGHT * self.sample.received)
         )
-        workers = machines * processes
         return Prediction(
             machines=machines,
             processes=processes,
@@ -190,31 +191,27 @@ class Model:
             egress=stored * prices.egress_gb,
         )
 
-    def hosts_alone(self, workers: int, at_once: int | None = None) -> float:
+    def hosts_alone(self, at_once: int | None = None) -> float:
         """Seconds that the host that takes longest takes, with `at_once` transfers from all workers together; or, if
-        None, with what `max_per_host` and `host_delay` grant each worker."""
+        None, with what `max_per_host` grants them."""
         fetch = self.config.fetch
-        most = at_once or fetch.max_per_host * workers
+        most = at_once or fetch.max_per_host
         own = mean_seconds(self.sample.transfers)
         usual = mean([each for each in self.sample.transfers if each.code == SUCCESS], "seconds")
         share = self.fetched / self.survey.rows if self.survey.rows else 0.0
         longest = 0.0
         for host, rows in self.survey.hosts.largest.items():
-            seconds = max(own.get(host, usual) / most, fetch.host_delay / workers)
+            seconds = max(own.get(host, usual) / most, fetch.host_delay)
             longest = max(longest, rows * share * seconds)
         return longest
 
-    def _worker(self, rows: int, machine: Machine, seed: int) -> Simulated:
-        behaviour = Behaviour(self.survey.hosts, self.sample.transfers, self.config.fetch, seed)
+    def _worker(self, options: FetchOptions, rows: int, machine: Machine, seed: int) -> Simulated:
+        behaviour = Behaviour(self.survey.hosts, self.sample.transfers, options, seed)
 
-        def run(count: int) -> Simulated:
-            return simulate(self.config.fetch, behaviour.rows(count), behaviour.answer, machine, seed)
-
-        if rows <= SIMULATED:
-            return run(rows)
-        half, full = run(SIMULATED // 2), run(SIMULATED)
-        each = max(0.0, full.seconds - half.seconds) / (SIMULATED - SIMULATED // 2)
-        return replace(full, seconds=full.seconds + (rows - SIMULATED) * each)
+        count = min(rows, SIMULATED)
+        found = simulate(options, behaviour.rows(count), behaviour.answer, machine, seed)
+        more = (rows - count) / found.pace if found.pace else 0.0
+        return replace(found, seconds=found.seconds + more)
 
     def _names_of(self, rows: int) -> float:
         """Hosts with a name that a worker with so many rows meets."""
@@ -224,7 +221,7 @@ class Model:
         def met(count: float) -> float:
             return 1.0 - (1.0 - part) ** count if part < 1 else 1.0
 
-        others = sum(several * met(count) for count, several in hosts.others.items()) / hosts.part
+        others = sum(map(met, hosts.others.values())) / hosts.part
         return others + sum(met(count) for count in hosts.largest.values())
 
     def _sampling_error(self) -> float:
@@ -243,3 +240,9 @@ class Model:
         timeout = self.config.fetch.timeout or 10.0
         silent = sum(share for code, share in self.shares.items() if code.startswith("timeout") or code == "host_down")
         return "timeouts" if silent * timeout > mean(self.sample.transfers, "seconds") else "latency"
+
+
+def _share(options: FetchOptions, workers: int) -> FetchOptions:
+    """Those of one of so many workers, which keep the limits of hosts together."""
+    most = max(1, options.max_per_host // max(1, workers))
+    return replace(options, max_per_host=most, host_delay=options.host_delay * max(1, workers))

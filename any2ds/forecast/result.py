@@ -74,6 +74,7 @@ class Estimate:
                 "received_per_row": sample.received,
                 "stored_per_row": sample.stored_size,
                 "cpu_per_row": model.cpu[1],
+                "start_up": sample.start_up,
             },
             "dataset": {
                 "stored_rows": model.stored.to_json(),

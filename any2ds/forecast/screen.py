@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from any2ds.core import text
-from any2ds.core.errors import printable
+from any2ds.core.errors import printable, shard_count
 from any2ds.core.failures import SUCCESS, meaning_of
 from any2ds.core.terminal.stderr import joined, width_of_pipe
 from any2ds.forecast.transfers import Interval, distribution, quantile
@@ -151,7 +151,7 @@ def _dataset(estimate: Estimate) -> Iterator[tuple[str, str]]:
         f"{text.estimate(stored.value)} (between {text.estimate(stored.low)} and {text.estimate(stored.high)})",
     )
     each = model.stored_bytes / max(1, model.shards)
-    yield "size", f"{text.size(model.stored_bytes)} in {model.shards:,} shards of {text.size(each)}"
+    yield "size", f"{text.size(model.stored_bytes)} in {shard_count(model.shards)} of {text.size(each)}"
     yield "received", text.size(model.received_bytes)
     costs, currency = model.costs(0.0, estimate.prices), estimate.prices.currency
     keep, away = _money(costs.storage_month, currency), _money(costs.egress, currency)

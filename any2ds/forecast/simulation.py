@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -32,6 +33,7 @@ NEVER = 1e12  # seconds
 _ROWS_AHEAD = 100_000  # as the feeder of the engine has it
 _ROBOTS = http_failure(404)
 _STATUS = "http_"
+_MIDDLE = 0.4, 0.8  # shares of the rows
 _TICK = 1e-4  # seconds that a turn without events takes at least
 
 
@@ -75,6 +77,7 @@ class Simulated:
     asked: Counter[str] = field(default_factory=Counter)  # host -> requests, those for robots.txt included
     busy: float = 0.0  # seconds of the processor
     problem: str = ""  # why it broke off
+    pace: float = 0.0  # rows per second in the middle: without the start, and the last rows that all wait for
 
 
 class TurnedClock(Clock):
@@ -93,17 +96,21 @@ class TurnedClock(Clock):
 
 
 class Line:
-    """A line that transfers share equally, in virtual time: each has a point of the service that it waits for."""
+    """A line that transfers share, in virtual time: each has a point of the service that it waits for.
 
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
+    Its share is random, as TCP's is; were all equal, those that begin together would end together for ever, and leave
+    the line idle in between.
+    """
+
+    def __init__(self, rate: float, rng: random.Random) -> None:
+        self._rate, self._rng = rate, rng
         self._service = self._at = 0.0  # bytes that a transfer has got that was there from the start; when
         self._waiting: list[tuple[float, int, Attempt]] = []
         self._order = itertools.count()
 
     def add(self, attempt: Attempt, size: int, now: float) -> None:
         self._advance(now)
-        heapq.heappush(self._waiting, (self._service + size, next(self._order), attempt))
+        heapq.heappush(self._waiting, (self._service + size * self._rng.uniform(0, 2), next(self._order), attempt))
 
     @property
     def next_end(self) -> float:
@@ -130,14 +137,14 @@ class SimulatedNetwork:
     backlog = 0
     waited = 0.0
 
-    def __init__(self, answers: Answers, machine: Machine, buffer: Buffer) -> None:
+    def __init__(self, answers: Answers, machine: Machine, buffer: Buffer, rng: random.Random) -> None:
         self.clock = TurnedClock()
         self.asked: Counter[str] = Counter()
         self.busy = 0.0
         self.most = 0
         self.area = 0.0  # transfers x seconds
         self._answers, self._machine, self._buffer = answers, machine, buffer
-        self._line = Line(machine.line)
+        self._line = Line(machine.line, rng)
         self._is_bounded = machine.line < float("inf")
         self._live: dict[Attempt, tuple[float, float, Answer]] = {}  # when it began, when its host is done
         self._at_hosts: Counter[str] = Counter()
@@ -266,6 +273,17 @@ class SimulatedLoop(Loop):
         return self._transport.clock
 
 
+@contextmanager
+def _silent() -> Iterator[None]:
+    """What the breaker logs is about a network that is not there."""
+    logger = logging.getLogger("any2ds.fetch.policy.breaker")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
 def simulate(
     options: FetchOptions, rows: Iterable[Row], answers: Answers, machine: Machine, seed: int = 0
 ) -> Simulated:
@@ -281,7 +299,7 @@ def simulate(
         robots,
     )
     buffer = Buffer(options.max_buffered_bytes, most)
-    network = SimulatedNetwork(answers, machine, buffer)
+    network = SimulatedNetwork(answers, machine, buffer, rng)
     feeder = SimulatedFeeder(rows, schedule, most)
     loop = SimulatedLoop(options, schedule, network, buffer, feeder)  # type: ignore[arg-type]
     if loop._window is not None:
@@ -289,11 +307,15 @@ def simulate(
         feeder.stock = 256
     codes: Counter[str] = Counter()
     attempts, problem = 0, ""
+    ended: list[tuple[float, int]] = []  # when, and how many rows
     try:
-        for batch in loop.run():
-            for done in batch:
-                attempts += done.attempts
-                codes[done.outcome.code if isinstance(done.outcome, Failure) else SUCCESS] += 1
+        with _silent():
+            for batch in loop.run():
+                if batch:
+                    ended.append((network.clock.seconds, len(batch)))
+                for done in batch:
+                    attempts += done.attempts
+                    codes[done.outcome.code if isinstance(done.outcome, Failure) else SUCCESS] += 1
     except NetworkDown as error:
         problem = str(error)
     finally:
@@ -309,4 +331,17 @@ def simulate(
         network.asked,
         network.busy,
         problem,
+        _pace(ended),
     )
+
+
+def _pace(ended: Sequence[tuple[float, int]]) -> float:
+    total = sum(rows for _, rows in ended)
+    done, first = 0, (0.0, 0)
+    for at, rows in ended:
+        done += rows
+        if done <= _MIDDLE[0] * total:
+            first = at, done
+        if done >= _MIDDLE[1] * total:
+            return (done - first[1]) / (at - first[0]) if at > first[0] else 0.0
+    return 0.0

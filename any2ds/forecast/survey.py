@@ -36,8 +36,7 @@ class Hosts:
 
     count: int = 0  # estimated if there are very many
     largest: Mapping[str, int] = field(default_factory=dict)  # name -> rows, the most first
-    # Rows of a host -> hosts with so many, of those that are not among the largest; a random part of them.
-    others: Mapping[int, int] = field(default_factory=dict)
+    others: Mapping[str, int] = field(default_factory=dict)  # the same of others, a random part of them
     part: float = 1.0  # of the others that these are
     per_shard: float = 0.0  # mean number of hosts in a shard
 
@@ -177,9 +176,9 @@ class _Found:
     def _spread(self, factor: float) -> Hosts:
         frequent, sampled = self._frequent, self._hosts
         largest = {host: round(count * factor) for host, count in frequent.counts.most_common(_TOP)}
-        others = Counter(max(1, round(count * factor)) for host, count in sampled.counts.items() if host not in largest)
+        others = {host: max(1, round(count * factor)) for host, count in sampled.counts.items() if host not in largest}
         per_shard = self._hosts_in_shards / self._shards if self._shards else 0.0
-        return Hosts(sampled.distinct, largest, dict(others), sampled.part, per_shard)
+        return Hosts(sampled.distinct, largest, others, sampled.part, per_shard)
 
 
 def _starts(urls: pa.StringArray) -> Iterator[tuple[str, int]]:

@@ -23,7 +23,6 @@ from any2ds.core.reports import IncompleteRun, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.dataset import shard_list, tfds
 from any2ds.dataset.compact import withdraw
-from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.dataset.shard_list import ShardEntry as ShardEntry
 from any2ds.dataset.shard_list import ShardList
 from any2ds.storage.folders import OutputFolder
@@ -181,6 +180,8 @@ class Catalogue:
         return written >= wanted
 
     def _tfds_files(self, entries: Sequence[ShardEntry]) -> Mapping[str, bytes]:
+        from any2ds.dataset.recipe_file import RecipeFile  # which most datasets do without
+
         if (recipe := RecipeFile.of(self._output)) is not None:
             return recipe.tfds_files(entries, self._options)
         return tfds.files(entries, self._options, self._schema(entries))

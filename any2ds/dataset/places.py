@@ -32,9 +32,10 @@ class Built:
 
 
 def is_name(given: str) -> bool:
-    """Whether it may be the name of a recipe, and is no folder."""
-    match = _NAME.fullmatch(given)
-    return match is not None and not os.path.exists(given)
+    """Whether it may be the name of a recipe, and is no folder, but for that of the recipe's own code."""
+    if _NAME.fullmatch(given) is None:
+        return False
+    return not os.path.exists(given) or os.path.isfile(os.path.join(given, f"{given}.py"))
 
 
 def folder_of(given: str, data_dir: str, stores: Stores | None = None) -> str:

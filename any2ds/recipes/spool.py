@@ -250,10 +250,17 @@ class ShardRows:
     def files(self, count: int) -> Iterator[tuple[tuple[bytes | None, str], ...]]:
         """For each row its files, with the extensions that their names have."""
         columns = [
-            [(batch.column(f"_file{n}"), batch.column(f"_ext{n}")) for n in range(count)] for batch in self.batches
+            [(batch.column(f"_file{n}"), batch.column(f"_ext{n}").to_pylist()) for n in range(count)]
+            for batch in self.batches
         ]
+        if count == 1:
+            alone = [of_batch[0] for of_batch in columns]
+            for number, row in self._places:
+                files, exts = alone[number]
+                yield ((files[row].as_py(), exts[row] or ""),)
+            return
         for number, row in self._places:
-            yield tuple((files[row].as_py(), exts[row].as_py() or "") for files, exts in columns[number])
+            yield tuple((files[row].as_py(), exts[row] or "") for files, exts in columns[number])
 
 
 def cut(folder: Path, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:

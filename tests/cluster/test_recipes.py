@@ -88,8 +88,8 @@ def test_what_is_wrong_in_beam_is_named(tmp_path: Path) -> None:
 
 def test_the_shipped_recipe_of_beam_passes_its_test() -> None:
     folder = Path(__file__).parents[2] / "examples" / "recipes" / "numbers_beam"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "numbers_beam_test.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider"]
+    done = subprocess.run([*command, "numbers_beam_test.py"], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

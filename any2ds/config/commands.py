@@ -69,7 +69,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "estimate": Command(
         "any2ds estimate URL_LIST [OUTPUT_FOLDER] [--machines=1,4,16] [--option=value ...]",
-        "fetch a sample of a list, and say what the whole would take",
+        "say what a run would take, by a sample of it",
         options.ESTIMATE_GROUPS,
         ("url_list", "output_folder"),
         {
@@ -141,13 +141,13 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "recipes": Command(
         "any2ds recipes [--imports=MODULES] [--data_dir=FOLDER]",
-        "list the recipes that are to be had, and what was built",
+        "list the recipes, and what was built of them",
         [recipes.RecipesOptions],
         (),
     ),
     "compact": Command(
         "any2ds compact OUTPUT_FOLDER [--rows_per_file=5000000]",
-        "write the metadata of all shards into few parquet files, for queries",
+        "gather the metadata in few files, for queries",
         [options.CompactOptions],
     ),
     "finish": Command(

@@ -22,7 +22,6 @@ from any2ds.core.errors import LockLost, OutputError, error_text
 from any2ds.core.reports import IncompleteRun, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.dataset import shard_list, tfds
-from any2ds.dataset.compact import withdraw
 from any2ds.dataset.shard_list import ShardEntry as ShardEntry
 from any2ds.dataset.shard_list import ShardList
 from any2ds.storage.folders import OutputFolder
@@ -264,7 +263,7 @@ def rebuild(output: OutputFolder, options: OutputOptions) -> None:
     """Write the files anew from the stats of all finished shards. By whoever has the folder for itself."""
     catalogue = Catalogue(output, options)
     with catalogue._logging_errors():
-        withdraw(output)
+        _remove_compacted(output)
         catalogue._previous()  # to be replaced, be there shards or not
         catalogue._write(is_open=False)
 
@@ -272,12 +271,19 @@ def rebuild(output: OutputFolder, options: OutputOptions) -> None:
 def _withdraw_compacted(output: OutputFolder) -> None:
     """Remove compacted metadata, which are about to be wrong. Raises OutputError if that does not work."""
     try:
-        withdraw(output)
+        _remove_compacted(output)
     except (LockLost, OutputError):
         raise
     except Exception as error:  # every file system has exceptions of its own
         message = f"{layout.COMPACT_FOLDER}, which is about to be wrong, cannot be removed: {error_text(error)}"
         raise OutputError(f"{output.url!r}: {message}") from error
+
+
+def _remove_compacted(output: OutputFolder) -> None:
+    """Raises whatever the file system raises."""
+    if output.names(layout.COMPACT_FOLDER):
+        output.remove(layout.COMPACT_INDEX)
+        output.remove_tree(layout.COMPACT_FOLDER)
 
 
 def reopen(output: OutputFolder, options: OutputOptions) -> None:

@@ -168,13 +168,6 @@ def missing_files(dataset: Dataset, index: CompactIndex) -> list[str]:
     return [file.name for file in index.files if sizes.get(file.name) != file.bytes]
 
 
-def withdraw(output: OutputFolder) -> None:
-    """Remove it, before shards change. Raises whatever the file system raises."""
-    if output.names(layout.COMPACT_FOLDER):
-        output.remove(layout.COMPACT_INDEX)
-        output.remove_tree(layout.COMPACT_FOLDER)
-
-
 def _compacted(dataset: Dataset) -> list[ShardFiles]:
     return [files for files in dataset.finished if files.metadata]
 

@@ -378,9 +378,10 @@ def test_the_card_shows_what_the_recipe_says(tmp_path: Path) -> None:
     for text in (
         "Photographs of flowers",
         "`flowers/small:1.1.0`",
-        "license: cc-by-4.0",
+        'license: "cc-by-4.0"',
         "@article{flowers",
-        "- captions",
+        '- "captions"',
+        "# flowers/small",
     ):
         assert text in card, text
     assert "| `train` | 22 | 3 corrupt |" in card

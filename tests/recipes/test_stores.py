@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 import any2ds
@@ -20,10 +21,16 @@ def buckets() -> Iterator[Callable[[], Bucket]]:
         yield new_bucket
 
 
-def test_a_build_on_s3_is_seen_when_it_is_complete(buckets: Callable[[], Bucket], monkeypatch: Any) -> None:
-    bucket = buckets()
+def enter(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is at `s3://` is in this bucket."""
     for name, value in bucket.environment.items():
         monkeypatch.setenv(name, value)
+    fsspec.get_filesystem_class("s3").clear_instance_cache()  # of another test's server, which the variables named
+
+
+def test_a_build_on_s3_is_seen_when_it_is_complete(buckets: Callable[[], Bucket], monkeypatch: Any) -> None:
+    bucket = buckets()
+    enter(bucket, monkeypatch)
     data_dir = f"{bucket.url}/data"
 
     def broken(*given: Any) -> Any:
@@ -51,8 +58,7 @@ def test_a_recipe_reads_files_on_a_store(
     buckets: Callable[[], Bucket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket = buckets()
-    for name, value in bucket.environment.items():
-        monkeypatch.setenv(name, value)
+    enter(bucket, monkeypatch)
     for name, content in {"a.png": picture(1), "a.txt": b"a rose"}.items():
         bucket.connect().pipe(f"{bucket.url.removeprefix('s3://')}/in/{name}", content)
 

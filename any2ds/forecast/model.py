@@ -79,9 +79,8 @@ class Model:
     def fetched(self) -> int:
         """Rows for which there is a transfer: not those that cannot be read, nor duplicates as far as `dedupe` goes."""
         survey = self.survey
-        same = {"none": 0.0, "shard": survey.duplicates_in_shards, "run": survey.duplicates}
         bad = (survey.bad + survey.schemes.get("", 0)) / survey.read if survey.read else 0.0
-        return max(0, round(survey.rows * (1 - same[self.config.output.dedupe]) * (1 - bad)))
+        return max(0, round(survey.rows * self._distinct * (1 - bad)))
 
     @property
     def shards(self) -> int:
@@ -95,9 +94,15 @@ class Model:
 
     @property
     def _good(self) -> float:
-        """Share of the rows with a URL."""
+        """Share of the rows that can be read. Only these are in the sample, where those without a URL have failed."""
+        return 1 - self.survey.bad / self.survey.read if self.survey.read else 0.0
+
+    @property
+    def _distinct(self) -> float:
+        """Share of the rows without duplicates, as far as `dedupe` goes."""
         survey = self.survey
-        return 1 - (survey.bad + survey.schemes.get("", 0)) / survey.read if survey.read else 0.0
+        same = {"none": 0.0, "shard": survey.duplicates_in_shards, "run": survey.duplicates}
+        return 1 - same[self.config.output.dedupe]
 
     @property
     def stored_bytes(self) -> float:
@@ -105,7 +110,7 @@ class Model:
 
     @property
     def received_bytes(self) -> float:
-        return self.fetched * self.sample.received
+        return self.survey.rows * self._distinct * self._good * self.sample.received
 
     @property
     def cpu(self) -> tuple[float, float]:

@@ -126,6 +126,8 @@ def test_rows_without_a_host_are_no_host(server: Server, asked: Any) -> None:
     assert f"| hosts | 1; the largest: 127.0.0.1:{server.port} 75.0% |" in text
     assert "htp (cannot be fetched) 8.3%" in text
     assert "no URL 16.7%" in text
+    assert found.model.stored.value == pytest.approx(9)
+    assert found.model.received_bytes == pytest.approx(9 * 1000)
 
 
 def test_machines_that_do_not_help_have_no_column(server: Server, asked: Any) -> None:

@@ -103,7 +103,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Iterator[
     programs.mkdir()
     make = "#!/bin/sh\nmkdir -p .venv/bin && touch .venv/bin/activate\n"
     for name, content in {
-        **{"any2ds": _ANY2DS, "make": make},
+        "any2ds": _ANY2DS,
+        "make": make,
         **dict.fromkeys(("pip", "img2dataset"), "#!/bin/sh\n"),
     }.items():
         (programs / name).write_text(content)

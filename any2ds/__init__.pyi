@@ -638,7 +638,8 @@ def estimate(
 ) -> Estimate:
     """Say what `download` with these options would take: time, machines, memory, disk and costs, and what would fail.
 
-    The list is read, and a sample of its rows is downloaded, with at most four requests per second to each host.
+    The list is read, and a sample of its rows is downloaded into `sample_folder`, with at most four requests per second
+    to each host, or as `host_delay` says if it is given: for 10 s of each host if the list is small, else for 30 s.
 
 
     Which rows:
@@ -776,12 +777,12 @@ def estimate(
         wandb_run_name: name of the run in Weights & Biases (needs enable_wandb or reporters=wandb) (default: that of the output folder)
         wandb_samples: samples with thumbnails in a table of Weights & Biases; 0 for none (needs enable_wandb or reporters=wandb) (default: 64)
     What is estimated:
-        sample: rows of the whole list that are fetched, drawn at random (default: 2000)
+        sample: rows of the whole list that are fetched, drawn at random: of a host at most 4 a second, or one per host_delay, for 10 s (small lists, a single host) or 30 s (default: 2000)
         from_dataset: take a dataset as the sample instead of fetching one, such as that of a --limit run; also --from=dataset. Its list is the default of url_list (default: None)
         machines: numbers of machines like this one, separated by commas (default: 1,4,16)
         bandwidth: of the line of each machine, in bits per second: 100Mbit, 1Gbit (default: 1Gbit)
         price: JSON or YAML file with prices that differ from those built in: machine_hour, storage_gb_month … (default: those built in)
-        sample_folder: folder for the dataset of the sample, which is kept (default: estimate-sample)
+        sample_folder: folder for the dataset of the sample, which is kept until the next estimate (default: estimate-sample)
         sample_seed: draws the same rows again (default: 0)
         format: screen, md or json (default: screen)
         config: YAML or JSON file with any of these; what is given here wins

@@ -142,12 +142,11 @@ def _build(options: ParsedOptions) -> int:
 
 
 def _new(options: ParsedOptions) -> int:
-    from any2ds.recipes.new import new
+    from any2ds.recipes.new import new, next_steps
 
     (wanted,) = options.groups
     folder, made = new(wanted)
-    _print("\n".join(f"{folder}/{name}" for name in made))
-    _print(f"next: python -m pytest {folder}, and any2ds build {folder}")
+    _print("\n".join([*(f"{folder}/{name}" for name in made), "next:", *next_steps(wanted, folder)]))
     return 0
 
 
@@ -527,7 +526,18 @@ class _TextHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if self._rich is None:
             self._rich = _rich_handler()
-        self._rich.emit(record)
+        if record.name.startswith("any2ds.recipes.") and record.levelno == logging.WARNING:
+            _print_note(record.getMessage())  # of a recipe's author, who wants no log
+        else:
+            self._rich.emit(record)
+
+
+def _print_note(message: str) -> None:
+    """Show it as `estimate` and `verify` show theirs."""
+    from any2ds.core.errors import harmless
+    from any2ds.core.terminal.stderr import stderr_console
+
+    stderr_console().print_message(f"note: {harmless(message)}", style="yellow")
 
 
 def _rich_handler() -> logging.Handler:

@@ -73,7 +73,7 @@ COMMANDS: Mapping[str, Command] = {
         options.ESTIMATE_GROUPS,
         ("url_list", "output_folder"),
         {
-            "The sample": ("sample", "from_dataset", "sample_folder", "sample_seed"),
+            "The sample": ("sample", "host_delay", "from_dataset", "sample_folder", "sample_seed"),
             "The prediction": ("machines", "bandwidth", "price", "format"),
             "The run that is planned": (
                 "url_list",

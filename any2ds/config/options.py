@@ -605,7 +605,12 @@ class ReportOptions:
 class EstimateOptions:
     """What is estimated"""
 
-    sample: int = option("rows of the whole list that are fetched, drawn at random", integer(1, 1_000_000), 2000)
+    sample: int = option(
+        "rows of the whole list that are fetched, drawn at random: of a host at most 4 a second, or one per"
+        " host_delay, for 10 s (small lists, a single host) or 30 s",
+        integer(1, 1_000_000),
+        2000,
+    )
     from_dataset: str | None = option(
         "take a dataset as the sample instead of fetching one, such as that of a --limit run; also --from=dataset. Its"
         " list is the default of url_list",
@@ -622,7 +627,9 @@ class EstimateOptions:
         None,
         "those built in",
     )
-    sample_folder: str = option("folder for the dataset of the sample, which is kept", path, "estimate-sample")
+    sample_folder: str = option(
+        "folder for the dataset of the sample, which is kept until the next estimate", path, "estimate-sample"
+    )
     sample_seed: int = option("draws the same rows again", integer(0, 2**32 - 1), 0)
     format: str = option("screen, md or json", one_of("screen", "md", "json"), "screen")
 

@@ -51,7 +51,8 @@ class RowCounts:
     examples: Mapping[str, str] = field(default_factory=dict)  # failure code -> URL of a row with it, no credentials
 
 
-_SUMS = tuple(each.name for each in fields(RowCounts) if each.type == "int")
+SUMMED = tuple(each.name for each in fields(RowCounts) if each.type == "int")
+"""The counts, which are added up over shards and runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ class ShardReport(RowCounts):
             **stats,
         }  # those of other tools lack them
         return cls(
-            **{name: int(stats[name]) for name in ("shard_id", "data_bytes", *_SUMS)},
+            **{name: int(stats[name]) for name in ("shard_id", "data_bytes", *SUMMED)},
             start_time=float(stats["start_time"]),
             end_time=float(stats["end_time"]),
             status_dict=dict(stats["status_dict"]),
@@ -157,7 +158,7 @@ class RunReport(RowCounts):
     def __add__(self, shard: ShardReport) -> RunReport:
         return replace(
             self,
-            **{name: getattr(self, name) + getattr(shard, name) for name in _SUMS},
+            **{name: getattr(self, name) + getattr(shard, name) for name in SUMMED},
             shards=self.shards + 1,
             first_start=min(self.first_start or shard.start_time, shard.start_time),
             last_end=max(self.last_end, shard.end_time),

@@ -33,9 +33,19 @@ class Built:
 
 def is_name(given: str) -> bool:
     """Whether it may be the name of a recipe, and is no folder, but for that of the recipe's own code."""
-    if _NAME.fullmatch(given) is None:
-        return False
-    return not os.path.exists(given) or os.path.isfile(os.path.join(given, f"{given}.py"))
+    return _NAME.fullmatch(given) is not None and (not os.path.exists(given) or is_source(given))
+
+
+def is_source(folder: str) -> bool:
+    """Whether the code of a recipe lies there."""
+    name = os.path.basename(os.path.abspath(folder))
+    return any(os.path.isfile(os.path.join(folder, file)) for file in (f"{name}.py", "recipe.py"))
+
+
+def is_built(given: str, data_dir: str, stores: Stores | None = None) -> bool:
+    """Whether it is the name of a recipe of which there is a dataset."""
+    match = _NAME.fullmatch(given)
+    return match is not None and any(built(data_dir, match["name"], stores))
 
 
 def folder_of(given: str, data_dir: str, stores: Stores | None = None) -> str:
@@ -52,9 +62,9 @@ def folder_of(given: str, data_dir: str, stores: Stores | None = None) -> str:
     if not found:
         known = sorted(names_in(data_dir, stores))
         hint = suggestions.for_name(name, known) if known else ""
-        raise OutputError(
-            f"{given!r} is no folder, and no dataset in {shown}: {hint or f'any2ds build {name} makes it'}"
-        )
+        there = "is no dataset but the code of a recipe" if os.path.exists(given) else "is no folder"
+        source = f".{os.sep}{name}" if is_source(name) else name
+        raise OutputError(f"{given!r} {there}, and no dataset in {shown}: {hint or f'any2ds build {source} makes it'}")
     if config is not None:
         wanted = [each for each in found if each.recipe.config == config]
         problem = f"no config {config!r}: there are {', '.join(sorted({each.recipe.config for each in found} - {''}))}"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 32  # transfers that are advised to a host that holds much of a list
 _LARGE_SHARE = 0.1  # of the rows, from which on the largest hosts are named
+_WORTH_WAITING = 60.0  # seconds, from which on a host is worth an option
 _MANY = 0.01  # share of the rows from which on something is worth an option
 _SHARD_BYTES = (50e6, 2e9)  # smaller shards are slow to read from stores, larger ones lose much when a run stops
 _WANTED_SHARD = 300e6
@@ -145,6 +146,8 @@ def _hosts(model: Model, predictions: Sequence[Prediction]) -> Iterator[Advice]:
         if len(top) < count or held < _LARGE_SHARE:
             continue
         alone = model.hosts_alone(AT_ONCE)
+        if alone < _WORTH_WAITING:
+            return
         which = f"the largest host, {next(iter(top))}, holds" if count == 1 else f"the {count} largest hosts hold"
         needs = "it needs" if count == 1 else "the slowest of them needs"
         yield Advice(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from any2ds.config.options import ESTIMATE_GROUPS, Config, EstimateOptions, ParsedOptions
@@ -13,18 +14,18 @@ from any2ds.core.errors import RunError
 from any2ds.core.failures import SUCCESS
 from any2ds.forecast.advice import advise
 from any2ds.forecast.earlier import earlier_sample, with_recorded
-from any2ds.forecast.model import Model
+from any2ds.forecast.model import Model, Prediction
 from any2ds.forecast.prices import Prices
 from any2ds.forecast.progress import SampleProgress, Steps
 from any2ds.forecast.result import Estimate
-from any2ds.forecast.sample import MOST_OF_HOST, fetch_sample
+from any2ds.forecast.sample import choose_rows, fetch_sample, only_host
+from any2ds.forecast.screen import same_times
 from any2ds.forecast.survey import survey
 from any2ds.forecast.transfers import Sample
 
 log = logging.getLogger(__name__)
 
 _FEW = 100  # rows of a sample, below which it says little
-_ONE_HOST = 0.95  # of the rows, from which on a list counts as one of a single host
 _NO_NETWORK = frozenset({"dns", "connect", "timeout_connect", "timeout_total", "host_down", "no_network"})
 
 
@@ -38,7 +39,8 @@ _NO_NETWORK = frozenset({"dns", "connect", "timeout_connect", "timeout_total", "
 def estimate(options: ParsedOptions) -> Estimate:
     """Say what `download` with these options would take: time, machines, memory, disk and costs, and what would fail.
 
-    The list is read, and a sample of its rows is downloaded, with at most four requests per second to each host.
+    The list is read, and a sample of its rows is downloaded into `sample_folder`, with at most four requests per second
+    to each host, or as `host_delay` says if it is given: for 10 s of each host if the list is small, else for 30 s.
     """
     wanted = options.group(EstimateOptions)
     prices = Prices.read(wanted.price)
@@ -50,13 +52,15 @@ def estimate(options: ParsedOptions) -> Estimate:
     if wanted.from_dataset is not None:
         sample = earlier_sample(wanted.from_dataset, config)
     else:
-        with steps.step(f"fetching a sample of {text.rows(found.sample.num_rows)} into {wanted.sample_folder}"):
-            sample = fetch_sample(config, found.sample, wanted.sample_folder, SampleProgress(steps))
+        chosen = choose_rows(config, found)
+        pace = f", {chosen.pace}" if chosen.pace else ""
+        with steps.step(f"fetching a sample of {text.rows(chosen.rows.num_rows)} into {wanted.sample_folder}{pace}"):
+            sample = fetch_sample(chosen, wanted.sample_folder, SampleProgress(steps))
     _check(sample)
     model = Model(config, found, sample)
     with steps.step("simulating the whole list"):
         predictions = tuple(model.predict(machines, wanted.bandwidth, prices) for machines in wanted.machines)
-    remarks = tuple(_remarks(model))
+    remarks = tuple(_remarks(model, predictions))
     return Estimate(model, wanted.bandwidth, prices, predictions, advise(model, predictions), remarks)
 
 
@@ -70,7 +74,7 @@ def _check(sample: Sample) -> None:
         )
 
 
-def _remarks(model: Model) -> Iterator[str]:
+def _remarks(model: Model, predictions: Sequence[Prediction]) -> Iterator[str]:
     found, sample = model.survey, model.sample
     if found.error:
         yield f"the list could not be read to its end: {found.error}"
@@ -85,14 +89,21 @@ def _remarks(model: Model) -> Iterator[str]:
         yield "no row of the sample was stored: the time and the size of the others are unknown"
     elif len(sample.transfers) < min(_FEW, found.rows):
         yield f"the sample has {len(sample.transfers):,} rows: the intervals are wide"
-    host, rows = next(iter(found.hosts.largest.items()), ("", 0))
-    if found.rows > 1 and rows >= _ONE_HOST * found.rows:
+    host = only_host(found)
+    if found.rows > 1 and host is not None:
+        rows = found.hosts.largest[host]
         every = "all rows are" if rows >= found.rows else f"{rows / found.rows:.0%} of the rows are"
         yield (
             f"{every} on one host, {host}, which decides how fast it is asked: the time holds if it bears what the"
             " run asks of it, which a sample cannot try. More machines do not help."
         )
-    elif any(each.weight > 1 for each in sample.transfers):
-        yield f"of hosts with more than {MOST_OF_HOST} rows in the sample, so many were fetched"
+    elif len(predictions) > 1 and same_times(predictions):
+        yield "more machines do not help so small a list: it takes the same time on any number of them"
+    large = Counter(each.host for each in sample.transfers if each.weight > 1)
+    if large:
+        yield (
+            f"of {', '.join(list(large)[:3])}{' and others' if len(large) > 3 else ''} at most"
+            f" {max(large.values()):,} rows were fetched, which stand for the others"
+        )
     if not sample.is_fetched:
         yield "the sample is a dataset: its CPU and memory were not measured"

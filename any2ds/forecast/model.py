@@ -200,7 +200,7 @@ class Model:
         usual = mean([each for each in self.sample.transfers if each.code == SUCCESS], "seconds")
         share = self.fetched / self.survey.rows if self.survey.rows else 0.0
         longest = 0.0
-        for host, rows in self.survey.hosts.largest.items():
+        for host, rows in self.survey.hosts.top(len(self.survey.hosts.largest)).items():
             seconds = max(own.get(host, usual) / most, fetch.host_delay)
             longest = max(longest, rows * share * seconds)
         return longest

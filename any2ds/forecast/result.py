@@ -61,7 +61,7 @@ class Estimate:
                 "duplicates": survey.duplicates,
                 "duplicates_in_shards": survey.duplicates_in_shards,
                 "hosts": survey.hosts.count,
-                "largest_hosts": dict(survey.hosts.largest),
+                "largest_hosts": survey.hosts.top(len(survey.hosts.largest)),
                 "error": survey.error or None,
             },
             "sample": {

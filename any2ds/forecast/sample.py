@@ -5,31 +5,88 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 import orjson
 import pyarrow as pa
 
 from any2ds.config.options import Config, FetchOptions
-from any2ds.core import layout
+from any2ds.core import layout, text
 from any2ds.core.errors import NetworkDown, OutputError, RunError
 from any2ds.core.reports import IncompleteRun, RunReport
 from any2ds.fetch.profiles import Profiles
 from any2ds.forecast.recording import Recorder
+from any2ds.forecast.survey import Survey
 from any2ds.forecast.transfers import Sample, parse
 from any2ds.run.download import make_dataset
 from any2ds.run.reporters._contract import Reporter
 from any2ds.storage.folders import OutputFolder
 
-HOST_DELAY = 0.25  # seconds between two transfers to one host: a sample never asks more than a few times a second
-MOST_OF_HOST = 120  # rows of one host that are fetched, half a minute at that pace; each stands for several then
+HOST_DELAY = 0.25  # seconds between two transfers to one host, unless `host_delay` is given
+_SECONDS_OF_HOST = 30.0  # for which a host is asked; the rows fetched then stand for its others
+_SECONDS_IF_SMALL = 10.0  # the same for a list that is downloaded in little more, and for one of a single host
+_SMALL = 10_000  # rows of such a list
+_LEAST_OF_HOST = 20  # rows that are fetched at any pace
+_ONE_HOST = 0.95  # of the rows, from which on a list counts as one of a single host
 
 
-def fetch_sample(config: Config, rows: pa.Table, folder: str, reporter: Reporter) -> Sample:
-    """Download `rows` into a dataset in `folder`, as `config` says, and slowly; `reporter` is told how it goes. What an
-    earlier estimate has left there is replaced; raises OutputError if something else is there."""
-    chosen, weights = _without_crowds(rows, config.fetch)
+@dataclass(frozen=True, slots=True)
+class ChosenRows:
+    """The rows of a list that are fetched, and how."""
+
+    rows: pa.Table
+    config: Config  # of the run that is planned, with the pace of the sample
+    weights: Mapping[str, float] = field(default_factory=dict)  # large host -> rows that each of its rows stands for
+    seconds: float = 0.0  # that the pace alone takes
+
+    @property
+    def pace(self) -> str:
+        """How often a host is asked, and how long that takes."""
+        delay = self.config.fetch.host_delay
+        if not delay:
+            return ""
+        often = f"{text.number(1 / delay)} a second" if delay < 1 else f"one every {text.number(delay)} s"
+        return f"at most {often} per host{f': about {self.seconds:.0f} s' if self.seconds >= 1 else ''}"
+
+
+def only_host(found: Survey) -> str | None:
+    """The host that has nearly all rows of a list."""
+    return next((host for host, rows in found.hosts.top(1).items() if rows >= _ONE_HOST * found.rows), None)
+
+
+def choose_rows(config: Config, found: Survey) -> ChosenRows:
+    """Those drawn from the list, without what would take too long of one host at the pace of a sample."""
+    config = replace(config, fetch=_slowly(config))
+    is_small = found.rows <= _SMALL or only_host(found) is not None
+    seconds = _SECONDS_IF_SMALL if is_small else _SECONDS_OF_HOST
+    host_of = Profiles(config.fetch).host_of
+    of_hosts: defaultdict[tuple[str, float], list[int]] = defaultdict(list)
+    for number, url in enumerate(found.sample.column("url").to_pylist()):
+        host, policy = host_of(url)
+        of_hosts[host, policy.host_delay if host else 0.0].append(number)
+    rng = random.Random(0)
+    kept, weights, longest = [], {}, 0.0
+    for (host, delay), numbers in of_hosts.items():
+        most = max(_LEAST_OF_HOST, round(seconds / delay)) if delay else len(numbers)
+        if len(numbers) > most:
+            weights[host] = len(numbers) / most
+            numbers = rng.sample(numbers, most)
+        longest = max(longest, (len(numbers) - 1) * delay)
+        kept += numbers
+    return ChosenRows(found.sample.take(pa.array(sorted(kept), pa.int64())), config, weights, longest)
+
+
+def _slowly(config: Config) -> FetchOptions:
+    """The options of the run with few requests to a host; a delay that was given stays as it is."""
+    fetch = config.fetch
+    return fetch if "host_delay" in config.given else replace(fetch, host_delay=max(HOST_DELAY, fetch.host_delay))
+
+
+def fetch_sample(chosen: ChosenRows, folder: str, reporter: Reporter) -> Sample:
+    """Download the rows into a dataset in `folder`; `reporter` is told how it goes. What an earlier estimate has left
+    there is replaced; raises OutputError if something else is there."""
+    config, weights = chosen.config, chosen.weights
     output = OutputFolder.at(folder, config.storage)
     if output.names() and output.read(layout.TRANSFERS_FILE) is None:
         raise OutputError(
@@ -41,7 +98,7 @@ def fetch_sample(config: Config, rows: pa.Table, folder: str, reporter: Reporter
         recorder = Recorder(temporary, config.storage)
         report, problem = RunReport(), ""
         try:
-            report = make_dataset(_of_sample(config, chosen, folder), recorder, [reporter])
+            report = make_dataset(_of_sample(config, chosen.rows, folder), recorder, [reporter])
         except IncompleteRun as error:
             report, problem = error.report, str(error)
         except NetworkDown as error:
@@ -56,7 +113,7 @@ def fetch_sample(config: Config, rows: pa.Table, folder: str, reporter: Reporter
 
 
 def _of_sample(config: Config, rows: pa.Table, folder: str) -> Config:
-    """The options of the run over `rows`: one process, few requests to a host, and a folder of its own."""
+    """The options of the run over `rows`: one process, and a folder of its own."""
     given = replace(
         config.input,
         url_list=rows.rename_columns(_names_in_list(config, rows.schema.names)),
@@ -65,20 +122,13 @@ def _of_sample(config: Config, rows: pa.Table, folder: str) -> Config:
         shuffle=None,
         column_types=None,
     )
-    hosts = {
-        pattern: {**options, "host_delay": max(HOST_DELAY, options.get("host_delay", 0.0))}
-        if "host_delay" in options
-        else options
-        for pattern, options in (config.fetch.hosts or {}).items()
-    }
-    fetch = replace(config.fetch, host_delay=max(HOST_DELAY, config.fetch.host_delay), hosts=hosts or None)
     is_here = config.run.is_on_this_machine
     distributor = config.run.distributor if is_here else "multiprocessing"
     running = replace(config.run, processes_count=1, distributor=distributor, quiet=True)
     output = replace(config.output, output_folder=folder, incremental_mode="overwrite")
     watch = replace(config.watch, reporters=None, enable_wandb=False, metrics_port=None, report=False)
     share = replace(config.share, rank=None, world_size=None)
-    return replace(config, input=given, fetch=fetch, run=running, output=output, watch=watch, share=share)
+    return replace(config, input=given, run=running, output=output, watch=watch, share=share)
 
 
 def _names_in_list(config: Config, columns: Sequence[str]) -> list[str]:
@@ -90,20 +140,3 @@ def _names_in_list(config: Config, columns: Sequence[str]) -> list[str]:
     if check is not None:
         theirs["expected_hash"] = check.column
     return [theirs.get(name, name) for name in columns]
-
-
-def _without_crowds(rows: pa.Table, fetch: FetchOptions) -> tuple[pa.Table, dict[str, float]]:
-    """The rows without those beyond `MOST_OF_HOST` of a host, picked at random; and for these hosts how many rows each
-    of theirs stands for."""
-    host_of = Profiles(fetch).host_of
-    of_hosts: defaultdict[str, list[int]] = defaultdict(list)
-    for number, url in enumerate(rows.column("url").to_pylist()):
-        of_hosts[host_of(url)[0]].append(number)
-    rng = random.Random(0)
-    kept, weights = [], {}
-    for host, numbers in of_hosts.items():
-        if len(numbers) > MOST_OF_HOST and host:
-            weights[host] = len(numbers) / MOST_OF_HOST
-            numbers = rng.sample(numbers, MOST_OF_HOST)
-        kept += numbers
-    return rows.take(pa.array(sorted(kept), pa.int64())), weights

@@ -14,9 +14,11 @@ from any2ds.core import text
 from any2ds.core.errors import printable, shard_count
 from any2ds.core.failures import SUCCESS, meaning_of
 from any2ds.core.terminal.stderr import joined, width_of_pipe
+from any2ds.fetch.urls import FILE_SYSTEMS, WEB
 from any2ds.forecast.transfers import Interval, distribution, quantile
 
 if TYPE_CHECKING:
+    from any2ds.forecast.model import Prediction
     from any2ds.forecast.result import Estimate
 
 _MOST_FAILURES = 8
@@ -73,7 +75,7 @@ def markdown(estimate: Estimate) -> str:
     if estimate.predictions:
         names, columns = _columns(estimate)
         lines += ["## The whole list", "", f"| {' | '.join(['', *(columns[0] if columns else [])])} |"]
-        lines.append("|" + "---|" * (1 + len(estimate.predictions)))
+        lines.append("|" + "---|" * (1 + len(shown_predictions(estimate))))
         lines += [f"| {name} | {' | '.join(values)} |" for name, values in zip(names[1:], columns[1:], strict=True)]
         lines.append("")
     if estimate.advice:
@@ -101,7 +103,7 @@ def _list(estimate: Estimate) -> Iterator[tuple[str, str]]:
     yield "rows", f"{about}{survey.rows:,}{read}"
     if survey.bad:
         yield "bad rows", f"{survey.bad:,} ({text.percent(survey.bad, survey.read)})"
-    schemes = {scheme or "no URL": rows for scheme, rows in survey.schemes.items()}
+    schemes = {_scheme(scheme): rows for scheme, rows in survey.schemes.items()}
     if set(schemes) - {"http", "https"}:
         total = sum(schemes.values())
         yield "schemes", ", ".join(f"{name} {text.percent(rows, total)}" for name, rows in schemes.items())
@@ -111,6 +113,12 @@ def _list(estimate: Estimate) -> Iterator[tuple[str, str]]:
     hosts = survey.hosts
     largest = ", ".join(f"{host} {text.percent(rows, survey.rows)}" for host, rows in hosts.top(_MOST_HOSTS).items())
     yield "hosts", f"{hosts.count:,}; the largest: {largest or 'none'}"
+
+
+def _scheme(name: str) -> str:
+    if not name:
+        return "no URL"
+    return name if name in WEB | FILE_SYSTEMS else f"{name} (cannot be fetched)"
 
 
 def _sample(estimate: Estimate) -> Iterator[tuple[str, str]]:
@@ -162,7 +170,7 @@ def _table(estimate: Estimate) -> Table:
     names, columns = _columns(estimate)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="dim", no_wrap=True)
-    for _ in estimate.predictions:
+    for _ in shown_predictions(estimate):
         table.add_column(justify="right")
     for name, values in zip(names, columns, strict=True):
         table.add_row(name, *values)
@@ -187,7 +195,18 @@ def _columns(estimate: Estimate) -> tuple[list[str], list[list[str]]]:
         ("disk, each process", lambda each: text.size(each.disk_per_worker)),
         ("cost of the run", lambda each: _money(each.costs.run, currency)),
     ]
-    return [name for name, _ in by_name], [[get(each) for each in estimate.predictions] for _, get in by_name]
+    return [name for name, _ in by_name], [[get(each) for each in shown_predictions(estimate)] for _, get in by_name]
+
+
+def shown_predictions(estimate: Estimate) -> Sequence[Prediction]:
+    """Those of which the times differ; the first if none does."""
+    return estimate.predictions[:1] if same_times(estimate.predictions) else estimate.predictions
+
+
+def same_times(predictions: Sequence[Prediction]) -> bool:
+    """Whether a person sees the same time, and range of it, for all numbers of machines."""
+    shown = {(_time(each.value), _time(each.low), _time(each.high)) for each in (one.seconds for one in predictions)}
+    return len(shown) == 1
 
 
 def _time(seconds: float) -> str:

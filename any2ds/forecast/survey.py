@@ -18,6 +18,7 @@ from any2ds.config.options import Config, FetchOptions
 from any2ds.core.errors import ReadError
 from any2ds.fetch.policy.schedule import host_name
 from any2ds.fetch.profiles import Profiles
+from any2ds.fetch.urls import WEB
 from any2ds.forecast.sketches import DistinctSample, FrequentItems
 from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 from any2ds.readers.dedupe import comparable
@@ -35,13 +36,14 @@ class Hosts:
     """How the rows are spread over hosts. Rows are those of the whole list, extrapolated if a part was read."""
 
     count: int = 0  # estimated if there are very many
-    largest: Mapping[str, int] = field(default_factory=dict)  # name -> rows, the most first
+    largest: Mapping[str, int] = field(default_factory=dict)  # name, "" for rows without a host -> rows, most first
     others: Mapping[str, int] = field(default_factory=dict)  # the same of others, a random part of them
     part: float = 1.0  # of the others that these are
     per_shard: float = 0.0  # mean number of hosts in a shard
 
     def top(self, count: int) -> dict[str, int]:
-        return dict(itertools.islice(self.largest.items(), count))
+        """The largest ones that have a name, and their rows."""
+        return dict(itertools.islice(((host, rows) for host, rows in self.largest.items() if host), count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Survey:
     is_exact: bool  # whether `rows` were counted, rather than extrapolated from bytes
     read: int  # rows that were looked at
     bad: int  # rows of these that are no rows
-    schemes: Mapping[str, int]  # of these; "" for a row without a URL
+    schemes: Mapping[str, int]  # of these; "" for a row without a URL, or without a host in it
     hosts: Hosts
     distinct: int  # URLs among the rows that were read
     duplicates: float  # share of the rows whose URL stands in an earlier one
@@ -150,8 +152,9 @@ class _Found:
         """Host -> rows; counts the schemes as well."""
         found: Counter[str] = Counter()
         for start, rows in _starts(urls):
-            scheme, separator, _ = start.partition("://")
-            self._schemes[scheme.lower() if separator else ""] += rows
+            scheme, separator, authority = start.partition("://")
+            scheme = scheme.lower()
+            self._schemes[scheme if separator and (authority or scheme not in WEB) else ""] += rows
             found[self._host_of(start)] += rows
         return found
 
@@ -178,7 +181,8 @@ class _Found:
         largest = {host: round(count * factor) for host, count in frequent.counts.most_common(_TOP)}
         others = {host: max(1, round(count * factor)) for host, count in sampled.counts.items() if host not in largest}
         per_shard = self._hosts_in_shards / self._shards if self._shards else 0.0
-        return Hosts(sampled.distinct, largest, others, sampled.part, per_shard)
+        count = sampled.distinct - 1 if "" in sampled.counts else sampled.distinct
+        return Hosts(count, largest, others, sampled.part, per_shard)
 
 
 def _starts(urls: pa.StringArray) -> Iterator[tuple[str, int]]:

@@ -15,6 +15,7 @@ import logging
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -43,7 +44,7 @@ from any2ds.core.errors import OptionError, OutputError, RunError, UsageError, e
 from any2ds.core.manifest import Beginning, Manifest, Segment, columns_of, key_format
 from any2ds.core.members import URL as URL_OF_MEMBER
 from any2ds.core.members import column as column_of_member
-from any2ds.core.reports import RunReport
+from any2ds.core.reports import SUMMED, RunReport
 from any2ds.core.rows import ShardJob
 from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN, Features, WrongValue
@@ -583,13 +584,9 @@ def _sum(one: RunReport, other: RunReport) -> RunReport:
     """The figures of two runs."""
     if not (one.shards or one.skipped_shards):
         return other
-    from collections import Counter
-
-    from any2ds.core.reports import _SUMS
-
     return replace(
         other,
-        **{name: getattr(one, name) + getattr(other, name) for name in _SUMS},
+        **{name: getattr(one, name) + getattr(other, name) for name in SUMMED},
         shards=one.shards + other.shards,
         skipped_shards=one.skipped_shards + other.skipped_shards,
         seconds=one.seconds + other.seconds,

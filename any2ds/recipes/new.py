@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import os
 import struct
 import zlib
 from collections.abc import Mapping
@@ -45,6 +46,17 @@ def new(options: NewOptions) -> tuple[Path, list[str]]:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
     return folder, sorted(made)
+
+
+def next_steps(options: NewOptions, folder: Path) -> list[str]:
+    """What to do with the folder, in lines."""
+    name = folder.name
+    test = f"python {folder / name}_test.py"
+    place = str(folder) if folder.parent != Path() else f".{os.sep}{folder}"  # a path, not a name
+    yours = f"adapt {folder / name}.py: its features, and what else is to be said"
+    if not options.from_list:
+        yours = f"put your own URLs and features into {folder / name}.py; those in it are examples"
+    return [f"1. {test} builds it from its dummy data", f"2. {yours}", f"3. any2ds build {place}"]
 
 
 def _template(name: str, values: Mapping[str, str]) -> bytes:

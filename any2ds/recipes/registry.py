@@ -93,9 +93,17 @@ def _mentions_recipe(path: Path) -> bool:
 def _of_entry_point(point: EntryPoint) -> Found:
     origin = f"package {point.dist.name}" if point.dist else point.value
     try:
-        return Found(point.name, origin, point.load())
+        return Found(point.name, origin, _loaded(point))
     except Exception as error:  # of other people's code
         return Found(point.name, origin, problem=error_text(error))
+
+
+def _loaded(point: EntryPoint) -> type[Recipe]:
+    """Raises UsageError for what is no recipe, and whatever its code raises."""
+    kind = point.load()
+    if not isinstance(kind, type) or not issubclass(kind, Recipe):
+        raise UsageError(f"the entry point {point.name} of {GROUP} is no recipe: {point.value}")
+    return kind
 
 
 def _entry_points() -> Mapping[str, EntryPoint]:
@@ -106,10 +114,7 @@ def _by_name(name: str) -> type[Recipe]:
     if name in registered():
         return registered()[name]
     if (point := _entry_points().get(name)) is not None:
-        kind = point.load()
-        if isinstance(kind, type) and issubclass(kind, Recipe):
-            return kind
-        raise UsageError(f"the entry point {name} of {GROUP} is no recipe: {point.value}")
+        return _loaded(point)
     if "." in name:  # a module
         try:
             return _only_one(_import_of(name), name)

@@ -9,11 +9,15 @@ import json
 import pickle
 import shutil
 import tempfile
+import threading
 import unittest
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 import any2ds
 from any2ds.config.options import parse_options
@@ -26,7 +30,6 @@ from any2ds.recipes.build import RecipeBuild
 from any2ds.recipes.downloads import CHECKSUMS, Checksums
 from any2ds.recipes.recipe import Recipe
 from any2ds.storage.folders import OutputFolder
-from any2ds.testing.server import serve
 
 FORMATS: Mapping[str, tuple[str, ...]] = {
     "webdataset": (),
@@ -52,7 +55,7 @@ class RecipeTestCase(unittest.TestCase):
     OPTIONS: ClassVar[Mapping[str, Any]] = {}  # of `build`
     CHECKS_CHECKSUMS: ClassVar[bool] = True  # whether each URL is to have its line in checksums.tsv
 
-    _servers: ClassVar[list[Any]]
+    _opened: ClassVar[ExitStack]
     _folder: ClassVar[Path]
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -72,13 +75,12 @@ class RecipeTestCase(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         super().setUpClass()
-        cls._servers = []
+        cls._opened = ExitStack()
         cls._folder = Path(tempfile.mkdtemp(prefix="any2ds-recipe-"))
 
     @classmethod
     def tearDownClass(cls) -> None:
-        for server in cls._servers:
-            server.__exit__(None, None, None)
+        cls._opened.close()
         shutil.rmtree(cls._folder, ignore_errors=True)
         super().tearDownClass()
 
@@ -98,10 +100,9 @@ class RecipeTestCase(unittest.TestCase):
     def serve(cls, folder: str) -> list[str]:
         """The URLs of the files in a folder of `dummy_data`, on a server of this machine."""
         own = cls.dummy_folder() / folder
-        server = serve(own)
-        opened = server.__enter__()
-        cls._servers.append(server)
-        return [opened.url(path.relative_to(own).as_posix()) for path in sorted(own.rglob("*")) if path.is_file()]
+        base = cls._opened.enter_context(_served(own))
+        files = sorted(path for path in own.rglob("*") if path.is_file())
+        return [f"{base}/{quote(path.relative_to(own).as_posix())}" for path in files]
 
     @classmethod
     def list_of(cls, rows: Iterable[Mapping[str, Any]]) -> str:
@@ -213,6 +214,26 @@ class RecipeTestCase(unittest.TestCase):
             if report.failed_to_download or report.failed_to_subsample:
                 self.fail(f"rows have failed: {dict(report.status_dict)}")
             yield build.final
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *arguments: Any) -> None:
+        """Says nothing."""
+
+
+@contextmanager
+def _served(folder: Path) -> Iterator[str]:
+    """The address of a server of the standard library: a recipe's tests need nothing that any2ds does not need."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def _test_of(check: Callable[..., None]) -> Callable[[RecipeTestCase], None]:

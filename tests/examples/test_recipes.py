@@ -22,6 +22,23 @@ def passes(folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+WITHOUT_EXTRAS = """
+import runpy, sys
+sys.modules |= dict.fromkeys(("aiohttp", "multidict", "pytest"))
+sys.argv = sys.argv[1:]
+sys.path[0] = sys.argv[0].rpartition("/")[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def passes_without_extras(test: Path) -> None:
+    """As a program, on a machine that has only what any2ds needs."""
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, str(test)]
+    done = subprocess.run(command, cwd=test.parents[1], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Ran 6 tests" in done.stderr
+
+
 @pytest.mark.parametrize("folder", [path for path in sorted(RECIPES.iterdir()) if path.is_dir()], ids=lambda p: p.name)
 def test_a_shipped_recipe_passes_its_test(folder: Path) -> None:
     assert (folder / "dummy_data").is_dir() or folder.name in OF_BEAM
@@ -37,6 +54,11 @@ def test_a_new_recipe_passes_its_test_and_unittest_runs_it(tmp_path: Path, capsy
     command = [sys.executable, "-m", "unittest", "my_roses_test"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    passes_without_extras(folder / "my_roses_test.py")
+    shown = capsys.readouterr().out
+    assert f"1. python {folder}/my_roses_test.py builds it from its dummy data" in shown
+    assert f"2. put your own URLs and features into {folder}/my_roses.py" in shown
+    assert f"3. any2ds build {folder}" in shown
     assert run(["new", "my_roses", f"--folder={tmp_path}"]) == 2
     assert "is there already" in capsys.readouterr().err
 
@@ -53,6 +75,7 @@ def test_a_recipe_made_of_a_list_passes_its_test_and_builds_it(
         assert run(["new", "linked", f"--from_list={tmp_path}/list.jsonl", f"--folder={tmp_path}"]) == 0
         folder = tmp_path / "linked"
         passes(folder)
+        passes_without_extras(folder / "linked_test.py")
         monkeypatch.chdir(tmp_path)
         assert run(["build", "linked", f"--data_dir={tmp_path}/data", "--quiet", "--noreport"]) == 0
     (found,) = any2ds.load("linked", data_dir=tmp_path / "data")

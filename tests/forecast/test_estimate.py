@@ -14,6 +14,9 @@ import pytest
 
 import any2ds
 from any2ds import RunError, UsageError, estimate, inspect
+from any2ds.config.options import Config
+from any2ds.forecast.sample import choose_rows
+from any2ds.forecast.survey import survey
 from any2ds.testing.server import Server, serve
 
 LOOPBACK = [f"127.0.0.{number}" for number in range(1, 41)]
@@ -92,9 +95,45 @@ def test_a_host_is_asked_a_few_times_a_second(server: Server, asked: Any) -> Non
 
 
 def test_a_list_of_one_host_gets_a_clear_answer(server: Server, asked: Any) -> None:
-    found = asked([url(server, 40 * number) for number in range(5000)], sample=8, max_per_host=4)
+    rows = [url(server, 40 * number) for number in range(5000)]
+    found = asked(rows, sample=8, host_delay=0.02)
     assert any("all rows are on one host, 127.0.0.1:" in remark for remark in found.remarks)
-    assert any(each.option == "max_per_host" and "whatever you buy" in each.reason for each in found.advice)
+    (advice,) = (each for each in found.advice if each.option == "max_per_host")
+    assert "it needs 0:01:40, whatever you buy" in advice.reason
+    found = asked(rows, sample=8)  # which takes seconds
+    assert not any(each.option == "max_per_host" for each in found.advice)
+
+
+def test_of_a_host_so_many_rows_are_fetched_as_its_pace_allows(server: Server, asked: Any) -> None:
+    rows = [url(server, 40 * number) for number in range(300)]
+    config = Config.from_options({"url_list": rows})
+    chosen = choose_rows(config, survey(config, 300))
+    assert (chosen.rows.num_rows, chosen.pace) == (40, "at most 4 a second per host: about 10 s")
+    assert chosen.weights == {f"127.0.0.1:{server.port}": 7.5}
+    before = len(server.requests)
+    found = asked(rows, sample=300, host_delay=0)  # as the user says
+    assert len(found.model.sample.transfers) == 300
+    assert len([each for each in server.requests[before:] if each.path != "robots.txt"]) == 300
+    slow = Config.from_options({"url_list": rows, "host_delay": 2})
+    assert choose_rows(slow, survey(slow, 300)).rows.num_rows == 20
+    assert choose_rows(slow, survey(slow, 300)).pace == "at most one every 2 s per host: about 38 s"
+
+
+def test_rows_without_a_host_are_no_host(server: Server, asked: Any) -> None:
+    rows = ["nonsense", "htp://some.where/1", "http:///2", *(url(server, 40 * number) for number in range(9))]
+    found = asked(rows, host_delay=0)
+    text = found.to_markdown()
+    assert f"| hosts | 1; the largest: 127.0.0.1:{server.port} 75.0% |" in text
+    assert "htp (cannot be fetched) 8.3%" in text
+    assert "no URL 16.7%" in text
+
+
+def test_machines_that_do_not_help_have_no_column(server: Server, asked: Any) -> None:
+    found = asked([url(server, number) for number in range(200)], machines="1,4,16")
+    assert [each.machines for each in found.predictions] == [1, 4, 16]
+    assert "| machines" not in found.to_markdown()
+    assert "|  | 1 |\n" in found.to_markdown()
+    assert any("more machines do not help so small a list" in remark for remark in found.remarks)
 
 
 def test_an_empty_list_is_refused(asked: Any, tmp_path: Path) -> None:
@@ -170,7 +209,7 @@ def test_the_screen_fits(server: Server, tmp_path: Path, columns: int) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert max(map(len, done.stdout.splitlines())) <= columns
     assert "the whole list" in done.stdout
-    assert "fetching a sample" in done.stderr
+    assert "fetching a sample of 40 rows into estimate-sample, at most 4 a second per host" in done.stderr
 
 
 def test_formats_of_the_command_line(server: Server, tmp_path: Path) -> None:

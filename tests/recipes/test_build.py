@@ -172,6 +172,21 @@ def test_names_find_the_first_config_and_the_newest_version(tmp_path: Path) -> N
             load(name)
 
 
+@pytest.mark.parametrize("file", ["flowers.py", "recipe.py", "notes.txt"])
+def test_a_folder_without_a_dataset_does_not_hide_the_dataset_of_that_name(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flowers").mkdir()
+    (tmp_path / "flowers" / file).write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANY2DS_DATA_DIR", str(tmp_path / "data"))
+    of_code = r"is no dataset but the code of a recipe, and no dataset in .*: any2ds build \./flowers makes it"
+    with pytest.raises(OutputError, match="holds no dataset" if file == "notes.txt" else of_code):
+        any2ds.load("flowers", split="train")
+    build(Flowers(), tmp_path / "data")
+    assert len(any2ds.load("flowers", split="train")) == 22
+
+
 def one_split(samples: Any, **features: Any) -> any2ds.Recipe:
     class Small(any2ds.Recipe):
         """A few samples."""
@@ -363,9 +378,10 @@ def test_the_card_shows_what_the_recipe_says(tmp_path: Path) -> None:
     for text in (
         "Photographs of flowers",
         "`flowers/small:1.1.0`",
-        "license: cc-by-4.0",
+        'license: "cc-by-4.0"',
         "@article{flowers",
-        "- captions",
+        '- "captions"',
+        "# flowers/small",
     ):
         assert text in card, text
     assert "| `train` | 22 | 3 corrupt |" in card

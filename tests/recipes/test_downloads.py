@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -40,6 +42,22 @@ def served(tmp_path: Path) -> Iterator[Server]:
         (folder / f"{number}.png").write_bytes(picture(number))
     with serve(folder) as server:
         yield server
+
+
+TABLE = '''
+import any2ds
+
+
+class Table(any2ds.Recipe):
+    """A table."""
+
+    def info(self):
+        return any2ds.Info({{"a": any2ds.Text()}})
+
+    def splits(self, dl):
+        lines = dl.download_and_extract("{url}").read_text().splitlines()
+        return {{"train": ((number, {{"a": line}}) for number, line in enumerate(lines))}}
+'''
 
 
 @pytest.fixture
@@ -120,6 +138,22 @@ def test_checksums_are_registered_and_verified(served: Server, tmp_path: Path) -
     table.write_text("something else\n")
     with pytest.raises(UsageError, match="line 1: expected url, size, sha256, file name"):
         Checksums(table)
+
+
+def test_what_has_no_checksum_is_a_note_on_the_command_line(served: Server, tmp_path: Path) -> None:
+    recipe = tmp_path / "table.py"
+    url = served.url("table.csv.gz")
+    recipe.write_text(TABLE.format(url=url))
+    options = [f"--data_dir={tmp_path}/data", f"--download_dir={tmp_path}/cache", "--quiet", "--noreport"]
+    command = [sys.executable, "-m", "any2ds", "build", str(recipe), *options]
+
+    def notes(*more: str) -> str:
+        return subprocess.run([*command, *more], capture_output=True, text=True, check=True).stderr
+
+    text = f"no checksum of {url}: --register_checksums records what is there now"
+    assert notes() == f"note: checksums.tsv: {text}\n"
+    assert notes("--register_checksums", "--overwrite") == ""
+    assert notes().startswith("note: table:1.0.0 is there already, in ")
 
 
 def test_the_issue_example_is_built_from_archives(served: Server, tmp_path: Path) -> None:

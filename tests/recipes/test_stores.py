@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 import any2ds
-from any2ds.core.errors import OutputError
-from tests.recipes.test_build import Flowers, build
+from any2ds.core.errors import MissingExtra, OutputError
+from tests.recipes.test_build import Flowers, build, picture
 from tests.support.s3 import Bucket, serve_buckets
 
 
@@ -20,10 +21,16 @@ def buckets() -> Iterator[Callable[[], Bucket]]:
         yield new_bucket
 
 
-def test_a_build_on_s3_is_seen_when_it_is_complete(buckets: Callable[[], Bucket], monkeypatch: Any) -> None:
-    bucket = buckets()
+def enter(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is at `s3://` is in this bucket."""
     for name, value in bucket.environment.items():
         monkeypatch.setenv(name, value)
+    fsspec.get_filesystem_class("s3").clear_instance_cache()  # of another test's server, which the variables named
+
+
+def test_a_build_on_s3_is_seen_when_it_is_complete(buckets: Callable[[], Bucket], monkeypatch: Any) -> None:
+    bucket = buckets()
+    enter(bucket, monkeypatch)
     data_dir = f"{bucket.url}/data"
 
     def broken(*given: Any) -> Any:
@@ -45,6 +52,33 @@ def test_a_build_on_s3_is_seen_when_it_is_complete(buckets: Callable[[], Bucket]
     assert any2ds.verify(f"{data_dir}/flowers/small/1.1.0", quiet=True).ok
     build(Flowers(), data_dir, output_format="parquet", overwrite=True)
     assert len(any2ds.load("flowers", data_dir=data_dir)) == 28
+
+
+def test_a_recipe_reads_files_on_a_store(
+    buckets: Callable[[], Bucket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = buckets()
+    enter(bucket, monkeypatch)
+    for name, content in {"a.png": picture(1), "a.txt": b"a rose"}.items():
+        bucket.connect().pipe(f"{bucket.url.removeprefix('s3://')}/in/{name}", content)
+
+    class OnStore(any2ds.Recipe):
+        """Images and their captions, in a bucket."""
+
+        def info(self) -> any2ds.Info:
+            return any2ds.Info({"image": any2ds.Image(), "caption": any2ds.Text()})
+
+        def splits(self, dl: Any) -> Any:
+            assert dl.path(tmp_path) == tmp_path
+            for path in dl.path(f"{bucket.url}/in").glob("*.png"):
+                yield path.stem, {"image": path, "caption": path.with_suffix(".txt").read_text()}
+
+    build(OnStore, tmp_path)
+    (sample,) = any2ds.load("on_store", data_dir=tmp_path)
+    assert (sample["recipe_key"], sample["image"], sample["caption"]) == ("a", picture(1), "a rose")
+    monkeypatch.setitem(sys.modules, "upath", None)
+    with pytest.raises(MissingExtra, match=r"pip install .any2ds\[recipes\]"):
+        build(OnStore, tmp_path, overwrite=True)
 
 
 MILLION = """

@@ -170,7 +170,7 @@ def _text(dataset: Dataset, found: Overview, wanted: CardOptions, previous: str)
         around = hub.parts(previous)
         if around is not None:
             before, after = hub.split(around[0])[1] if head is not None else around[0], around[1]
-    name = wanted.pretty_name or str(header.get("pretty_name") or "") or _name(found.output_folder)
+    name = wanted.pretty_name or str(header.get("pretty_name") or "") or _title(dataset, found.output_folder)
     own = _header(dataset, found, wanted, name)
     kept = {field: header[field] for field in _GIVEN_FIELDS if field in header}
     if wanted.license:
@@ -178,6 +178,12 @@ def _text(dataset: Dataset, found: Overview, wanted: CardOptions, previous: str)
     head = hub.merged({**kept, **own}, header, _OWN_FIELDS)
     body = _body(dataset, found, name, head)
     return f"{hub.header(head)}{before}{hub.BEGIN}\n\n{body}\n{hub.END}\n{after.removeprefix(chr(10))}"
+
+
+def _title(dataset: Dataset, folder: str) -> str:
+    """The name of the recipe, whose folder is called as its version, or that of the folder."""
+    recipe = _recipe(dataset)
+    return _name(folder) if recipe is None else printable(recipe.full_name.partition(":")[0])
 
 
 def _name(folder: str) -> str:

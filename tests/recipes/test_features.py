@@ -1,0 +1,128 @@
+"""What features take: classes from a file or without names, images as arrays; and what `Info` refuses."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import any2ds
+from any2ds.core.errors import UsageError
+from tests.recipes.test_build import build, one_split
+
+
+def test_the_names_of_classes_may_be_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("\ufeffrose\n\n tulip \nÄster\n", encoding="utf-8")
+    label = any2ds.ClassLabel(tmp_path / "names.txt")
+    assert (label.names, label.num_classes) == (("rose", "tulip", "Äster"), 3)
+    build(one_split([("a", {"label": "Äster"}), ("b", {"label": -1})], label=label), tmp_path)
+    found = any2ds.load("small", data_dir=tmp_path)
+    assert {sample["recipe_key"]: sample["label"] for sample in found} == {"a": 2, "b": -1}
+    assert found.recipe is not None
+    assert found.recipe.features["label"].int2str(2) == "Äster"
+    with pytest.raises(UsageError, match=r"the file of names .*none\.txt' cannot be read"):
+        any2ds.ClassLabel(str(tmp_path / "none.txt"))
+    (tmp_path / "names.txt").write_text("rose\nrose\n")
+    with pytest.raises(UsageError, match="the name 'rose' stands there twice"):
+        any2ds.ClassLabel(tmp_path / "names.txt")
+
+
+def test_classes_may_have_no_names(tmp_path: Path) -> None:
+    label = any2ds.ClassLabel(num_classes=3)
+    build(one_split([("a", {"label": 2}), ("b", {"label": "1"})], label=label), tmp_path)
+    found = any2ds.load("small", data_dir=tmp_path)
+    assert {sample["recipe_key"]: sample["label"] for sample in found} == {"a": 2, "b": 1}
+    assert found.recipe is not None
+    assert found.recipe.features["label"].int2str(2) == "2"
+    for value, message in ((3, "there are 3 classes, from 0 to 2"), ("rose", "it is none of the classes")):
+        with pytest.raises(UsageError, match=message):
+            build(one_split([("a", {"label": value})], label=label), tmp_path / "wrong")
+    for given in ({}, {"names": ["a"], "num_classes": 1}):
+        with pytest.raises(UsageError, match="takes names, or num_classes"):
+            any2ds.ClassLabel(**given)
+
+
+PIXELS = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+GREY = PIXELS[..., 0]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (PIXELS, PIXELS),
+        (GREY, GREY),
+        (GREY[..., np.newaxis], GREY),
+        (Image.fromarray(PIXELS), PIXELS),
+        (Image.fromarray(GREY), GREY),
+    ],
+    ids=["color", "grey", "one channel", "pillow", "grey pillow"],
+)
+def test_an_image_may_be_an_array_or_of_pillow(value: Any, expected: Any, tmp_path: Path) -> None:
+    build(one_split([("a", {"image": value})], image=any2ds.Image()), tmp_path)
+    (sample,) = any2ds.load("small", data_dir=tmp_path)
+    with Image.open(io.BytesIO(sample["image"])) as stored:
+        assert stored.format == "PNG"
+        assert np.array_equal(np.asarray(stored), expected)
+
+
+def test_arrays_may_be_stored_as_jpeg_and_others_are_refused(tmp_path: Path) -> None:
+    jpeg = any2ds.Image(encoding_format="jpeg")
+    build(one_split([("a", {"image": PIXELS})], image=jpeg), tmp_path)
+    assert any2ds.load("small", data_dir=tmp_path)[0]["image"][:2] == b"\xff\xd8"
+    for value, message in (
+        (PIXELS.astype(float), r"an array of float64 \(4, 4, 3\): expected uint8"),
+        (GREY[0], r"an array of uint8 \(4,\): expected uint8, height x width x channels"),
+        (7, "expected an image: bytes, a path, an open binary file, an array or a Pillow image"),
+    ):
+        with pytest.raises(UsageError, match=rf"sample 'a': feature 'image' .*{message}"):
+            build(one_split([("a", {"image": value})], image=jpeg), tmp_path / "wrong")
+
+
+@pytest.mark.parametrize(
+    ("citation", "message"),
+    [
+        ("Smith, Flowers, 2026", "it has no entry such as"),
+        ("@article{", "line 1: expected @type"),
+        ("@article{flowers,}", "the entry flowers has no field"),
+        ("@article{flowers,\n  title = {Flowers", "line 2: the value of title does not end"),
+        ("@article{flowers, title = {Flowers} year = 2026}", "expected a comma behind the value of title"),
+    ],
+)
+def test_a_citation_that_is_no_bibtex_is_refused(citation: str, message: str) -> None:
+    with pytest.raises(UsageError, match=f"the citation is not BibTeX: .*{message}"):
+        any2ds.Info({"text": any2ds.Text()}, citation=citation)
+
+
+def test_an_unknown_tag_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match="unknown tag 'caption': did you mean captions"):
+        any2ds.Info({"text": any2ds.Text()}, tags=["images", "caption"])
+    with pytest.raises(UsageError, match="expected a list of texts"):
+        any2ds.Info({"text": any2ds.Text()}, tags="images")
+
+
+def test_the_files_beside_a_recipe_are_checked_as_well(tmp_path: Path) -> None:
+    (tmp_path / "recipe.py").write_text(
+        "import any2ds\n\n\nclass Beside(any2ds.Recipe):\n    def info(self):\n"
+        "        return any2ds.Info({'text': any2ds.Text()})\n\n    def splits(self, dl):\n"
+        "        yield 1, {'text': 'a'}\n"
+    )
+    (tmp_path / "README.md").write_text("What it is.\n")
+    for name, content, message in (
+        ("TAGS.txt", "# all\nimages\npictures # no such tag\n", "TAGS.txt: unknown tag 'pictures'"),
+        ("CITATIONS.bib", "by me\n", "CITATIONS.bib: the citation is not BibTeX"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(UsageError, match=message):
+            build(str(tmp_path), tmp_path / "data")
+        (tmp_path / name).unlink()
+    (tmp_path / "TAGS.txt").write_text("# all\nimages  # of flowers\n")
+    (tmp_path / "CITATIONS.bib").write_text('@misc{a, title = "A " # jan}\n')
+    build(str(tmp_path), tmp_path / "data")
+    (made,) = (tmp_path / "data" / "beside").iterdir()
+    card = any2ds.card(made).text
+    assert "What it is" in card
+    assert '- "images"\n' in card
+    assert "\n# beside\n" in card
+    assert "@misc{a" in card

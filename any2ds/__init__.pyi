@@ -136,6 +136,7 @@ def download(
     encode_format: Literal["keep", "jpg", "png", "webp", "avif"] = "keep",
     encode_quality: int = 95,
     skip_reencode: bool = True,
+    only_images: bool = False,
     min_image_size: int = 0,
     max_image_area: float = 200000000,
     max_aspect_ratio: float | None = None,
@@ -278,6 +279,7 @@ def download(
         encode_format: jpg, png, webp, avif, or keep, that of the file (default: keep)
         encode_quality: 1 to 100 (jpg, webp, avif), or 0 to 9, the compression level of png (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
         skip_reencode: keep the bytes of an image that needs no change (default: True)
+        only_images: a file that is not decoded as an image fails as not_decodable, where it would be stored as it came (default: False)
         min_image_size: an image whose shorter side has fewer pixels fails as too_small (default: 0)
         max_image_area: pixels: an image with more fails as too_many_pixels, before it is decoded (default: 200 million)
         max_aspect_ratio: longer side / shorter side: an image with a higher ratio fails as aspect_ratio (default: no limit)
@@ -547,6 +549,7 @@ def estimate(
     encode_format: Literal["keep", "jpg", "png", "webp", "avif"] = "keep",
     encode_quality: int = 95,
     skip_reencode: bool = True,
+    only_images: bool = False,
     min_image_size: int = 0,
     max_image_area: float = 200000000,
     max_aspect_ratio: float | None = None,
@@ -692,6 +695,7 @@ def estimate(
         encode_format: jpg, png, webp, avif, or keep, that of the file (default: keep)
         encode_quality: 1 to 100 (jpg, webp, avif), or 0 to 9, the compression level of png (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
         skip_reencode: keep the bytes of an image that needs no change (default: True)
+        only_images: a file that is not decoded as an image fails as not_decodable, where it would be stored as it came (default: False)
         min_image_size: an image whose shorter side has fewer pixels fails as too_small (default: 0)
         max_image_area: pixels: an image with more fails as too_many_pixels, before it is decoded (default: 200 million)
         max_aspect_ratio: longer side / shorter side: an image with a higher ratio fails as aspect_ratio (default: no limit)
@@ -931,6 +935,7 @@ def build(
     encode_format: Literal["keep", "jpg", "png", "webp", "avif"] = "keep",
     encode_quality: int = 95,
     skip_reencode: bool = True,
+    only_images: bool = False,
     min_image_size: int = 0,
     max_image_area: float = 200000000,
     max_aspect_ratio: float | None = None,
@@ -1062,6 +1067,7 @@ def build(
         encode_format: jpg, png, webp, avif, or keep, that of the file (default: keep)
         encode_quality: 1 to 100 (jpg, webp, avif), or 0 to 9, the compression level of png (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
         skip_reencode: keep the bytes of an image that needs no change (default: True)
+        only_images: a file that is not decoded as an image fails as not_decodable, where it would be stored as it came (default: False)
         min_image_size: an image whose shorter side has fewer pixels fails as too_small (default: 0)
         max_image_area: pixels: an image with more fails as too_many_pixels, before it is decoded (default: 200 million)
         max_aspect_ratio: longer side / shorter side: an image with a higher ratio fails as aspect_ratio (default: no limit)

@@ -268,7 +268,7 @@ def _page(given: Sequence[str]) -> str | None:
     from any2ds.config.commands import FIRST_WORDS
     from any2ds.core.errors import OptionError
 
-    if not given:
+    if not given or given == ["help"]:
         from any2ds.config.help import short_help
 
         return short_help()

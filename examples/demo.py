@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -40,6 +41,8 @@ def main() -> int:
         show_failures()
         say("\ndocs/loading.md shows how to read it with webdataset, PyTorch, pandas, DuckDB and others.")
         say(f"\nIts report, with charts and samples: {(OUTPUT / 'report.html').resolve()}")
+        if shutil.which("any2ds") is None and (activate := Path(sys.executable).with_name("activate")).exists():
+            say(f"any2ds is installed in an environment of its own: . {shlex.quote(os.path.relpath(activate))}")
     return exit_code
 
 

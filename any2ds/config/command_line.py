@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import shlex
 import subprocess
 import sys
@@ -96,6 +97,11 @@ def report_command(folder: str) -> str:
 def report_call(folder: str) -> str:
     """The same as a call from Python."""
     return f"any2ds.report({folder!r})"
+
+
+def load_call(folder: str) -> str:
+    """The call that loads the samples of a dataset."""
+    return f"any2ds.load({json.dumps(folder, ensure_ascii=False)})"
 
 
 def flag(name: str, value: Any) -> str:

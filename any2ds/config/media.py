@@ -29,6 +29,7 @@ _OFF: Mapping[str, Any] = {
     "extract_text": False,
     "resize_mode": "no",
     "extract_exif": False,
+    "only_images": False,
     "min_image_size": 0,
     "animated": "keep",
     "min_duration": 0,
@@ -128,6 +129,11 @@ class ImageOptions:
         needs="file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval",
     )
     skip_reencode: bool = option("keep the bytes of an image that needs no change", boolean, True)
+    only_images: bool = option(
+        "a file that is not decoded as an image fails as not_decodable, where it would be stored as it came",
+        boolean,
+        False,
+    )
     min_image_size: int = option("an image whose shorter side has fewer pixels fails as too_small", integer(0), 0)
     max_image_area: float = option(
         "pixels: an image with more fails as too_many_pixels, before it is decoded",

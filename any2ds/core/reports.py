@@ -15,13 +15,14 @@ from any2ds.core.text import rows as row_count
 from any2ds.core.version import __version__
 
 OTHER_REASONS = "other kinds of files"
+_MOST_EXTS = 1000  # that a run counts: servers may call files whatever they like
 
 
 @dataclass(frozen=True, slots=True)
 class RobotsCost:
     """What asking for robots.txt took. The rows that it excluded are counted by their failure codes."""
 
-    files: int = 0  # requested, each once, however often it was tried
+    files: int = 0  # requested, each once, however often it was tried; not of hosts without a connection
     bytes: int = 0  # of those that exist
     seconds: float = 0.0  # for which rows waited for each, added up; other hosts went on meanwhile
 
@@ -152,6 +153,7 @@ class RunReport(RowCounts):
     skipped_shards: int = 0  # finished by an earlier run
     failed_shards: tuple[ShardError, ...] = ()  # that could not be written
     left_shards: int = 0  # open when the run was stopped or broken off, and left to another one
+    exts: Mapping[str, int] = field(default_factory=dict)  # extension -> files stored with it, the most frequent ones
 
     def __add__(self, shard: ShardReport) -> RunReport:
         return replace(
@@ -164,6 +166,7 @@ class RunReport(RowCounts):
             robots=self.robots + shard.robots,
             not_processed=most_frequent(Counter(self.not_processed) + Counter(shard.not_processed)),
             examples={**shard.examples, **self.examples},
+            exts=dict((Counter(self.exts) + Counter(shard.exts)).most_common(_MOST_EXTS)),
         )
 
     @property

@@ -11,7 +11,7 @@ import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from any2ds.core import layout
@@ -67,9 +67,15 @@ _WITH_ANY2DS = {
     "Polars": ("polars", "import polars", "samples = polars.scan_pyarrow_dataset(ds.metadata).collect()"),
     "pandas": ("pandas", "", "samples = ds.metadata.to_table().to_pandas()"),
 }
-_ONE_SIZE = (  # for PyTorch, which makes batches of arrays of one size itself
+_PYTORCH = "PyTorch"
+# For PyTorch: it makes batches of arrays of one size itself, and no others.
+_ONE_SIZE = (
     ', columns=["data", "key"], decode=True',
     'batches = DataLoader(ds, batch_size=16, shuffle=True)  # ["data"]: uint8, images x height x width x 3',
+)
+_SEVERAL_SIZES = (
+    ", decode=True",
+    "batches = DataLoader(ds, batch_size=16, shuffle=True, collate_fn=list)  # lists: images of several sizes",
 )
 _OF_COMPRESSED = "tf.data"  # which takes records that have no numbers
 
@@ -110,7 +116,8 @@ class Loadable:
     is_gzipped: bool = False  # tfrecord
     has_tfds: bool = False  # TensorFlow Datasets finds its files
     position_digits: int = 4  # at the end of the key of a row; before them is the name of its shard
-    is_one_size: bool = False  # all files are images that the run has made squares of one size
+    images: tuple[str, ...] = ()  # extensions of the files that are to be loaded as images, if the dataset is of images
+    is_one_size: bool = False  # the run has made squares of one size of these
 
     @classmethod
     def of(cls, dataset: Dataset, exts: Mapping[str, int] | None = None) -> Loadable:
@@ -126,11 +133,13 @@ class Loadable:
         names = dataset.layout
         finished = [files.shard_id for files in dataset.finished]
         shards = pattern(finished, names, dataset.writer.extension) if names and dataset.writer else None
+        kind = kind_of(exts)
+        is_one_size = dataset.members is None and _is_one_size(options)
         return cls(
             folder=redacted(dataset.folder.url),
             output_format=dataset.output_format or "",
             pattern=shards,
-            kind=kind_of(exts),
+            kind=kind,
             exts=tuple(exts),
             columns=columns,
             data_column=data_column,
@@ -138,7 +147,8 @@ class Loadable:
             is_gzipped=options.get("tfrecord_compression") == "gzip",
             has_tfds={layout.TFDS_FEATURES, layout.TFDS_INFO} <= dataset.entries.keys(),
             position_digits=names.position_digits if names else 4,
-            is_one_size=all(kind_of_ext(ext) == "image" for ext in exts) and _is_one_size(options),
+            images=_images(exts, options if is_one_size else {}) if is_one_size or kind == "image" else (),
+            is_one_size=is_one_size,
         )
 
     @property
@@ -196,6 +206,7 @@ class Loadable:
             "store": _LIBRARIES.get(self.scheme, "fsspec") if self.is_remote else "",
             "decoder": {"image": "pillow", "audio": "torchcodec"}.get(self.kind, ""),
             "any2ds": f"'any2ds[{','.join(extras)}]'" if extras else "any2ds",
+            "any2ds_image": f"'any2ds[{','.join(['image', *extras])}]'",
         }
 
 
@@ -230,6 +241,13 @@ def kind_of(exts: Mapping[str, int]) -> str:
     return ""
 
 
+def _images(exts: Iterable[str], options: Mapping[str, object]) -> tuple[str, ...]:
+    """Extensions of images; those in a format that all images are encoded in have this one."""
+    encoded = options.get("encode_format") or "keep"
+    found = (ext for ext in exts if kind_of_ext(ext) == "image" and re.fullmatch(r"[\w.]+", ext))
+    return tuple(ext for ext in found if encoded in ("keep", ext))
+
+
 def _is_one_size(options: Mapping[str, object]) -> bool:
     """Whether a run with these options makes squares of all images."""
     is_square = options.get("resize_mode") in ("border", "center_crop") and not options.get("resize_only_if_bigger")
@@ -262,13 +280,24 @@ def snippets(of: Loadable | str, stores: Stores | None = None) -> list[Snippet]:
     for name, (install, importing, line) in _WITH_ANY2DS.items():
         if found.output_format in _WITHOUT_ANY2DS and (not found.is_gzipped or name == _OF_COMPRESSED):
             imports = "\n".join(filter(None, ("import any2ds", importing)))
-            how, line = _ONE_SIZE if found.is_one_size and name == "PyTorch" else ("", line)
+            how, needs = "", "any2ds"
+            if name == _PYTORCH and found.images:
+                how, line = _ONE_SIZE if found.is_one_size else _SEVERAL_SIZES
+                how, needs = f"{_where(found)}{how}", "any2ds_image"
             code = f"{imports}\n\nds = any2ds.load({literal(found.path)}{how})\n{line}\n"
-            made.append(Snippet(name, _joined(f"{{any2ds}} {install}", libraries), code))
+            made.append(Snippet(name, _joined(f"{{{needs}}} {install}", libraries), code))
     macro, name, install = _WITHOUT_ANY2DS.get(found.output_format, _OF_METADATA)
     if code := str(getattr(environment().get_template("loaders.jinja").module, macro)(found)):
         made.append(Snippet(f"{name}, without any2ds", _joined(install, libraries), code))
     return made
+
+
+def _where(found: Loadable) -> str:
+    """The condition that leaves out files of other kinds, if there are any."""
+    if set(found.images) == set(found.exts) or "ext" not in found.columns:
+        return ""
+    names = ", ".join(f"'{ext}'" for ext in found.images)
+    return f", where={literal(f'ext in ({names})' if len(found.images) > 1 else f'ext = {names}')}"
 
 
 def _joined(install: str, libraries: Mapping[str, str]) -> str:

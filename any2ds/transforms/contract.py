@@ -70,6 +70,7 @@ STEPS: Mapping[str, StepInfo] = {
         ("av",),
     ),
     "text": StepInfo(frozenset({"extract_text"}), "text", ("trafilatura", "lxml", "pypdfium2", "charset-normalizer")),
+    "only_images": StepInfo(frozenset({"only_images"})),
 }
 """By module of `steps`, in the order in which a file goes through them; steps of the user come last."""
 

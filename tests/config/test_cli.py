@@ -430,7 +430,7 @@ def test_each_command_has_its_help_however_it_is_asked_for(tmp_path: Path) -> No
     shown = {any2ds(*arguments, cwd=tmp_path).stdout for arguments in asked}
     assert len(shown) == 1
     assert "any2ds retry OUTPUT_FOLDER" in shown.pop()
-    assert any2ds("help", cwd=tmp_path).stdout == any2ds("-h", cwd=tmp_path).stdout
+    assert any2ds("help", cwd=tmp_path).stdout == any2ds(cwd=tmp_path).stdout
 
 
 def test_a_failure_code_is_explained_however_it_is_written(tmp_path: Path) -> None:

@@ -136,10 +136,11 @@ def test_a_line_for_each_library_and_one_way_without_any2ds() -> None:
 def test_what_they_need(made: Callable[..., Any], tmp_path: Path) -> None:
     made(tmp_path / "out", "webdataset")
     install = {each.loader: each.install for each in snippets(str(tmp_path / "out"))}
-    assert install["PyTorch"] == "any2ds torch"
+    assert install["PyTorch"] == "'any2ds[image]' torch"  # which decodes
     assert install["Hugging Face datasets"] == "any2ds datasets pillow"
     assert install["webdataset, without any2ds"] == "webdataset"
     remote = {each.loader: each.install for each in snippets(Loadable("s3://b/out", "tfrecord", kind="audio"))}
+    assert remote["PyTorch"] == "'any2ds[tfrecord,s3]' torch"
     assert remote["Hugging Face datasets"] == "'any2ds[tfrecord,s3]' datasets torchcodec"
     with pytest.raises(UsageError, match="no such folder"):
         snippets(str(tmp_path / "nothing"))
@@ -151,7 +152,45 @@ def test_squares_of_one_size_are_batches_of_arrays(is_square: bool, made: Callab
     made(tmp_path / "out", "webdataset", resize_only_if_bigger=not is_square, **options)
     code = {each.loader: each.code for each in snippets(str(tmp_path / "out"))}["PyTorch"]
     assert ('columns=["data", "key"], decode=True' in code) is is_square
+    assert ", decode=True)" in code
+    assert "where" not in code
     assert ("collate_fn=list" in code) is not is_square
+
+
+OTHERS = {
+    "a.txt": b"no image",
+    "b.html": b"<!DOCTYPE html><html><p>page</p></html>",
+    "c.svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"encode_format": "jpg"}, "ext = 'jpg'"),
+        ({}, "ext = 'png'"),
+    ],
+)
+def test_batches_leave_out_files_that_are_no_images(
+    options: dict[str, Any], expected: str, server: Server, tmp_path: Path
+) -> None:
+    media = tmp_path / "media"
+    media.mkdir()
+    for name, content in {**OTHERS, "0.png": PNG, "1.png": PNG}.items():
+        (media / name).write_bytes(content)
+    square: dict[str, Any] = {"file_size": 16, "resize_mode": "center_crop", "resize_only_if_bigger": False, **options}
+    with serve(media) as others:
+        urls = [others.url(name) for name in ("0.png", *OTHERS, "1.png")]
+        out = tmp_path / "out"
+        assert (
+            download(urls, str(out), output_format="webdataset", quiet=True, distributor="inline", **square).successes
+            == 5
+        )
+    code = {each.loader: each.code for each in snippets(str(out))}["PyTorch"]
+    assert f'where="{expected}"' in code
+    names: dict[str, Any] = {}
+    exec(code.replace("from torch.utils.data import DataLoader\n", "").partition("batches = ")[0], names)
+    assert [sample["data"].shape for sample in names["ds"]] == [(16, 16, 3)] * 2
 
 
 def test_what_kind_of_files_there_are() -> None:

@@ -101,7 +101,12 @@ def place(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Iterator[
     _write_lists(folder, server)
     programs = folder / "programs"
     programs.mkdir()
-    for name, content in {"any2ds": _ANY2DS, **dict.fromkeys(("pip", "make", "img2dataset"), "#!/bin/sh\n")}.items():
+    make = "#!/bin/sh\nmkdir -p .venv/bin && touch .venv/bin/activate\n"
+    for name, content in {
+        "any2ds": _ANY2DS,
+        "make": make,
+        **dict.fromkeys(("pip", "img2dataset"), "#!/bin/sh\n"),
+    }.items():
         (programs / name).write_text(content)
         (programs / name).chmod(0o755)
     with ExitStack() as stack:

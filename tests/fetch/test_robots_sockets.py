@@ -12,6 +12,7 @@ from any2ds import download
 from any2ds.config.options import FetchOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.failures import Failure
+from any2ds.core.reports import RobotsCost
 from any2ds.core.samples import Payload
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.fetch.policy.robots import LONGEST
@@ -164,6 +165,7 @@ def test_rows_of_an_unreachable_host_say_why(fetch: Fetch, tmp_path: Path) -> No
         gone = server.url("a.jpg")
     urls = [gone, "http://nowhere.invalid/", "http://127.0.0.1:99999/"]
     assert fetch.codes(urls) == ["connect", "dns", "bad_url"]
+    assert fetch.fetcher.robots_cost() == RobotsCost()  # nobody was asked
 
 
 def test_address_rules_hold_for_it(fetch: Fetch, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from any2ds.core.errors import OptionError
 from any2ds.core.version import USER_AGENT
 
 _STEPS = "any2ds.config.presets._images"
-_ONLY_IMAGES, _AS_THEY_COME = f"{_STEPS}:only_images", f"{_STEPS}:as_they_come"
+_WITH_EXIF, _AS_THEY_COME = f"{_STEPS}:with_exif", f"{_STEPS}:as_they_come"
 
 # Where an option is there in both tools, and differs in its name alone.
 _RENAMED = {"image_size": "file_size"}
@@ -57,6 +57,7 @@ class Img2dataset:
         "encode_format": "jpg",
         "max_image_area": _MOST_PIXELS,
         "extract_exif": True,
+        "only_images": True,
         "compute_md5": False,
         "compute_hash": "sha256",
         "wandb_project": "img2dataset",
@@ -107,7 +108,7 @@ class Img2dataset:
         as_they_come = _parsed("disable_all_reencoding", boolean, options.get("disable_all_reencoding", False))
         if as_they_come:  # there the options for images are of no effect then; that boxes are not blurred is refused
             options = {name: value for name, value in options.items() if name not in _FOR_IMAGES}
-        options["transform"] = _with_step(options.get("transform"), _AS_THEY_COME if as_they_come else _ONLY_IMAGES)
+        options["transform"] = _with_step(options.get("transform"), _AS_THEY_COME if as_they_come else _WITH_EXIF)
         return options
 
 

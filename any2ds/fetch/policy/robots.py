@@ -32,6 +32,8 @@ _RULE_BYTES = 200  # what one rule takes, besides its text
 _OF_THE_HOST = frozenset(
     {"bad_url", "dns", "connect", "tls", "timeout_connect", "blocked_address", "host_down", "protocol"}
 )
+# Of these, those without a connection, by which nothing was asked for.
+_NOT_ASKED = _OF_THE_HOST - {"protocol"}
 # Nothing to be had, or nothing that makes sense; the RFC lets us take both for a site without rules.
 _NO_RULES = frozenset({"empty_body", "bad_encoding", "too_many_redirects", "bad_redirect"})
 
@@ -358,7 +360,8 @@ class Robots:
     def learn(self, origin: str, outcome: Payload | Failure, now: float) -> list[Row]:
         """Remember how the last attempt at a robots.txt ended, and give back the rows that were waiting for it."""
         since, rows = self._held.pop(origin)
-        self._cost += RobotsCost(1, 0, now - since)
+        if not (isinstance(outcome, Failure) and outcome.code in _NOT_ASKED and outcome.final_url is None):
+            self._cost += RobotsCost(1, 0, now - since)
         if isinstance(outcome, Failure):
             known = _without(origin, outcome, now)
         else:

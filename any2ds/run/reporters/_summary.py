@@ -17,8 +17,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from any2ds.config.command_line import report_call, report_command, retry_call, retry_command
-from any2ds.config.options import GROUPS, RETRY_GROUPS
+from any2ds.config.command_line import load_call, report_call, report_command, retry_call, retry_command
+from any2ds.config.options import GROUPS, RETRY_GROUPS, changed
 from any2ds.config.signature import with_keywords
 from any2ds.core import plugins
 from any2ds.core.errors import printable, redacted, shard_count
@@ -30,8 +30,10 @@ from any2ds.core.terminal.stderr import wrapped
 from any2ds.core.text import duration, number, percent, size
 from any2ds.core.text import rows as row_count
 from any2ds.dataset import shard_list
+from any2ds.dataset.kinds import DRAWN, kind_of_ext
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporters._status import shortened
+from any2ds.transforms.contract import STEPS
 
 _MOST_FAILURES = 12  # with a line of their own
 _LONGEST_URL = 300
@@ -60,9 +62,11 @@ class Summary:
     outcomes: tuple[Outcome, ...]  # success first, then the most frequent
     folder: str
     pattern: str | None = None  # of the data files of all finished shards
+    load: str | None = None  # the call that loads them, if any2ds.load takes their format
     retry: str | None = None  # the command, or the call, that retries what may work now
     received: int = 0  # bytes, if known
     page: str | None = None  # where the report is going to be
+    of_other_kinds: int = 0  # stored files that are no images, if the options are for images alone
     report: str | None = None  # the command, or the call, that writes it of what is finished, if the run does not
     left_to_others: int | None = None  # shards, if others make the dataset as well
     shard_size: float = 0  # rows of the largest, if the list has so many; 0 if unknown
@@ -118,9 +122,11 @@ def summary_of(
         outcomes,
         folder,
         pattern=None if run.member else _pattern(run, done),  # shards of other members are unknown here
+        load=load_call(printable(redacted(given_folder))) if _has_numbers(run) else None,
         retry=retry,
         received=now.received if now is not None else 0,
         page=page,
+        of_other_kinds=_of_other_kinds(total.exts) if _is_for_images(run) else 0,
         report=report,
         left_to_others=left,
         shard_size=min(run.made.number_sample_per_shard, total_rows or math.inf) if run.made is not None else 0,
@@ -155,6 +161,31 @@ def _pattern(run: RunInfo, done: Iterable[int]) -> str | None:
         return None
     shards = (shard for shard, _ in itertools.groupby(heapq.merge(sorted(run.finished), done)))
     return shard_list.pattern(shards, names, extension)
+
+
+def _has_numbers(run: RunInfo) -> bool:
+    """Whether samples of this format can be read by their number, as `any2ds.load` does it."""
+    made = run.made
+    return made is not None and (
+        hasattr(plugins.load("writers", made.output_format), "indexed") and made.tfrecord_compression != "gzip"
+    )
+
+
+def _is_for_images(run: RunInfo) -> bool:
+    """Whether the options ask for a change of images, for nothing of other media, and leave other files as they are."""
+    if run.command != "download" or run.options.get("only_images") or run.options.get("preset"):
+        return False
+    asked = {
+        name
+        for name, value in changed(run.options).items()
+        if any(name in step.options for step in STEPS.values()) or name == "transform"
+    }
+    return "decode_check" not in asked and bool(asked) and asked <= STEPS["image"].options
+
+
+def _of_other_kinds(exts: Mapping[str, int]) -> int:
+    """Files that are neither images nor drawings, which are counted as not processed."""
+    return sum(files for ext, files in exts.items() if kind_of_ext(ext) != "image" and ext.lower() not in DRAWN)
 
 
 def print_summary(console: Console, summary: Summary, run: RunInfo) -> None:
@@ -213,12 +244,21 @@ def summary_lines(summary: Summary, run: RunInfo, width: int) -> Iterator[Text]:
         are = "is" if total.successes == 1 else "are"
         yield Text(f"tried again: {row_count(total.count)}, of which {total.successes:,} {are} stored now")
         if not total.successes:
-            timed_out = any(outcome.code.startswith("timeout") for outcome in summary.outcomes)
-            longer = ", or with a longer --timeout" if timed_out else ""
-            yield Text(summary.phrase(f"nothing was recovered: try again later{longer}"))
+            yield Text(summary.phrase(f"nothing was recovered: {_after_a_retry_in_vain(summary.outcomes)}"))
     if summary.retry and not total.left_shards and not gained_nothing:  # with shards left, that command comes first
         line = Text(f"to retry what may work now ({row_count(summary.retryable)}): ")
         yield line.append(summary.retry, style="bold")
+
+
+def _after_a_retry_in_vain(outcomes: Iterable[Outcome]) -> str:
+    """What another retry can do for rows that have failed once more."""
+    transient = {outcome.code for outcome in outcomes if outcome.transient}
+    gone = "most hosts that cannot be resolved are gone for good"
+    if not transient - {"dns"}:
+        return gone if transient else "such failures last"
+    timed_out = any(code.startswith("timeout") for code in transient)
+    longer = ", or with a longer --timeout" if timed_out else ""
+    return f"try again later{longer}{f'; {gone}' if 'dns' in transient else ''}"
 
 
 def _of_others(summary: Summary) -> list[str]:
@@ -317,6 +357,13 @@ def _notes(summary: Summary) -> Iterator[str]:
         yield f"{files}, {row_count(excluded)} excluded by them"
     for reason, count in total.not_processed.items():
         yield f"not processed: {count:,} {'file' if count == 1 else 'files'} ({printable(reason)})"
+    if count := summary.of_other_kinds:
+        are = (
+            "1 file is no image, stored as it is"
+            if count == 1
+            else f"{count:,} files are no images, stored as they are"
+        )
+        yield f"{are}: --only_images refuses such files"
 
 
 def _where(summary: Summary) -> Iterator[str]:
@@ -325,7 +372,9 @@ def _where(summary: Summary) -> Iterator[str]:
     if summary.pattern is not None and (total.successes or total.skipped_shards):  # else there is nothing to load
         is_long = len(summary.pattern) > _LONGEST_PATTERN
         where = "the files that .any2ds/shards lists" if is_long else f"{folder.rstrip('/')}/{summary.pattern}"
-        yield f"to load: {where}"
+        if summary.load:
+            yield f"to load: {summary.load}"
+        yield f"to load without any2ds: {where}"
     if summary.page:
         yield f"to look at: {summary.page}"
     if summary.report:

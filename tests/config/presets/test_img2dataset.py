@@ -140,7 +140,7 @@ def test_boxes_are_carried_along_as_they_are_there() -> None:
 def test_our_own_options_go_with_it() -> None:
     found = options_of("--url_list=u.txt --file_size=128 --thread_count=auto --file_ext=auto --transform=my.py:clean")
     assert (found["file_size"], found["thread_count"], found["file_ext"]) == (128, "auto", "auto")
-    assert found["transform"] == ("any2ds.config.presets._images:only_images", "my.py:clean")
+    assert found["transform"] == ("any2ds.config.presets._images:with_exif", "my.py:clean")
 
 
 def test_it_reports_to_wandb_under_its_own_project_name() -> None:

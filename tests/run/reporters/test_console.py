@@ -101,16 +101,70 @@ def test_an_example_moves_to_the_left_before_the_terminal_would_break_it(width: 
 def test_rates_bytes_time_and_the_shards_to_load_are_told() -> None:
     words = shown(TOTAL)
     assert "1.0 GB in 0:01:40: 9 stored/s, 12 attempts/s, 10.0 MB/s" in words
-    assert "42 shards written to dataset/\nto load: dataset/{00000..00041}.tar" in words
+    assert '42 shards written to dataset/\nto load: any2ds.load("dataset")\n' in words
+    assert "\nto load without any2ds: dataset/{00000..00041}.tar\n" in words
 
 
 def test_shards_of_earlier_runs_are_among_those_to_load() -> None:
     run = replace(reported("s3://bucket/dataset/"), finished=frozenset({3, 4}))
     words = shown(replace(TOTAL, shards=2, skipped_shards=2), run)
-    assert "to load: s3://bucket/dataset/{{00000..00001},{00003..00004}}.tar" in words
+    assert 'to load: any2ds.load("s3://bucket/dataset/")' in words
+    assert "to load without any2ds: s3://bucket/dataset/{{00000..00001},{00003..00004}}.tar" in words
     assert "2 shards written to s3://bucket/dataset/, 2 finished before" in words
     many = replace(reported(), finished=frozenset(range(0, 2000, 2)))
-    assert "to load: the files that .any2ds/shards lists" in shown(TOTAL, many)
+    assert "to load without any2ds: the files that .any2ds/shards lists" in shown(TOTAL, many)
+
+
+def test_only_what_any2ds_loads_has_such_a_call() -> None:
+    for made, is_loaded in (
+        (OutputOptions(output_format="parquet"), True),
+        (OutputOptions(output_format="dummy"), False),
+        (OutputOptions(output_format="tfrecord", tfrecord_compression="gzip"), False),
+    ):
+        words = shown(TOTAL, replace(reported(), made=made))
+        assert ("any2ds.load(" in words) is is_loaded
+        assert "to load without any2ds: dataset/{00000..00041}." in words
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ({"connect": 3}, "try again later"),
+        ({"timeout_total": 3}, "try again later, or with a longer --timeout"),
+        ({"dns": 3}, "most hosts that cannot be resolved are gone for good"),
+        ({"dns": 2, "connect": 1}, "try again later; most hosts that cannot be resolved are gone for good"),
+        ({"dns": 2, "http_404": 1}, "most hosts that cannot be resolved are gone for good"),
+        ({"http_404": 3}, "such failures last"),
+    ],
+)
+def test_a_retry_in_vain_says_whether_another_one_can_help(codes: dict[str, int], expected: str) -> None:
+    run = replace(reported(codes=["all"]), command="retry")
+    words = shown(RunReport(shards=1, count=3, failed_to_download=3, status_dict=codes), run)
+    assert f"nothing was recovered: {expected}\n" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"file_size": 256}, "2,002 files are no images, stored as they are: --only_images refuses such files"),
+        ({"file_size": 256, "only_images": True}, ""),
+        ({"file_size": 256, "video_size": 480}, ""),  # a list of both
+        ({"file_size": 256, "unpack": True}, ""),
+        ({"transform": ["my.py:step"]}, ""),
+        ({"decode_check": True}, ""),
+        ({}, ""),
+    ],
+)
+def test_files_of_other_kinds_are_counted_where_images_were_expected(options: dict[str, Any], expected: str) -> None:
+    total = replace(TOTAL, exts={"jpg": 900, "html": 2000, "data.txt": 2, "svg": 5})
+    words = shown(total, reported(**options))
+    assert expected in words
+    assert bool(expected) is ("no image" in words)
+    if expected:
+        one = replace(TOTAL, exts={"html": 1})
+        assert "1 file is no image, stored as it is: --only_images refuses such files\n" in shown(
+            one, reported(**options)
+        )
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -296,7 +350,7 @@ def test_a_run_with_nothing_to_do_says_how_to_load_and_look_at_what_is_there(
     assert f"to look at: {out}/report.html\n" in earlier
     assert (tmp_path / "out" / "report.html").exists()
     assert f"nothing to do: 1 shard in {out}/ was finished before\n" in told
-    assert f"to load: {out}/00000.tar\n" in told
+    assert f'to load: any2ds.load("{out}")\nto load without any2ds: {out}/00000.tar\n' in told
     assert f"to look at what is finished: any2ds.report({out!r})\n" in told
 
 

@@ -560,7 +560,10 @@ class TestColumns:
         )
         pq.write_table(table, tmp_path / "list.parquet")
         options = InputOptions(
-            str(tmp_path / "list.parquet"), None, "link", "text", ("n", "when", "text", "nothing", "n")
+            str(tmp_path / "list.parquet"),
+            url_col="link",
+            caption_col="text",
+            save_additional_columns=("n", "when", "text", "nothing", "n"),
         )
         with Source(options) as source:
             assert source.schema == pa.schema(

@@ -210,10 +210,9 @@ def stored_sample(read: Callable[[int, int], bytes], size: int) -> StoredSample:
                 if status == SUCCESS:
                     files[f"{name}.{ext}"] = _body(read, *bytes_value(read, *found[name][1:]))
             return StoredSample(key, files)
-        if DATA not in places:  # the file is in the last feature; without `ext`, its name is the extension
-            places[DATA] = bytes_value(read, *last[1:])
-        ext = _text(read, *places["ext"]) if "ext" in places else last[0]
-        start, stop = places[DATA]
+        # Without both, the name of the file's feature is its extension.
+        ext = _text(read, *places["ext"]) if DATA in places or "ext" in places else last[0]
+        start, stop = places.get(DATA) or bytes_value(read, *last[1:])  # of recipes and others, the last feature
     except ValueError as error:
         raise DamagedShard(f"a record is no tf.train.Example: {error}") from error
     except KeyError as error:

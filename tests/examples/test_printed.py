@@ -32,7 +32,15 @@ from tests.support.s3 import CREDENTIALS, served
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "examples" / "data"
 GUIDE = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
-READ_ELSEWHERE = ("README.md", "docs/loading.md", "docs/checking.md", "docs/pytorch.md", "docs/tensorflow.md")
+READ_ELSEWHERE = (
+    "README.md",
+    "docs/loading.md",
+    "docs/checking.md",
+    "docs/grain.md",
+    "docs/pytorch.md",
+    "docs/tensorflow.md",
+)
+BUILT_ELSEWHERE = ("docs/recipes.md", "docs/tfds.md")  # by test_recipes.py, which has a server of what they download
 SHARDS = 42  # of the dataset that the pages load: dataset/{00000..00041}.tar
 
 # The command in the pages: makes its output folder anew unless it goes on with what the same command, or the same with
@@ -49,7 +57,7 @@ commands = {{*{[*COMMANDS]!r}, "help"}} - {{"download"}}
 if given and given[0] not in commands and not {{"--help", "--help=all", "--version"}} & {{*given}}:
     last, these = Path(".last"), repr([a for a in given if not a.startswith("--limit=")])
     if not last.exists() or last.read_text() != these:
-        for folder in ("dataset", "files", "images", "photos", "sample", "shared", "s3://bucket/dataset"):
+        for folder in ("dataset", "files", "images", "photos", "sample", "shared", "trial", "s3://bucket/dataset"):
             system, path = fsspec.url_to_fs(folder)
             if system.exists(path):
                 system.rm(path, recursive=True)
@@ -73,14 +81,24 @@ def _generated() -> str:
 
 
 PAGES: Mapping[str, list[tuple[str, str]]] = {
-    **{page.relative_to(ROOT).as_posix(): blocks(page.read_text(encoding="utf-8")) for page in GUIDE},
+    **{
+        name: blocks(page.read_text(encoding="utf-8"))
+        for page in GUIDE
+        if (name := page.relative_to(ROOT).as_posix()) not in BUILT_ELSEWHERE
+    },
     "docs/conf.py": blocks(_generated()),
-    "any2ds --help": [("bash", example) for command in COMMANDS.values() for example in command.examples],
+    "any2ds --help": [
+        ("bash", example)
+        for name, command in COMMANDS.items()
+        if name not in ("new", "build", "recipes")  # test_recipes.py
+        for example in command.examples
+    ],
 }
 
 
 def _imported(code: str) -> set[str]:
-    return set(re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE))
+    found = set(re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE))
+    return found | {"tensorflow"} if ".to_tf(" in code else found
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +123,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Iterator[
     for name, content in {
         "any2ds": _ANY2DS,
         "make": make,
+        "srun": '#!/bin/sh\nshift\nexec "$@"\n',  # one rank, without Slurm
         **dict.fromkeys(("pip", "img2dataset"), "#!/bin/sh\n"),
     }.items():
         (programs / name).write_text(content)
@@ -125,6 +144,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Iterator[
         made = "any2ds urls.parquet dataset --caption_col=caption --output_format=webdataset"
         _run(["bash", "-ec", f"{made} --number_sample_per_shard=1"], folder)
         (folder / ".last").unlink()
+        shutil.copytree(folder / "dataset", folder / "trial")
         yield folder
 
 
@@ -153,7 +173,10 @@ def _write_lists(folder: Path, server: Server) -> None:
         "id": list(range(SHARDS)),
         "licence": ["CC0"] * SHARDS,
     }
-    pq.write_table(pa.table(columns), folder / "urls.parquet")
+    for name in ("urls.parquet", "list.parquet"):
+        pq.write_table(pa.table(columns), folder / name)
+    pq.write_table(pa.table({"image_url": urls[:3], "mask_url": urls[3:6]}), folder / "pairs.parquet")
+    (folder / "prices.json").write_text('{"currency": "EUR", "machine_hour": 0.35}')
     lines = "".join(f"{url}\n" for url in urls[:3])
     (folder / "urls.txt").write_text(lines)
     (folder / "urls.txt.gz").write_bytes(gzip.compress(lines.encode()))

@@ -40,7 +40,8 @@ READ_ELSEWHERE = (
     "docs/pytorch.md",
     "docs/tensorflow.md",
 )
-BUILT_ELSEWHERE = ("docs/recipes.md", "docs/tfds.md")  # by test_recipes.py, which has a server of what they download
+# Their URLs are examples: test_recipes.py has such commands with URLs of its own, but does not read these pages.
+BUILT_ELSEWHERE = ("docs/recipes.md", "docs/tfds.md")
 SHARDS = 42  # of the dataset that the pages load: dataset/{00000..00041}.tar
 
 # The command in the pages: makes its output folder anew unless it goes on with what the same command, or the same with

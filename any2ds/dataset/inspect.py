@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TextIO
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -21,7 +20,7 @@ from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, in_order, meaning_of
 from any2ds.core.metadata import STORED_BYTES, without_credentials
 from any2ds.core.terminal.notebook import html
-from any2ds.core.terminal.stderr import joined, width_of_pipe
+from any2ds.core.terminal.stderr import joined, write_parts
 from any2ds.dataset.compact import current_index
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
@@ -154,12 +153,7 @@ def _kept(value: Any) -> Any:
 
 def show(overview: Overview, stream: TextIO) -> None:
     """For a person, on a terminal or as plain text; control characters from lists and servers are escaped."""
-    console = Console(file=stream, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = width_of_pipe()
-    with console.capture() as captured:
-        console.print(*_parts(overview), sep="\n")
-    stream.writelines(f"{line.rstrip()}\n" for line in captured.get().replace("\xa0", " ").split("\n")[:-1])
+    write_parts(_parts(overview), stream)
 
 
 def _parts(found: Overview, phrase: Callable[[str], str] = str) -> Iterator[Any]:

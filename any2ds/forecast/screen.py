@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -13,7 +12,7 @@ from rich.text import Text
 from any2ds.core import text
 from any2ds.core.errors import printable, shard_count
 from any2ds.core.failures import SUCCESS, meaning_of
-from any2ds.core.terminal.stderr import joined, width_of_pipe
+from any2ds.core.terminal.stderr import joined, write_parts
 from any2ds.fetch.urls import FILE_SYSTEMS, WEB
 from any2ds.forecast.transfers import Interval, distribution, quantile
 
@@ -37,12 +36,7 @@ Rows = Sequence[tuple[str, str]]
 
 def show(estimate: Estimate, stream: TextIO) -> None:
     """For a person; control characters from lists and servers are escaped."""
-    console = Console(file=stream, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = width_of_pipe()
-    with console.capture() as captured:
-        console.print(*parts(estimate), sep="\n")
-    stream.writelines(f"{line.rstrip()}\n" for line in captured.get().replace("\xa0", " ").split("\n")[:-1])
+    write_parts(parts(estimate), stream)
 
 
 def parts(estimate: Estimate) -> Iterator[Any]:

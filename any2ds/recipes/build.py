@@ -260,14 +260,7 @@ class RecipeBuild:
         config = self.config
         if kind == "samples":
             return SampleWorker(config.output, config.storage, self.features.spec, lock.locks)
-        return ShardWorker(
-            config.output,
-            config.fetch,
-            locks=lock.locks,
-            storage=config.storage,
-            media=config.media,
-            limits=config.run.transform_limits,
-        )
+        return ShardWorker.of(config, lock.locks)
 
     # --- what is there ---
 

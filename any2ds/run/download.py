@@ -140,15 +140,7 @@ class _Download:
     ) -> RunReport:
         """Make the shards of `plan`; `more` are reporters besides those that the options ask for."""
         config = self.config
-        worker = ShardWorker(
-            config.output,
-            config.fetch,
-            self.new_fetcher,
-            locks=lock.locks,
-            storage=config.storage,
-            media=config.media,
-            limits=config.run.transform_limits,
-        )
+        worker = ShardWorker.of(config, lock.locks, self.new_fetcher)
         if rank := rank_of(config.share):
             worker = worker.part(rank.number, rank.world_size)
         info = replace(self.info, finished=plan.finished, missing=plan.missing)

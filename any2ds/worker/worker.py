@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from any2ds.config.media import MediaOptions, TransformLimits
-from any2ds.config.options import FetchOptions, OutputOptions, StorageOptions
+from any2ds.config.options import Config, FetchOptions, OutputOptions, StorageOptions
 from any2ds.core import layout, plugins
 from any2ds.core.errors import BrokenStep, UnfitWorker, UsageError
 from any2ds.core.failures import Failure
@@ -89,6 +89,24 @@ class ShardWorker:
         self._stopping = False
         self.patience = process_limit(fetch)
         self.log_level = log.getEffectiveLevel()  # for whatever process it is sent to
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        locks: tuple[LockRef, ...],
+        new_fetcher: Callable[[FetchOptions, Buffer], Fetcher] | None = None,
+    ) -> ShardWorker:
+        """That of a run with these options."""
+        return cls(
+            config.output,
+            config.fetch,
+            new_fetcher,
+            locks=locks,
+            storage=config.storage,
+            media=config.media,
+            limits=config.run.transform_limits,
+        )
 
     def _of_urls(self, fetch: FetchOptions, buffer: Buffer) -> Fetcher:
         from any2ds.fetch.fetcher import UrlFetcher

@@ -8,7 +8,8 @@ import os
 import re
 import sys
 import textwrap
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleDimensions
 from rich.text import Text
@@ -98,6 +99,16 @@ def is_terminal(stream: Any) -> bool:
         return bool(stream.isatty())
     except (AttributeError, OSError, ValueError):  # there is none, or it is closed
         return False
+
+
+def write_parts(parts: Iterable[Any], stream: TextIO) -> None:
+    """What rich prints, one below the other, for a terminal or as plain text; without blanks at the ends of lines."""
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = width_of_pipe()
+    with console.capture() as captured:
+        console.print(*parts, sep="\n")
+    stream.writelines(f"{line.rstrip()}\n" for line in captured.get().replace("\xa0", " ").split("\n")[:-1])
 
 
 def width_of_pipe() -> int:

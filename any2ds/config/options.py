@@ -326,13 +326,13 @@ class FetchOptions:
         "bytes per second below which a transfer counts as stalled", byte_count, 100, needs="not stall_timeout=0"
     )
     max_per_host: int = option(
-        "maximum simultaneous transfers to one host, of all processes and ranks together",
+        "maximum simultaneous transfers to one host, of all processes and machines together",
         integer(1),
         1_000_000,
         "adapted to each host",
     )
     host_delay: float = option(
-        "minimum seconds between two transfers to one host, of all processes and ranks together", seconds, 0.0
+        "minimum seconds between two transfers to one host, of all processes and machines together", seconds, 0.0
     )
     max_retry_after: float = option("maximum seconds to wait for a host that sends Retry-After", seconds, 120.0)
     watchdog_timeout: float | None = option(

@@ -26,7 +26,7 @@ from any2ds.core.manifest import Manifest
 from any2ds.core.members import Members
 from any2ds.core.stats import Stats
 from any2ds.dataset import tfds
-from any2ds.storage.folders import OutputFolder
+from any2ds.storage.folders import OutputFolder, similar_beside
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import ShardWriter
 from any2ds.writers.formats.parquet import THRIFTY, body_columns
@@ -212,7 +212,7 @@ class Dataset:
                     if _has(state, layout.METADATA_FOLDER):
                         found += folder.listed(layout.METADATA_FOLDER)
         except FileNotFoundError:
-            raise OutputError(f"{folder.url!r}: no such folder") from None
+            raise OutputError(f"{folder.url!r}: no such folder{similar_beside(folder.url)}") from None
         except Exception as error:  # every file system has exceptions of its own
             raise OutputError(f"{folder.url!r} cannot be listed: {error_text(error)}") from error
         root = folder.path.rstrip("/")

@@ -85,6 +85,11 @@ class Members:
         """As they are called in the dataset."""
         return tuple(column(name, URL) for name in self.names)
 
+    @cached_property
+    def hash_columns(self) -> tuple[str, ...]:
+        """Those of the hashes that the list has, as far as it has them, as they are called in the dataset."""
+        return tuple(column(name, EXPECTED_HASH) for name in self.names)
+
     def prefixed(self, own: Mapping[str, T]) -> dict[str, T]:
         """The columns that tell of each member: those that tell of a row, for each of them."""
         return {column(name, each): value for name in self.names for each, value in own.items()}

@@ -53,10 +53,10 @@ class JobRows:
         (key,), (member,) = self._keys([position]), self._members([position])
         return Row(self._shard_id, position, key, None, member=member)
 
-    def url(self, position: int) -> str | None:
-        """Of the row at `position`, as it stands in the list."""
+    def url(self, position: int, column: str = "url") -> str | None:
+        """Of the row at `position`, as it stands in the list; of several URLs that in `column`."""
         row = position if self._index is None else self._index[position]
-        url: str | None = self.table.column("url")[row].as_py()
+        url: str | None = self.table.column(column)[row].as_py()
         return url
 
     def duplicates(self) -> frozenset[int]:

@@ -107,7 +107,7 @@ class Source:
         ignores_columns = recipe is not None and recipe.ignores_columns_of_txt
         options = dataclasses.replace(config.input, shuffle=None) if in_list_order else config.input
         source = cls(options, check.column if check else None, stores, hashes, ignores_columns)
-        for column in (config.image.bbox_col, config.video.clips_col):
+        for column in config.media.step_columns:
             if column in source.ignored_columns:  # what was to be blurred must not be stored unblurred
                 raise _without_columns(source._inputs[0], [column])
         return source

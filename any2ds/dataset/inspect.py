@@ -25,6 +25,7 @@ from any2ds.core.terminal.stderr import joined, write_parts
 from any2ds.dataset.compact import current_index
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
+from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.dataset.shard_list import pattern, ranges_text
 from any2ds.dataset.summary import MetadataSums, StatsSums, lists_of, spread
 from any2ds.storage.stores import Stores
@@ -50,6 +51,7 @@ class Overview:
     unreadable: int  # finished shards whose statistics cannot be read, and are in no sum
     lists: tuple[Mapping[str, Any], ...]  # files, rows (None: not read to the end), first_shard
     options: Mapping[str, Any]  # that decide which row is in which shard
+    recipe: str  # name/config:version of the one that has made it; empty if none has
     rows: int
     successes: int  # rows that are stored
     stored: int  # samples: a row may have several
@@ -94,6 +96,7 @@ def inspect(options: ParsedOptions) -> Overview:
     stats, metadata = StatsSums(keeps_works=False), MetadataSums(wanted.samples)
     stats.read(dataset, finished)
     metadata.read(dataset, spread(finished, _SHARDS_OF_METADATA), random.Random(0))
+    recipe = RecipeFile.known(dataset.folder)
     numbers, names = [files.shard_id for files in finished], dataset.layout
     return Overview(
         output_folder=redacted(wanted.output_folder),
@@ -106,6 +109,7 @@ def inspect(options: ParsedOptions) -> Overview:
         unreadable=len(finished) - stats.shards,
         lists=lists_of(dataset),
         options=dict(dataset.run.options) if dataset.run else {},
+        recipe="" if recipe is None else recipe.full_name,
         rows=stats.rows,
         successes=stats.successes,
         stored=stats.samples,
@@ -186,7 +190,11 @@ def _parts(found: Overview, phrase: Callable[[str], str] = str) -> Iterator[Any]
 
 def _facts(found: Overview) -> Iterator[tuple[str, str]]:
     yield "made by", f"{found.made_by}, format {found.output_format or 'unknown'}"
+    if found.recipe:
+        yield "recipe", found.recipe
     for each in found.lists:
+        if found.recipe and not each["files"]:
+            continue  # its samples
         first = "the first " if each["limit"] else ""
         rows = "not read to its end yet" if each["rows"] is None else f"{first}{text.rows(each['rows'])}"
         yield "list", f"{_first(each['files'], 3) or 'given from Python'}: {rows}"

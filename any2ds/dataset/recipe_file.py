@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,13 @@ class RecipeFile:
         """That of a dataset; None if no recipe has made it. Raises ValueError if it cannot be understood."""
         content = output.read(layout.RECIPE_FILE)
         return None if content is None else cls.parse(content)
+
+    @classmethod
+    def known(cls, output: OutputFolder) -> RecipeFile | None:
+        """The same; None also if it cannot be read or understood."""
+        with suppress(ValueError, OSError):
+            return cls.of(output)
+        return None
 
     def tfds_files(self, entries: Sequence[ShardEntry], options: OutputOptions) -> Mapping[str, bytes]:
         """Name -> content of the files for TFDS, as `tfds.files`: with all features, splits and names of classes."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from any2ds.config.command_line import download_command
+from any2ds.config.command_line import build_command, download_command
 from any2ds.config.options import CardOptions, ParsedOptions
 from any2ds.config.signature import command
 from any2ds.core import layout
@@ -182,7 +182,7 @@ def _text(dataset: Dataset, found: Overview, wanted: CardOptions, previous: str)
 
 def _title(dataset: Dataset, folder: str) -> str:
     """The name of the recipe, whose folder is called as its version, or that of the folder."""
-    recipe = _recipe(dataset)
+    recipe = RecipeFile.known(dataset.folder)
     return _name(folder) if recipe is None else printable(recipe.full_name.partition(":")[0])
 
 
@@ -197,7 +197,7 @@ def _name(folder: str) -> str:
 
 def _header(dataset: Dataset, found: Overview, wanted: CardOptions, name: str) -> dict[str, Any]:
     own: dict[str, Any] = {"pretty_name": printable(name)}
-    recipe = _recipe(dataset)
+    recipe = RecipeFile.known(dataset.folder)
     if license := wanted.license or (recipe.license if recipe is not None else ""):
         own.update(_license(license))
     if wanted.language:
@@ -224,15 +224,6 @@ def _header(dataset: Dataset, found: Overview, wanted: CardOptions, name: str) -
     if features is not None:
         own["dataset_info"] = [{"config_name": each["config_name"], "features": features} for each in own["configs"]]
     return own
-
-
-def _recipe(dataset: Dataset) -> RecipeFile | None:
-    """What the recipe says that has made it, if one has."""
-    if layout.RECIPE_FILE not in dataset.entries:
-        return None
-    with contextlib.suppress(ValueError):
-        return RecipeFile.of(dataset.folder)
-    return None
 
 
 def _features(recipe: RecipeFile) -> dict[str, str]:
@@ -298,7 +289,7 @@ def _features_of_parquet(dataset: Dataset, loadable: Loadable) -> list[dict[str,
 def _body(dataset: Dataset, found: Overview, name: str, head: Mapping[str, Any]) -> str:
     loadable = Loadable.of(dataset)
     license = head.get("license_name") or head.get("license") or ""
-    recipe = _recipe(dataset)
+    recipe = RecipeFile.known(dataset.folder)
     return (
         environment()
         .get_template("card.md")
@@ -328,6 +319,8 @@ def _command(dataset: Dataset, found: Overview) -> str:
     files = [name for each in found.lists for name in each["files"]]
     lists = [name if "://" in name else re.split(r"[/\\]", name.rstrip("/"))[-1] for name in files]
     options = {**found.options, **limit_of(found.lists)}
+    if (recipe := RecipeFile.known(dataset.folder)) is not None:
+        return build_command(recipe.full_name, options, dataset.run.asked if dataset.run else ())
     return download_command(_name(found.output_folder), lists, options, dataset.run.asked if dataset.run else ())
 
 

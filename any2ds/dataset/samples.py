@@ -17,8 +17,9 @@ from any2ds.core.bodies.stored import SpoolFile
 from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageError, error_text, redacted
 from any2ds.core.failures import SUCCESS
 from any2ds.core.samples import CAPTION, METADATA, StoredSample
-from any2ds.dataset.dataset import Dataset, Entry, ShardFiles
+from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
+from any2ds.dataset.listing import Entry, ShardFiles
 from any2ds.dataset.shard_list import ranges_text
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.storage.stores import Stores
@@ -77,7 +78,7 @@ def finished_shards(url: str, stores: Stores | None = None, partial: bool = Fals
 
 def _lacking(dataset: Dataset) -> str:
     """What is missing, as text; empty if nothing is known to be missing."""
-    expected = ExpectedShards.of(dataset, [files.shard_id for files in dataset.finished])
+    expected = ExpectedShards.of(dataset, dataset.shards.finished())
     unfinished = [files.shard_id for files in dataset.shards.values() if not files.stats]
     if missing := sorted({*expected.missing, *unfinished}):
         return f"shards are missing ({ranges_text(missing)})"

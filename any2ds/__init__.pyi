@@ -112,7 +112,7 @@ def download(
     file_ext: str = "auto",
     compute_md5: bool = True,
     compute_hash: Literal["md5", "sha256", "sha512"] | None = None,
-    verify_hash: str | _Sequence[str] | None = None,
+    verify_hash: str | _Sequence[str] | Mapping[str, str | _Sequence[str]] | None = None,
     on_hash_mismatch: Literal["drop", "flag", "fail_row"] = "fail_row",
     dedupe: Literal["shard", "run", "none"] = "shard",
     staging_dir: str | Path | None = None,
@@ -253,7 +253,7 @@ def download(
         file_ext: extension of the stored files; auto: by their content (default: auto)
         compute_md5: add the md5 of each file to the metadata (default: True)
         compute_hash: add another hash to the metadata: md5, sha256 or sha512 (default: None)
-        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5] (default: None)
+        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]; of several URLs in a row image:image_md5:md5,mask:mask_md5:md5 (default: None)
         on_hash_mismatch: a file with another hash is: fail_row, a failed row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
         dedupe: a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each (default: shard)
     How it is stored:
@@ -527,7 +527,7 @@ def estimate(
     file_ext: str = "auto",
     compute_md5: bool = True,
     compute_hash: Literal["md5", "sha256", "sha512"] | None = None,
-    verify_hash: str | _Sequence[str] | None = None,
+    verify_hash: str | _Sequence[str] | Mapping[str, str | _Sequence[str]] | None = None,
     on_hash_mismatch: Literal["drop", "flag", "fail_row"] = "fail_row",
     dedupe: Literal["shard", "run", "none"] = "shard",
     staging_dir: str | Path | None = None,
@@ -671,7 +671,7 @@ def estimate(
         file_ext: extension of the stored files; auto: by their content (default: auto)
         compute_md5: add the md5 of each file to the metadata (default: True)
         compute_hash: add another hash to the metadata: md5, sha256 or sha512 (default: None)
-        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5] (default: None)
+        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]; of several URLs in a row image:image_md5:md5,mask:mask_md5:md5 (default: None)
         on_hash_mismatch: a file with another hash is: fail_row, a failed row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
         dedupe: a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each (default: shard)
     How it is stored:
@@ -915,7 +915,7 @@ def build(
     file_ext: str = "auto",
     compute_md5: bool = True,
     compute_hash: Literal["md5", "sha256", "sha512"] | None = None,
-    verify_hash: str | _Sequence[str] | None = None,
+    verify_hash: str | _Sequence[str] | Mapping[str, str | _Sequence[str]] | None = None,
     on_hash_mismatch: Literal["drop", "flag", "fail_row"] = "fail_row",
     dedupe: Literal["shard", "run", "none"] = "shard",
     staging_dir: str | Path | None = None,
@@ -1045,7 +1045,7 @@ def build(
         file_ext: extension of the stored files; auto: by their content (default: auto)
         compute_md5: add the md5 of each file to the metadata (default: True)
         compute_hash: add another hash to the metadata: md5, sha256 or sha512 (default: None)
-        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5] (default: None)
+        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]; of several URLs in a row image:image_md5:md5,mask:mask_md5:md5 (default: None)
         on_hash_mismatch: a file with another hash is: fail_row, a failed row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
         dedupe: a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each (default: shard)
     How it is stored:

@@ -28,6 +28,7 @@ from any2ds.config.media import (
 from any2ds.config.needs import needs_text, without_effect
 from any2ds.config.parsers import (
     HashCheck,
+    HashChecks,
     Parser,
     bit_rate,
     boolean,
@@ -238,8 +239,9 @@ class OutputOptions:
     compute_hash: str | None = option(
         "add another hash to the metadata: md5, sha256 or sha512", optional(one_of("md5", "sha256", "sha512")), None
     )
-    verify_hash: HashCheck | None = option(
-        "column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]",
+    verify_hash: HashCheck | HashChecks | None = option(
+        "column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]; of"
+        " several URLs in a row image:image_md5:md5,mask:mask_md5:md5",
         optional(hash_check),
         None,
     )
@@ -731,6 +733,8 @@ def check_members(config: Config) -> None:
             raise OptionError(f"require={require} has no effect without several URLs: --url_col=image:...,mask:...")
         if config.files.member_options:
             raise OptionError("member_options has no effect without several URLs: --url_col=image:...,mask:...")
+        if isinstance(config.output.verify_hash, HashChecks):
+            raise OptionError("verify_hash: a hash for each member needs several URLs: --url_col=image:...,mask:...")
         return
     if unknown := [name for name in require.split(",") if require not in (ALL, ANY) and name not in members.names]:
         raise OptionError(f"require: {unknown[0]!r} is none of {', '.join(members.names)}, of which url_col tells")
@@ -738,8 +742,12 @@ def check_members(config: Config) -> None:
         raise OptionError(f"url_col: with preset={config.output.preset} a row has one URL")
     if config.output.data_column != "data":
         raise OptionError("data_column: the files of a row of several URLs are in columns called as its members")
-    if config.output.verify_hash is not None:
-        raise OptionError("verify_hash: there is one hash for a row, and this one has several files")
+    for check in config.output.verify_hash.parts if config.output.verify_hash is not None else ():
+        if all(check.of(name) is None for name in members.names):
+            raise OptionError(
+                f"verify_hash: {check} is for none of {', '.join(members.names)}, of which url_col tells:"
+                f" --verify_hash={members.names[0]}:column:{check.kind}"
+            )
     if config.output.parquet_data != "binary":
         raise OptionError("parquet_data: files of a row of several URLs are plain bytes")
     if several := [name for name in config.media.asked() if name in ONE_TO_MANY]:

@@ -325,13 +325,59 @@ class HashCheck:
     def __str__(self) -> str:
         return f"{self.column}:{self.kind}"
 
+    @property
+    def parts(self) -> tuple[HashCheck, ...]:
+        return (self,)
 
-@accepting("str | Sequence[str]")
-def hash_check(value: Any) -> HashCheck:
-    """`column:kind`, `[column, kind]`, `["column", "kind"]` or a list of both."""
+    def of(self, member: str) -> HashCheck | None:
+        """That of the files of a member, whose name stands before the column; of a row with one URL for ""."""
+        if not member:
+            return self
+        own, _, column = self.column.partition(":")
+        return HashCheck(column, self.kind) if own == member else None
+
+
+@dataclass(frozen=True, slots=True)
+class HashChecks:
+    """The same for several members of a sample."""
+
+    parts: tuple[HashCheck, ...]
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.parts))
+
+    def of(self, member: str) -> HashCheck | None:
+        return next((found for part in self.parts if (found := part.of(member)) is not None), None)
+
+
+_KINDS_OF_HASHES = ("md5", "sha256", "sha512")
+_OF_MEMBER = re.compile(rf"\s*[a-z]\w*\s*:[^,]+:\s*(?:{'|'.join(_KINDS_OF_HASHES)})\s*", re.ASCII)
+
+
+@accepting("str | Sequence[str] | Mapping[str, str | Sequence[str]]")
+def hash_check(value: Any) -> HashCheck | HashChecks:
+    """`column:kind`, `[column, kind]`, `["column", "kind"]` or a list of both.
+
+    Of several files of a sample: `member:column:kind,member:column:kind`, or a mapping of members.
+    """
     wanted = "a column and what it holds, md5, sha256 or sha512: column:sha256"
-    if isinstance(value, HashCheck):
+    if isinstance(value, (HashCheck, HashChecks)):
         return value
+    if isinstance(value, Mapping):
+        of = {str(member): _hash_check(given, wanted) for member, given in value.items()}
+        parts = tuple(HashCheck(f"{member}:{each.column}", each.kind) for member, each in of.items())
+        if not parts or any("," in part.column for part in parts):
+            raise ValueError("the column and the kind of each member, whose name has no comma")
+        return parts[0] if len(parts) == 1 else HashChecks(parts)
+    if isinstance(value, str) and "," in value and all(map(_OF_MEMBER.fullmatch, value.split(","))):
+        found = [part.strip().split(":", 1) for part in value.split(",")]
+        if len({member.strip() for member, _ in found}) < len(found):
+            raise ValueError("each member once")
+        return hash_check({member.strip(): check for member, check in found})
+    return _hash_check(value, wanted)
+
+
+def _hash_check(value: Any, wanted: str) -> HashCheck:
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -342,7 +388,7 @@ def hash_check(value: Any) -> HashCheck:
     if not isinstance(value, Sequence) or len(value) != 2 or not all(isinstance(part, str) for part in value):
         raise ValueError(wanted)
     column, kind = value[0], value[1].strip().lower().replace("-", "")
-    if not column or kind not in ("md5", "sha256", "sha512"):
+    if not column or kind not in _KINDS_OF_HASHES:
         raise ValueError(wanted)
     return HashCheck(column, kind)
 

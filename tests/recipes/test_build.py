@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import any2ds
-from any2ds.core.errors import OutputError, UsageError
+from any2ds.core.errors import DamagedShard, OutputError, UsageError
 from any2ds.core.layout import RECIPE_FILE, RUN_FILE
 from any2ds.writers.example_records import parse_example
 
@@ -399,3 +399,25 @@ def test_report_and_inspect_name_the_recipe_and_how_it_is_built(tmp_path: Path) 
     page = Path(folder, "report.html").read_text(encoding="utf-8")
     assert "<h1><bdi>flowers/small 1.1.0</bdi></h1>" in page
     assert "given from Python" not in page
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "files"])
+def test_hashes_decoding_and_features_go_together(output_format: str, tmp_path: Path) -> None:
+    """The bytes are compared as they are stored, then decoded, then given under the names of the features."""
+    folder = tmp_path / "flowers" / "small" / "1.1.0"
+    build(Flowers(), tmp_path, output_format=output_format)
+    stored = any2ds.load(folder, split="train", columns=["data", "caption"])
+    wrong = stored[4]["data"]
+    options: dict[str, Any] = {"split": "train", "check": True, "decode": True}
+    for path in [path for path in folder.rglob("*") if path.is_file() and wrong in path.read_bytes()]:
+        path.write_bytes(path.read_bytes().replace(wrong, wrong[:-1] + b"\0"))
+    for columns in (None, ["image", "about"], ["image"]):
+        ds = any2ds.load(folder, columns=columns, **options)
+        found = ds[3]
+        assert found["image"].shape == (4, 4, 3)
+        assert found.get("about", {"width": 4})["width"] == 4
+        assert columns is None or list(found) == columns
+        with pytest.raises(DamagedShard, match=r"shard 00000.* of .*: '000000004': the md5 of its file is not that"):
+            ds[4]
+    labels = any2ds.load(folder, columns=["about", "label"], **options)
+    assert set(labels[4]) == {"about", "label"}  # its file is not read

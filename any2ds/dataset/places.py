@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from any2ds.core import layout, suggestions
 from any2ds.core.errors import OutputError, UsageError, redacted
@@ -78,6 +79,22 @@ def folder_of(given: str, data_dir: str, stores: Stores | None = None) -> str:
         versions = ", ".join(sorted(each.recipe.version for each in wanted))
         raise OutputError(f"{given!r}: {shown} holds no version {version}: there are {versions}")
     return max(fits, key=lambda each: tuple(map(int, each.recipe.version.split(".")))).folder
+
+
+Options = TypeVar("Options")
+
+
+def located(wanted: Options, stores: Stores | None = None) -> Options:
+    """The options of a command on a dataset, with the folder of it where `output_folder` is the name of a recipe.
+
+    The name of another folder, and one of which nothing was built, stays as it is. Raises OutputError for a config or
+    version of which there is no dataset.
+    """
+    options: Any = wanted
+    given, place = options.output_folder, data_dir()
+    if not (is_name(given) and (is_source(given) or is_built(given, place, stores))):
+        return wanted
+    return cast(Options, replace(options, output_folder=folder_of(given, place, stores)))
 
 
 def built(data_dir: str, name: str, stores: Stores | None = None) -> Iterator[Built]:

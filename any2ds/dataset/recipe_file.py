@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from any2ds.config.options import OutputOptions
-from any2ds.core import layout
+from any2ds.core import layout, text
 from any2ds.core.errors import UsageError
 from any2ds.dataset import tfds
 from any2ds.dataset.features import Features
@@ -57,6 +57,7 @@ class RecipeFile:
     download_bytes: int = 0  # of the files that the recipe has downloaded by itself
     module: str = ""  # that defines it
     disable_shuffling: bool = False
+    trial: int | None = None  # of each split only so many samples were made, to try the recipe
 
     @cached_property
     def features(self) -> Features:
@@ -142,6 +143,11 @@ class RecipeFile:
             "numBytes": str(sum(entry.data_bytes for entry in own)),
             "filepathTemplate": f"{template}.{options.output_format}",
         }
+
+
+def trial_text(most: int) -> str:
+    """For a person: that only `most` samples of each split were made."""
+    return f"a trial, with no more than {text.rows(most).replace('row', 'sample')} of each split"
 
 
 def _nest(keys: Any) -> dict[str, Any]:

@@ -98,6 +98,10 @@ def test_a_citation_that_is_no_bibtex_is_refused(citation: str, message: str) ->
 def test_an_unknown_tag_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(UsageError, match="unknown tag 'caption': did you mean captions"):
         any2ds.Info({"text": any2ds.Text()}, tags=["images", "caption"])
+    any2ds.Info({"text": any2ds.Text()}, tags=["language:de", "text-to-speech", "ml.task.object-detection", "age"])
+    for tag in ("language:German", "ml.task.nothing", "ml.nothing.images", "Images"):
+        with pytest.raises(UsageError, match=f"unknown tag '{tag}'"):
+            any2ds.Info({"text": any2ds.Text()}, tags=[tag])
     with pytest.raises(UsageError, match="expected a list of texts"):
         any2ds.Info({"text": any2ds.Text()}, tags="images")
 
@@ -117,12 +121,13 @@ def test_the_files_beside_a_recipe_are_checked_as_well(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=message):
             build(str(tmp_path), tmp_path / "data")
         (tmp_path / name).unlink()
-    (tmp_path / "TAGS.txt").write_text("# all\nimages  # of flowers\n")
+    (tmp_path / "TAGS.txt").write_text("# all\nimages  # of flowers\nlanguage:de\n")
     (tmp_path / "CITATIONS.bib").write_text('@misc{a, title = "A " # jan}\n')
     build(str(tmp_path), tmp_path / "data")
     (made,) = (tmp_path / "data" / "beside").iterdir()
     card = any2ds.card(made).text
     assert "What it is" in card
+    assert 'language:\n- "de"\n' in card
     assert '- "images"\n' in card
     assert "\n# beside\n" in card
     assert "@misc{a" in card

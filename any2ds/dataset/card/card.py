@@ -203,12 +203,14 @@ def _header(dataset: Dataset, found: Overview, wanted: CardOptions, name: str) -
     recipe = dataset.recipe
     if license := wanted.license or (recipe.license if recipe is not None else ""):
         own.update(_license(license))
-    if wanted.language:
-        own["language"] = list(wanted.language)
+    tags = list(recipe.tags) if recipe is not None else []
+    spoken = [re.split("[:.]", tag)[-1] for tag in tags if tag.startswith(("language:", "content.language."))]
+    if languages := list(wanted.language or dict.fromkeys(spoken)):
+        own["language"] = languages
     own["size_categories"] = [hub.size_category(found.stored)]
     loadable = Loadable.of(dataset)
     own["tags"] = [
-        *(recipe.tags if recipe is not None else ()),
+        *(tag for tag in tags if not tag.startswith("language:")),
         *([loadable.kind] if loadable.kind else []),
         *(["text"] if "caption" in found.columns and loadable.kind != "text" else []),
         "any2ds",

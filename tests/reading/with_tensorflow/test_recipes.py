@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from PIL import Image
+from tensorflow_datasets.core import dataset_metadata
 
 import any2ds
 from tests.recipes.test_build import Flowers, build, one_split
@@ -103,3 +104,9 @@ def as_lists(value: Any) -> Any:
     found = value.to_list() if isinstance(value, tf.RaggedTensor) else value
     found = found.numpy() if hasattr(found, "numpy") else found
     return as_lists(found.tolist()) if hasattr(found, "tolist") else found
+
+
+def test_every_tag_of_tfds_is_one_of_a_recipe() -> None:
+    tags = dataset_metadata.valid_tags()
+    assert len(tags) > 200
+    assert any2ds.Info({"text": any2ds.Text()}, tags=sorted(tags)).tags == tuple(sorted(tags))

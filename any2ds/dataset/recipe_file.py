@@ -58,6 +58,7 @@ class RecipeFile:
     module: str = ""  # that defines it
     disable_shuffling: bool = False
     trial: int | None = None  # of each split only so many samples were made, to try the recipe
+    state: str = ""  # changes with the code, features and options that it was made with
 
     @cached_property
     def features(self) -> Features:

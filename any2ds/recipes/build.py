@@ -203,7 +203,10 @@ class RecipeBuild:
 
     def _make_in(self, output: OutputFolder, lock: RunLock) -> RunReport:
         """Make the dataset in the folder that it has for itself until it is complete."""
-        state = self._begin(output)
+        state = self._state()
+        if (complete := self._complete(output)) is not None and complete.state == state:
+            return RunReport(skipped_shards=sum(split.shards for split in complete.splits))  # killed before its rename
+        self._begin(output, state)
         folder = self._spool_folder(output)
         samples = spool.recorded(folder)
         if samples is None or samples["state"] != state:
@@ -267,16 +270,13 @@ class RecipeBuild:
     def _finished(self, final: OutputFolder) -> RecipeFile | None:
         """What the dataset says of itself, if it is complete; None for a trial, where another one or the whole is asked
         for. Raises OutputError if it is one of another format."""
-        try:
-            found = RecipeFile.of(final)
-            manifest = Manifest.parse(final.read(layout.RUN_FILE) or b"")
-        except (ValueError, FileNotFoundError, NotADirectoryError):
-            return None
-        if found is None or manifest.is_being_built:
+        found = self._complete(final)
+        if found is None:
             return None
         if found.trial is not None and found.trial != self.asked.max_examples_per_split:
             log.warning("%s: what is there, %s, is replaced", found.full_name, trial_text(found.trial))
             return None
+        manifest = Manifest.parse(final.read(layout.RUN_FILE) or b"")
         there, wanted = manifest.options.get("output_format"), self.config.output.output_format
         if there != wanted:
             raise OutputError(
@@ -284,25 +284,33 @@ class RecipeBuild:
             )
         return found
 
+    @staticmethod
+    def _complete(folder: OutputFolder) -> RecipeFile | None:
+        """What the dataset in a folder says of itself; None if there is none, or one that is being built."""
+        try:
+            found = RecipeFile.of(folder)
+            manifest = Manifest.parse(folder.read(layout.RUN_FILE) or b"")
+        except (ValueError, FileNotFoundError, NotADirectoryError):
+            return None
+        return None if manifest.is_being_built else found
+
     def _check_free(self, final: OutputFolder) -> None:
         """Raises OutputError if something else lies where the dataset is to be."""
         names = [name for name in final.names() if name != layout.STATE_FOLDER]
         if names and final.read(layout.RUN_FILE) is None:
             raise OutputError(f"{final.url!r} holds {names[0]}, which no recipe has made: move that away")
 
-    def _begin(self, output: OutputFolder) -> str:
-        """Make the folder ready: what lies in it of another build is removed. Returns what this one is known by."""
-        state = self._state()
+    def _begin(self, output: OutputFolder, state: str) -> None:
+        """Make the folder ready: what lies in it of another build is removed."""
         before = output.read(layout.RUN_FILE)
         if before is not None:
             manifest = Manifest.parse(before)
             if manifest.options.get("building_state") == state and manifest.is_being_built:
-                return state
+                return
             if manifest.is_being_built:
                 log.warning("%s: the recipe or its options have changed: the build starts anew", self.recipe.full_name)
             names = [*output.names(), *output.names_like(f"{layout.STATE_FOLDER}/")]
             overwrite(output, manifest, names, ())
-        return state
 
     def _state(self) -> str:
         """Changes with whatever decides what the build makes."""
@@ -506,6 +514,7 @@ class RecipeBuild:
             module=type(recipe).__module__,
             disable_shuffling=info.disable_shuffling,
             trial=self.asked.max_examples_per_split,
+            state=samples["state"],
         )
 
 

@@ -156,29 +156,6 @@ def test_what_has_no_checksum_is_a_note_on_the_command_line(served: Server, tmp_
     assert notes().startswith("note: table:1.0.0 is there already, in ")
 
 
-def test_the_issue_example_is_built_from_archives(served: Server, tmp_path: Path) -> None:
-    class Archives(any2ds.Recipe):
-        """Images in folders of their classes."""
-
-        def info(self) -> any2ds.Info:
-            return any2ds.Info({"image": any2ds.Image(), "label": any2ds.ClassLabel(["rose", "tulip"])})
-
-        def splits(self, dl: Any) -> Any:
-            found = dl.download_and_extract({"train": served.url("files.zip"), "test": served.url("files.tar.gz")})
-            return {name: self.samples(name, folder) for name, folder in found.items()}
-
-        def samples(self, split: str, folder: Path) -> Iterator[Any]:
-            for path in sorted(folder.glob("*/*.png")):
-                yield f"{split}/{path.stem}", {"image": path, "label": path.parent.name}
-
-    build(Archives, tmp_path / "data", download_dir=tmp_path / "cache")
-    found = any2ds.load("archives", data_dir=tmp_path / "data", split="test")
-    assert sorted((sample["recipe_key"], sample["label"], sample["data"]) for sample in found) == [
-        ("test/a", 0, picture(1)),
-        ("test/b", 1, picture(2)),
-    ]
-
-
 # --- rows with URLs ---
 
 

@@ -140,7 +140,7 @@ def is_complete(data_dir: str) -> bool:
     return True
 
 
-ALL = range(1, 10_000, 4)  # until one that a build does not come to
+ALL = range(1, 10_000, 9)  # until one that a build does not come to
 
 
 @pytest.mark.parametrize("moments", [(80,), pytest.param(ALL, marks=pytest.mark.slow)], ids=["some", "all"])

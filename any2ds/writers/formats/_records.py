@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from any2ds.core.bodies.buffer import Body
     from any2ds.writers.contract import Fields
 
-_ROWS_AT_ONCE = 256  # encoded in one go
+_ROWS_AT_ONCE = 1024  # encoded in one go
 _HELD = 8 << 20  # bytes of files that wait for that
 _TEXT = pa.field("txt", pa.string())
 _LARGE = 1 << 20  # files from here on do not wait, and need not be in memory as a whole

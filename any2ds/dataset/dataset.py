@@ -26,7 +26,6 @@ from any2ds.core.members import Members
 from any2ds.core.stats import Stats
 from any2ds.dataset import tfds
 from any2ds.dataset.listing import STATS_END, Entry, FilesInOrder, Listing, ShardFiles
-from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import ShardWriter
@@ -65,15 +64,6 @@ class Dataset:
         if self.is_img2dataset:
             return "img2dataset or any2dataset"
         return f"any2ds {self.run.version}" if self.run else "any2ds"
-
-    @cached_property
-    def recipe(self) -> RecipeFile | None:
-        """What the recipe says that has made it, if one has."""
-        if layout.RECIPE_FILE not in self.entries:
-            return None
-        with suppress(ValueError):
-            return RecipeFile.of(self.folder)
-        return None
 
     @property
     def problems(self) -> list[str]:

@@ -26,7 +26,7 @@ from any2ds.dataset.compact import current_index
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.places import located
-from any2ds.dataset.recipe_file import trial_text
+from any2ds.dataset.recipe_file import RecipeFile, trial_text
 from any2ds.dataset.shard_list import pattern, ranges_text
 from any2ds.dataset.summary import MetadataSums, StatsSums, lists_of, spread
 from any2ds.storage.stores import Stores
@@ -142,7 +142,7 @@ def inspect(options: ParsedOptions) -> Overview:
 
 
 def _recipe(dataset: Dataset) -> dict[str, Any] | None:
-    if (found := dataset.recipe) is None:
+    if (found := RecipeFile.found(dataset.folder, dataset.entries)) is None:
         return None
     splits = {split.name: split.rows for split in found.splits}
     skipped = {split.name: dict(split.skipped) for split in found.splits if split.skipped}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -93,6 +94,13 @@ class RecipeFile:
         """That of a dataset; None if no recipe has made it. Raises ValueError if it cannot be understood."""
         content = output.read(layout.RECIPE_FILE)
         return None if content is None else cls.parse(content)
+
+    @classmethod
+    def found(cls, output: OutputFolder, names: Container[str]) -> RecipeFile | None:
+        """That of a dataset with files of these names; None as well if it cannot be understood."""
+        with suppress(ValueError):
+            return cls.of(output) if layout.RECIPE_FILE in names else None
+        return None
 
     def tfds_files(self, entries: Sequence[ShardEntry], options: OutputOptions) -> Mapping[str, bytes]:
         """Name -> content of the files for TFDS, as `tfds.files`: with all features, splits and names of classes."""

@@ -185,7 +185,7 @@ def _text(dataset: Dataset, found: Overview, wanted: CardOptions, previous: str)
 
 def _title(dataset: Dataset, folder: str) -> str:
     """The name of the recipe, whose folder is called as its version, or that of the folder."""
-    recipe = dataset.recipe
+    recipe = RecipeFile.found(dataset.folder, dataset.entries)
     return _name(folder) if recipe is None else printable(recipe.full_name.partition(":")[0])
 
 
@@ -200,7 +200,7 @@ def _name(folder: str) -> str:
 
 def _header(dataset: Dataset, found: Overview, wanted: CardOptions, name: str) -> dict[str, Any]:
     own: dict[str, Any] = {"pretty_name": printable(name)}
-    recipe = dataset.recipe
+    recipe = RecipeFile.found(dataset.folder, dataset.entries)
     if license := wanted.license or (recipe.license if recipe is not None else ""):
         own.update(_license(license))
     tags = list(recipe.tags) if recipe is not None else []
@@ -297,7 +297,7 @@ def _features_of_parquet(dataset: Dataset, loadable: Loadable) -> list[dict[str,
 def _body(dataset: Dataset, found: Overview, name: str, head: Mapping[str, Any]) -> str:
     loadable = Loadable.of(dataset)
     license = head.get("license_name") or head.get("license") or ""
-    recipe = dataset.recipe
+    recipe = RecipeFile.found(dataset.folder, dataset.entries)
     return (
         environment()
         .get_template("card.md")

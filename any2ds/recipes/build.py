@@ -357,6 +357,7 @@ class RecipeBuild:
                 recipe.MANUAL_DOWNLOAD_INSTRUCTIONS,
                 self.asked.register_checksums,
                 self.replaced,
+                self.config.run.quiet,
             ),
             Checksums(own / CHECKSUMS if own is not None else None),
         )

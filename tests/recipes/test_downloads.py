@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from any2ds.core.errors import RunError, UsageError
 from any2ds.recipes.downloads import Checksums, DownloadOptions, Downloads
 from any2ds.testing.server import Server, serve
 from tests.recipes.test_build import build, picture
+from tests.run.reporters.conftest import Terminal, terminal
+
+__all__ = ["terminal"]
 
 
 @pytest.fixture
@@ -154,6 +157,17 @@ def test_what_has_no_checksum_is_a_note_on_the_command_line(served: Server, tmp_
     assert notes() == f"note: checksums.tsv: {text}\n"
     assert notes("--register_checksums", "--overwrite") == ""
     assert notes().startswith("note: table:1.0.0 is there already, in ")
+
+
+def test_a_terminal_shows_how_far_downloads_are(
+    served: Server, tmp_path: Path, terminal: Callable[..., Terminal]
+) -> None:
+    (tmp_path / "table.py").write_text(TABLE.format(url=served.url("table.csv.gz")))
+    options = [f"--data_dir={tmp_path}/data", f"--download_dir={tmp_path}/cache", "--noreport"]
+    shown = terminal(["build", str(tmp_path / "table.py"), *options])
+    left = shown.end()
+    assert b"table: 0 of 1 files, " in shown.raw
+    assert not [line for line in left if "of 1 files" in line]
 
 
 # --- rows with URLs ---

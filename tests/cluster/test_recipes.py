@@ -54,7 +54,6 @@ RUNNERS = {
     "in_memory": "--direct_running_mode=in_memory",
     "multi_processing": "--direct_running_mode=multi_processing,--direct_num_workers=2",
     "portable": "--runner=PortableRunner,--job_endpoint=embed,--environment_type=LOOPBACK",
-    "dask": "--runner=DaskRunner",
 }
 
 
@@ -132,7 +131,7 @@ class Pictures(any2ds.Recipe):
             yield number, {"image": stream.getvalue(), "number": number}
 
 
-@pytest.mark.parametrize("distributor", ["pyspark", "beam", "ray"])
+@pytest.mark.parametrize("distributor", ["pyspark", "beam"])
 def test_the_shards_of_a_recipe_are_made_by_a_cluster(distributor: str, tmp_path: Path) -> None:
     more: dict[str, Any] = {"beam_options": "--direct_running_mode=in_memory"} if distributor == "beam" else {}
     options: dict[str, Any] = {"number_sample_per_shard": 10, "quiet": True, "report": False, **more}

@@ -190,7 +190,7 @@ def test_each_file_of_a_sample_is_a_feature(pairs: Callable[[str], Any]) -> None
     """Of TFDS, and of what `any2ds.load` gives tf.data."""
     made = pairs("tfrecord")
     assert isinstance(opened().info.features["mask"], tfds.features.Image)
-    loaded = any2ds.load("dataset", columns=["image", "mask"]).to_tf(decode=True)
+    loaded = any2ds.load("dataset", columns=["image", "mask"], decode=True).to_tf()
     for (image, mask), sample, own in zip(made, rows(), tfds.as_numpy(loaded), strict=True):
         with Image.open(io.BytesIO(image)) as expected:
             assert np.abs(sample["image"].astype(int) - np.asarray(expected)).max() <= 4

@@ -34,6 +34,7 @@ from any2ds.config.options import (
     RunOptions,
     ShareOptions,
     StorageOptions,
+    check_members,
 )
 from any2ds.config.recipes import BUILD_GROUPS, BuildOptions
 from any2ds.config.signature import command
@@ -215,15 +216,19 @@ class RecipeBuild:
             spool.record(folder, samples)
         return self._with_members(samples["members"])._make_shards(output, lock, folder, samples)
 
-    def _with_members(self, url_col: str | None) -> RecipeBuild:
-        """The same where the rows of its splits have several URLs, as `url_col` says."""
-        if url_col is None:
-            return self
-        config = replace(
-            self.config,
-            input=replace(self.config.input, url_col=url_col),
-            output=replace(self.config.output, data_column="data"),
-        )
+    def _with_members(self, of_rows: Mapping[str, Any] | None) -> RecipeBuild:
+        """The same where the rows of its splits have several URLs, with the options `of_rows`; those of the command
+        win. Raises OptionError for some that cannot be."""
+        config = self.config
+        if of_rows is not None:
+            options = {**(of_rows["member_options"] or {}), **(config.files.member_options or {})}
+            config = replace(
+                config,
+                input=replace(config.input, url_col=of_rows["url_col"], require=of_rows["require"]),
+                output=replace(config.output, data_column="data"),
+                files=replace(config.files, member_options=options or None),
+            )
+        check_members(config)
         return replace(self, config=config)
 
     def _make_shards(self, output: OutputFolder, lock: RunLock, folder: Path, samples: Mapping[str, Any]) -> RunReport:
@@ -387,12 +392,12 @@ class RecipeBuild:
         except OSError as error:
             raise RunError(f"{recipe.full_name}: {error_text(error)}") from error
         spool.check_keys({name: Runs(folder / name, split["runs"]) for name, split in made.items()})
-        members = {split.get("members") for split in made.values()}
-        if len(members) > 1:
+        members = [split.get("members") for split in made.values()]
+        if any(each != members[0] for each in members):
             raise UsageError(
                 f"{recipe.full_name}: if rows of a split have several URLs, those of the others have the same"
             )
-        return {"splits": made, "download_bytes": dl.bytes, "members": members.pop()}
+        return {"splits": made, "download_bytes": dl.bytes, "members": members[0] if members else None}
 
     def _beam(self, output: OutputFolder, stack: ExitStack) -> BeamSplits:
         """The pipeline of Beam, whose workers write into the dataset's folder. Raises MissingExtra without Beam."""
@@ -412,11 +417,12 @@ class RecipeBuild:
             first, samples = peeked(samples, name)
             if isinstance(first, Mapping):
                 rows = UrlRows(samples)
-        is_sorted, members = self.info.disable_shuffling, dict[str, str]()
+        is_sorted, record = self.info.disable_shuffling, None
         if rows is not None:
-            from any2ds.recipes.url_rows import members_of, spool_rows
+            from any2ds.recipes.url_rows import member_record, members_of, spool_rows
 
             members = members_of(rows, self.features, name)
+            record = member_record(rows, self.features, members)
             into = Spool(folder, self._url_schema_of(members), 0, is_sorted)
             spool_rows(rows, into, self.features, self.recipe, name, self.asked.max_examples_per_split, self.config)
         else:
@@ -424,7 +430,7 @@ class RecipeBuild:
             self._spool_samples(samples, into, name)
         into.flush()
         found = {"kind": "samples" if rows is None else "urls", "runs": into.runs, "count": into.count}
-        return {**found, "members": rows.url_col if rows is not None and members else None}
+        return {**found, "members": record}
 
     def _spool_samples(self, samples: Iterable[Any], into: Spool, split: str) -> None:
         skipped, skip = tuple(self.recipe.SKIPPED), self.recipe.skip

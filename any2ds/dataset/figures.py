@@ -19,6 +19,7 @@ from any2ds.config.command_line import build_command, download_command, retry_co
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, failure_code
 from any2ds.core.histogram import Distribution, Histogram
+from any2ds.core.layout import RECIPE_FILE
 from any2ds.core.members import MemberFigures, member_figures
 from any2ds.core.text import rows as row_count
 from any2ds.core.version import __version__
@@ -146,7 +147,7 @@ def gather(sample: ShardSample, seconds: float = 60.0, last_run: LastRun | None 
     if totals is None and stats.shards == sample.shards:
         totals = Totals(stats.shards, stats.rows, stats.samples, stats.bytes if stats.has_all_bytes else None)
     run, last_run = dataset.run, last_run or LastRun()
-    found = RecipeFile.known(dataset.folder)
+    found = RecipeFile.found(dataset.folder, [RECIPE_FILE])  # a sample of shards does not list it
     recipe = printable(found.full_name) if found is not None else ""
     retryable = sum(rows for code, rows in stats.outcomes.items() if _is_transient(code))
     problems = [*dataset.problems, *stats.problems, *metadata.problems]

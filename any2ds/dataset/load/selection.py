@@ -44,11 +44,9 @@ class Selection:
         """Its samples among these numbers, which are a part of the dataset."""
         shared = (range(max(own.start, span.start), min(own.stop, span.stop)) for own in self.ranges)
         ranges = tuple(own for own in shared if own)  # else the mask may be one of other shards
-        mask = (
-            None
-            if self.mask is None or not ranges
-            else pa.concat_arrays([self.mask.slice(span.start - self.first, len(span))])
-        )
+        if self.mask is None or not ranges:
+            return Selection(ranges, first=span.start)
+        mask = pa.concat_arrays([self.mask.slice(span.start - self.first, len(span))])
         return Selection(ranges, mask, first=span.start)
 
 

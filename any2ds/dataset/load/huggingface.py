@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from any2ds.dataset.features import ClassLabel
+from any2ds.dataset.features import ClassLabel, Optional
 from any2ds.dataset.load.libraries import imported, kind_of_files
 from any2ds.dataset.load.metadata import dataset_of
 from any2ds.dataset.load.shards import ShardSet
@@ -94,10 +94,12 @@ def _labels_of_recipe(source: Source) -> dict[str, list[str]]:
     """The names of classes, of the columns that have one for each sample."""
     if source.recipe is None:
         return {}
-    own = {leaf.column: getattr(leaf.feature, "feature", leaf.feature) for leaf in source.recipe.features.columns}
-    labels = {name: own[name].names for name in own.keys() & source.features if isinstance(own[name], ClassLabel)}
-    in_sequences = {leaf.column for leaf in source.recipe.features.columns if leaf.in_sequence}
-    return {name: list(names) for name, names in labels.items() if names and name not in in_sequences}
+    found = {}
+    for leaf in source.recipe.features.columns:
+        kind = getattr(leaf.feature, "feature", None) if isinstance(leaf.feature, Optional) else leaf.feature
+        if isinstance(kind, ClassLabel) and kind.names and not leaf.in_sequence and leaf.column in source.features:
+            found[leaf.column] = list(kind.names)
+    return found
 
 
 def _is_text(type: pa.DataType) -> bool:

@@ -254,3 +254,13 @@ def test_the_dataset_of_a_recipe(output_format: str, streaming: bool, tmp_path: 
     for row in rows:
         assert row["text"] == names[row["label"]]
         assert row["data"].getpixel((0, 0)) == tuple(255 * (name == row["text"]) for name in names)
+
+
+@pytest.mark.parametrize("output_format", ["parquet", "webdataset"])
+def test_each_file_of_a_sample_is_a_feature(output_format: str, pairs: Callable[[str], Any]) -> None:
+    made = pairs(output_format)
+    found = any2ds.load("dataset").to_hf()
+    assert (found.features["image"], found.features["mask"]) == (datasets.Image(), datasets.Image())
+    for (image, mask), row in zip(made, found, strict=True):
+        assert pixels(row["image"]) == pixels(Image.open(io.BytesIO(image)))
+        assert pixels(row["mask"]) == pixels(Image.open(io.BytesIO(mask)))

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from any2ds.config.options import Config, FetchOptions
+from any2ds.config.options import Config
 from any2ds.core.failures import SUCCESS
 from any2ds.core.processes import resources
+from any2ds.fetch.policy.share import Share
 from any2ds.forecast.behaviour import Behaviour, mean_seconds
 from any2ds.forecast.prices import Costs, Prices
 from any2ds.forecast.simulation import Machine, Simulated, simulate
@@ -145,10 +146,10 @@ class Model:
         rows = self.rows_of_worker(machines)
         own, all = self.cpu
         crowding = max(1.0, processes / resources.share())  # processes that share a core
-        machine = Machine(bandwidth / 8 / processes, own * crowding)
-        workers = min(machines * processes, self.shards)  # that have something to do
-        options = _share(self.config.fetch, workers)
-        runs = [self._worker(options, rows, machine, draw) for draw in range(_DRAWS)] if rows else [Simulated(0.0)]
+        workers = max(1, min(machines * processes, self.shards))  # that have something to do
+        share = Share(((0, workers),))
+        machine = Machine(bandwidth / 8 / processes, own * crowding, share)
+        runs = [self._worker(rows, machine, draw) for draw in range(_DRAWS)] if rows else [Simulated(0.0)]
         times = sorted(run.seconds for run in runs)
         bounds = {
             "hosts": self.hosts_alone(),
@@ -210,9 +211,9 @@ class Model:
             longest = max(longest, rows * share * seconds)
         return longest
 
-    def _worker(self, options: FetchOptions, rows: int, machine: Machine, seed: int) -> Simulated:
+    def _worker(self, rows: int, machine: Machine, seed: int) -> Simulated:
+        options = self.config.fetch
         behaviour = Behaviour(self.survey.hosts, self.sample.transfers, options, seed)
-
         count = min(rows, SIMULATED)
         found = simulate(options, behaviour.rows(count), behaviour.answer, machine, seed)
         more = (rows - count) / found.pace if found.pace else 0.0
@@ -245,9 +246,3 @@ class Model:
         timeout = self.config.fetch.timeout or 10.0
         silent = sum(share for code, share in self.shares.items() if code.startswith("timeout") or code == "host_down")
         return "timeouts" if silent * timeout > mean(self.sample.transfers, "seconds") else "latency"
-
-
-def _share(options: FetchOptions, workers: int) -> FetchOptions:
-    """Those of one of so many workers, which keep the limits of hosts together."""
-    most = max(1, options.max_per_host // max(1, workers))
-    return replace(options, max_per_host=most, host_delay=options.host_delay * max(1, workers))

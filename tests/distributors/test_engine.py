@@ -13,7 +13,7 @@ from any2ds.core.errors import RunError, error_text
 from any2ds.core.reports import ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._engine import EngineDistributor
-from any2ds.distributors._mailbox import Mailbox
+from any2ds.distributors._mailbox import Mailbox, Orders
 from any2ds.distributors._task import PackedJob, Task, UnseenFolder
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG
@@ -178,6 +178,7 @@ def test_what_is_left_for_a_task_has_no_secrets(tmp_path: Path) -> None:
     mailbox.open(worker.folder)
     task = Task(0, worker, mailbox, running())
     task.leave([PackedJob.of(job) for job in jobs_of(1)])
+    mailbox.order(worker.folder, Orders({0: 0}, 1))
     content = (tmp_path / mailbox.task_file(0)).read_bytes()
     assert mailbox.key not in content
     assert str(tmp_path).encode() not in content

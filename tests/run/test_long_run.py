@@ -75,7 +75,7 @@ def test_a_run_of_many_shards_keeps_no_more_open_and_in_memory(tmp_path: Path) -
         given = {"url_list": urls, "output_folder": sampler.output, "output_format": "webdataset", "fsync": False}
         how = {"number_sample_per_shard": ROWS, "thread_count": TRANSFERS, "retries": 1, "distributor": "inline"}
         config = Config.from_options({**given, **how, "quiet": True, "report": False})
-        tracemalloc.start()
+        tracemalloc.start(1)
         try:
             report = make_dataset(config, more=[sampler])
         finally:

@@ -18,7 +18,7 @@ MOST = 3  # transfers at once: an odd number, so that machines get unequal share
 
 @dataclass(frozen=True)
 class Crowd:
-    """Runs get many short tasks, of which the first is held until `server.release()`: others begin and end beside it."""
+    """Runs get many short tasks; the first is held until `server.release()`, and others begin and end beside it."""
 
     server: Server
     urls: list[str]
@@ -26,8 +26,9 @@ class Crowd:
     @property
     def options(self) -> dict[str, Any]:
         """Of `download`."""
-        made = {"output_format": "files", "number_sample_per_shard": 2, "subjob_size": 8, "timeout": 0}
-        return {"url_list": self.urls, "max_per_host": MOST, "report": False, "quiet": True, **made}
+        made = {"output_format": "files", "number_sample_per_shard": 4, "subjob_size": 4, "timeout": 0}
+        how = {"processes_count": 2, "max_per_host": MOST, "report": False, "quiet": True}
+        return {"url_list": self.urls, **made, **how}
 
     def wait_for_requests(self, count: int) -> None:
         wait_until(lambda: len(self.server.requests) >= count)

@@ -112,7 +112,7 @@ def download(
     file_ext: str = "auto",
     compute_md5: bool = True,
     compute_hash: Literal["md5", "sha256", "sha512"] | None = None,
-    verify_hash: str | _Sequence[str] | None = None,
+    verify_hash: str | _Sequence[str] | Mapping[str, str | _Sequence[str]] | None = None,
     on_hash_mismatch: Literal["drop", "flag", "fail_row"] = "fail_row",
     dedupe: Literal["shard", "run", "none"] = "shard",
     staging_dir: str | Path | None = None,
@@ -129,10 +129,11 @@ def download(
     unpack_max_ratio: int = 200,
     extract_text: bool = False,
     transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
+    member_options: Mapping[str, Mapping[str, Any]] | str | None = None,
     resize_mode: Literal["keep_ratio", "keep_ratio_largest", "center_crop", "border", "no"] = "keep_ratio",
     resize_only_if_bigger: bool = True,
-    upscale_interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "lanczos",
-    downscale_interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "area",
+    upscale_interpolation: Literal["nearest", "nearest_exact", "linear", "cubic", "area", "lanczos"] = "lanczos",
+    downscale_interpolation: Literal["nearest", "nearest_exact", "linear", "cubic", "area", "lanczos"] = "area",
     encode_format: Literal["keep", "jpg", "png", "webp", "avif"] = "keep",
     encode_quality: int = 95,
     skip_reencode: bool = True,
@@ -252,7 +253,7 @@ def download(
         file_ext: extension of the stored files; auto: by their content (default: auto)
         compute_md5: add the md5 of each file to the metadata (default: True)
         compute_hash: add another hash to the metadata: md5, sha256 or sha512 (default: None)
-        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5] (default: None)
+        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]; of several URLs in a row image:image_md5:md5,mask:mask_md5:md5 (default: None)
         on_hash_mismatch: a file with another hash is: fail_row, a failed row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
         dedupe: a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each (default: shard)
     How it is stored:
@@ -271,11 +272,12 @@ def download(
         unpack_max_ratio: an archive that unpacks to more than this many times its size fails as unpacks_too_large (needs unpack) (default: 200)
         extract_text: store the text of web pages and PDF files as .txt (default: False)
         transform: steps of your own, separated by commas: module:function, or my_step.py:clean (default: None)
+        member_options: other options for files of some members of a sample (see url_col): mask:encode_format=png,downscale_interpolation=nearest_exact (default: None)
     What becomes of images:
         resize_mode: keep_ratio: the shorter side becomes file_size; keep_ratio_largest: the longer one; center_crop, border: a square; no (needs file_size) (default: keep_ratio)
         resize_only_if_bigger: never make an image larger: small ones stay as they are, neither cropped nor given a border (needs file_size) (default: True)
         upscale_interpolation: interpolation for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
-        downscale_interpolation: interpolation for shrinking images (needs file_size) (default: area)
+        downscale_interpolation: interpolation for shrinking images; nearest_exact for masks, whose values it keeps (needs file_size) (default: area)
         encode_format: jpg, png, webp, avif, or keep, that of the file (default: keep)
         encode_quality: 1 to 100 (jpg, webp, avif), or 0 to 9, the compression level of png (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
         skip_reencode: keep the bytes of an image that needs no change (default: True)
@@ -312,8 +314,8 @@ def download(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes and ranks together (default: adapted to each host)
-        host_delay: minimum seconds between two transfers to one host, of all processes and ranks together (default: 0)
+        max_per_host: maximum simultaneous transfers to one host, of all processes and machines together (default: adapted to each host)
+        host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which rows fail; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
         max_redirects: redirects followed (default: 10)
@@ -449,8 +451,8 @@ def retry(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes and ranks together (default: adapted to each host)
-        host_delay: minimum seconds between two transfers to one host, of all processes and ranks together (default: 0)
+        max_per_host: maximum simultaneous transfers to one host, of all processes and machines together (default: adapted to each host)
+        host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which rows fail; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
         max_redirects: redirects followed (default: 10)
@@ -525,7 +527,7 @@ def estimate(
     file_ext: str = "auto",
     compute_md5: bool = True,
     compute_hash: Literal["md5", "sha256", "sha512"] | None = None,
-    verify_hash: str | _Sequence[str] | None = None,
+    verify_hash: str | _Sequence[str] | Mapping[str, str | _Sequence[str]] | None = None,
     on_hash_mismatch: Literal["drop", "flag", "fail_row"] = "fail_row",
     dedupe: Literal["shard", "run", "none"] = "shard",
     staging_dir: str | Path | None = None,
@@ -542,10 +544,11 @@ def estimate(
     unpack_max_ratio: int = 200,
     extract_text: bool = False,
     transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
+    member_options: Mapping[str, Mapping[str, Any]] | str | None = None,
     resize_mode: Literal["keep_ratio", "keep_ratio_largest", "center_crop", "border", "no"] = "keep_ratio",
     resize_only_if_bigger: bool = True,
-    upscale_interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "lanczos",
-    downscale_interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "area",
+    upscale_interpolation: Literal["nearest", "nearest_exact", "linear", "cubic", "area", "lanczos"] = "lanczos",
+    downscale_interpolation: Literal["nearest", "nearest_exact", "linear", "cubic", "area", "lanczos"] = "area",
     encode_format: Literal["keep", "jpg", "png", "webp", "avif"] = "keep",
     encode_quality: int = 95,
     skip_reencode: bool = True,
@@ -668,7 +671,7 @@ def estimate(
         file_ext: extension of the stored files; auto: by their content (default: auto)
         compute_md5: add the md5 of each file to the metadata (default: True)
         compute_hash: add another hash to the metadata: md5, sha256 or sha512 (default: None)
-        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5] (default: None)
+        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]; of several URLs in a row image:image_md5:md5,mask:mask_md5:md5 (default: None)
         on_hash_mismatch: a file with another hash is: fail_row, a failed row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
         dedupe: a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each (default: shard)
     How it is stored:
@@ -687,11 +690,12 @@ def estimate(
         unpack_max_ratio: an archive that unpacks to more than this many times its size fails as unpacks_too_large (needs unpack) (default: 200)
         extract_text: store the text of web pages and PDF files as .txt (default: False)
         transform: steps of your own, separated by commas: module:function, or my_step.py:clean (default: None)
+        member_options: other options for files of some members of a sample (see url_col): mask:encode_format=png,downscale_interpolation=nearest_exact (default: None)
     What becomes of images:
         resize_mode: keep_ratio: the shorter side becomes file_size; keep_ratio_largest: the longer one; center_crop, border: a square; no (needs file_size) (default: keep_ratio)
         resize_only_if_bigger: never make an image larger: small ones stay as they are, neither cropped nor given a border (needs file_size) (default: True)
         upscale_interpolation: interpolation for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
-        downscale_interpolation: interpolation for shrinking images (needs file_size) (default: area)
+        downscale_interpolation: interpolation for shrinking images; nearest_exact for masks, whose values it keeps (needs file_size) (default: area)
         encode_format: jpg, png, webp, avif, or keep, that of the file (default: keep)
         encode_quality: 1 to 100 (jpg, webp, avif), or 0 to 9, the compression level of png (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
         skip_reencode: keep the bytes of an image that needs no change (default: True)
@@ -728,8 +732,8 @@ def estimate(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes and ranks together (default: adapted to each host)
-        host_delay: minimum seconds between two transfers to one host, of all processes and ranks together (default: 0)
+        max_per_host: maximum simultaneous transfers to one host, of all processes and machines together (default: adapted to each host)
+        host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which rows fail; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
         max_redirects: redirects followed (default: 10)
@@ -911,7 +915,7 @@ def build(
     file_ext: str = "auto",
     compute_md5: bool = True,
     compute_hash: Literal["md5", "sha256", "sha512"] | None = None,
-    verify_hash: str | _Sequence[str] | None = None,
+    verify_hash: str | _Sequence[str] | Mapping[str, str | _Sequence[str]] | None = None,
     on_hash_mismatch: Literal["drop", "flag", "fail_row"] = "fail_row",
     dedupe: Literal["shard", "run", "none"] = "shard",
     staging_dir: str | Path | None = None,
@@ -928,10 +932,11 @@ def build(
     unpack_max_ratio: int = 200,
     extract_text: bool = False,
     transform: str | Callable[..., Any] | _Sequence[str | Callable[..., Any]] | None = None,
+    member_options: Mapping[str, Mapping[str, Any]] | str | None = None,
     resize_mode: Literal["keep_ratio", "keep_ratio_largest", "center_crop", "border", "no"] = "keep_ratio",
     resize_only_if_bigger: bool = True,
-    upscale_interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "lanczos",
-    downscale_interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "area",
+    upscale_interpolation: Literal["nearest", "nearest_exact", "linear", "cubic", "area", "lanczos"] = "lanczos",
+    downscale_interpolation: Literal["nearest", "nearest_exact", "linear", "cubic", "area", "lanczos"] = "area",
     encode_format: Literal["keep", "jpg", "png", "webp", "avif"] = "keep",
     encode_quality: int = 95,
     skip_reencode: bool = True,
@@ -1040,7 +1045,7 @@ def build(
         file_ext: extension of the stored files; auto: by their content (default: auto)
         compute_md5: add the md5 of each file to the metadata (default: True)
         compute_hash: add another hash to the metadata: md5, sha256 or sha512 (default: None)
-        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5] (default: None)
+        verify_hash: column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]; of several URLs in a row image:image_md5:md5,mask:mask_md5:md5 (default: None)
         on_hash_mismatch: a file with another hash is: fail_row, a failed row; drop, not stored; flag, stored and marked (needs verify_hash) (default: fail_row)
         dedupe: a URL in several rows is fetched: shard, once per shard for all; run, once for the first; none, for each (default: shard)
     How it is stored:
@@ -1059,11 +1064,12 @@ def build(
         unpack_max_ratio: an archive that unpacks to more than this many times its size fails as unpacks_too_large (needs unpack) (default: 200)
         extract_text: store the text of web pages and PDF files as .txt (default: False)
         transform: steps of your own, separated by commas: module:function, or my_step.py:clean (default: None)
+        member_options: other options for files of some members of a sample (see url_col): mask:encode_format=png,downscale_interpolation=nearest_exact (default: None)
     What becomes of images:
         resize_mode: keep_ratio: the shorter side becomes file_size; keep_ratio_largest: the longer one; center_crop, border: a square; no (needs file_size) (default: keep_ratio)
         resize_only_if_bigger: never make an image larger: small ones stay as they are, neither cropped nor given a border (needs file_size) (default: True)
         upscale_interpolation: interpolation for enlarging images (needs file_size and resize_only_if_bigger=False) (default: lanczos)
-        downscale_interpolation: interpolation for shrinking images (needs file_size) (default: area)
+        downscale_interpolation: interpolation for shrinking images; nearest_exact for masks, whose values it keeps (needs file_size) (default: area)
         encode_format: jpg, png, webp, avif, or keep, that of the file (default: keep)
         encode_quality: 1 to 100 (jpg, webp, avif), or 0 to 9, the compression level of png (needs file_size, encode_format, skip_reencode=False, bbox_col, animated, frames or frame_interval) (default: 95)
         skip_reencode: keep the bytes of an image that needs no change (default: True)
@@ -1100,8 +1106,8 @@ def build(
         connect_timeout: seconds until connected, name look-up included; 0 for no limit of its own (default: 0)
         stall_timeout: seconds that a transfer may be slower than min_speed; 0 for no limit (default: 30)
         min_speed: bytes per second below which a transfer counts as stalled (not with stall_timeout=0) (default: 100)
-        max_per_host: maximum simultaneous transfers to one host, of all processes and ranks together (default: adapted to each host)
-        host_delay: minimum seconds between two transfers to one host, of all processes and ranks together (default: 0)
+        max_per_host: maximum simultaneous transfers to one host, of all processes and machines together (default: adapted to each host)
+        host_delay: minimum seconds between two transfers to one host, of all processes and machines together (default: 0)
         max_retry_after: maximum seconds to wait for a host that sends Retry-After (default: 120)
         watchdog_timeout: seconds without any progress, after which rows fail; 0 for never (default: one attempt, the longest waits that the other options allow, and 30 s)
         max_redirects: redirects followed (default: 10)

@@ -152,7 +152,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "finish": Command(
         "any2ds finish OUTPUT_FOLDER",
-        "write the files about a dataset that ranks made",
+        "write the files about a dataset made with --rank",
         [options.FinishOptions],
     ),
 }

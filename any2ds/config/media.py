@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from any2ds.config.parsers import (
+    accepting,
     boolean,
     byte_count,
     integer,
@@ -16,9 +17,12 @@ from any2ds.config.parsers import (
     option,
     optional,
     optional_limit,
+    parse_field,
     steps,
     text,
 )
+from any2ds.core import suggestions
+from any2ds.core.errors import OptionError
 from any2ds.core.members import Members
 
 # Values that say "leave it": an option with one of these asks for no step, even if it is given. So does None.
@@ -40,16 +44,79 @@ _OFF: Mapping[str, Any] = {
     "frames": 0,
     "frame_interval": 0,
 }
-_INTERPOLATIONS = ("nearest", "linear", "cubic", "area", "lanczos")
+_INTERPOLATIONS = ("nearest", "nearest_exact", "linear", "cubic", "area", "lanczos")
 
 
 # Options by which stored files are others than those that arrived, unless they have one of the values behind.
 _CHANGING = (
-    *("file_size", "unpack", "extract_text", "transform", "encode_format", "skip_reencode", "bbox_col", "animated"),
+    *(
+        "file_size",
+        "unpack",
+        "extract_text",
+        "transform",
+        "member_options",
+        "encode_format",
+        "skip_reencode",
+        "bbox_col",
+        "animated",
+    ),
     *("audio_rate", "audio_channels", "audio_format", "audio_trim", "video_audio"),
     *("video_size", "video_fps", "video_format", "clip_seconds", "clips_col", "frames", "frame_interval"),
 )
 _LEFT_AS_THEY_ARRIVED = (None, 0, "keep", ())
+
+# Options of files that are for all members of a sample alike, or that make several samples of a file.
+_FOR_ALL_MEMBERS = frozenset(
+    {"transform", "member_options", "unpack", "unpack_max_files", "unpack_max_bytes", "unpack_max_ratio"}
+)
+ONE_TO_MANY = ("unpack", "clip_seconds", "clips_col", "frames", "frame_interval")
+
+
+@accepting("str")
+def member_options(value: Any) -> dict[str, dict[str, Any]]:
+    """Member -> option -> value, of `mask:encode_format=png,file_size=0,sound:audio_rate=16000` or a mapping.
+
+    An option without a member before it is of the last one that was named. Raises ValueError for what is no such thing,
+    OptionError that names member and option.
+    """
+    given = _by_member(value) if isinstance(value, str) else value
+    if not isinstance(given, Mapping) or not all(isinstance(own, Mapping) for own in given.values()):
+        raise ValueError("options by member: mask:encode_format=png,file_size=0,sound:audio_rate=16000")
+    fields = {field.name: field for group in MEDIA_GROUPS for field in dataclasses.fields(group)}
+    allowed = [name for name in fields if name not in _FOR_ALL_MEMBERS and name not in ONE_TO_MANY]
+    parsed: dict[str, dict[str, Any]] = {}
+    for member, own in given.items():
+        where = f"member_options: {member}"
+        for name in own:
+            if name in ONE_TO_MANY:
+                raise OptionError(f"{where}: {name}: a row of several URLs is one sample, and its files stay one each")
+            if name not in allowed:
+                what = "is for all members alike" if name in fields else "is no option of files"
+                hint = suggestions.for_option(str(name), allowed)
+                raise OptionError(f"{where}: {name!r} {what}" + (f": {hint}" if hint else ""))
+        try:
+            parsed[str(member)] = {name: parse_field(fields[name], each) for name, each in own.items()}
+        except OptionError as error:
+            raise OptionError(f"{where}: {error}") from None
+    return parsed
+
+
+def _by_member(written: str) -> dict[str, dict[str, Any]]:
+    """Raises ValueError, OptionError for an option that is given twice."""
+    found: dict[str, dict[str, Any]] = {}
+    member = ""
+    for part in written.split(","):
+        name, equals, value = part.strip().partition("=")
+        before, colon, name = name.rpartition(":")
+        member = before.strip() if colon else member
+        name = name.strip()
+        if not (member and name and equals):
+            raise ValueError("member:option=value,option=value, such as mask:encode_format=png,file_size=0")
+        own = found.setdefault(member, {})
+        if name in own:
+            raise OptionError(f"member_options: {member}: {name} is given twice")
+        own[name] = value.strip()
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +158,12 @@ class TransformOptions:
     transform: Any = option(
         "steps of your own, separated by commas: module:function, or my_step.py:clean", optional(steps), None
     )
+    member_options: Mapping[str, Mapping[str, Any]] | None = option(
+        "other options for files of some members of a sample (see url_col):"
+        " mask:encode_format=png,downscale_interpolation=nearest_exact",
+        optional(member_options),
+        None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +190,10 @@ class ImageOptions:
         needs="file_size and resize_only_if_bigger=False",
     )
     downscale_interpolation: str = option(
-        "interpolation for shrinking images", one_of(*_INTERPOLATIONS), "area", needs="file_size"
+        "interpolation for shrinking images; nearest_exact for masks, whose values it keeps",
+        one_of(*_INTERPOLATIONS),
+        "area",
+        needs="file_size",
     )
     encode_format: str = option(
         "jpg, png, webp, avif, or keep, that of the file", one_of("keep", "jpg", "png", "webp", "avif"), "keep"
@@ -228,11 +304,46 @@ class MediaOptions:
     given: frozenset[str] = frozenset()  # options that were set explicitly, maybe to their defaults
     members: Members | None = None  # what a row consists of, if it has several URLs
 
+    def of(self, member: str) -> MediaOptions:
+        """Those for the files of a member: its own in place of those for all.
+
+        Where it has `disable_all_reencoding` of its own, no others are left but the steps of the user.
+        """
+        given = dict((self.files.member_options or {}).get(member, {}))
+        start = self
+        if given.get("disable_all_reencoding"):
+            start = MediaOptions(TransformOptions(transform=self.files.transform), members=self.members)
+        if given.get("encode_format") == "png":  # of which the quality of other formats is none
+            given.setdefault("encode_quality", ImageOptions.__dataclass_fields__["encode_quality"].default)
+        groups: list[Any] = []
+        for group in start.groups():
+            own = {field.name: given[field.name] for field in dataclasses.fields(group) if field.name in given}
+            groups.append(replace(group, **own))
+        groups[0] = replace(groups[0], member_options=None)
+        files, image, audio, video = groups
+        return MediaOptions(files, image, audio, video, start.given - {"member_options"} | given.keys(), self.members)
+
+    def by_member(self) -> dict[str, MediaOptions]:
+        """Member -> the options for its files; those for all under "" where no member has others."""
+        if self.members is None or not self.files.member_options:
+            return {"": self}
+        return {name: self.of(name) for name in self.members.names}
+
+    @property
+    def step_columns(self) -> tuple[str, ...]:
+        """The columns of the list that steps of any2ds read."""
+        each = self.by_member().values()
+        found = (column for media in each for column in (media.image.bbox_col, media.video.clips_col))
+        return tuple(dict.fromkeys(column for column in found if column is not None))
+
     def asked(self) -> tuple[str, ...]:
-        """The options that ask for a step: given, or not the default; but for values that turn something off."""
+        """The options that ask for a step: given, or not the default; but for values that turn something off.
+
+        Those that only a member has are one, `member_options`.
+        """
         return tuple(
             field.name
-            for group in self._groups()
+            for group in self.groups()
             for field in dataclasses.fields(group)
             if (value := getattr(group, field.name)) is not None
             and (value != field.default or field.name in self.given)
@@ -243,7 +354,7 @@ class MediaOptions:
         """The options that make stored files others than those that arrived."""
         return tuple(
             field.name
-            for group in self._groups()
+            for group in self.groups()
             for field in dataclasses.fields(group)
             if field.name in _CHANGING
             and (value := getattr(group, field.name)) != field.default
@@ -253,9 +364,9 @@ class MediaOptions:
     def looks_at(self, column: str) -> bool:
         """Whether a step may look at this column of the list; those of the user's own at any."""
         own = [step for step in self.files.transform or () if not str(step).startswith("any2ds.")]
-        return bool(own) or column in (self.image.bbox_col, self.video.clips_col)
+        return bool(own) or column in self.step_columns
 
-    def _groups(self) -> tuple[Any, ...]:
+    def groups(self) -> tuple[Any, ...]:
         return (self.files, self.image, self.audio, self.video)
 
 

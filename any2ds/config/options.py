@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from any2ds.config import presets
 from any2ds.config.media import (
     MEDIA_GROUPS,
+    ONE_TO_MANY,
     AudioOptions,
     ImageOptions,
     MediaOptions,
@@ -27,6 +28,7 @@ from any2ds.config.media import (
 from any2ds.config.needs import needs_text, without_effect
 from any2ds.config.parsers import (
     HashCheck,
+    HashChecks,
     Parser,
     bit_rate,
     boolean,
@@ -57,6 +59,7 @@ from any2ds.config.parsers import (
     option,
     optional,
     optional_limit,
+    parse_field,
     part,
     path,
     proxy,
@@ -71,7 +74,7 @@ from any2ds.config.parsers import (
 )
 from any2ds.config.watch import WatchOptions
 from any2ds.core import plugins, suggestions
-from any2ds.core.errors import OptionError, UsageError, redacted
+from any2ds.core.errors import OptionError, redacted
 from any2ds.core.layout import Layout
 from any2ds.core.members import ALL, ANY, Members, columns_of
 from any2ds.core.processes.resources import cores
@@ -117,7 +120,7 @@ def host_overrides(value: Any) -> dict[str, dict[str, Any]]:
                 what = "is for all hosts alike" if name in _all_names() else "is no option"
                 raise OptionError(f"{where}: {name!r} {what}: {hint}")
         try:
-            parsed[pattern] = {name: _parse(fields[name], given) for name, given in options.items()}
+            parsed[pattern] = {name: parse_field(fields[name], given) for name, given in options.items()}
         except OptionError as error:
             raise OptionError(f"{where}: {error}") from None
     return parsed
@@ -236,8 +239,9 @@ class OutputOptions:
     compute_hash: str | None = option(
         "add another hash to the metadata: md5, sha256 or sha512", optional(one_of("md5", "sha256", "sha512")), None
     )
-    verify_hash: HashCheck | None = option(
-        "column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]",
+    verify_hash: HashCheck | HashChecks | None = option(
+        "column of the list that holds the hash of each file, and its kind: sha256:sha256, or [checksum, md5]; of"
+        " several URLs in a row image:image_md5:md5,mask:mask_md5:md5",
         optional(hash_check),
         None,
     )
@@ -324,13 +328,13 @@ class FetchOptions:
         "bytes per second below which a transfer counts as stalled", byte_count, 100, needs="not stall_timeout=0"
     )
     max_per_host: int = option(
-        "maximum simultaneous transfers to one host, of all processes and ranks together",
+        "maximum simultaneous transfers to one host, of all processes and machines together",
         integer(1),
         1_000_000,
         "adapted to each host",
     )
     host_delay: float = option(
-        "minimum seconds between two transfers to one host, of all processes and ranks together", seconds, 0.0
+        "minimum seconds between two transfers to one host, of all processes and machines together", seconds, 0.0
     )
     max_retry_after: float = option("maximum seconds to wait for a host that sends Retry-After", seconds, 120.0)
     watchdog_timeout: float | None = option(
@@ -665,10 +669,9 @@ class Config:
         for ignored in parsed.ignored:
             log.warning("%s", ignored)
         config = dataclasses.replace(cls(*parsed.groups), given=parsed.given)
-        of_steps = (config.image.bbox_col, config.video.clips_col)
         _check_columns_of_steps(config)
-        _check_members(config)
-        config = dataclasses.replace(config, input=_with_columns(config.input, of_steps))
+        check_members(config)
+        config = dataclasses.replace(config, input=_with_columns(config.input, config.media.step_columns))
         _check_data_column(config)
         return config
 
@@ -722,15 +725,16 @@ def _check_data_column(config: Config) -> None:
         raise OptionError(f"output_format={output_format}: the file is in 'data' of its records: --data_column=data")
 
 
-_ONE_TO_MANY = ("unpack", "clip_seconds", "clips_col", "frames", "frame_interval")
-
-
-def _check_members(config: Config) -> None:
+def check_members(config: Config) -> None:
     """Raises OptionError for what a row of several URLs cannot have."""
     members, require = config.members, config.input.require
     if members is None:
         if "require" in config.given:
             raise OptionError(f"require={require} has no effect without several URLs: --url_col=image:...,mask:...")
+        if config.files.member_options:
+            raise OptionError("member_options has no effect without several URLs: --url_col=image:...,mask:...")
+        if isinstance(config.output.verify_hash, HashChecks):
+            raise OptionError("verify_hash: a hash for each member needs several URLs: --url_col=image:...,mask:...")
         return
     if unknown := [name for name in require.split(",") if require not in (ALL, ANY) and name not in members.names]:
         raise OptionError(f"require: {unknown[0]!r} is none of {', '.join(members.names)}, of which url_col tells")
@@ -738,20 +742,41 @@ def _check_members(config: Config) -> None:
         raise OptionError(f"url_col: with preset={config.output.preset} a row has one URL")
     if config.output.data_column != "data":
         raise OptionError("data_column: the files of a row of several URLs are in columns called as its members")
-    if config.output.verify_hash is not None:
-        raise OptionError("verify_hash: there is one hash for a row, and this one has several files")
+    for check in config.output.verify_hash.parts if config.output.verify_hash is not None else ():
+        if all(check.of(name) is None for name in members.names):
+            raise OptionError(
+                f"verify_hash: {check} is for none of {', '.join(members.names)}, of which url_col tells:"
+                f" --verify_hash={members.names[0]}:column:{check.kind}"
+            )
     if config.output.parquet_data != "binary":
         raise OptionError("parquet_data: files of a row of several URLs are plain bytes")
-    if several := [name for name in config.media.asked() if name in _ONE_TO_MANY]:
+    if several := [name for name in config.media.asked() if name in ONE_TO_MANY]:
         raise OptionError(f"{several[0]}: a row of several URLs is one sample, and its files stay one each")
+    _check_member_options(config.media, members)
+
+
+def _check_member_options(media: MediaOptions, members: Members) -> None:
+    """Raises OptionError for options of a member that is none, and for those that have no effect."""
+    for name, own in (media.files.member_options or {}).items():
+        if name not in members.names:
+            raise OptionError(f"member_options: {name!r} is none of {', '.join(members.names)}, of which url_col tells")
+        found = media.of(name)
+        groups = found.groups()
+        for _, reason in without_effect(own.keys(), groups, found.given):
+            raise OptionError(f"member_options: {name}: {reason}")
+        try:
+            _check_quality(own.keys(), groups)
+        except OptionError as error:
+            raise OptionError(f"member_options: {name}: {error}") from None
 
 
 def _check_columns_of_steps(config: Config) -> None:
     """Raises OptionError for a column that steps would look for in vain: what was to be blurred would not be."""
-    named = {"bbox_col": config.image.bbox_col, "clips_col": config.video.clips_col}
-    taken = {config.input.url_col: "url_col", config.input.caption_col: "caption_col"}
-    for name, column in named.items():
-        if column is not None and column in taken:
+    columns = [config.input.url_col, *columns_of(config.input.url_col).values()]
+    taken: dict[str | None, str] = {**dict.fromkeys(columns, "url_col"), config.input.caption_col: "caption_col"}
+    for column in config.media.step_columns:
+        if column in taken:
+            name = "clips_col" if column == config.video.clips_col else "bbox_col"
             raise OptionError(f"{name}: {column!r} is {taken[column]} already")
 
 
@@ -883,7 +908,7 @@ def makes_datasets(groups: Sequence[Any]) -> bool:
 
 
 def _parse_group(given: Mapping[str, Any], group: Any) -> Any:
-    values = {f.name: _parse(f, given[f.name]) for f in dataclasses.fields(group) if f.name in given}
+    values = {f.name: parse_field(f, given[f.name]) for f in dataclasses.fields(group) if f.name in given}
     for f in dataclasses.fields(group):
         if f.default is MISSING and f.name not in values:
             example = f.metadata["shown"] or "..."
@@ -999,16 +1024,6 @@ def _from_yaml(path: str, written: str, what: str) -> Any:
         return yaml.safe_load(written)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
-
-
-def _parse(f: dataclasses.Field[Any], value: Any) -> Any:
-    try:
-        return f.metadata["parse"](value)
-    except UsageError:
-        raise
-    except ValueError as error:
-        shown = f.name if f.metadata["is_secret"] else f"{f.name}={value!r}"
-        raise OptionError(f"invalid {shown}: expected {error}") from None
 
 
 __all__ = [

@@ -11,14 +11,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, Field, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from any2ds.core import failures, plugins, suggestions
 from any2ds.core.cookies import CookieJar
-from any2ds.core.errors import OptionError
+from any2ds.core.errors import OptionError, UsageError
 
 Parser = Callable[[Any], Any]
 """Turns what a person gave (text from the command line, any value from Python or YAML) into the option's type.
@@ -53,7 +53,7 @@ def secret(parse: Parser) -> Parser:
     return hidden
 
 
-def _accepting(types: str) -> Callable[[P], P]:
+def accepting(types: str) -> Callable[[P], P]:
     """Declares the types that a parser takes besides the one that it returns, as the stub of the package shows them."""
 
     def declare(parse: P) -> P:
@@ -78,6 +78,17 @@ def choices_of(parse: Parser) -> tuple[str, ...]:
 def accepted_by(parse: Parser) -> str:
     """The types that a parser takes besides the one that it returns, as Python writes them; empty if there are none."""
     return str(getattr(parse, "accepts", ""))
+
+
+def parse_field(declared: Field[Any], value: Any) -> Any:
+    """The value of an option. Raises OptionError that names it and says what is expected."""
+    try:
+        return declared.metadata["parse"](value)
+    except UsageError:
+        raise
+    except ValueError as error:
+        shown = declared.name if declared.metadata["is_secret"] else f"{declared.name}={value!r}"
+        raise OptionError(f"invalid {shown}: expected {error}") from None
 
 
 def text(value: Any) -> str:
@@ -148,7 +159,7 @@ def optional_limit(parse: Parser) -> Parser:
     return _as_with(parse, lambda value: optional(parse)(value) or None)
 
 
-@_accepting("float")
+@accepting("float")
 def share(value: Any) -> str:
     """`1%`, `0.5%`, or a whole number; in Python also a fraction below 1."""
     wanted = "a part such as 1%, or a number of shards such as 20"
@@ -182,7 +193,7 @@ def grace(value: Any) -> float:
         raise ValueError("a number of seconds, 0 to stop at once") from None
 
 
-@_accepting("str")
+@accepting("str")
 def byte_count(value: Any) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?i?)b?", str(value).strip().lower())
     if match is None or match[2] not in _UNITS or (size := int(float(match[1]) * _UNITS[match[2]])) < 1:
@@ -212,7 +223,7 @@ def integers(at_least: int) -> Parser:
             raise ValueError(f"whole numbers of at least {at_least}, separated by commas")
         return tuple(found)
 
-    return _accepting("int | Sequence[int] | str")(parse)
+    return accepting("int | Sequence[int] | str")(parse)
 
 
 def byte_count_up_to(most: int, shown: str) -> Parser:
@@ -224,7 +235,7 @@ def byte_count_up_to(most: int, shown: str) -> Parser:
     return _as_with(byte_count, parse)
 
 
-@_accepting("str")
+@accepting("str")
 def byte_count_or_0(value: Any) -> int:
     """A size, which may be 0 here."""
     try:
@@ -233,7 +244,7 @@ def byte_count_or_0(value: Any) -> int:
         return byte_count(value)
 
 
-@_accepting("Path")
+@accepting("Path")
 def local_folder(value: Any) -> str:
     found = path(value)
     if "://" in found:
@@ -241,7 +252,7 @@ def local_folder(value: Any) -> str:
     return found
 
 
-@_accepting("str | Callable[..., Any] | Sequence[str | Callable[..., Any]]")
+@accepting("str | Callable[..., Any] | Sequence[str | Callable[..., Any]]")
 def steps(value: Any) -> tuple[Any, ...]:
     """One, or several separated by commas; from Python also functions, which pass as they are."""
     several = value if isinstance(value, Sequence) and not isinstance(value, str) else None
@@ -266,7 +277,7 @@ def names(value: Any) -> tuple[str, ...]:
     return found
 
 
-@_accepting("Mapping[str, str]")
+@accepting("Mapping[str, str]")
 def url_columns(value: Any) -> str:
     """A column, or `member:column,member:column` where a row has several URLs; from Python also a mapping."""
     from any2ds.core.members import columns_of
@@ -314,13 +325,59 @@ class HashCheck:
     def __str__(self) -> str:
         return f"{self.column}:{self.kind}"
 
+    @property
+    def parts(self) -> tuple[HashCheck, ...]:
+        return (self,)
 
-@_accepting("str | Sequence[str]")
-def hash_check(value: Any) -> HashCheck:
-    """`column:kind`, `[column, kind]`, `["column", "kind"]` or a list of both."""
+    def of(self, member: str) -> HashCheck | None:
+        """That of the files of a member, whose name stands before the column; of a row with one URL for ""."""
+        if not member:
+            return self
+        own, _, column = self.column.partition(":")
+        return HashCheck(column, self.kind) if own == member else None
+
+
+@dataclass(frozen=True, slots=True)
+class HashChecks:
+    """The same for several members of a sample."""
+
+    parts: tuple[HashCheck, ...]
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.parts))
+
+    def of(self, member: str) -> HashCheck | None:
+        return next((found for part in self.parts if (found := part.of(member)) is not None), None)
+
+
+_KINDS_OF_HASHES = ("md5", "sha256", "sha512")
+_OF_MEMBER = re.compile(rf"\s*[a-z]\w*\s*:[^,]+:\s*(?:{'|'.join(_KINDS_OF_HASHES)})\s*", re.ASCII)
+
+
+@accepting("str | Sequence[str] | Mapping[str, str | Sequence[str]]")
+def hash_check(value: Any) -> HashCheck | HashChecks:
+    """`column:kind`, `[column, kind]`, `["column", "kind"]` or a list of both.
+
+    Of several files of a sample: `member:column:kind,member:column:kind`, or a mapping of members.
+    """
     wanted = "a column and what it holds, md5, sha256 or sha512: column:sha256"
-    if isinstance(value, HashCheck):
+    if isinstance(value, (HashCheck, HashChecks)):
         return value
+    if isinstance(value, Mapping):
+        of = {str(member): _hash_check(given, wanted) for member, given in value.items()}
+        parts = tuple(HashCheck(f"{member}:{each.column}", each.kind) for member, each in of.items())
+        if not parts or any("," in part.column for part in parts):
+            raise ValueError("the column and the kind of each member, whose name has no comma")
+        return parts[0] if len(parts) == 1 else HashChecks(parts)
+    if isinstance(value, str) and "," in value and all(map(_OF_MEMBER.fullmatch, value.split(","))):
+        found = [part.strip().split(":", 1) for part in value.split(",")]
+        if len({member.strip() for member, _ in found}) < len(found):
+            raise ValueError("each member once")
+        return hash_check({member.strip(): check for member, check in found})
+    return _hash_check(value, wanted)
+
+
+def _hash_check(value: Any, wanted: str) -> HashCheck:
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -331,7 +388,7 @@ def hash_check(value: Any) -> HashCheck:
     if not isinstance(value, Sequence) or len(value) != 2 or not all(isinstance(part, str) for part in value):
         raise ValueError(wanted)
     column, kind = value[0], value[1].strip().lower().replace("-", "")
-    if not column or kind not in ("md5", "sha256", "sha512"):
+    if not column or kind not in _KINDS_OF_HASHES:
         raise ValueError(wanted)
     return HashCheck(column, kind)
 
@@ -370,7 +427,7 @@ def column_name(value: Any) -> str:
     return str(value)
 
 
-@_accepting("Path")
+@accepting("Path")
 def path(value: Any) -> str:
     return text(str(value) if isinstance(value, Path) else value)
 
@@ -425,7 +482,7 @@ def arrow_type(name: str) -> Any:
     return pa.type_for_alias(_TYPES.get(name, name))
 
 
-@_accepting("str")
+@accepting("str")
 def column_types(value: Any) -> dict[str, str]:
     """Column -> name of its Arrow type: `id:string,score:float`, JSON, or a mapping."""
     wanted = (
@@ -507,7 +564,7 @@ def extension(value: Any) -> str:
     return value
 
 
-@_accepting("Mapping[str, str]")
+@accepting("Mapping[str, str]")
 def headers(value: Any) -> tuple[str, ...]:
     """`Name: value, Name: value`, a mapping, or a list of `Name: value`."""
     if isinstance(value, Mapping):
@@ -534,7 +591,7 @@ def metadata_formats(value: Any) -> tuple[str, ...]:
 _with_choices(metadata_formats, lambda: METADATA_FORMATS)
 
 
-@_accepting("Path")
+@accepting("Path")
 def cookie_file(value: Any) -> str:
     """The path of a file that has been read as cookies, so that a bad one is known before the start."""
     wanted = "a cookie file in Netscape's format"
@@ -572,7 +629,7 @@ def proxy(value: Any) -> str:
     return f"{url.protocol}//{user}{url.hostname}:{int(port[1])}"
 
 
-@_accepting("str")
+@accepting("str")
 def storage_options(value: Any) -> dict[str, dict[str, Any]]:
     """Protocol -> options of its file system, as a mapping or in JSON."""
     import fsspec

@@ -33,6 +33,7 @@ one shard travels as a `reports.ShardError`.
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Iterable, Sequence
 
@@ -180,8 +181,20 @@ class MissingExtra(UsageError):
     """`extra` is the name in `pip install any2ds[extra]` that brings the missing library."""
 
     def __init__(self, wanted: str, extra: str) -> None:
-        super().__init__(f"{wanted} needs a library that is not installed: pip install 'any2ds[{extra}]'")
+        super().__init__(f"{wanted} needs a library that is not installed: pip install '{_source()}[{extra}]'")
         self.wanted, self.extra = wanted, extra
+
+
+def _source() -> str:
+    """What pip installed any2ds from: its name, or the folder of a clone (PEP 610)."""
+    import importlib.metadata  # a tenth of the start of a run, which needs no names
+    from urllib.request import url2pathname
+
+    try:
+        url = json.loads(importlib.metadata.distribution("any2ds").read_text("direct_url.json") or "{}").get("url", "")
+    except (importlib.metadata.PackageNotFoundError, ValueError, OSError):
+        return "any2ds"
+    return url2pathname(url.removeprefix("file://")) if url.startswith("file:///") else "any2ds"
 
 
 class RunError(Any2dsError):

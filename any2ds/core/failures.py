@@ -170,7 +170,8 @@ FAILURE_CODES: Mapping[str, FailureCode] = {
     "not_decodable": FailureCode(
         False,
         "the file cannot be decoded as what it claims to be",
-        "The file is damaged or of another type at its source; --disable_all_reencoding stores files without decoding.",
+        "The file is damaged or of another type at its source; --disable_all_reencoding, without --only_images, stores"
+        " files without decoding.",
     ),
     "not_encodable": FailureCode(
         False,

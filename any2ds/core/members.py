@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ALL, ANY = "all", "any"
+ABSENT = "absent"  # a member without a URL, or one that was not fetched
 URL, EXPECTED_HASH = "url", "expected_hash"  # columns of a member that come with the list
+_MOST_CODES = 4  # that a line names
 _PAIR = re.compile(r"\s*([^:,\s]*)\s*:\s*(.*?)\s*", re.DOTALL)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = frozenset({"data", "key", "ext", "url", "caption", "txt", "json", "rate", ALL, ANY})
@@ -85,6 +87,11 @@ class Members:
         """As they are called in the dataset."""
         return tuple(column(name, URL) for name in self.names)
 
+    @cached_property
+    def hash_columns(self) -> tuple[str, ...]:
+        """Those of the hashes that the list has, as far as it has them, as they are called in the dataset."""
+        return tuple(column(name, EXPECTED_HASH) for name in self.names)
+
     def prefixed(self, own: Mapping[str, T]) -> dict[str, T]:
         """The columns that tell of each member: those that tell of a row, for each of them."""
         return {column(name, each): value for name in self.names for each, value in own.items()}
@@ -104,6 +111,10 @@ class Members:
             if status == SUCCESS:
                 return number
         return next((number for number, status in enumerate(statuses) if status is not None), 0)
+
+    def deciding_url(self, fields: Mapping[str, Any]) -> str:
+        """The column of the URL whose outcome is that of a row with these metadata."""
+        return self.url_columns[self.decides([fields.get(column(name, "status")) for name in self.names])]
 
     def stored(self, fields: Mapping[str, Any]) -> list[tuple[str, int]]:
         """Extension and size in bytes of the file of each member of a stored sample, by what its metadata say."""
@@ -135,6 +146,15 @@ class Members:
         """Those that say what became of each."""
         return [column(name, each) for name in self.names for each in ("status", "error_code")]
 
+    def outcomes(self, fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Each member and what became of it, by the metadata of a row: a failure code, a status that is no failure, or
+        `absent`, if it has no URL or was not fetched. None of a row that has no such columns."""
+        for name in self.names:
+            if (of := column(name, "status")) in fields:
+                status = fields[of]
+                code = fields.get(column(name, "error_code")) if is_failure(status) else None
+                yield name, code or status or ABSENT
+
     def to_retry(self, row: Mapping[str, Any], is_meant: Callable[[str | None, str | None], bool]) -> list[int]:
         """The numbers of those that have failed with an outcome that `is_meant`, in a row as the metadata have it.
 
@@ -144,6 +164,36 @@ class Members:
         wanted = [number for number, outcome in enumerate(outcomes) if is_meant(*outcome)]
         others = (outcomes[number][0] for number in self.required if number not in wanted)
         return wanted if all(status in (SUCCESS, None) for status in others) else []
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFigures:
+    """How often a member arrived, over many rows."""
+
+    name: str
+    arrived: int
+    failed: int
+    absent: int
+    codes: Mapping[str, int]  # failure code, or dropped and the like -> files, the most frequent first
+
+    @property
+    def text(self) -> str:
+        """`868 arrived, 132 failed (http_404 100, timeout_total 32), 12 absent`."""
+        why = ", ".join(f"{code} {files:,}" for code, files in list(self.codes.items())[:_MOST_CODES])
+        more = f" and {len(self.codes) - _MOST_CODES} more" if len(self.codes) > _MOST_CODES else ""
+        found = f"{self.arrived:,} arrived, {self.failed:,} failed" + (f" ({why}{more})" if why else "")
+        return found + (f", {self.absent:,} {ABSENT}" if self.absent else "")
+
+
+def member_figures(outcomes: Mapping[str, Mapping[str, int]]) -> tuple[MemberFigures, ...]:
+    """`outcomes`: member -> outcome -> files."""
+    found = []
+    for name, of in outcomes.items():
+        ordered = sorted(of.items(), key=lambda item: (-item[1], item[0]))
+        codes = {code: files for code, files in ordered if code not in (SUCCESS, ABSENT)}
+        failed = sum(files for code, files in codes.items() if is_failure(code))
+        found.append(MemberFigures(name, of.get(SUCCESS, 0), failed, of.get(ABSENT, 0), codes))
+    return tuple(found)
 
 
 def column(member: str, name: str) -> str:

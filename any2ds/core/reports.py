@@ -49,6 +49,8 @@ class RowCounts:
     robots: RobotsCost = RobotsCost()  # what asking for robots.txt took
     not_processed: Mapping[str, int] = field(default_factory=dict)  # reason -> files that a step left as they came
     examples: Mapping[str, str] = field(default_factory=dict)  # failure code -> URL of a row with it, no credentials
+    # member -> outcome -> files, where rows have several URLs; see `core.members`
+    members: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 SUMMED = tuple(each.name for each in fields(RowCounts) if each.type == "int")
@@ -90,6 +92,7 @@ class ShardReport(RowCounts):
             splits=dict(stats["splits"]),
             not_processed=not_processed_in(stats),
             examples=dict(stats["examples"]),
+            members=members_in(stats),
             latencies={int(bucket): int(count) for bucket, count in stats["latencies"].items()},
         )
 
@@ -101,12 +104,29 @@ class ShardReport(RowCounts):
         found = {"any2ds": __version__, **asdict(self), "duration": self.duration}
         robots = {f"robots_{name}": value for name, value in found.pop("robots").items()}
         latencies = {str(bucket): count for bucket, count in sorted(self.latencies.items())}
+        if not self.members:
+            del found["members"]
         return {**found, **robots, "latencies": latencies}
 
 
 def not_processed_in(stats: Mapping[str, Any]) -> dict[str, int]:
     """Reason -> files, as the statistics of a shard have it; those of other tools have none."""
     return {str(reason): int(count) for reason, count in (stats.get("not_processed") or {}).items()}
+
+
+def members_in(stats: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Member -> outcome -> files, as the statistics of a shard have it; nothing where rows have one URL."""
+    found = (stats.get("members") or {}).items()
+    return {str(name): {str(code): int(count) for code, count in of.items()} for name, of in found}
+
+
+def members_added(
+    one: Mapping[str, Mapping[str, int]], other: Mapping[str, Mapping[str, int]]
+) -> Mapping[str, Mapping[str, int]]:
+    """The sum of what became of members."""
+    if not (one and other):
+        return one or other
+    return {name: dict(Counter(one.get(name, {})) + Counter(other.get(name, {}))) for name in {**one, **other}}
 
 
 def most_frequent(reasons: Mapping[str, int], most: int = 20) -> dict[str, int]:
@@ -166,6 +186,7 @@ class RunReport(RowCounts):
             robots=self.robots + shard.robots,
             not_processed=most_frequent(Counter(self.not_processed) + Counter(shard.not_processed)),
             examples={**shard.examples, **self.examples},
+            members=members_added(self.members, shard.members),
             exts=dict((Counter(self.exts) + Counter(shard.exts)).most_common(_MOST_EXTS)),
         )
 

@@ -10,7 +10,7 @@ import orjson
 
 from any2ds.core.errors import error_text
 from any2ds.core.histogram import Histogram
-from any2ds.core.reports import not_processed_in
+from any2ds.core.reports import members_in, not_processed_in
 
 ANY2DS = "any2ds"
 
@@ -40,6 +40,7 @@ class Stats:
     examples: Mapping[str, str] = field(default_factory=dict)  # failure code -> URL
     latencies: Mapping[int, int] = field(default_factory=dict)  # of a Histogram, in seconds
     not_processed: Mapping[str, int] = field(default_factory=dict)  # reason -> files
+    members: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # member -> outcome -> files
     duration: float = 0.0  # seconds for which the shard was open, retries included; 0 if unknown
 
     @property
@@ -80,6 +81,7 @@ class Stats:
                 examples={str(code): str(url) for code, url in (found.get("examples") or {}).items()},
                 latencies=dict(Histogram.from_json(found.get("latencies") or {}).counts),
                 not_processed=not_processed_in(found),
+                members=members_in(found),
                 duration=float(found.get("duration") or 0),
             )
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:

@@ -18,6 +18,7 @@ from any2ds.config.command_line import download_command, retry_command
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, failure_code
 from any2ds.core.histogram import Distribution, Histogram
+from any2ds.core.members import MemberFigures, member_figures
 from any2ds.core.text import rows as row_count
 from any2ds.core.version import __version__
 from any2ds.dataset.dataset import Dataset
@@ -83,6 +84,7 @@ class Figures:
     duplicates: int
     attempts: int  # 0 if unknown
     outcomes: Mapping[str, int]  # the most frequent first; "other" is the sum of the rare ones
+    members: tuple[MemberFigures, ...]  # files, where rows have several URLs
     not_processed: Mapping[str, int]  # reason -> files that a step left as they came
     examples: Mapping[str, str]  # failure code -> URL of a row with it, without credentials
     started: float | None  # Unix seconds
@@ -162,6 +164,7 @@ def gather(sample: ShardSample, seconds: float = 60.0, last_run: LastRun | None 
         duplicates=stats.duplicates,
         attempts=stats.attempts,
         outcomes={shown(code, 200): rows for code, rows in most(stats.outcomes, _MOST_OUTCOMES).items()},
+        members=member_figures(stats.members),
         not_processed={shown(reason, 300): files for reason, files in stats.not_processed.items()},
         examples={shown(code, 100): shown_url(url) for code, url in stats.examples.items()},
         started=stats.started,

@@ -18,6 +18,7 @@ from any2ds.config.signature import command, with_keywords
 from any2ds.core import text
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, in_order, meaning_of
+from any2ds.core.members import MemberFigures, member_figures
 from any2ds.core.metadata import STORED_BYTES, without_credentials
 from any2ds.core.terminal.notebook import html
 from any2ds.core.terminal.stderr import joined, write_parts
@@ -61,6 +62,7 @@ class Overview:
     started: float | None  # Unix seconds
     ended: float | None
     outcomes: Mapping[str, int]  # by rows, the most frequent first
+    members: tuple[MemberFigures, ...]  # where rows have several URLs
     not_processed: Mapping[str, int]  # reason -> files that a step left as they came
     columns: Mapping[str, str]  # of the metadata, with their types
     looked_into: tuple[int, ...]  # shards that mime types, sizes and samples are from
@@ -116,6 +118,7 @@ def inspect(options: ParsedOptions) -> Overview:
         started=stats.started,
         ended=stats.ended,
         outcomes=dict(stats.outcomes.most_common()),
+        members=member_figures(stats.members),
         not_processed=stats.not_processed,
         columns={name[:_LONGEST]: kind[:_LONGEST] for name, kind in metadata.columns.items()},
         looked_into=tuple(metadata.shards),
@@ -204,6 +207,8 @@ def _facts(found: Overview) -> Iterator[tuple[str, str]]:
         mean = f", {text.size(found.bytes_stored // measured)} on average" if measured else ""
         of = "" if measured == found.stored else f" (of {measured:,} files; the size of the others is unknown)"
         yield "files", f"{text.size(found.bytes_stored)}{mean}{of}"
+    for member in found.members:
+        yield member.name, member.text
     for reason, count in found.not_processed.items():
         yield "not processed", f"{count:,} {'file' if count == 1 else 'files'} ({reason})"
     if found.sizes:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from any2ds.core import layout, suggestions
 from any2ds.core.errors import OutputError, UsageError, redacted
 from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
+
+T = TypeVar("T")
 
 _NAME = re.compile(r"(?P<name>[A-Za-z]\w*)(?:/(?P<config>[A-Za-z0-9][\w.-]*))?(?::(?P<version>[\d.*]+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
@@ -21,6 +24,9 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 def data_dir() -> str:
     """The folder for datasets where none is named: `ANY2DS_DATA_DIR`, else ~/any2ds."""
     return os.environ.get("ANY2DS_DATA_DIR") or str(Path("~/any2ds").expanduser())
+
+
+default_data_dir = data_dir  # beside arguments of that name
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,22 @@ def folder_of(given: str, data_dir: str, stores: Stores | None = None) -> str:
         versions = ", ".join(sorted(each.recipe.version for each in wanted))
         raise OutputError(f"{given!r}: {shown} holds no version {version}: there are {versions}")
     return max(fits, key=lambda each: tuple(map(int, each.recipe.version.split(".")))).folder
+
+
+def of_place(open: Callable[[str, Stores], T], place: str, data_dir: str | None, stores: Stores) -> T:
+    """What `open` gives for a folder, or for that of the recipe of this name (`data_dir=None`: the usual one).
+
+    Raises what `open` raises, and OutputError if there is neither.
+    """
+    where = default_data_dir() if data_dir is None else data_dir
+    if is_name(place):  # or a folder that is not there
+        return open(folder_of(place, where, stores), stores)
+    try:
+        return open(place, stores)
+    except OutputError:
+        if not is_built(place, where, stores):
+            raise
+        return open(folder_of(place, where, stores), stores)
 
 
 def built(data_dir: str, name: str, stores: Stores | None = None) -> Iterator[Built]:

@@ -1,4 +1,4 @@
-"""The samples of a dataset, shard by shard, each with its row of the metadata."""
+"""The rows of a dataset, shard by shard: those of its samples with their files, and those that failed."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from any2ds.core import layout, plugins
-from any2ds.core.bodies.stored import SpoolFile
-from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageError, error_text, redacted
+from any2ds.core import plugins
+from any2ds.core.errors import DamagedShard, MissingColumns, OutputError, UsageError
 from any2ds.core.failures import SUCCESS
 from any2ds.core.samples import CAPTION, METADATA, StoredSample
-from any2ds.dataset.dataset import Dataset, Entry, ShardFiles
+from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
+from any2ds.dataset.load import ahead
+from any2ds.dataset.load.copies import ShardCopies
+from any2ds.dataset.load.metadata import translated
+from any2ds.dataset.load.opened import OpenShards
+from any2ds.dataset.load.shards import ShardSet, look
+from any2ds.dataset.places import of_place
 from any2ds.dataset.shard_list import ranges_text
-from any2ds.dataset.shard_sample import ShardSample
 from any2ds.storage.stores import Stores
-from any2ds.writers.formats.parquet import THRIFTY
-from any2ds.writers.previous_shard import SamplesByKey
+from any2ds.writers.contract import Fields
+from any2ds.writers.formats.parquet import THRIFTY, body_columns
 
 _ROWS_AT_ONCE = 64  # of the metadata
 _ALWAYS = ("key", "status", "ext")  # ext: shards of other tools have no such column
-_ALL_SHARDS = 1 << 62
+_USUAL_BYTES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +51,30 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class FinishedShard:
-    """The files of one shard. Small, to be sent to the process that reads it."""
+class FinishedShards:
+    """The shards of the dataset at `place`, a folder or the name of a recipe's in `data_dir`."""
 
-    files: ShardFiles
-    entries: tuple[Entry, ...]  # the same in the folder, and the run file
+    place: str
+    stores: Stores
+    data_dir: str | None = None  # None: the usual one
+    partial: bool = False  # also those of a dataset that is not finished
+    with_data: bool = True  # else their data need not be there
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        return self.files.data or self.files.metadata or self.files.stats or str(self.files.shard_id)
+    def __iter__(self) -> Iterator[ShardSet]:
+        """Each as a dataset of its own, in order.
 
+        Raises OutputError for what is no dataset, and, unless it may be `partial`, for one that is not finished: shards
+        are missing, or no run has come to the end of its list. Raises DamagedShard as `load` does.
+        """
+        yield from of_place(self._in, self.place, self.data_dir, self.stores).one_by_one()
 
-def finished_shards(url: str, stores: Stores | None = None, partial: bool = False) -> Iterator[FinishedShard]:
-    """Those of a dataset, in order: by `.any2ds/shards` if it is closed, else by listing the folder.
-
-    Raises OutputError for a folder that holds no dataset, and, unless it may be `partial`, for one that is not
-    finished: shards are missing, or no run has come to the end of its list.
-    """
-    dataset = ShardSample.of(url, stores, most=_ALL_SHARDS).dataset
-    if dataset.writer is None:
-        plugins.load("writers", dataset.output_format or "")  # says what is missing
-    if not partial and (lacks := _lacking(dataset)):
-        raise OutputError(f"{url!r} is not finished: {lacks}; partial=True reads what is there")
-    for files in dataset.finished:
-        names = (layout.RUN_FILE, *files.present)
-        yield FinishedShard(files, tuple(dataset.entries[name] for name in names if name in dataset.entries))
+    def _in(self, folder: str, stores: Stores) -> ShardSet:
+        found = look(folder, stores)
+        if isinstance(found, ShardSet):
+            return found
+        if not self.partial and (lacks := _lacking(found.dataset)):
+            raise OutputError(f"{folder!r} is not finished: {lacks}; partial=True reads what is there")
+        return ShardSet.of_dataset(found, all_rows=True, with_data=self.with_data)
 
 
 def _lacking(dataset: Dataset) -> str:
@@ -85,93 +87,111 @@ def _lacking(dataset: Dataset) -> str:
     return "no run has come to the end of its list" if is_unread else ""
 
 
-class ShardReader:
-    """Reads shards of the dataset at `url`, one after the other, in one thread."""
+def rows_of(shard: ShardSet, wanted: Wanted) -> Iterator[dict[str, Any]]:
+    """The rows of a shard, in the order of its metadata.
 
-    def __init__(self, url: str, stores: Stores | None, wanted: Wanted) -> None:
-        self._url, self._stores, self._wanted = url, stores, wanted
-        self._dataset: Dataset | None = None
-
-    def __call__(self, shard: FinishedShard) -> Iterator[dict[str, Any]]:
-        """Its samples, in the order of the metadata; memory holds one of them, and the keys of the shard.
-
-        A shard in a store is copied into the temporary folder first, if its data are wanted. Raises MissingColumns, and
-        DamagedShard, which names the shard, if it cannot be read to its end.
-        """
-        try:
-            if self._dataset is None:  # with this shard only, so that the folder is not listed again
-                self._dataset = Dataset(self._url, self._stores, shard.entries)
-            with ExitStack() as stack:
-                yield from _Shard(self._dataset, shard, self._wanted, stack).samples()
-        except UsageError:
-            raise
-        except Exception as error:  # of Arrow, any format's library and any file system
-            message = f"shard {shard.name} of {redacted(self._url)!r} cannot be read: {error_text(error)}"
-            raise DamagedShard(message) from error
+    Files are read as `load` reads them, those of a local shard one by one. Raises MissingColumns, and DamagedShard,
+    which names the shard.
+    """
+    with ExitStack() as stack:
+        yield from _Shard(shard, wanted, stack).rows()
 
 
 class _Shard:
-    def __init__(self, dataset: Dataset, shard: FinishedShard, wanted: Wanted, stack: ExitStack) -> None:
-        self._dataset, self._files, self._wanted, self._stack = dataset, shard.files, wanted, stack
-        self._name = shard.name
-        self._writer = dataset.writer or plugins.load("writers", dataset.output_format or "")
-        has_stored = wanted.statuses is None or SUCCESS in wanted.statuses
-        self._has_data = wanted.with_data and has_stored and self._writer.extension is not None
-        self._copied: Path | None = None  # of the data, on this machine
-        self._table = self._metadata()
+    def __init__(self, shard: ShardSet, wanted: Wanted, stack: ExitStack) -> None:
+        self._shard, self._wanted, self._stack = shard, wanted, stack
+        self._writer = plugins.load("writers", shard.output_format)
+        self._has_stored = wanted.statuses is None or SUCCESS in wanted.statuses
 
-    def samples(self) -> Iterator[dict[str, Any]]:
-        names = self._dataset.metadata_columns(self._table.schema_arrow)
-        columns, statuses = self._wanted.columns, self._wanted.statuses
-        if columns is not None and (missing := [name for name in columns if name not in names]):
-            raise MissingColumns(missing, names, f"shard {self._name}")
-        read = list(names if columns is None else dict.fromkeys([*(n for n in _ALWAYS if n in names), *columns]))
-        stored = self._stored() if self._has_data else None
-        for batch in self._table.iter_batches(_ROWS_AT_ONCE, columns=read):
-            for row in batch.select(read).to_pylist():
-                if statuses is not None and row["status"] not in statuses:
-                    continue
-                found = stored.get(row["key"]) if stored is not None and row["status"] == SUCCESS else None
-                yield self._sample(row, found, "caption" in names) if self._wanted.with_data else row
-        if stored is not None:
-            stored.expect_end()
+    def rows(self) -> Iterator[dict[str, Any]]:
+        shard, wanted = self._shard, self._wanted
+        if not (name := shard.tables[0]):
+            yield from self._without_metadata()
+            return
+        with translated(shard, 0):
+            file = self._stack.enter_context(shard.in_this_process().folder.open(name))
+            table = self._stack.enter_context(pq.ParquetFile(file, **THRIFTY))
+            bodies = body_columns(table.schema_arrow) if self._writer.holds_metadata else ()
+            names = [name for name in table.schema_arrow.names if name not in bodies]
+            if missing := [name for name in wanted.columns or () if name not in names]:
+                raise MissingColumns(missing, names, shard.describe(0))
+            always = [name for name in _ALWAYS if name in names]
+            read = list(names if wanted.columns is None else dict.fromkeys([*always, *wanted.columns]))
+            files = self._files_in_order(table) if wanted.with_data and self._has_stored else None
+            stored = 0
+            for batch in table.iter_batches(_ROWS_AT_ONCE, columns=read):
+                for row in batch.select(read).to_pylist():
+                    is_stored = row["status"] == SUCCESS
+                    stored += is_stored
+                    if wanted.statuses is not None and row["status"] not in wanted.statuses:
+                        continue
+                    found = next(files, None) if is_stored and files is not None else None
+                    yield self._sample(row, found, "caption" in names) if wanted.with_data else row
+            if stored != shard.total:
+                raise DamagedShard(f"{name} has {stored:,} samples, its statistics say {shard.total:,}")
 
-    def _sample(self, row: dict[str, Any], found: StoredSample | None, has_caption: bool) -> dict[str, Any]:
+    def _sample(self, row: dict[str, Any], found: dict[str, Any] | None, has_caption: bool) -> dict[str, Any]:
         """A row of the metadata with its files."""
         ext, data, members = row.get("ext"), None, dict[str, bytes]()
         if found is not None:
-            ext = ext or found.ext
-            if ext not in found.members:
-                raise DamagedShard(f"{row['key']!r} is without its file")
-            data = found.members[ext].read()
+            files = found["members"]
+            ext = ext or StoredSample(found["key"], files).ext
+            if found["key"] != row["key"] or ext not in files:
+                raise DamagedShard(f"{self._shard.describe(0)}: {row['key']!r} is without its file")
+            data = files[ext]
             in_columns = {METADATA} if self._writer.has_members else set[str]()
             known = {ext, *in_columns, *([CAPTION] if has_caption else [])}
-            members = {name: body.read() for name, body in found.members.items() if name not in known}
+            members = {name: body for name, body in files.items() if name not in known}
         return {"members": members, **row, "ext": ext, "data": data}  # a column may be called members
 
-    def _metadata(self) -> pq.ParquetFile:
-        if self._has_data and self._files.metadata is not None and self._files.metadata == self._files.data:
-            return self._stack.enter_context(pq.ParquetFile(self._data(), **THRIFTY))
-        if self._files.metadata is None:
-            raise DamagedShard("its metadata are missing")
-        return self._stack.enter_context(self._dataset.metadata_file(self._files))
+    def _without_metadata(self) -> Iterator[dict[str, Any]]:
+        """Of tar files that other tools wrote, whose samples are all that there is."""
+        if self._wanted.columns:
+            raise MissingColumns(list(self._wanted.columns), list(_ALWAYS), self._shard.describe(0))
+        opened = self._opened()
+        for found in self._files(opened, range(opened.count(0))) if self._has_stored else ():
+            files = found["members"]
+            row = {
+                "key": found["key"],
+                "status": SUCCESS,
+                "ext": StoredSample(found["key"], files).ext or next(iter(files)),
+            }
+            if self._wanted.with_data:
+                row["data"] = files.pop(row["ext"])
+                row["members"] = files
+            yield row
 
-    def _stored(self) -> SamplesByKey | None:
-        """The samples in the data. Other tools may store them in another order than the metadata; then they wait."""
-        table = self._table.read(["key", "status"]).to_pydict()
-        keys = {key for key, status in zip(table["key"], table["status"], strict=True) if status == SUCCESS}
-        if not keys:  # then an object store has no folder
+    def _files_in_order(self, table: pq.ParquetFile) -> Iterator[dict[str, Any]] | None:
+        """The files of each row that has some; None if none has any, then an object store has no folder."""
+        if self._writer.extension is None or not self._shard.total:
             return None
-        path, spool = self._data(), SpoolFile(Path(tempfile.gettempdir()))
-        self._stack.callback(spool.close)
-        return self._stack.enter_context(
-            contextlib.closing(SamplesByKey(self._name, self._writer.read(path), keys, spool))
-        )
+        opened, numbers = self._opened(), range(self._shard.total)
+        if self._shard.is_own:
+            return self._files(opened, numbers)
+        # Other tools may store them in another order than the metadata.
+        rows = table.read(["key", "status"]).to_pydict()
+        keys = [key for key, status in zip(rows["key"], rows["status"], strict=True) if status == SUCCESS]
+        places = {key: number for number, key in enumerate(opened.keys(0))}
+        if missing := [key for key in keys if key not in places]:
+            raise DamagedShard(f"{self._shard.describe(0)}: {missing[0]!r} is without its file")
+        return self._files(opened, [places[key] for key in keys])
 
-    def _data(self) -> Path:
-        """The data on this machine."""
-        if self._copied is None:
-            if self._files.data is None:
-                raise DamagedShard("its data are missing")
-            self._copied = self._stack.enter_context(self._dataset.local(self._files.data))
-        return self._copied
+    def _opened(self) -> OpenShards:
+        """Copies of what cannot be read by ranges are in the temporary folder, for as long as they are read."""
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="any2ds-"))
+        return OpenShards(self._shard, Fields(as_files=True), ShardCopies(Path(folder), 0))
+
+    def _files(self, opened: OpenShards, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """`key` and `members` of these samples; of a store, some are read ahead."""
+        shard = self._shard
+        try:
+            opened.count(0)
+        except UsageError:  # of compressed records, which can only be read in their order
+            stored = self._stack.enter_context(contextlib.closing(self._writer.read(opened.data(0).local())))
+            return (sample.as_files for sample in stored)
+        if shard.folder.is_local:
+            return (opened.get(0, number) for number in numbers)
+        size = ahead.chunk_size(shard.data_bytes[0] // len(numbers) or _USUAL_BYTES)
+        chunks = (numbers[start : start + size] for start in range(0, len(numbers), size))
+        read = ahead.in_order(lambda chunk: opened.get_many(0, chunk), chunks)
+        return self._stack.enter_context(contextlib.closing(read))

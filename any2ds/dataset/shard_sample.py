@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -21,6 +21,7 @@ from any2ds.core.manifest import Manifest
 from any2ds.dataset.dataset import Dataset, Entry
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
+from any2ds.writers.contract import ShardWriter
 
 MOST_SHARDS = 10_000
 """Of a sample; smaller datasets are in it as a whole."""
@@ -48,6 +49,13 @@ class ShardSample:
     data_bytes: Mapping[int, int] = field(default_factory=dict)  # shard -> size of its data file; the same
     totals: Totals | None = None  # None without a list of shards
     pattern: str | None = None  # of all data files, see `shard_list`; None without a list of shards
+
+    @property
+    def writer(self) -> type[ShardWriter]:
+        """That of its format. Raises MissingExtra where a library for it is not installed."""
+        return self.dataset.writer or cast(
+            "type[ShardWriter]", plugins.load("writers", self.dataset.output_format or "")
+        )
 
     @classmethod
     def of(cls, url: str, stores: Stores | None = None, most: int = MOST_SHARDS, seed: int = 0) -> ShardSample:

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from any2ds.core.errors import error_text
 from any2ds.core.failures import SUCCESS
 from any2ds.core.histogram import Distribution, Histogram
+from any2ds.core.members import Members, column
 from any2ds.core.metadata import STORED_BYTES
-from any2ds.core.reports import most_frequent
+from any2ds.core.reports import members_added, most_frequent
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset, ShardFiles
 from any2ds.dataset.shown import shown_url
@@ -54,6 +55,7 @@ class StatsSums:
         self.outcomes: Counter[str] = Counter()
         self.not_processed: dict[str, int] = {}
         self.examples: dict[str, str] = {}
+        self.members: Mapping[str, Mapping[str, int]] = {}  # member -> outcome -> files
         self.latencies = Histogram()
         self.works: list[Work] = []
         self.started: float | None = None  # Unix seconds
@@ -95,6 +97,7 @@ class StatsSums:
             self.outcomes = Counter(most(self.outcomes, _MOST_OUTCOMES // 10))
         if stats.not_processed:
             self.not_processed = most_frequent(Counter(self.not_processed) + Counter(stats.not_processed))
+        self.members = members_added(self.members, stats.members)
         if len(self.examples) < _MOST_EXAMPLES:
             self.examples = {**stats.examples, **self.examples}
         self.latencies.update(stats.latencies)
@@ -149,7 +152,10 @@ class MetadataSums:
 
     def _read_shard(self, dataset: Dataset, files: ShardFiles, chance: random.Random, ends: float) -> None:
         """One row group after the other; some of them where each takes requests of its own."""
+        members = Members.of(dataset.run.options) if dataset.run else None
         wanted = {*_COLUMNS, *(_SAMPLE_COLUMNS if self._most_samples else ())}
+        if members is not None:
+            wanted |= members.prefixed(dict.fromkeys(_COLUMNS)).keys()
         with dataset.metadata_file(files) as file:
             schema = file.schema_arrow
             self.columns = self.columns or {field.name: str(field.type) for field in schema}
@@ -158,17 +164,30 @@ class MetadataSums:
             if not dataset.folder.is_local and len(groups) > _MOST_GROUPS:
                 groups = sorted(chance.sample(groups, _MOST_GROUPS))
             for group in groups:
-                self._add(file.read_row_group(group, columns=names))
+                self._add(file.read_row_group(group, columns=names), members)
                 if time.monotonic() >= ends:
                     return
 
-    def _add(self, table: pa.Table) -> None:
+    def _add(self, table: pa.Table, members: Members | None) -> None:
         self.rows += table.num_rows
         names = table.schema.names
         if not {"url", "status"} <= set(names):
             return
-        self._add_hosts(table)
-        stored = table.filter(pc.fill_null(pc.equal(table["status"], SUCCESS), False))
+        stored = _stored(table)
+        if members is None:
+            self._add_hosts(table)
+            self._add_files(stored)
+        else:  # hosts and files are those of each URL
+            for name in members.names:
+                of_member = _of_member(table, name)
+                self._add_hosts(of_member.filter(pc.is_valid(of_member["status"])))
+                self._add_files(_stored(_of_member(stored, name)))
+        if self._most_samples:
+            rows = pa.array(spread(range(stored.num_rows), self._most_samples), pa.int64())
+            self.samples += stored.select([name for name in _SAMPLE_COLUMNS if name in names]).take(rows).to_pylist()
+
+    def _add_files(self, stored: pa.Table) -> None:
+        names = stored.schema.names
         size = stored["bytes"] if "bytes" in names else None
         if size is not None and STORED_BYTES.name in names:
             size = pc.coalesce(stored[STORED_BYTES.name], size)
@@ -180,9 +199,6 @@ class MetadataSums:
         for name, values in columns.items():
             if values is not None and (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
                 self._values[name] += _plausible(values.cast(pa.float64())).chunks
-        if self._most_samples:
-            rows = pa.array(spread(range(stored.num_rows), self._most_samples), pa.int64())
-            self.samples += stored.select([name for name in _SAMPLE_COLUMNS if name in names]).take(rows).to_pylist()
 
     def _add_hosts(self, table: pa.Table) -> None:
         code = table["status"]
@@ -197,6 +213,18 @@ class MetadataSums:
         for pair in pairs.to_pylist():
             name, _, code = pair["values"].partition("\n")
             self.hosts[name][code] += pair["counts"]
+
+
+def _stored(table: pa.Table) -> pa.Table:
+    """The rows that are stored."""
+    return table.filter(pc.fill_null(pc.equal(table["status"], SUCCESS), False))
+
+
+def _of_member(table: pa.Table, member: str) -> pa.Table:
+    """What the metadata say of one of several files of each row, as they say it of a row with one."""
+    own = {column(member, name): name for name in _COLUMNS}
+    there = [name for name in own if name in table.schema.names]
+    return table.select(there).rename_columns([own[name] for name in there])
 
 
 def lists_of(dataset: Dataset) -> tuple[dict[str, Any], ...]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 import orjson
 import pyarrow as pa
 
+from any2ds.config.hashes import hash_columns
 from any2ds.config.options import Config, FetchOptions
 from any2ds.core import layout, text
 from any2ds.core.errors import NetworkDown, OutputError, RunError
@@ -19,6 +20,7 @@ from any2ds.fetch.profiles import Profiles
 from any2ds.forecast.recording import Recorder
 from any2ds.forecast.survey import Survey
 from any2ds.forecast.transfers import Sample, parse
+from any2ds.readers.columns import hash_sources, wanted_columns
 from any2ds.run.download import make_dataset
 from any2ds.run.reporters._contract import Reporter
 from any2ds.storage.folders import OutputFolder
@@ -116,7 +118,7 @@ def _of_sample(config: Config, rows: pa.Table, folder: str) -> Config:
     """The options of the run over `rows`: one process, and a folder of its own."""
     given = replace(
         config.input,
-        url_list=rows.rename_columns(_names_in_list(config, rows.schema.names)),
+        url_list=_as_in_list(config, rows),
         input_format=None,
         limit=None,
         shuffle=None,
@@ -131,12 +133,10 @@ def _of_sample(config: Config, rows: pa.Table, folder: str) -> Config:
     return replace(config, input=given, run=running, output=output, watch=watch, share=share)
 
 
-def _names_in_list(config: Config, columns: Sequence[str]) -> list[str]:
-    """The columns of the dataset under the names that they have in the list."""
-    check = config.output.verify_hash
-    theirs = {"url": config.input.url_col}
-    if config.input.caption_col:
-        theirs["caption"] = config.input.caption_col
-    if check is not None:
-        theirs["expected_hash"] = check.column
-    return [theirs.get(name, name) for name in columns]
+def _as_in_list(config: Config, rows: pa.Table) -> pa.Table:
+    """Rows of the dataset with columns as the list has them."""
+    check, members = config.output.verify_hash, config.members
+    if members is not None:  # of which the first has the same
+        rows = rows.drop_columns("url")
+    theirs = wanted_columns(config.input, hash_sources(check, members), hash_columns(config.output))
+    return rows.rename_columns([theirs.get(name, name) for name in rows.schema.names])

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 
 from any2ds.config.command_line import flag
 from any2ds.config.options import InputOptions
+from any2ds.config.parsers import HashCheck, HashChecks
 from any2ds.core.digests import as_text
 from any2ds.core.errors import InputError, OptionError
-from any2ds.core.members import URL, column, columns_of
+from any2ds.core.members import URL, Members, column, columns_of
 from any2ds.core.metadata import EXPECTED_HASH, HASHES, reserved_columns
 from any2ds.readers.bad_rows import excerpt
 from any2ds.readers.contract import Columns
@@ -31,8 +32,11 @@ class Misfit(Exception):
         self.is_of_type = is_of_type  # no value of the column can be cast
 
 
-def wanted_columns(options: InputOptions, hash_col: str | None, hashes: Collection[str]) -> dict[str, str]:
-    """Maps each column of the dataset to its name in the list. Raises OptionError for a reserved name."""
+def wanted_columns(options: InputOptions, hash_cols: Mapping[str, str], hashes: Collection[str]) -> dict[str, str]:
+    """Maps each column of the dataset to its name in the list; `hash_cols` are those of hashes that are expected.
+
+    Raises OptionError for a reserved name.
+    """
     reserved = reserved_columns(hashes)
     members = columns_of(options.url_col)
     wanted = {"url": next(iter(members.values()), options.url_col)}
@@ -48,13 +52,13 @@ def wanted_columns(options: InputOptions, hash_col: str | None, hashes: Collecti
         raise OptionError(
             "a column 'caption' is what caption_col is for: caption_col=caption, or rename it in the list"
         )
-    if hash_col is not None:
-        wanted[EXPECTED_HASH.name] = hash_col
+    wanted |= hash_cols
+    sources = {source: name for name, source in hash_cols.items()}
     for name in options.save_additional_columns or ():
-        if name == hash_col and name in reserved:
+        if name in sources and name in reserved:
             raise OptionError(
                 f"save_additional_columns: any2ds writes a column {name!r} itself; leave it out, what is in the list is"
-                f" carried as {EXPECTED_HASH.name!r}"
+                f" carried as {sources[name]!r}"
             )
         if name in own and wanted[name] == name:  # carried as the URLs of a member
             continue
@@ -64,6 +68,18 @@ def wanted_columns(options: InputOptions, hash_col: str | None, hashes: Collecti
         if name in reserved:
             raise OptionError(f"save_additional_columns: any2ds writes a column {name!r} itself; rename it in the list")
     return wanted
+
+
+def hash_sources(check: HashCheck | HashChecks | None, members: Members | None) -> dict[str, str]:
+    """Column of the dataset with the hashes that are expected of files -> its name in the list; those of members."""
+    if check is None:
+        return {}
+    found = {name: check.of(name) for name in (members.names if members is not None and len(members) else ("",))}
+    return {
+        column(name, EXPECTED_HASH.name) if name else EXPECTED_HASH.name: each.column
+        for name, each in found.items()
+        if each is not None
+    }
 
 
 def url_column_advice(existing: Collection[str]) -> str:
@@ -89,7 +105,7 @@ def schema_of(batch: pa.RecordBatch, sources: Mapping[str, str], columns: Column
         type = columns.types.get(source, batch.schema.field(source).type)
         if pa.types.is_run_end_encoded(type) or (pa.types.is_dictionary(type) and _is_view(type.value_type)):
             type = type.value_type
-        is_text = name == EXPECTED_HASH.name or source in (columns.url, *columns.urls, columns.caption)
+        is_text = is_expected_hash(name, source, columns) or source in (columns.url, *columns.urls, columns.caption)
         if is_text and pa.types.is_nested(type):
             raise InputError(f"the column {source!r} holds {type}, not text")
         field = pa.field(name, pa.string() if is_text or pa.types.is_null(type) else _storable(type))
@@ -131,10 +147,13 @@ def _store_nothing(schema: pa.Schema) -> None:
     pq.write_table(rows.take(pa.array([], pa.int64())), pa.BufferOutputStream())
 
 
-def cast_rows(
-    batch: pa.RecordBatch, sources: Mapping[str, str], schema: pa.Schema, urls: Collection[str] = ()
-) -> pa.RecordBatch:
-    """The columns of `schema`, from their `sources` in the list; `urls` are further columns of URLs in that."""
+def is_expected_hash(name: str, source: str, columns: Columns) -> bool:
+    """Whether a column of the dataset holds the hashes that the list expects of files."""
+    return source in columns.expected_hashes and name.endswith(EXPECTED_HASH.name)
+
+
+def cast_rows(batch: pa.RecordBatch, sources: Mapping[str, str], schema: pa.Schema, columns: Columns) -> pa.RecordBatch:
+    """The columns of `schema`, from their `sources` in the list, of which `columns` tells."""
     arrays = []
     for field in schema:
         array = batch[sources[field.name]]
@@ -147,10 +166,10 @@ def cast_rows(
                 )
             if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(field.type):
                 array = array.dictionary_decode()
-            if field.name == EXPECTED_HASH.name and _is_binary(array.type):
+            if is_expected_hash(field.name, sources[field.name], columns) and _is_binary(array.type):
                 array = as_text(array)
             if pa.types.is_string(field.type) and is_text_or_binary(array.type):
-                is_url = field.name == "url" or sources[field.name] in urls
+                is_url = field.name == "url" or sources[field.name] in columns.urls
                 array = to_text(array, NO_UTF8_IN_URL if is_url else "replace")
             arrays.append(array.cast(field.type))
         except pa.ArrowException as error:

@@ -16,7 +16,7 @@ class Columns:
     url: str
     caption: str | None = None
     others: tuple[str, ...] = ()
-    expected_hash: str | None = None
+    expected_hashes: tuple[str, ...] = ()
     types: Mapping[str, pa.DataType] = field(default_factory=dict)  # declared for some of the others
     urls: tuple[str, ...] = ()  # the columns of all URLs, where a row has several
 
@@ -28,7 +28,7 @@ class Columns:
     @property
     def texts(self) -> tuple[str, ...]:
         """The columns that are always text."""
-        found = (self.url, *self.urls, self.caption, self.expected_hash)
+        found = (self.url, *self.urls, self.caption, *self.expected_hashes)
         return tuple(dict.fromkeys(name for name in found if name is not None))
 
 

@@ -58,10 +58,12 @@ def _characters(texts: pa.Array) -> bytes:
     return b"" if buffer is None else buffer.to_pybytes()
 
 
-def also_the_same(rows: pa.Table | pa.RecordBatch, media: MediaOptions) -> Urls | None:
-    """For each row a text of the columns that transforms read; None if they read no column."""
+def also_the_same(rows: pa.Table | pa.RecordBatch, media: MediaOptions, of_members: bool = True) -> Urls | None:
+    """For each row a text of the columns that transforms read, and of those of its further URLs, unless each row is
+    one URL of several (not `of_members`); None if there are no such columns."""
     own = {"url", EXPECTED_HASH.name, DUPLICATE_OF.name, BAD_ROWS}
-    further = media.members.url_columns[1:] if media.members is not None else ()
+    members = media.members if of_members else None
+    further = (*members.url_columns[1:], *members.hash_columns) if members is not None else ()
     columns = [name for name in rows.schema.names if name not in own and (media.looks_at(name) or name in further)]
     if not columns:
         return None

@@ -13,13 +13,21 @@ import pyarrow as pa
 from any2ds.config import presets
 from any2ds.config.hashes import hash_columns
 from any2ds.config.options import Config, InputOptions
-from any2ds.config.parsers import arrow_type
+from any2ds.config.parsers import HashCheck, HashChecks, arrow_type
 from any2ds.core.errors import InputError, MissingColumns, ReadError, WrongFormat, redacted
 from any2ds.core.manifest import ListFile
 from any2ds.core.members import Members, columns_of
-from any2ds.core.metadata import EXPECTED_HASH, HASHES
+from any2ds.core.metadata import HASHES
 from any2ds.readers.bad_rows import BadRow, split, until_bad_row, with_bad_rows
-from any2ds.readers.columns import Misfit, cast_rows, check_types, schema_of, url_column_advice, wanted_columns
+from any2ds.readers.columns import (
+    Misfit,
+    cast_rows,
+    check_types,
+    hash_sources,
+    schema_of,
+    url_column_advice,
+    wanted_columns,
+)
 from any2ds.readers.contract import Columns
 from any2ds.readers.inputs import Batches, File, Given, Input, OpenRowGroups, inputs_of
 from any2ds.readers.shuffle import RowGroup, mixed, shuffled
@@ -51,19 +59,21 @@ class Source:
     The constructor opens the first file and reads its first rows. It raises UsageError for a missing file, a list
     without rows, an absent column or a missing library; and ReadError if the list is broken from its start.
 
-    `hash_col` is the column of expected hashes, if they are to be verified; `hashes` are the columns of computed
+    `verify_hash` has the columns of expected hashes, if they are to be verified; `hashes` are the columns of computed
     ones. A list of URLs alone (txt) has no columns: wanted columns are ignored with `ignores_columns`, else refused.
     """
 
     def __init__(
         self,
         options: InputOptions,
-        hash_col: str | None = None,
+        verify_hash: HashCheck | HashChecks | None = None,
         stores: Stores | None = None,
         hashes: Collection[str] = HASHES,
         ignores_columns: bool = False,
     ) -> None:
-        self._from = wanted_columns(options, hash_col, hashes)
+        members = Members(columns_of(options.url_col))
+        hash_cols = hash_sources(verify_hash, members)
+        self._from = wanted_columns(options, hash_cols, hashes)
         self._inputs = inputs_of(options, stores or Stores())
         self.ignored_columns: tuple[str, ...] = ()  # by their names in the list
         if all(part.has_only_urls for part in self._inputs):
@@ -74,14 +84,14 @@ class Source:
                 raise _without_columns(self._inputs[0], absent)
             kept = {column: name for column, name in self._from.items() if name not in absent}
             self._from = {"url": own, **kept}
-            self.ignored_columns, hash_col = absent, None if hash_col in absent else hash_col
+            self.ignored_columns = absent
+            hash_cols = {name: source for name, source in hash_cols.items() if source not in absent}
         caption = self._from.get("caption") if options.caption_col else None
-        members = Members(columns_of(options.url_col))
         urls = tuple(members.columns.values())
-        texts = ("url", caption and "caption", EXPECTED_HASH.name, *members.url_columns)
+        texts = ("url", caption and "caption", *hash_cols, *members.url_columns)
         others = [name for column, name in self._from.items() if column not in texts]
         types = {name: arrow_type(type) for name, type in (options.column_types or {}).items()}
-        self._columns = Columns(self._from["url"], caption, tuple(others), hash_col, types, urls)
+        self._columns = Columns(self._from["url"], caption, tuple(others), tuple(hash_cols.values()), types, urls)
         check_types(self._columns)
         self._stops_at_bad_row = options.on_bad_row == "stop"
         self._schema: pa.Schema | None = None
@@ -102,12 +112,12 @@ class Source:
     @classmethod
     def of(cls, config: Config, in_list_order: bool = False) -> Source:
         """The source of a run, with all columns that the run needs."""
-        check, recipe = config.output.verify_hash, presets.find(config.output.preset)
+        recipe = presets.find(config.output.preset)
         stores, hashes = Stores(config.storage.storage_options), hash_columns(config.output)
         ignores_columns = recipe is not None and recipe.ignores_columns_of_txt
         options = dataclasses.replace(config.input, shuffle=None) if in_list_order else config.input
-        source = cls(options, check.column if check else None, stores, hashes, ignores_columns)
-        for column in (config.image.bbox_col, config.video.clips_col):
+        source = cls(options, config.output.verify_hash, stores, hashes, ignores_columns)
+        for column in config.media.step_columns:
             if column in source.ignored_columns:  # what was to be blurred must not be stored unblurred
                 raise _without_columns(source._inputs[0], [column])
         return source
@@ -305,7 +315,7 @@ class Source:
         while parts:
             part = parts.pop()
             try:
-                done.append(cast_rows(part, self._from, self.schema, self._columns.urls))
+                done.append(cast_rows(part, self._from, self.schema, self._columns))
             except Misfit as misfit:
                 if misfit.is_of_type:
                     raise ReadError("", str(misfit)) from misfit

@@ -46,7 +46,7 @@ def retry(options: ParsedOptions) -> RunReport:
     writer = plugins.load("writers", made.output_format)
     columns = _pipeline_of(media).metadata(writer.has_members)
     if media.members is not None:
-        columns |= media.members.prefixed({**outcome_fields(made), **columns})
+        columns |= media.members.prefixed({**outcome_fields(made, media.members), **columns})
     check_user_steps(media, running)
     info = run_info("retry", output, flat(options.groups), storage, made)
     with (

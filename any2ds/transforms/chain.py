@@ -259,24 +259,31 @@ class Pipeline:
 
 def _refuse_what_is_left_out(media: MediaOptions) -> None:
     """Raises OptionError if something is asked for that disable_all_reencoding leaves out."""
-    if not media.files.disable_all_reencoding:
-        return
     of_media = {field.name for group in (ImageOptions, AudioOptions, VideoOptions) for field in fields(group)}
-    if left_out := [name for name in media.asked() if name in {"file_size", "decode_check", "extract_text", *of_media}]:
-        raise OptionError(
-            f"disable_all_reencoding stores images, sound, video and documents unchanged and unchecked:"
-            f" {', '.join(left_out)} would have no effect; remove one or the other"
-        )
+    for member, own in media.by_member().items():
+        if not own.files.disable_all_reencoding:
+            continue
+        decoding = {"file_size", "decode_check", "extract_text", *of_media}
+        if left_out := [name for name in own.asked() if name in decoding]:
+            raise OptionError(
+                f"{f'member_options: {member}: ' if member else ''}disable_all_reencoding stores images, sound, video"
+                f" and documents unchanged and unchecked: {', '.join(left_out)} would have no effect; remove one or the"
+                " other"
+            )
 
 
 def _asked_for(media: MediaOptions) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The steps of any2ds that options ask for, and which options do."""
-    options = media.asked()
-    for name, step in STEPS.items():
-        if not (name in _UNDECODED and media.files.disable_all_reencoding) and (
-            asked := tuple(option for option in options if option in step.options)
-        ):
+    """The steps of any2ds that options ask for, those of members too, and which options do."""
+    each = media.by_member().values()
+    for name in STEPS:
+        if asked := tuple(dict.fromkeys(option for own in each for option in _asking(name, own))):
             yield name, asked
+
+
+def _asking(step: str, media: MediaOptions) -> Iterator[str]:
+    """The options that ask for `step`."""
+    if not (step in _UNDECODED and media.files.disable_all_reencoding):
+        yield from (option for option in media.asked() if option in STEPS[step].options)
 
 
 def _built_in(media: MediaOptions, by_preset: Mapping[str, str]) -> list[tuple[str, Any]]:
@@ -284,8 +291,7 @@ def _built_in(media: MediaOptions, by_preset: Mapping[str, str]) -> list[tuple[s
     steps, missing, wanted = list[tuple[str, Any]](), list[str](), ""
     for name, asked in _asked_for(media):
         try:
-            module = importlib.import_module(f"any2ds.transforms.steps.{name}")
-            steps.append((name, module.PART(media)))
+            steps.append((name, _step(name, importlib.import_module(f"any2ds.transforms.steps.{name}").PART, media)))
         except ImportError:
             given = {by_preset[option] for option in asked if option in by_preset} or {f"--{min(asked)}"}
             wanted = wanted or min(given)
@@ -296,12 +302,51 @@ def _built_in(media: MediaOptions, by_preset: Mapping[str, str]) -> list[tuple[s
     return steps
 
 
+def _step(name: str, part: Callable[[MediaOptions], Any], media: MediaOptions) -> Any:
+    """The step of that name. Raises ImportError, OptionError."""
+    of = media.by_member()
+    if "" in of:
+        return part(media)
+    steps = dict[str, Any]()
+    for member, own in of.items():
+        try:
+            if any(_asking(name, own)):
+                steps[member] = part(own)
+        except OptionError as error:
+            raise OptionError(f"member_options: {member}: {error}") from None
+    return ByMember(steps)
+
+
+class ByMember:
+    """A step with options of their own for members: a `Transform`, made of one for each member that has it."""
+
+    def __init__(self, steps: Mapping[str, Any]) -> None:
+        self._steps = steps
+        self.columns = {column: type for step in steps.values() for column, type in step.columns.items()}
+        self.members = {ext: type for step in steps.values() for ext, type in getattr(step, "members", {}).items()}
+
+    def takes(self, sample: Sample) -> bool:
+        step = self._steps.get(sample.row.member)
+        return step is not None and bool(step.takes(sample))
+
+    def unsupported(self, sample: Sample) -> str:
+        step = self._steps.get(sample.row.member)
+        return "" if step is None else _unsupported(step, sample)
+
+    def memory(self, sample: Sample) -> int:
+        return int(self._steps[sample.row.member].memory(sample))
+
+    def __call__(self, sample: Sample) -> Sample | Sequence[Sample]:
+        made: Sample | Sequence[Sample] = self._steps[sample.row.member](sample)
+        return made
+
+
 def step_records(media: MediaOptions) -> tuple[StepRecord, ...]:
     """The steps of any2ds that options ask for, with the versions of their libraries, which are installed."""
     records = []
     for name, asked in _asked_for(media):
         libraries = STEPS[name].libraries
-        if name == "video" and (media.video.frames or media.video.frame_interval):
+        if name == "video" and (media.video.frames or media.video.frame_interval):  # which members do not have
             libraries += STEPS["image"].libraries
         records.append(StepRecord(name, asked, {library: (_version(library),) for library in libraries}))
     return tuple(records)

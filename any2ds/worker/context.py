@@ -55,7 +55,7 @@ class ShardContext:
             has_members=self.writer.has_members,
             folder=self.folder,
             in_sight=self._in_sight if self.options.preset is not None else None,
-            short=members.prefixed(outcome_fields(self.options)) if members is not None else (),
+            short=members.prefixed(outcome_fields(self.options, members)) if members is not None else (),
         )
         table.members = members.names if members is not None else ()
         return table
@@ -63,7 +63,7 @@ class ShardContext:
     @cached_property
     def own_columns(self) -> Mapping[str, pa.DataType]:
         """Those that say what became of a row, or of each of its members."""
-        return {**outcome_fields(self.options), **self.columns}
+        return {**outcome_fields(self.options, self.media.members), **self.columns}
 
     def taken(self, rows: pa.Table) -> frozenset[str]:
         """Extensions that files of these rows cannot have."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from any2ds.config.hashes import hash_columns
 from any2ds.config.options import OutputOptions
-from any2ds.config.parsers import HashCheck
+from any2ds.config.parsers import HashCheck, HashChecks
 from any2ds.core.digests import digest_in, is_digest
 from any2ds.core.errors import printable, redacted
 from any2ds.core.failures import DROPPED, SUCCESS, Failure
@@ -25,8 +25,7 @@ class Describe:
     def __init__(self, options: OutputOptions) -> None:
         self._hashes = [(name, getattr(hashlib, name)) for name in hash_columns(options)]
         self._ext = None if options.file_ext == "auto" else options.file_ext
-        check = options.verify_hash
-        self._verify = Expectations(check, options.on_hash_mismatch) if check else None
+        self._verify = Expectations(options.verify_hash, options.on_hash_mismatch) if options.verify_hash else None
         self._nothing = dict.fromkeys([*OUTCOME_FIELDS, *hash_columns(options)])
 
     def __call__(self, fetched: Fetched) -> Sample:
@@ -89,20 +88,24 @@ class Expectations:
     one stays so.
     """
 
-    def __init__(self, check: HashCheck, on_mismatch: str) -> None:
-        self._kind = check.kind
+    def __init__(self, check: HashCheck | HashChecks, on_mismatch: str) -> None:
+        self._check = check
         self._on_mismatch = on_mismatch  # drop, flag or fail_row
 
     def __call__(self, row: Row, fields: dict[str, Any]) -> Failure | None:
         """Add the verdict to the `fields` of the file that has arrived, its hash among them. They go on telling what
         arrived; it is to be stored only if its status is success still."""
-        found = fields[self._kind]
+        check = self._check.of(row.member)
+        if check is None:
+            fields[HASH_MATCHES.name] = None
+            return None
+        found = fields[check.kind]
         expected = (row.expected_hash or "").strip()
-        matches = is_digest(expected, found, self._kind) if expected else None
+        matches = is_digest(expected, found, check.kind) if expected else None
         fields[HASH_MATCHES.name] = matches
         if matches is not False or self._on_mismatch == "flag":
             return None
-        fields["error_message"] = message = self._message(expected, found)
+        fields["error_message"] = message = _mismatch(expected, found, check.kind)
         fields["ext"] = None  # which is that of a stored file
         if self._on_mismatch == "drop":
             fields["status"] = DROPPED
@@ -111,8 +114,9 @@ class Expectations:
         fields["status"], fields["error_code"] = failure.status, failure.code
         return failure
 
-    def _message(self, expected: str, found: str) -> str:
-        if digest_in(expected, self._kind) is not None:
-            return f"its {self._kind} is {found}, expected was {expected}"
-        shown = printable(redacted(expected[:_SHOWN])) + "…" * (len(expected) > _SHOWN)
-        return f"its {self._kind} is {found}, and what the list expects, {shown!r}, is no {self._kind}"
+
+def _mismatch(expected: str, found: str, kind: str) -> str:
+    if digest_in(expected, kind) is not None:
+        return f"its {kind} is {found}, expected was {expected}"
+    shown = printable(redacted(expected[:_SHOWN])) + "…" * (len(expected) > _SHOWN)
+    return f"its {kind} is {found}, and what the list expects, {shown!r}, is no {kind}"

@@ -53,10 +53,10 @@ class JobRows:
         (key,), (member,) = self._keys([position]), self._members([position])
         return Row(self._shard_id, position, key, None, member=member)
 
-    def url(self, position: int) -> str | None:
-        """Of the row at `position`, as it stands in the list."""
+    def url(self, position: int, column: str = "url") -> str | None:
+        """Of the row at `position`, as it stands in the list; of several URLs that in `column`."""
         row = position if self._index is None else self._index[position]
-        url: str | None = self.table.column("url")[row].as_py()
+        url: str | None = self.table.column(column)[row].as_py()
         return url
 
     def duplicates(self) -> frozenset[int]:
@@ -123,9 +123,13 @@ class SlotRows(JobRows):
         self._urls = [table.column(name) for name in members.url_columns]
         places = pa.array([row for row in range(rows) for _ in range(width)], pa.int64())
         across = pa.array([row + number * rows for row in range(rows) for number in range(width)], pa.int64())
-        urls = pa.chunked_array([chunk for urls in self._urls for chunk in urls.chunks], pa.string()).take(across)
         slots = table.take(places)
-        slots = slots.set_column(slots.schema.get_field_index("url"), "url", urls)
+        slots = slots.set_column(slots.schema.get_field_index("url"), "url", _one_by_one(self._urls, across))
+        there = [name for name in members.hash_columns if name in table.schema.names]
+        if there:
+            nothing = pa.nulls(rows, pa.string())
+            hashes = [table.column(name) if name in there else nothing for name in members.hash_columns]
+            slots = slots.append_column(EXPECTED_HASH, _one_by_one(hashes, across))
         numbers = range(rows) if positions is None else positions
         all_slots = [position * width + number for position in numbers for number in range(width)]
         super().__init__(job, layout, slots, None if positions is None else all_slots)
@@ -162,3 +166,9 @@ class SlotRows(JobRows):
     def _members(self, positions: list[int]) -> Iterable[str]:
         width = len(self._names)
         return [self._names[slot % width] for slot in positions]
+
+
+def _one_by_one(columns: Sequence[pa.ChunkedArray | pa.Array], across: pa.Array) -> pa.ChunkedArray:
+    """The values of the columns of all members in the order of their slots, which `across` has."""
+    chunks = [chunk for each in columns for chunk in (each.chunks if isinstance(each, pa.ChunkedArray) else [each])]
+    return pa.chunked_array(chunks, pa.string()).take(across)

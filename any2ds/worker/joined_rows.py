@@ -63,7 +63,7 @@ class JoinedRows:
     def fetch_once(self, media: MediaOptions) -> None:
         """Fetch no URL twice, unless its file goes through other steps there."""
         table = self._slots.table_at(self._to_fetch)
-        also = also_the_same(table, replace(media, members=None))
+        also = also_the_same(table, media, of_members=False)
         if media.asked() or media.files.transform:
             names = [self._members.names[slot % len(self._members)] for slot in self._to_fetch]
             texts = also.to_pylist() if also is not None else [""] * len(names)

@@ -242,8 +242,9 @@ class OpenShard:
         if outcome.failure is not None:
             code = outcome.failure.code
             if code not in self.stats.examples:
-                self.stats.add_example(code, self._rows.url(position))
+                self.stats.add_example(code, self._rows.url(position, self.stats.url_column(outcome.fields)))
         self.stats.add_row(status, code)
+        self.stats.add_members(outcome.fields)
         if position not in self._first_of and self.joined is None:  # the others were transferred once, for all of them
             self.stats.add_transfer(outcome.fields.get("attempts"), outcome.seconds)
         self._next += 1

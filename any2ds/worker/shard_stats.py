@@ -36,6 +36,7 @@ class ShardStats:
         self._statuses: Counter[str] = Counter()
         self._codes: Counter[str] = Counter()
         self._exts: Counter[str] = Counter()
+        self._of_members: dict[str, Counter[str]] = {name: Counter() for name in members.names} if members else {}
         self._samples = 0
         self.examples: dict[str, str] = {}  # code -> URL of a row that failed so
 
@@ -43,6 +44,16 @@ class ShardStats:
         """A row has this outcome."""
         self._statuses[status] += 1
         self._codes[code] += 1
+
+    def add_members(self, fields: Mapping[str, Any]) -> None:
+        """The files of a row have come to what its metadata say of them."""
+        if self._members is not None:
+            for name, outcome in self._members.outcomes(fields):
+                self._of_members[name][outcome] += 1
+
+    def url_column(self, fields: Mapping[str, Any]) -> str:
+        """The column with the URL that has decided on a row with these metadata."""
+        return "url" if self._members is None else self._members.deciding_url(fields)
 
     def add_example(self, code: str, url: str | None) -> None:
         """A row with this URL has failed so; the first one of a code is kept."""
@@ -69,15 +80,17 @@ class ShardStats:
         self._seconds.append(seconds)
 
     def add_metadata(
-        self, samples: Sequence[Mapping[str, Any]], url: Callable[[], str | None], sizes: Sequence[int | None] = ()
+        self, samples: Sequence[Mapping[str, Any]], url: Callable[[str], str | None], sizes: Sequence[int | None] = ()
     ) -> None:
-        """A row and its files, by what the metadata say of its samples; `sizes` in bytes where they do not say it."""
+        """A row and its files, by what the metadata say of its samples; `sizes` in bytes where they do not say it.
+        `url` gives what it has in a column."""
         outcome = samples[first_of([fields.get("status") for fields in samples])]
         status = outcome.get("status") or _FAILED
         code = status if status in NO_FAILURES else outcome.get("error_code") or status
         self.add_row(status, code)
+        self.add_members(outcome)
         if status not in NO_FAILURES and code not in self.examples:
-            self.add_example(code, url())
+            self.add_example(code, url(self.url_column(outcome)))
         for fields, size in zip_longest(samples, sizes):
             if fields.get("status") == SUCCESS:
                 stored = fields.get(STORED_BYTES.name)
@@ -111,5 +124,6 @@ class ShardStats:
             not_processed=most_frequent(self.not_processed),
             attempts=self.attempts,
             examples=self.examples,
+            members={name: dict(of) for name, of in self._of_members.items() if of},
             latencies=dict(self.latencies.counts),
         )

@@ -1,5 +1,6 @@
 """`ReadShards` in real pipelines, over datasets that were really made."""
 
+import base64
 import io
 import json
 import os
@@ -21,11 +22,13 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
+import any2ds
 from any2ds import download
 from any2ds.beam import ReadShards
-from any2ds.core.errors import OptionError
+from any2ds.core.errors import DamagedShard, OptionError
 from any2ds.core.reports import IncompleteRun
-from any2ds.dataset.samples import ShardReader, Wanted, finished_shards
+from any2ds.dataset.samples import FinishedShards, Wanted, rows_of
+from any2ds.storage.stores import Stores
 from any2ds.testing.server import Server, serve
 
 FORMATS = ["webdataset", "files", "parquet", "tfrecord", "arrayrecord"]
@@ -199,18 +202,18 @@ def test_a_broken_shard_is_named(output_format: str, copied: Any) -> None:
         name = f"00001.{suffix(output_format)}"
         content = (folder / name).read_bytes()
         (folder / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(Exception, match=rf"shard {name} of '{folder}' cannot be read: "):
+    with pytest.raises(Exception, match=rf"shard {name} of '{folder}'"):
         read(ReadShards(folder))
 
 
 def test_a_shard_without_its_files_is_named(copied: Any) -> None:
     folder = copied("webdataset")
     (folder / "00002.parquet").unlink()
-    with pytest.raises(Exception, match=r"shard 00002.tar of .* cannot be read: .*00002\.parquet"):
+    with pytest.raises(Exception, match=r"metadata of shard 00002.tar of .*00002\.parquet"):
         read(ReadShards(folder))
     folder = copied("tfrecord")
     (folder / "00000.tfrecord").unlink()
-    with pytest.raises(Exception, match=r"shard 00000.tfrecord of .* cannot be read: .*00000\.tfrecord"):
+    with pytest.raises(Exception, match=r"shard 00000\.tfrecord of .* is missing"):
         read(ReadShards(folder))
 
 
@@ -308,6 +311,83 @@ def test_shards_of_img2dataset_in_whatever_order(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("place", ["local", "s3"])
+def test_compressed_records_are_read_in_their_order(
+    place: str, server: Server, step: Path, s3_server: None, tmp_path: Path
+) -> None:
+    """They have none by number, so that `any2ds.load` refuses them."""
+    out = str(tmp_path / "out")
+    if place == "s3":
+        from s3fs import S3FileSystem
+
+        S3FileSystem().mkdir("compressed")
+        out = "s3://compressed/set"
+    make(server, out, "tfrecord", step, tfrecord_compression="gzip")
+    found = [row for shard in FinishedShards(out, Stores()) for row in rows_of(shard, Wanted(statuses=None))]
+    assert sorted(row["key"] for row in found) == sorted([*KEYS, "000011", "000013"])
+    assert [row["data"] for row in found if row["place"] is not None] == [b"piece %d" % n for n in range(3)]
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_bytes_that_changed_are_never_another_sample(output_format: str, copied: Any) -> None:
+    """Metadata that tell of other samples than the data: as after a shard was replaced by hand."""
+    folder = copied(output_format)
+    path = folder / "00001.parquet"
+    if output_format == "parquet":
+        (folder / "00001.parquet").write_bytes((folder / "00002.parquet").read_bytes())
+    else:
+        table = pq.read_table(path)
+        keys = pa.array([key.replace("000010", "000017") for key in table["key"].to_pylist()])
+        pq.write_table(table.set_column(table.schema.get_field_index("key"), "key", keys), path)
+    with pytest.raises(DamagedShard, match=r"shard 00001(\.\w+)? of "):
+        [list(rows_of(shard, Wanted())) for shard in FinishedShards(str(folder), Stores())]
+
+
+def test_tar_files_of_other_tools(tmp_path: Path) -> None:
+    for shard in range(2):
+        with tarfile.open(tmp_path / f"train-{shard}.tar", "w") as tar:
+            for number in range(3):
+                for ext, content in (("png", b"picture %d" % number), ("cls", b"%d" % number), ("seg.png", b"mask")):
+                    member = tarfile.TarInfo(f"{shard}{number}.{ext}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+    found = read(ReadShards(tmp_path))
+    assert [sample["key"] for sample in found] == ["00", "01", "02", "10", "11", "12"]
+    first = {"key": "00", "status": "success", "ext": "png", "data": b"picture 0"}
+    assert found[0] == {**first, "members": {"cls": b"0", "seg.png": b"mask"}}
+    with pytest.raises(Exception, match="no column 'caption'"):
+        read(ReadShards(tmp_path, columns=["caption"]))
+
+
+class Numbers(any2ds.Recipe):
+    """Numbers and their texts."""
+
+    VERSION = "1.0.0"
+
+    def info(self) -> any2ds.Info:
+        return any2ds.Info(features={"image": any2ds.Image(), "text": any2ds.Text()})
+
+    def splits(self, dl: Any) -> Any:
+        return {"train": ((n, {"image": PNG, "text": f"number {n}"}) for n in range(5))}
+
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet"])
+def test_the_dataset_of_a_recipe_by_its_name(
+    output_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    any2ds.build(Numbers(), data_dir=tmp_path, output_format=output_format, quiet=True, report=False)
+    monkeypatch.setenv("ANY2DS_DATA_DIR", str(tmp_path))
+    for transform in (ReadShards("numbers"), ReadShards("numbers:1.0.0", data_dir=tmp_path)):
+        found = read(transform)
+        assert sorted(sample["text"] for sample in found) == [f"number {n}" for n in range(5)]
+        assert {sample["data"] for sample in found} == {PNG}
+
+
 SCRIPT = """
 import pickle, sys, uuid
 from pathlib import Path
@@ -359,13 +439,12 @@ def test_a_shard_is_read_as_a_stream(output_format: str, server: Server, tmp_pat
     urls = pa.table({"url": [f"{server.url('big.bin')}?{number}" for number in range(40)]})
     options = {"output_format": output_format, "distributor": "inline", "quiet": True}
     download(urls, output_folder=str(tmp_path / "out"), **options)
-    (shard,) = finished_shards(str(tmp_path / "out"))
-    reader = ShardReader(str(tmp_path / "out"), None, Wanted())
+    (shard,) = FinishedShards(str(tmp_path / "out"), Stores())
     allocated = pa.total_allocated_bytes()
     tracemalloc.start()
     try:
         count, most = 0, 0
-        for sample in reader(shard):
+        for sample in rows_of(shard, Wanted()):
             assert len(sample["data"]) == 1 << 20
             count += 1
             most = max(most, pa.total_allocated_bytes() - allocated)

@@ -193,9 +193,9 @@ REFUSED = [
     (["http://127.0.0.1:9/p001.jpg", "out"], "the first argument is a file with their URLs, one a line"),
     (["--url_list=table.csv", "--save_additional_columns=text,size"], "columns that exist: url, text"),
     (["--url_list=urls.txt", "--output_folder=urls.txt/out"], "cannot be written"),
-    (["--url_list=gs://bucket/urls.txt"], "pip install 'any2ds[gcs]'"),
-    (["--url_list=urls.txt", "--output_folder=gs://bucket/out"], "pip install 'any2ds[gcs]'"),
-    (["--url_list=urls.txt", "--distributor=pyspark"], "pip install 'any2ds[spark]'"),
+    (["--url_list=gs://bucket/urls.txt"], "[gcs]'"),
+    (["--url_list=urls.txt", "--output_folder=gs://bucket/out"], "[gcs]'"),
+    (["--url_list=urls.txt", "--distributor=pyspark"], "[spark]'"),
     (["--url_list=urls.txt", "--ray_address=head:6379"], "ray_address has no effect without distributor=ray"),
     (
         ["--url_list=urls.txt", "--beam_options=--runner=DirectRunner"],

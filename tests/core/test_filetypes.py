@@ -15,7 +15,8 @@ import any2ds
 from any2ds.core.bodies.stored import StoredBody
 from any2ds.core.errors import OptionError
 from any2ds.core.filetypes import recognize_file
-from any2ds.dataset.samples import ShardReader, Wanted, finished_shards
+from any2ds.dataset.samples import FinishedShards, Wanted, rows_of
+from any2ds.storage.stores import Stores
 from any2ds.testing.server import serve
 
 
@@ -122,8 +123,7 @@ def make(media: Path, out: Path, script: dict[str, list[str]] | None = None, **o
             any2ds.retry(out, codes="all", distributor="inline", quiet=True)
     report = any2ds.verify(out, quiet=True)
     assert report.ok, report.findings
-    read = ShardReader(str(out), None, Wanted())
-    return [sample for shard in finished_shards(str(out)) for sample in read(shard)]
+    return [sample for shard in FinishedShards(str(out), Stores()) for sample in rows_of(shard, Wanted())]
 
 
 @pytest.mark.parametrize("output_format", FORMATS)

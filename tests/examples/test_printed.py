@@ -40,12 +40,12 @@ READ_ELSEWHERE = (
     "docs/pytorch.md",
     "docs/tensorflow.md",
 )
-# Their URLs are examples: test_recipes.py has such commands with URLs of its own, but does not read these pages.
-BUILT_ELSEWHERE = ("docs/recipes.md", "docs/tfds.md")
+EXAMPLE = "https://example.org/"  # where the archives of the recipe are, which a reader puts on a server of her own
 SHARDS = 42  # of the dataset that the pages load: dataset/{00000..00041}.tar
 
 # The command in the pages: makes its output folder anew unless it goes on with what the same command, or the same with
-# --limit, has made; and puts the cluster, the port and the folder of others where there is one here.
+# --limit, has made; puts the cluster, the port and the folder of others where there is one here; and the server of
+# this test into a recipe whose URLs are examples.
 _ANY2DS = f"""#!{sys.executable}
 import os, shutil, sys
 from pathlib import Path
@@ -64,6 +64,15 @@ if given and given[0] not in commands and not {{"--help", "--help=all", "--versi
                 system.rm(path, recursive=True)
     last.write_text(these)
     given += [] if any(a.startswith("--distributor=") for a in given) else ["--distributor=inline"]
+if given[:1] == ["new"]:
+    shutil.rmtree(given[1], ignore_errors=True)
+if given[:1] == ["build"]:
+    data_dir = next((a.partition("=")[2] for a in given if a.startswith("--data_dir=")), os.environ["ANY2DS_DATA_DIR"])
+    system, path = fsspec.url_to_fs(data_dir)
+    if system.exists(path):
+        system.rm(path, recursive=True)
+    for code in Path().glob("*/*.py"):
+        code.write_text(code.read_text().replace("{EXAMPLE}", os.environ["EXAMPLE"]))
 from any2ds.cli import main
 main(given)
 """
@@ -82,23 +91,14 @@ def _generated() -> str:
 
 
 PAGES: Mapping[str, list[tuple[str, str]]] = {
-    **{
-        name: blocks(page.read_text(encoding="utf-8"))
-        for page in GUIDE
-        if (name := page.relative_to(ROOT).as_posix()) not in BUILT_ELSEWHERE
-    },
+    **{page.relative_to(ROOT).as_posix(): blocks(page.read_text(encoding="utf-8")) for page in GUIDE},
     "docs/conf.py": blocks(_generated()),
-    "any2ds --help": [
-        ("bash", example)
-        for name, command in COMMANDS.items()
-        if name not in ("new", "build", "recipes")  # test_recipes.py
-        for example in command.examples
-    ],
+    "any2ds --help": [("bash", example) for command in COMMANDS.values() for example in command.examples],
 }
 
 
 def _imported(code: str) -> set[str]:
-    found = set(re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE))
+    found = set(re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE)) - {"flowers"}  # which is in the place
     return found | {"tensorflow"} if ".to_tf(" in code else found
 
 
@@ -109,6 +109,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         shutil.copytree(DATA / name, folder / name)
     with zipfile.ZipFile(folder / "some.zip", "w") as archive:
         archive.write(DATA / "texts" / "bread.txt", "bread.txt")
+    pictures = iter(sorted((DATA / "images").glob("*.jpg")))
+    for split, label in (*2 * [("train", "rose")], *2 * [("train", "tulip")], ("test", "rose"), ("test", "tulip")):
+        (folder / split / label).mkdir(parents=True, exist_ok=True)
+        picture = folder / split / label / next(pictures).name
+        shutil.copy(folder / "images" / picture.name, picture)
+        picture.with_suffix(".txt").write_text(f"a {label}")
+        shutil.copy(folder / "images" / "bars-02.png", picture.with_suffix(".png"))
+    for split in ("train", "test"):
+        shutil.make_archive(str(folder / split), "zip", folder / split)
+        shutil.make_archive(str(folder / split), "gztar", folder / split)
     with serve(folder) as running:
         yield running
 
@@ -134,17 +144,21 @@ def place(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Iterator[
         environment = {
             **CREDENTIALS,
             "AWS_ENDPOINT_URL": url,
+            "ANY2DS_DATA_DIR": "built",
             "BROWSER": "true",
+            "EXAMPLE": server.url(""),
             "WANDB_MODE": "offline",
             "WANDB_SILENT": "true",
             "PATH": f"{programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{os.curdir}",
             "PYTHONWARNINGS": "ignore",
         }
         (folder / "environment.json").write_text(json.dumps(environment))
         made = "any2ds urls.parquet dataset --caption_col=caption --output_format=webdataset"
         _run(["bash", "-ec", f"{made} --number_sample_per_shard=1"], folder)
         (folder / ".last").unlink()
+        for options in ("--register_checksums", "--data_dir=datasets"):
+            _run(["bash", "-ec", f"any2ds build ./flowers {options}"], folder)
         shutil.copytree(folder / "dataset", folder / "trial")
         yield folder
 
@@ -192,6 +206,17 @@ def _write_lists(folder: Path, server: Server) -> None:
     (folder / "run.yaml").write_text("url_list: urls.txt\ntimeout: 5\n")
     (step,) = [code for _, code in PAGES["docs/steps.md"] if "def clean(" in code]
     (folder / "my_step.py").write_text(step)
+    _write_recipe(folder / "flowers", server)
+
+
+def _write_recipe(folder: Path, server: Server) -> None:
+    """The recipe of docs/recipes.md, with dummy data for the test that is printed there."""
+    (code,) = [code for _, code in PAGES["docs/recipes.md"] if "def splits(" in code]
+    folder.mkdir()
+    (folder / "flowers.py").write_text(code.replace(EXAMPLE, server.url("")))
+    shutil.copy(folder / "flowers.py", folder.parent / "my_recipes.py")
+    for name in ("train", "test"):
+        shutil.unpack_archive(server.folder / f"{name}.zip", folder / "dummy_data" / name)
 
 
 def _run(command: list[str], folder: Path) -> str:
@@ -205,7 +230,7 @@ def _run(command: list[str], folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_it_runs_as_it_is_printed(page: str, place: Path, tmp_path: Path) -> None:
+def test_it_runs_as_it_is_printed(page: str, place: Path, server: Server, tmp_path: Path) -> None:
     assert PAGES[page]
     for language, code in PAGES[page]:
         work = tmp_path / "work"
@@ -224,4 +249,9 @@ def test_it_runs_as_it_is_printed(page: str, place: Path, tmp_path: Path) -> Non
         elif missing := {name for name in _imported(code) if importlib.util.find_spec(name) is None}:
             assert page in READ_ELSEWHERE, missing
         elif page != "docs/loading.md" or "{00000..00041}" in code:
-            _run([sys.executable, "-c", code.replace('distributor="pyspark"', 'distributor="inline"')], work)
+            code = code.replace('distributor="pyspark"', 'distributor="inline"').replace(EXAMPLE, server.url(""))
+            if "from flowers import" in code:  # a test, which lies beside what it tests
+                (work / "flowers" / "flowers_test.py").write_text(code)
+                _run([sys.executable, "flowers/flowers_test.py"], work)
+            else:
+                _run([sys.executable, "-c", code], work)

@@ -220,9 +220,9 @@ def test_a_missing_library_is_named(fetch: Any, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.delitem(_registry, protocol, raising=False)
     google, hugging_face, sftp = fetch(["gs://bucket/a", "hf://datasets/a/b/c.jpg", "sftp://127.0.0.1/a"])
     assert {google.code, hugging_face.code, sftp.code} == {"missing_extra"}
-    assert "any2ds[gcs]" in google.detail
-    assert "any2ds[hf]" in hugging_face.detail
-    assert "any2ds[sftp]" in sftp.detail
+    assert "[gcs]" in google.detail
+    assert "[hf]" in hugging_face.detail
+    assert "[sftp]" in sftp.detail
 
 
 def test_a_store_that_does_not_answer_costs_the_timeout_and_holds_up_nobody(

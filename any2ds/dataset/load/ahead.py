@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -24,7 +24,7 @@ def chunk_size(sample_bytes: int) -> int:
     return max(1, min(_READ_AT_ONCE, _CHUNK_BYTES // max(1, sample_bytes)))
 
 
-def in_order(read: Read, numbers: Iterable[Sequence[int]]) -> Iterator[Sample]:
+def in_order(read: Read, numbers: Iterable[Sequence[int]]) -> Generator[Sample]:
     """The samples of each chunk of numbers, of which some are read ahead."""
     with _threads() as threads:
         coming: deque[Future[list[Sample]]] = deque()

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from any2ds.config.parsers import byte_count
 from any2ds.core import layout, plugins
-from any2ds.core.errors import DamagedShard, MissingColumns, OptionError, OutputError, UsageError, redacted
+from any2ds.core.errors import DamagedShard, MissingColumns, OptionError, UsageError, redacted
 from any2ds.core.metadata import SPLIT
 from any2ds.core.samples import row_key
 from any2ds.dataset.features import KEY_COLUMN
@@ -29,8 +29,7 @@ from any2ds.dataset.load.opened import OpenShards
 from any2ds.dataset.load.selection import Selection, mask_of
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.dataset.load.source import Source
-from any2ds.dataset.places import data_dir as default_data_dir
-from any2ds.dataset.places import folder_of, is_built, is_name
+from any2ds.dataset.places import of_place
 from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import Fields
@@ -79,7 +78,7 @@ def load(  # the public options, by keyword
     """
     stores = Stores(storage_options)
     place = os.fspath(folder)
-    shards = _shards_of(place, os.fspath(data_dir) if data_dir is not None else default_data_dir(), stores)
+    shards = of_place(ShardSet.of, place, os.fspath(data_dir) if data_dir is not None else None, stores)
     try:
         most = byte_count(_COPIES if cache_bytes is None else cache_bytes)
     except ValueError as error:
@@ -99,18 +98,6 @@ def load(  # the public options, by keyword
     condition = _condition(where, schema)
     selection = _selection(rows, shards, split, condition, recipe.recipe if recipe is not None else None)
     return Source(shards, opened, replace(selection, where=condition), fields)
-
-
-def _shards_of(place: str, data_dir: str, stores: Stores) -> ShardSet:
-    """Those of a folder, or of the recipe of that name. Raises as `load` does."""
-    if is_name(place):  # or a folder that is not there
-        return ShardSet.of(folder_of(place, data_dir, stores), stores)
-    try:
-        return ShardSet.of(place, stores)
-    except OutputError:
-        if not is_built(place, data_dir, stores):
-            raise
-        return ShardSet.of(folder_of(place, data_dir, stores), stores)
 
 
 def _recipe(shards: ShardSet) -> RecipeFeatures | None:

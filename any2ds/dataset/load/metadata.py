@@ -33,7 +33,7 @@ def schema_of(shards: ShardSet) -> pa.Schema | None:
     for number in dict.fromkeys((0, len(shards) - 1)):
         if not shards.names or not (table := shards.tables[number]):
             return None
-        with _translated(shards, number), shards.folder.open(table) as file:
+        with translated(shards, number), shards.folder.open(table) as file:
             schema = pq.read_schema(file)
             bodies = body_columns(schema) if table == shards.names[number] else []
             schemas.append(pa.schema([field for field in schema if field.name not in bodies]))
@@ -111,7 +111,7 @@ class Rows:
     def _look_for_damage(self) -> None:
         """Raises DamagedShard for the first shard whose metadata cannot be read, or have another number of samples."""
         for shard, table in enumerate(self._shards.tables):
-            with _translated(self._shards, shard), self._shards.folder.open(table) as file:
+            with translated(self._shards, shard), self._shards.folder.open(table) as file:
                 with pq.ParquetFile(file, **THRIFTY) as parquet:
                     statuses = parquet.read(["status"])["status"]
                 found, wanted = pc.sum(pc.equal(statuses, SUCCESS)).as_py() or 0, self._shards.samples(shard)
@@ -130,17 +130,18 @@ def stored_rows(shards: ShardSet, shard: int, columns: Sequence[str]) -> pa.Tabl
     """These columns of the rows of a shard that have samples, as far as there are any. Raises DamagedShard."""
     shards = shards.in_this_process()
     table = shards.tables[shard]
-    with _translated(shards, shard), shards.folder.open(table) as file, pq.ParquetFile(file, **THRIFTY) as parquet:
+    with translated(shards, shard), shards.folder.open(table) as file, pq.ParquetFile(file, **THRIFTY) as parquet:
         wanted = [name for name in columns if name in parquet.schema_arrow.names]
         found = parquet.read(["status", *wanted])
         return found.filter(pc.equal(found["status"], SUCCESS)).select(wanted)
 
 
 @contextmanager
-def _translated(shards: ShardSet, shard: int) -> Iterator[None]:
+def translated(shards: ShardSet, shard: int) -> Iterator[None]:
+    """Raises DamagedShard, which names the shard, for what goes wrong with its metadata inside of the block."""
     try:
         yield
-    except DamagedShard:
+    except (DamagedShard, UsageError):
         raise
     except Exception as error:  # of Arrow, or any file system
         raise DamagedShard(f"metadata of {shards.describe(shard)}: {error_text(error)}") from error

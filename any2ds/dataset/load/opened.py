@@ -234,14 +234,15 @@ class OpenShards:
         writer = plugins.load("writers", self._shards.output_format)
         if not hasattr(writer, "indexed"):
             raise UsageError(f"{self._shards.output_format} shards cannot be read by number")
-        opened: IndexedShard = writer.indexed(self._data(shard), self._fields)
+        opened: IndexedShard = writer.indexed(self.data(shard), self._fields)
         most = min(_MOST_OPEN, _descriptors() // 2) if isinstance(opened, SpanShard) else _MOST_HEAVY
         while len(self._open) >= most:
             self._open.pop(next(iter(self._open)), None)  # another thread may have been first
         self._open[shard] = opened
         return opened
 
-    def _data(self, shard: int) -> ShardData:
+    def data(self, shard: int) -> ShardData:
+        """Of a shard, whether it is open or not. Raises DamagedShard."""
         shards = self._shards
         count = shards.samples(shard) or None  # of other tools' tar files it is known when they are open
         name = shards.names[shard]

@@ -14,7 +14,7 @@ from itertools import accumulate
 import orjson
 
 from any2ds.config.hashes import recorded_hash_columns
-from any2ds.core import layout, plugins
+from any2ds.core import layout
 from any2ds.core.errors import DamagedShard, OutputError, error_text, redacted
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset, ShardFiles
@@ -53,27 +53,22 @@ class ShardSet:
     def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
         """Raises OutputError for a folder that holds no dataset or no finished shard, DamagedShard where files are
         missing or have another size than they should have."""
-        try:
-            opened = ShardSample.of(url, stores, most=_ALL)
-        except OutputError as error:
-            if (foreign := _tars(url, stores)) is not None:
-                return foreign
-            above, _, last = url.rstrip("/").rpartition("/")
-            if above and re.search(r"[{*]|\.\w+$|^\d+$", last):  # as the end of a run shows it
-                raise OutputError(f"{error}: any2ds.load takes the folder, {redacted(above)!r}") from error
-            raise
-        dataset = opened.dataset
-        if not dataset.finished:
-            if dataset.run is None and (foreign := _tars(url, stores)) is not None:
-                return foreign
+        opened = look(url, stores)
+        if isinstance(opened, ShardSet):
+            return opened
+        if not opened.dataset.finished:
             raise OutputError(f"{redacted(url)!r} has no finished shard")
-        writer = dataset.writer or plugins.load("writers", dataset.output_format or "")  # says what is missing
-        if writer.extension is None:
+        if opened.writer.extension is None:
             raise OutputError(f"{redacted(url)!r} stores no files: read its metadata with pyarrow or pandas")
-        return cls._of_dataset(dataset, opened)
+        return cls.of_dataset(opened)
 
     @classmethod
-    def _of_dataset(cls, dataset: Dataset, opened: ShardSample) -> ShardSet:
+    def of_dataset(cls, opened: ShardSample, *, all_rows: bool = False, with_data: bool = True) -> ShardSet:
+        """With `all_rows`, shards without a sample as well; without `with_data`, their data need not be there.
+
+        Raises DamagedShard.
+        """
+        dataset = opened.dataset
         samples, sizes = dict(opened.samples), dict(opened.data_bytes)
         if not samples:
             for files, stats in _stats(dataset):
@@ -81,8 +76,9 @@ class ShardSet:
                     raise DamagedShard(f"{files.stats} of {redacted(dataset.folder.url)!r}: {error_text(stats)}")
                 samples[files.shard_id] = stats.samples
                 sizes[files.shard_id] = stats.data_bytes or 0
-        shards = [files for files in dataset.finished if samples[files.shard_id]]
-        _check_presence(dataset, shards, sizes)
+        shards = [files for files in dataset.finished if all_rows or samples[files.shard_id]]
+        if with_data and opened.writer.extension is not None:
+            _check_presence(dataset, [files for files in shards if samples[files.shard_id]], sizes)
         return cls(
             dataset.folder,
             dataset.output_format or "",
@@ -114,7 +110,35 @@ class ShardSet:
 
     def describe(self, shard: int) -> str:
         """For messages."""
-        return f"shard {self.names[shard]} of {redacted(self.folder.url)!r}"
+        return f"shard {self.names[shard] or self.tables[shard]} of {redacted(self.folder.url)!r}"
+
+    def one_by_one(self) -> Iterator[ShardSet]:
+        """Each shard as a dataset of its own. Small, to be sent to the process that reads it."""
+        for shard in range(len(self)):
+            own = slice(shard, shard + 1)
+            yield replace(
+                self,
+                names=self.names[own],
+                tables=self.tables[own],
+                starts=array("Q", (0, self.samples(shard))),
+                data_bytes=self.data_bytes[own],
+                shard_ids=self.shard_ids[own],
+            )
+
+
+def look(url: str, stores: Stores | None = None) -> ShardSample | ShardSet:
+    """A dataset, or the tar files of other tools that lie in a folder. Raises OutputError if it holds neither."""
+    try:
+        opened = ShardSample.of(url, stores, most=_ALL)
+    except OutputError as error:
+        if (foreign := _tars(url, stores)) is not None:
+            return foreign
+        above, _, last = url.rstrip("/").rpartition("/")
+        if above and re.search(r"[{*]|\.\w+$|^\d+$", last):  # as the end of a run shows it
+            raise OutputError(f"{error}: any2ds.load takes the folder, {redacted(above)!r}") from error
+        raise
+    is_unknown = not opened.dataset.finished and opened.dataset.run is None
+    return (is_unknown and _tars(url, stores)) or opened
 
 
 def _listed_size(dataset: Dataset, files: ShardFiles) -> int:

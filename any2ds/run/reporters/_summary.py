@@ -24,6 +24,7 @@ from any2ds.core import plugins
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, SUCCESS, FailureCode, failure_code, in_order
 from any2ds.core.layout import report_file
+from any2ds.core.members import member_figures
 from any2ds.core.metrics import Snapshot
 from any2ds.core.reports import RunReport
 from any2ds.core.terminal.stderr import wrapped
@@ -355,6 +356,9 @@ def _notes(summary: Summary) -> Iterator[str]:
         each = f"{total.robots.seconds / total.robots.files:.2f} s each"
         files = f"{total.robots.files:,} robots.txt asked for ({size(total.robots.bytes)}, {each})"
         yield f"{files}, {row_count(excluded)} excluded by them"
+    for member in member_figures(total.members):
+        if member.failed:
+            yield f"{member.name}: {member.text}"
     for reason, count in total.not_processed.items():
         yield f"not processed: {count:,} {'file' if count == 1 else 'files'} ({printable(reason)})"
     if count := summary.of_other_kinds:
@@ -414,6 +418,7 @@ def to_json(summary: Summary) -> Mapping[str, Any]:
         "shards_of_others": summary.left_to_others,
         "robots_files": total.robots.files,
         "not_processed": dict(total.not_processed),
+        **({"members": {name: dict(of) for name, of in total.members.items()}} if total.members else {}),
         "outcomes": [
             {
                 "code": outcome.code,

@@ -9,6 +9,7 @@ from any2ds.transforms.image.colour import Pixels
 
 INTERPOLATIONS = {
     "nearest": cv2.INTER_NEAREST,
+    "nearest_exact": cv2.INTER_NEAREST_EXACT,
     "linear": cv2.INTER_LINEAR,
     "cubic": cv2.INTER_CUBIC,
     "area": cv2.INTER_AREA,

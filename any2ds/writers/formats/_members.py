@@ -75,6 +75,8 @@ class SampleBuilder(Builder):
 
     def __call__(self, key: str, members: dict[str, bytes]) -> dict[str, Any]:
         """`members` are the content of its files by extension, which this changes. Raises DamagedShard."""
+        if self._fields.as_files:
+            return {"key": key, "members": members}
         described = members.pop(METADATA, None)
         try:
             sample = {} if described is None else orjson.loads(described)

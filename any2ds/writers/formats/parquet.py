@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -149,8 +149,7 @@ class ParquetWriter:
             with pq.ParquetFile(path, **THRIFTY) as file:
                 schema = file.schema_arrow
                 bodies = body_columns(schema)
-                is_ours = data_column(schema) and not _is_named_as_files(schema)
-                exts = ["ext"] if is_ours else [f"{name}_ext" for name in member_columns(schema)]
+                exts = _ext_columns(schema)
                 columns = ["key", *bodies, *exts]
                 if missing := sorted(set(columns) - set(schema.names)):
                     raise DamagedShard(f"it has no column {', '.join(missing)}")
@@ -184,6 +183,7 @@ class ParquetShard:
             self._ends = list(accumulate(groups.row_group(n).num_rows for n in range(groups.num_row_groups)))
             schema = self._file.schema_arrow
             self._bodies, self._members = body_columns(schema), member_columns(schema)
+            self._exts = _ext_columns(schema)
             self._columns = self._read_columns(schema)
             self._rows: Sequence[int] = range(groups.num_rows)
             if "status" in schema.names and groups.num_rows != data.samples:
@@ -199,6 +199,8 @@ class ParquetShard:
 
     def _read_columns(self, schema: pa.Schema) -> list[str]:
         wanted = self._fields.columns
+        if self._fields.as_files:
+            return ["key", *self._bodies, *self._exts]
         if wanted is None:
             return list(schema.names)
         is_ours = "ext" in schema.names
@@ -281,11 +283,16 @@ class ParquetShard:
         return min(starts), stop - min(starts)
 
     def _sample(self, row: dict[str, Any]) -> dict[str, Any]:
+        if self._fields.as_files:
+            exts = [row[name] for name in self._exts]
+            names = [f"{name}.{ext}" for name, ext in zip(self._members, exts, strict=False)] or exts or self._bodies
+            bodies = zip(names, (row[name] for name in self._bodies), strict=True)
+            return {"key": row["key"], "members": {name: _bytes_of(body) for name, body in bodies if body is not None}}
         if self._members and (ext := row.get("ext")):
             row["data"] = row.get(ext.partition(".")[0])
         for name in () if self._members else self._bodies:
             if (body := row.pop(name, None)) is not None:
-                row["data"] = body["bytes"] if isinstance(body, dict) else body
+                row["data"] = _bytes_of(body)
                 row.setdefault("ext", name)
         wanted = self._fields.columns
         return row if wanted is None else {name: row.get(name) for name in wanted}
@@ -355,6 +362,12 @@ def _is_named_as_files(schema: pa.Schema) -> bool:
     return "ext" not in schema.names and DATA.name not in schema.names
 
 
+def _ext_columns(schema: pa.Schema) -> list[str]:
+    """The columns of extensions: one, or that of each of the files, which are members then; or none."""
+    is_ours = data_column(schema) and not _is_named_as_files(schema)
+    return ["ext"] if is_ours else [f"{name}_ext" for name in member_columns(schema)]
+
+
 def body_columns(schema: pa.Schema) -> list[str]:
     """The columns of files in a parquet shard; in those of others they are called as the files' extension."""
     if WITHOUT_FILES.items() <= (schema.metadata or {}).items():
@@ -380,6 +393,11 @@ def _samples(rows: pa.RecordBatch, bodies: list[str], exts: list[str]) -> Iterat
             if not all(isinstance(name, str) for name in (key, *members)):
                 raise DamagedShard("a file without its key or extension")
             yield StoredSample(key, {name: StoredBody.of(value.as_py()) for name, value in members.items()})
+
+
+def _bytes_of(value: Any) -> bytes:
+    """Of a value in a column of files."""
+    return cast(bytes, value["bytes"] if isinstance(value, dict) else value)
 
 
 def _plain(column: pa.Array) -> pa.Array:

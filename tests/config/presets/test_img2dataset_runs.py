@@ -21,7 +21,8 @@ from PIL import Image
 from any2ds import download, retry, verify
 from any2ds.cli import parse
 from any2ds.config.commands import COMMANDS
-from any2ds.dataset.samples import ShardReader, Wanted, finished_shards
+from any2ds.dataset.samples import FinishedShards, Wanted, rows_of
+from any2ds.storage.stores import Stores
 from any2ds.testing.server import Server, serve
 from tests.support.folder import names_in
 from tests.support.records import examples
@@ -327,8 +328,8 @@ def test_what_lies_out_of_sight_goes_the_way_of_its_shard(output_format: str, ru
     assert pq.read_table(own)["http_status"].to_pylist().count(404) == 1
     assert retry("out", codes=["http_404"], distributor="inline", quiet=True).successes == 1
     assert pq.read_table(own)["http_status"].to_pylist().count(404) == 0
-    read = ShardReader("out", None, Wanted.of(None, None, with_data=output_format != "dummy"))
-    rows = [row for shard in finished_shards("out") for row in read(shard)]
+    wanted = Wanted.of(None, None, with_data=output_format != "dummy")
+    rows = [row for shard in FinishedShards("out", Stores()) for row in rows_of(shard, wanted)]
     assert [row["http_status"] for row in rows] == [200] * len(ROWS)
     assert [row["key"] for row in rows if row.get("data")] == [
         key(name) for name in PICTURES if output_format != "dummy"

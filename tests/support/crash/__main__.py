@@ -111,7 +111,7 @@ def _play(stories: list[Told], scratch: Path, parallel: int) -> list[Seen]:
                 one = task.result()
                 seen.append(one)
                 if one.problems:
-                    _say(f"{one.reported.name}: FAILED, kept in {scratch / one.told.name.replace(' ', '-')}")
+                    _say(f"{one.reported.name}: FAILED, kept in {scratch / one.reported.name.replace(' ', '-')}")
                     for problem in one.problems:
                         _say(f"  {problem}")
                 elif len(seen) % 10 == 0:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from any2ds.core.layout import RUN_FILE, SHARDS_FILE, SWAP_FOLDER
-from tests.support.crash.source import EXT, LATER, Row
+from tests.support.crash.source import EXT, Row
 from tests.support.crash.step import made_of
 from tests.support.folder import names_in
 from tests.support.records import examples
@@ -32,6 +32,8 @@ _DATA = {form: re.compile(rf"(\d{{5}}){re.escape(suffix)}") for form, suffix in 
 _DATA["parquet"] = _METADATA
 _RECORDS = ("tfrecord", "arrayrecord")  # samples are records without members
 FORMATS = tuple(_DATA)
+MEMBERS = ("image", "mask")  # of the samples of rows with two URLs
+KEPT = ".any2ds/kept"  # what came of rows whose other URL failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Expected:
 
     def samples(self, shard: int) -> dict[str, tuple[Row, bytes]]:
         """Key -> row and file of each sample that may be stored."""
-        rows = [(position, row) for position, row in enumerate(self.of_shard(shard)) if row.kind != "bad"]
+        rows = [(position, row) for position, row in enumerate(self.of_shard(shard)) if not row.is_bad]
         return {key: (row, file) for position, row in rows for key, file in self.files(shard, position).items() if file}
 
     def counts(self, shard: int) -> set[int]:
@@ -122,6 +124,7 @@ def problems_at_the_end(folder: Path, expected: Expected) -> list[str]:
     names = names_in(folder)
     if missing := expected.file_names() - names:
         found.append(f"missing: {', '.join(sorted(missing))}")
+    names = {name for name in names if not name.startswith(KEPT)}
     if left := names - expected.file_names() - {"report.html"}:
         found.append(f"left over: {', '.join(sorted(left))}")
     if not found:
@@ -180,7 +183,11 @@ def _check_metadata_alone(path: Path, shard: int, expected: Expected) -> None:
 def _check_data_column(table: pa.Table, shard: int, expected: Expected) -> None:
     samples = expected.samples(shard)
     for row in table.to_pylist():
-        if row["data"] != (samples[row["key"]][1] if row["status"] == "success" else None):
+        wanted, file = samples[row["key"]] if row["status"] == "success" else (None, None)
+        files: dict[str, bytes | None] = {"data": file}
+        if "data" not in row:
+            files = dict(zip(MEMBERS, (file, wanted and wanted.second_body), strict=True))
+        if {name: row[name] for name in files} != files:
             raise Wrong(f"row {row['key']} has other bytes than its URL gave")
 
 
@@ -209,7 +216,8 @@ def _check_finished(folder: Path, shard: int, expected: Expected) -> None:
     if stats["status_dict"] != by_code:
         raise Wrong(f"its stats say {stats['status_dict']}, its metadata {dict(by_code)}")
     samples = expected.samples(shard)
-    sizes = [len(samples[row["key"]][1]) for row in rows if row["status"] == "success"]
+    stored_of = [samples[row["key"]] for row in rows if row["status"] == "success"]
+    sizes = [len(file) + len(wanted.second_body) for wanted, file in stored_of]
     if (stats["samples"], stats["bytes"]) != (len(sizes), sum(sizes)):
         raise Wrong(f"its stats say {stats['samples']} samples of {stats['bytes']} bytes")
     stored = [row["key"] for row in rows if row["status"] == "success"]
@@ -245,22 +253,32 @@ def _check_table(table: pa.Table, shard: int, expected: Expected) -> None:
         if [row["key"] for row in of_row] != list(files):
             raise Wrong(f"row {position} of the metadata is {[row['key'] for row in of_row]}, not {list(files)}")
         for row in of_row:
-            if row["url"] != wanted.url:
+            if (row["url"], row.get("mask_url", "")) != (wanted.url, wanted.second):
                 raise Wrong(f"row {row['key']} of the metadata is {row['url']}, not {wanted.url}")
             if expected.has_columns and (row["caption"], row["number"]) != (wanted.caption, wanted.number):
                 raise Wrong(f"row {row['key']} has caption and number of another")
             if outcome == "success":
                 _check_described(row, wanted.body, files[row["key"]], expected)
+            if wanted.second and outcome == "success":
+                _check_second(row, wanted)
 
 
 def _check_described(row: Mapping[str, Any], body: bytes, file: bytes, expected: Expected) -> None:
     """`body` arrived, and `file` is stored."""
     reported = (row["status"], row["bytes"], row["md5"], row["ext"])
     arrived = (len(body), hashlib.md5(body).hexdigest())
-    if reported != (("success", *arrived, EXT) if file else ("filtered", *arrived, None)):
+    ext = f"{MEMBERS[0]}.{EXT}" if "mask_url" in row else EXT
+    if reported != (("success", *arrived, ext) if file else ("filtered", *arrived, None)):
         raise Wrong(f"row {row['key']} is described as {reported}")
     if expected.has_steps and row["stored_bytes"] != (None if file in (b"", body) else len(file)):
         raise Wrong(f"row {row['key']} is said to be stored in {row['stored_bytes']} bytes, not {len(file)}")
+
+
+def _check_second(row: Mapping[str, Any], wanted: Row) -> None:
+    body = wanted.second_body
+    reported = tuple(row[f"mask_{name}"] for name in ("status", "bytes", "md5", "ext"))
+    if reported != ("success", len(body), hashlib.md5(body).hexdigest(), EXT):
+        raise Wrong(f"the second file of row {row['key']} is described as {reported}")
 
 
 def _members(path: Path, expected: Expected) -> dict[str, dict[str, bytes]]:
@@ -302,19 +320,25 @@ def _in_records(path: Path, expected: Expected) -> dict[str, dict[str, bytes]]:
     """As the members that other formats have."""
     found = {}
     for example in examples(path):
-        ((key,), (url,), (ext,), (data,)) = (example[name] for name in ("key", "url", "ext", "data"))
+        own = MEMBERS if "mask" in example else ("data",)
+        key, url, ext, *data = (example[name][0] for name in ("key", "url", "ext", *own))
+        exts = [f"{name}.{EXT}" for name in MEMBERS] if len(data) > 1 else [ext.decode()]
         described = json.dumps({"key": key.decode(), "url": url.decode()}).encode()
         caption = {"txt": example["caption"][0]} if expected.has_columns else {}
         if key.decode() in found:
             raise Wrong(f"sample {key.decode()} is in it twice")
-        found[key.decode()] = {ext.decode(): data, **caption, "json": described}
+        found[key.decode()] = {**dict(zip(exts, data, strict=True)), **caption, "json": described}
     return found
 
 
 def _check_members(
     key: str, files: Mapping[str, bytes], wanted: Row, file: bytes, expected: Expected, whole: bool
 ) -> None:
-    contents = {EXT: file, **({"txt": wanted.caption.encode()} if expected.has_columns else {})}
+    contents = {EXT: file}
+    if wanted.second:
+        contents = {f"{MEMBERS[0]}.{EXT}": file, f"{MEMBERS[1]}.{EXT}": wanted.second_body}
+    if expected.has_columns:
+        contents["txt"] = wanted.caption.encode()
     for ext, content in files.items():
         if ext == "json":
             described = json.loads(content)
@@ -326,7 +350,7 @@ def _check_members(
             raise Wrong(f"{key}.{ext} has other bytes than it should")
     if whole and files.keys() != {*contents, "json"}:
         raise Wrong(f"sample {key} has {', '.join(files)}")
-    if wanted.kind != LATER and wanted.outcome(False) != "success":
+    if wanted.outcome(True) != "success":
         raise Wrong(f"sample {key} is there, and its row must fail")
 
 
@@ -336,9 +360,10 @@ def _check_with_webdataset(folder: Path, expected: Expected) -> None:
 
     shards = [str(folder / f"{shard:05d}.tar") for shard in range(expected.shards)]
     dataset = webdataset.WebDataset(shards, shardshuffle=False, empty_check=False)
-    found = [(sample["__key__"], sample[EXT]) for sample in dataset]
+    exts = [f"{name}.{EXT}" for name in MEMBERS] if expected.rows[0].second else [EXT]
+    found = [(sample["__key__"], *(sample[ext] for ext in exts)) for sample in dataset]
     wanted = [
-        (key, file)
+        (key, file, *([row.second_body] if row.second else []))
         for shard in range(expected.shards)
         for key, (row, file) in expected.samples(shard).items()
         if row.outcome(expected.healed[-1]) == "success"

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,23 +33,44 @@ class Row:
     url: str
     caption: str
     number: int
+    second: str = ""  # another URL, whose file is stored beside that of the first
 
     @property
-    def kind(self) -> str:
-        return _path(self.url).split("/")[1] if self.url.startswith("http://") else "bad"
+    def is_bad(self) -> bool:
+        """Whether a URL is none."""
+        return "bad" in map(_kind, self._urls)
 
     def outcome(self, healed: bool) -> str:
-        """`success`, or the code of its failure."""
-        if self.kind == "bad":
-            return "bad_url"
-        if self.kind == LATER:
-            return "success" if healed else "http_404"
-        return _CODES[self.kind] or "success"
+        """`success`, or the code of its failure, which is that of the first URL that has failed."""
+        outcomes = [_outcome(url, healed) for url in self._urls]
+        return next((outcome for outcome in outcomes if outcome != "success"), "success")
 
     @property
     def body(self) -> bytes:
         """What its URL gives, where it succeeds."""
         return body_of(_path(self.url))
+
+    @property
+    def second_body(self) -> bytes:
+        """The same of the second; empty if there is none."""
+        return body_of(_path(self.second)) if self.second else b""
+
+    @property
+    def _urls(self) -> list[str]:
+        return [self.url, self.second] if self.second else [self.url]
+
+
+def _kind(url: str) -> str:
+    return _path(url).split("/")[1] if url.startswith("http://") else "bad"
+
+
+def _outcome(url: str, healed: bool) -> str:
+    kind = _kind(url)
+    if kind == "bad":
+        return "bad_url"
+    if kind == LATER:
+        return "success" if healed else "http_404"
+    return _CODES[kind] or "success"
 
 
 def _path(url: str) -> str:
@@ -75,6 +96,13 @@ def make_rows(rng: random.Random, count: int, base: str, largest: int) -> list[R
     return rows
 
 
+def in_pairs(rng: random.Random, rows: Sequence[Row]) -> list[Row]:
+    """Each with the URL of another row, or of itself now and then, as its second one."""
+    urls = [row.url for row in rows]
+    rng.shuffle(urls)
+    return [replace(row, second=row.url if rng.random() < 0.05 else url) for row, url in zip(rows, urls, strict=True)]
+
+
 def write_list(rows: Sequence[Row], path: Path) -> None:
     """Plain text or parquet, by the name; whole at any time, for it may be written while a run reads it."""
     staged = path.with_name(f"new.{path.name}")
@@ -84,6 +112,8 @@ def write_list(rows: Sequence[Row], path: Path) -> None:
             "caption": [row.caption for row in rows],
             "number": [row.number for row in rows],
         }
+        if rows[0].second:
+            columns["second"] = [row.second for row in rows]
         pq.write_table(pa.table(columns), staged, row_group_size=100)
     else:
         staged.write_text("".join(f"{row.url}\n" for row in rows), encoding="utf-8")

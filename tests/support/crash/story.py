@@ -20,11 +20,11 @@ from pathlib import Path
 from any2ds.core.layout import LOCK_FILE, RUN_FILE, SHARDS_FILE, STATE_FOLDER, TEMPORARY_FOLDER
 from any2ds.testing.processes import children
 from tests.support.crash import moments, processes
-from tests.support.crash.check import Expected, problems_at_the_end, problems_now
+from tests.support.crash.check import KEPT, Expected, problems_at_the_end, problems_now
 from tests.support.crash.moments import Look, moment
 from tests.support.crash.places import Folder, Place, SmallDisk, small_disk
 from tests.support.crash.s3 import failing_bucket
-from tests.support.crash.source import Source, make_rows, served, write_list
+from tests.support.crash.source import Source, in_pairs, make_rows, served, write_list
 from tests.support.crash.step import STEP
 from tests.support.folder import names_in
 
@@ -157,7 +157,9 @@ class _Story:
         (scratch / "absent" / "pandas.py").write_text("raise ImportError\n")
         # The run starts in another folder, and its transform is in this package.
         self._path = pathsep.join(filter(None, [str(scratch / "absent"), str(_ROOT), environ.get("PYTHONPATH")]))
-        self._list = scratch / f"list.{self._rng.choice(['txt', 'parquet'])}"
+        self._has_pairs = reported.seed % 5 == 4  # of URLs
+        kind = self._rng.choice(["txt", "parquet"])
+        self._list = scratch / f"list.{'parquet' if self._has_pairs else kind}"
         self._expected = self._expectation()
 
     def play(self) -> None:
@@ -183,7 +185,9 @@ class _Story:
         rng = self._rng
         count = self._reported.shards * _ROWS_PER_SHARD - rng.randrange(_ROWS_PER_SHARD)
         rows = make_rows(rng, count, self._source.base, 20_000 if self._reported.on == "disk" else 5_000)
-        has_columns, has_steps = self._list.suffix == ".parquet", self._reported.seed % 5 != 4
+        if self._has_pairs:
+            rows = in_pairs(rng, rows)
+        has_columns, has_steps = self._list.suffix == ".parquet", not self._has_pairs
         return Expected(rows, _ROWS_PER_SHARD, self._reported.output_format, has_columns, has_steps=has_steps)
 
     def _phases(self) -> list[Phase]:
@@ -236,6 +240,8 @@ class _Story:
         }
         if self._expected.has_columns:
             options |= {"caption_col": "caption", "save_additional_columns": "number"}
+        if self._has_pairs:
+            options["url_col"] = "image:url,mask:second"
         if self._expected.has_steps:
             options["transform"] = STEP
         if self._reported.on == "disk":
@@ -302,7 +308,7 @@ class _Story:
     def _left_by(self, pid: int) -> list[str]:
         """What the run of that process has left over, now that it has ended in order."""
         folder = self._place.dataset()
-        state = {name for name in names_in(folder) if name.startswith(STATE_FOLDER)}
+        state = {name for name in names_in(folder) if name.startswith(STATE_FOLDER) and not name.startswith(KEPT)}
         left = sorted(state - {RUN_FILE, SHARDS_FILE})
         if self._had_workers:  # by then it had removed whatever others had left
             return left

@@ -36,8 +36,8 @@ from any2ds.forecast.simulation import (
     Answer,
     HostLog,
     Machine,
-    Member,
     Simulated,
+    WorkerPlan,
     failure_of,
     simulate,
     simulate_together,
@@ -48,8 +48,8 @@ ROWS_PER_SHARD = 10_000
 _CLASSES_PER_TENFOLD = 12
 _TTL = 3600.0  # seconds for which a worker keeps an address at most
 _BASE_MEMORY = 110e6  # bytes of a worker with nothing in flight, measured
-_PER_HOST = 600.0  # bytes for an address, and the robots.txt, that a worker remembers
-_MOST_HOSTS = 100_000  # that it remembers
+_PER_HOST = 600.0  # bytes for an address, and the robots.txt, that a worker replans
+_MOST_HOSTS = 100_000  # that it replans
 _PER_SHARD = 700.0  # bytes that the driver keeps for a shard, and
 _DRIVER = 210e6  # without any, both measured (docs/scale.md)
 _REPLACED = 600.0  # seconds until a machine that died is replaced
@@ -212,18 +212,18 @@ def polite(cluster: Cluster, web: Web, cpu: float, option: str) -> HostLog:
 
     count = max(_LEAST_POLITE_ROWS, _POLITE_ROWS[option] // cluster.workers)
 
-    def member(machine: int, process: int, begins: float, dies: float) -> Member:
+    def plan(machine: int, process: int, begins: float, dies: float) -> WorkerPlan:
         rows = [Row(0, n, "", f"http://h{n % 2}.example.org/{n}") for n in range(count)]
         share = Share(((machine, cluster.machines), (process, cluster.processes)))
-        return Member(rows, Machine(cpu=cpu, share=share), begins, dies)
+        return WorkerPlan(rows, Machine(cpu=cpu, share=share), begins, dies)
 
-    members = []
+    plans = []
     for machine, process in itertools.product(range(cluster.machines), range(cluster.processes)):
         is_late = cluster.machines > 1 and machine >= 0.75 * cluster.machines
-        members.append(member(machine, process, 30.0 * is_late, 20.0 if machine == 0 else NEVER))
-    members += [member(0, process, 50.0, NEVER) for process in range(cluster.processes)]
+        plans.append(plan(machine, process, 30.0 * is_late, 20.0 if machine == 0 else NEVER))
+    plans += [plan(0, process, 50.0, NEVER) for process in range(cluster.processes)]
     _, hosts = simulate_together(
-        options, members, lambda host, row, at_once: Answer(web.latency * rng.lognormvariate(0.0, 0.4))
+        options, plans, lambda host, row, at_once: Answer(web.latency * rng.lognormvariate(0.0, 0.4))
     )
     return max(hosts.values(), key=lambda log: log.requests)
 

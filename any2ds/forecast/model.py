@@ -29,8 +29,10 @@ Limit = Literal["hosts", "bandwidth", "cpu", "latency", "timeouts"]
 
 SIMULATED = 20_000  # rows of a worker that are simulated one by one
 _MODEL_ERROR = 0.1  # of the time: the model and measured runs agree to this (benchmarks/scenarios.py)
+NO_URLS = frozenset({"bad_row", "bad_url", "unsupported_scheme"})
 _DRAWS = 3  # simulations with other random numbers
 _LEAST_CPU = 2e-5  # seconds for a row, where too few were fetched to measure it
+_USUAL_MEMORY = 110e6  # bytes of a worker with nothing in flight, where it was not measured
 _START_UP = 1.0  # seconds, where none was measured
 _ROWS_PER_PROCESS = 1000  # see worker.py
 _DNS_QUESTIONS = 2  # for the IPv4 and IPv6 addresses of a name
@@ -74,14 +76,24 @@ class Model:
 
     @cached_property
     def success(self) -> Interval:
-        return wilson(self.shares.get(SUCCESS, 0.0), effective_count(self.sample.transfers))
+        """Share of the rows."""
+        found, width = self.shares.get(SUCCESS, 0.0), self.survey.urls_per_row
+        if width > 1 and self.sample.report.count:  # which files a row needs, the run has decided
+            found = self.sample.report.successes / self.sample.report.count
+        return wilson(found, effective_count(self.sample.transfers) / width)
 
     @property
     def fetched(self) -> int:
-        """Rows for which there is a transfer: not those that cannot be read, nor duplicates as far as `dedupe` goes."""
+        """URLs for which there is a transfer: not those that cannot be read, nor duplicates as far as `dedupe` goes."""
         survey = self.survey
-        bad = (survey.bad + survey.schemes.get("", 0)) / survey.read if survey.read else 0.0
-        return max(0, round(survey.rows * self._distinct * (1 - bad)))
+        without = survey.schemes.get("", 0) / survey.urls_per_row
+        bad = (survey.bad + without) / survey.read if survey.read else 0.0
+        return max(0, round(survey.urls * self._distinct * (1 - bad)))
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no URL of the sample can be fetched at all, whatever the network does."""
+        return bool(self.shares) and self.shares.keys() <= NO_URLS
 
     @property
     def shards(self) -> int:
@@ -111,7 +123,7 @@ class Model:
 
     @property
     def received_bytes(self) -> float:
-        return self.survey.rows * self._distinct * self._good * self.sample.received
+        return self.survey.urls * self._distinct * self._good * self.sample.received
 
     @property
     def cpu(self) -> tuple[float, float]:
@@ -134,7 +146,7 @@ class Model:
         return max(1, min(wanted, -(-self.shards // machines)))
 
     def rows_of_worker(self, machines: int) -> int:
-        """Of the worker with the most: whole shards go to one."""
+        """URLs of the worker with the most: whole shards go to one."""
         workers = machines * self.processes(machines)
         rows = -(-self.shards // workers) * self.config.output.number_sample_per_shard
         share = self.fetched / self.survey.rows if self.survey.rows else 0.0
@@ -167,7 +179,7 @@ class Model:
         )
         in_flight = max(1, round(sum(run.in_flight for run in runs) / len(runs)))
         memory = round(
-            self.sample.cost.memory
+            (self.sample.cost.memory or _USUAL_MEMORY)
             + min(self.config.fetch.max_buffered_bytes, in_flight * _BODY_IN_FLIGHT * self.sample.received)
         )
         return Prediction(
@@ -204,7 +216,7 @@ class Model:
         most = at_once or fetch.max_per_host
         own = mean_seconds(self.sample.transfers)
         usual = mean([each for each in self.sample.transfers if each.code == SUCCESS], "seconds")
-        share = self.fetched / self.survey.rows if self.survey.rows else 0.0
+        share = self.fetched / self.survey.urls if self.survey.urls else 0.0
         longest = 0.0
         for host, rows in self.survey.hosts.top(len(self.survey.hosts.largest)).items():
             seconds = max(own.get(host, usual) / most, fetch.host_delay)
@@ -221,7 +233,7 @@ class Model:
 
     def _names_of(self, rows: int) -> float:
         """Hosts with a name that a worker with so many rows meets."""
-        hosts, total = self.survey.hosts, max(1, self.survey.rows)
+        hosts, total = self.survey.hosts, max(1, self.survey.urls)
         part = min(1.0, rows / total)
 
         def met(count: float) -> float:

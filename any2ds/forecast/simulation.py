@@ -83,7 +83,7 @@ class Simulated:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class WorkerPlan:
     """One of several workers that are simulated together. Times are seconds of the clock of all."""
 
     rows: Iterable[Row]
@@ -345,7 +345,7 @@ def _silent() -> Iterator[None]:
 class _Worker:
     """One worker; `turn` by `turn` through its rows."""
 
-    def __init__(self, options: FetchOptions, member: Member, hosts: Hosts, seed: int) -> None:
+    def __init__(self, options: FetchOptions, plan: WorkerPlan, hosts: Hosts, seed: int) -> None:
         rng = random.Random(seed)
         most = options.most_transfers
         robots = None if options.robots == "ignore" else Robots(product_of(options.user_agent), options.robots)
@@ -358,14 +358,14 @@ class _Worker:
             rng,
             robots,
         )
-        self._member = member
+        self._plan = plan
         self._buffer = Buffer(options.max_buffered_bytes, most)
-        self.network = SimulatedNetwork(hosts, member.machine, self._buffer, rng, member.begins)
-        feeder = SimulatedFeeder(member.rows, schedule, most)
+        self.network = SimulatedNetwork(hosts, plan.machine, self._buffer, rng, plan.begins)
+        feeder = SimulatedFeeder(plan.rows, schedule, most)
         loop = SimulatedLoop(options, schedule, self.network, self._buffer, feeder)  # type: ignore[arg-type]
-        loop.share = member.machine.share
+        loop.share = plan.machine.share
         if loop._window is not None:
-            loop._window = Window(most, member.begins, rng)
+            loop._window = Window(most, plan.begins, rng)
             feeder.stock = 256
         self._turns = loop.run()
         self._codes: Counter[str] = Counter()
@@ -374,8 +374,8 @@ class _Worker:
 
     def turn(self) -> bool:
         """Whether there is more to do."""
-        if self.network.clock.seconds >= self._member.dies:
-            self.network.die(self._member.dies)
+        if self.network.clock.seconds >= self._plan.dies:
+            self.network.die(self._plan.dies)
             return False
         try:
             batch = next(self._turns, None)
@@ -413,14 +413,14 @@ def simulate(
     options: FetchOptions, rows: Iterable[Row], answers: Answers, machine: Machine, seed: int = 0
 ) -> Simulated:
     """Fetch `rows` in one worker with these options. Reproducible: the same `seed` gives the same run."""
-    with _silent(), closing(_Worker(options, Member(rows, machine), Hosts(answers), seed)) as worker:
+    with _silent(), closing(_Worker(options, WorkerPlan(rows, machine), Hosts(answers), seed)) as worker:
         while worker.turn():
             pass
         return worker.found()
 
 
 def simulate_together(
-    options: FetchOptions, members: Sequence[Member], answers: Answers, seed: int = 0
+    options: FetchOptions, plans: Sequence[WorkerPlan], answers: Answers, seed: int = 0
 ) -> tuple[list[Simulated], dict[str, HostLog]]:
     """Have several workers ask the same hosts: what became of the rows of each, and what each host saw.
 
@@ -431,8 +431,8 @@ def simulate_together(
     with ExitStack() as stack:
         stack.enter_context(_silent())
         workers = [
-            stack.enter_context(closing(_Worker(options, member, hosts, seed + number)))
-            for number, member in enumerate(members)
+            stack.enter_context(closing(_Worker(options, plan, hosts, seed + number)))
+            for number, plan in enumerate(plans)
         ]
         behind = [(worker.network.clock.seconds, number) for number, worker in enumerate(workers)]
         heapq.heapify(behind)

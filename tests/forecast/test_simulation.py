@@ -13,8 +13,8 @@ from any2ds.forecast.simulation import (
     Answers,
     HostLog,
     Machine,
-    Member,
     Simulated,
+    WorkerPlan,
     failure_of,
     simulate,
     simulate_together,
@@ -86,12 +86,12 @@ def together(
     """So many workers with `rows` rows of two hosts each. Some begin late, and one dies, whom another one follows."""
     lists = [[Row(0, n, str(n), f"http://h{n % 2}.example/{n}") for n in range(rows)] for _ in range(count)]
     machines = [Machine(cpu=1e-4, share=Share(((number, count),))) for number in range(count)]
-    members = [
-        Member(of_worker, machine, begins=number % 4 * 7.0, dies=10.0 if number == 0 else NEVER)
+    plans = [
+        WorkerPlan(of_worker, machine, begins=number % 4 * 7.0, dies=10.0 if number == 0 else NEVER)
         for number, (of_worker, machine) in enumerate(zip(lists, machines, strict=True))
     ]
-    members.append(Member(lists[0], machines[0], begins=15.0))
-    return simulate_together(options(**given), members, lambda host, row, at_once: Answer(latency))
+    plans.append(WorkerPlan(lists[0], machines[0], begins=15.0))
+    return simulate_together(options(**given), plans, lambda host, row, at_once: Answer(latency))
 
 
 @pytest.mark.parametrize(("count", "most"), [(3, 8), (8, 8), (64, 4)])

@@ -22,13 +22,14 @@ from any2ds.core.errors import LockLost, OutputError, error_text
 from any2ds.core.reports import IncompleteRun, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.dataset import shard_list, tfds
+from any2ds.dataset.shard_list import ShardEntries, ShardList
 from any2ds.dataset.shard_list import ShardEntry as ShardEntry
-from any2ds.dataset.shard_list import ShardList
 from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
 
 _SHARE = 0.01  # of the time, at most, that writing takes while a run is at work
+_STATS_AT_ONCE = 1000
 _CLOSE_TIMEOUT = 5.0  # seconds that a run which was broken off may take for it on a remote store
 
 
@@ -43,7 +44,7 @@ class Catalogue:
         self._output, self._options = output, options
         self._names = options.layout
         self._lock = threading.Lock()  # for the four that follow
-        self._entries: dict[int, ShardEntry] = {}
+        self._entries = ShardEntries()
         self._uncertain: set[int] = set()  # shards that may have changed since their entry, if they have one
         self._rewriting: set[int] = set()  # those of them whose report is of a part of the shard
         self._touched: set[int] = set()  # shards begun since the stats of others were last looked at
@@ -111,9 +112,9 @@ class Catalogue:
         with self._logging_errors():
             previous = self._trusted(self._previous())
         if previous is not None:
-            self._entries.update(previous.entries)
+            self._entries.add_all(previous.entries)
             try:
-                self._output.write(layout.SHARDS_FILE, previous.opened())
+                self._output.write(layout.SHARDS_FILE, shard_list.opened(self._output.read(layout.SHARDS_FILE) or b""))
             except LockLost:
                 raise
             except Exception as error:  # every file system has exceptions of its own
@@ -154,7 +155,7 @@ class Catalogue:
                     has_all = all(map(self._output.exists, tfds.names_for(self._options)))
                     if trusted.entries.keys() == finished and (has_all or not finished):
                         return
-                    self._entries.update(trusted.entries)
+                    self._entries.add_all(trusted.entries)
             self._write(is_open=self._swaps_are_left())
 
     def _write(self, is_open: bool) -> None:
@@ -162,10 +163,10 @@ class Catalogue:
         if not (entries or self._has_file):
             return
         self._has_file = True
-        is_whole = self._write_files(entries)
-        self._output.write(layout.SHARDS_FILE, shard_list.to_json(entries, self._options, is_open or not is_whole))
+        is_open = not self._write_files(entries) or is_open
+        self._output.write(layout.SHARDS_FILE, shard_list.to_json(entries.values(), self._options, is_open))
 
-    def _write_files(self, entries: Sequence[ShardEntry]) -> bool:
+    def _write_files(self, entries: ShardEntries) -> bool:
         """The other files, or none where there are no shards. False if one is missing, or may be an old one."""
         wanted, written = set(tfds.names_for(self._options)), set[str]()
         with self._logging_errors():
@@ -173,7 +174,7 @@ class Catalogue:
                 self._output.remove_many(sorted(wanted.intersection(self._output.names())))
                 wanted.clear()
             elif wanted:
-                for name, content in self._tfds_files(entries).items():
+                for name, content in self._tfds_files([*entries.values()]).items():
                     self._output.write(name, content)
                     written.add(name)
         return written >= wanted
@@ -202,19 +203,19 @@ class Catalogue:
             return ShardList.parse(content) if content is not None else None
         return None
 
-    def _now(self) -> list[ShardEntry]:
+    def _now(self) -> ShardEntries:
         """The finished shards, in order; those that are unknown or uncertain are read."""
         with self._lock:
             doubtful = set(self._uncertain)
             self._touched = set(doubtful)
         finished = self._finished()
         with self._lock:
-            known = {n: entry for n, entry in self._entries.items() if n in finished and n not in doubtful}
-        found = self._read([n for n in sorted(finished) if n not in known or n in doubtful])
+            known = self._entries.only(lambda shard_id: shard_id in finished and shard_id not in doubtful)
+        found = self._read([n for n in sorted(finished) if n not in known])
         with self._lock:
-            for shard_id in found.keys() - self._touched:
-                self._entries.setdefault(shard_id, found[shard_id])
-        return [entry for _, entry in sorted({**known, **found}.items())]
+            self._entries.add_all(found.only(lambda n: n not in self._touched and n not in self._entries))
+        known.add_all(found)
+        return known.in_order()
 
     def _finished(self) -> frozenset[int]:
         """The shards that are finished now; uncertain ones are included."""
@@ -223,19 +224,20 @@ class Catalogue:
         with self._lock:
             return self._before.union(self._entries, self._uncertain)
 
-    def _read(self, shards: Sequence[int]) -> dict[int, ShardEntry]:
+    def _read(self, shards: Sequence[int]) -> ShardEntries:
         """From the stats of `shards`, as far as these can be understood."""
-        names = {self._names.stats_name(shard_id): shard_id for shard_id in shards}
-        contents = dict(self._output.read_many(list(names)))
-        sizes: Mapping[str, int] = {}
-        if any(content is not None and b'"data_bytes"' not in content for content in contents.values()):
-            sizes = self._output.sizes()  # stats of other tools, and of earlier versions
+        sizes: Mapping[str, int] | None = None
         extension = plugins.load("writers", self._options.output_format).extension
-        found = {}
-        for name, shard_id in names.items():
-            with contextlib.suppress(ValueError):  # it counts as missing, as for whoever goes on
-                size = sizes.get(self._names.data_name(shard_id, extension) or "", 0)
-                found[shard_id] = shard_list.entry_of(shard_id, contents[name], size)
+        found = ShardEntries()
+        for start in range(0, len(shards), _STATS_AT_ONCE):
+            some = shards[start : start + _STATS_AT_ONCE]
+            contents = self._output.read_many([self._names.stats_name(shard_id) for shard_id in some])
+            for shard_id, (_, content) in zip(some, contents, strict=True):
+                if sizes is None and content is not None and b'"data_bytes"' not in content:
+                    sizes = self._output.sizes()  # stats of other tools, and of earlier versions
+                with contextlib.suppress(ValueError):  # it counts as missing, as for whoever goes on
+                    size = (sizes or {}).get(self._names.data_name(shard_id, extension) or "", 0)
+                    found[shard_id] = shard_list.entry_of(shard_id, content, size)
         return found
 
     def _schema(self, entries: Sequence[ShardEntry]) -> pa.Schema | None:
@@ -291,7 +293,7 @@ def reopen(output: OutputFolder, options: OutputOptions) -> None:
     _withdraw_compacted(output)
     previous = Catalogue(output, options)._previous()
     if previous is not None and not previous.is_open:
-        output.write(layout.SHARDS_FILE, previous.opened())
+        output.write(layout.SHARDS_FILE, shard_list.opened(output.read(layout.SHARDS_FILE) or b""))
 
 
 def is_closed(output: OutputFolder, options: OutputOptions) -> bool:

@@ -28,7 +28,8 @@ from any2ds.core import layout
 from any2ds.core.errors import OutputError, error_text, shard_count
 from any2ds.core.text import rows as row_count
 from any2ds.core.version import __version__
-from any2ds.dataset.dataset import Dataset, ShardFiles
+from any2ds.dataset.dataset import Dataset
+from any2ds.dataset.listing import ShardFiles
 from any2ds.storage.disk.staging import staging
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import locked

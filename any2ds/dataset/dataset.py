@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +25,7 @@ from any2ds.core.manifest import Manifest
 from any2ds.core.members import Members
 from any2ds.core.stats import Stats
 from any2ds.dataset import tfds
+from any2ds.dataset.listing import STATS_END, Entry, FilesInOrder, Listing, ShardFiles
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import ShardWriter
@@ -33,35 +33,6 @@ from any2ds.writers.formats.parquet import THRIFTY, body_columns
 
 _READS_AT_ONCE = 32  # small files, most of the time of which is waiting for a store
 _SHARDS_TRIED = 20  # until one can be read
-_FILES_OF_SHARD = re.compile(r"(\d+)(_stats\.json|\.[A-Za-z0-9_.]+|)", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A file or folder in the folder of the dataset, or in `.any2ds`."""
-
-    name: str
-    size: int  # bytes; 0 for a folder
-    is_folder: bool
-    is_odd: bool = False  # a pipe or device: opening it may block for ever
-
-
-@dataclass(frozen=True, slots=True)
-class ShardFiles:
-    """Names of the files of one shard; None for what is not there."""
-
-    shard_id: int
-    stats: str | None = None
-    metadata: str | None = None  # with all columns
-    data: str | None = None  # the same as `metadata` where one file holds both; a folder for the format files
-    extra_files: tuple[str, ...] = ()  # sidecars of the data, and metadata in further formats
-    visible: str | None = None  # the metadata for other tools, if it is another table; maybe in one file with the data
-
-    @property
-    def present(self) -> tuple[str, ...]:
-        """Each once; the stats, which say that the others are complete, come first."""
-        names = (self.stats, self.metadata, self.visible, self.data, *self.extra_files)
-        return tuple(dict.fromkeys(name for name in names if name))
 
 
 class Dataset:
@@ -72,17 +43,18 @@ class Dataset:
 
     def __init__(self, url: str, stores: Stores | None = None, entries: Iterable[Entry] | None = None) -> None:
         self.folder = OutputFolder(url, stores=stores)
-        self.entries = {entry.name: entry for entry in (self._listed() if entries is None else entries)}
+        self.entries = Listing(self._listed() if entries is None else entries)
         self.run_problem: str | None = None  # why `run` is None though the file is there
         self.run = self._run_file()
         if self.run is not None and self.run.is_being_built:
             raise OutputError(f"{url!r} is being built: the same any2ds build command goes on with it")
-        files, self._digits = _by_shard(self.entries, self.run.layout if self.run else None)
+        self.entries.settle(self.run.layout.shard_digits if self.run else None)
         # img2dataset writes no run file, and no number into its stats.
-        self.is_img2dataset = layout.RUN_FILE not in self.entries and not self._has_own_stats(files)
-        self.output_format = self._format(files)
+        self.is_img2dataset = layout.RUN_FILE not in self.entries and not self._has_own_stats()
+        self.output_format = self._format()
         self.writer = self._writer()
-        self.shards = self._shards(files)
+        extension = self.writer.extension if self.writer else None
+        self.shards = self.entries.shards(f".{extension}" if extension else extension, self.extra_ends)
         if not self.shards and self.run is None:
             raise OutputError(f"{url!r} holds no dataset of any2ds or img2dataset")
 
@@ -111,8 +83,8 @@ class Dataset:
         return (*sidecars, *(f".{name}" for name in formats if name in METADATA_FORMATS and name != "parquet"))
 
     @property
-    def finished(self) -> list[ShardFiles]:
-        return [files for files in self.shards.values() if files.stats]
+    def finished(self) -> FilesInOrder:
+        return self.shards.finished().in_order
 
     @cached_property
     def layout(self) -> Layout | None:
@@ -122,16 +94,18 @@ class Dataset:
         for files in self.finished[:_SHARDS_TRIED]:
             with suppress(Exception), self.metadata_file(files) as file:  # a broken one is reported by others
                 key = next(iter(file.iter_batches(1, columns=["key"]))).column("key")[0].as_py()
-                return Layout(10 ** (len(key) - self._digits), self._digits)
+                return Layout(10 ** (len(key) - self.entries.digits), self.entries.digits)
         return None
 
     def others(self) -> list[Entry]:
         """What belongs to no shard, without the files of any2ds and of the system."""
-        own = {name for files in self.shards.values() for name in files.present}
-        own.update(layout.FOLDER_FILES, tfds.names_of(self.run.options if self.run else {}))
+        own = {*layout.FOLDER_FILES, *tfds.names_of(self.run.options if self.run else {})}
+        names = [*self.entries.others]
         if layout.RECIPE_FILE in self.entries:
-            own.update(name for name in self.entries if name.endswith(tfds.LABELS_END))
-        return [entry for name, entry in self.entries.items() if name not in own and name[:1] not in ("_", ".")]
+            own.update(name for name in names if name.endswith(tfds.LABELS_END))
+        for end in self.entries.ends.keys() - self.shards.ends:
+            names += self.entries.names(end)
+        return [self.entries[name] for name in names if name not in own and name[:1] not in ("_", ".")]
 
     def read(self, name: str) -> bytes:
         """Raises OSError, or any exception of the file system."""
@@ -204,24 +178,37 @@ class Dataset:
     def _listed(self) -> Iterator[Entry]:
         folder = self.folder
         try:
-            found = folder.listed()
-            if _has(found, layout.STATE_FOLDER):
-                with suppress(FileNotFoundError):  # a run that was refused has just removed it
-                    state = folder.listed(layout.STATE_FOLDER)
-                    found = [*found, *state]
-                    if _has(state, layout.METADATA_FOLDER):
-                        found += folder.listed(layout.METADATA_FOLDER)
+            has_state = False
+            for entry in self._in(""):
+                has_state |= entry.name == layout.STATE_FOLDER
+                yield entry
+            if not has_state:
+                return
+            has_metadata = False
+            with suppress(FileNotFoundError):  # a run that was refused has just removed it
+                for entry in self._in(layout.STATE_FOLDER):
+                    has_metadata |= entry.name == layout.METADATA_FOLDER
+                    yield entry
+                if has_metadata:
+                    yield from self._in(layout.METADATA_FOLDER)
+        except OutputError:
+            raise
         except FileNotFoundError:
             raise OutputError(f"{folder.url!r}: no such folder") from None
         except Exception as error:  # every file system has exceptions of its own
             raise OutputError(f"{folder.url!r} cannot be listed: {error_text(error)}") from error
+
+    def _in(self, inner: str) -> Iterator[Entry]:
+        """What lies directly in the folder, or in a folder of it. Raises whatever the file system raises."""
+        folder = self.folder
         root = folder.path.rstrip("/")
-        for info in found:
+        is_file = has_others = False
+        for info in folder.listed(inner):
             path = str(info["name"]).rstrip("/")
-            if path == root:
-                if info["type"] == "file" and len(found) == 1:
-                    raise OutputError(f"{folder.url!r} is a file, not the folder of a dataset")
-                continue  # the marker of a folder in an object store
+            if path == root:  # maybe the marker of a folder in an object store
+                is_file = info["type"] == "file"
+                continue
+            has_others = True
             is_folder = info["type"] == "directory" or (
                 folder.is_local and info["type"] != "file" and os.path.isdir(path)  # a link to one
             )
@@ -229,6 +216,8 @@ class Dataset:
             is_link = stat.S_ISLNK(int(info.get("mode") or 0))  # a broken one, which fails at once when it is opened
             is_odd = info["type"] == "other" and not is_folder and not is_link
             yield Entry(path.removeprefix(f"{root}/"), size, is_folder, is_odd)
+        if is_file and not has_others:
+            raise OutputError(f"{folder.url!r} is a file, not the folder of a dataset")
 
     def _run_file(self) -> Manifest | None:
         if layout.RUN_FILE not in self.entries or self.entries[layout.RUN_FILE].is_odd:
@@ -241,24 +230,22 @@ class Dataset:
             self.run_problem = error_text(error)
             return None
 
-    def _has_own_stats(self, by_shard: Mapping[int, Mapping[str, str]]) -> bool:
+    def _has_own_stats(self) -> bool:
         """Whether the first readable stats are of any2ds."""
-        names = [ends["_stats.json"] for _, ends in sorted(by_shard.items()) if "_stats.json" in ends]
-        for name in names[:_SHARDS_TRIED]:
+        for name in self.entries.names(STATS_END, _SHARDS_TRIED):
             with suppress(Exception):  # a broken one is reported by others
                 return Stats.parse(self.read(name)).shard_id is not None
         return False
 
-    def _format(self, by_shard: Mapping[int, Mapping[str, str]]) -> str | None:
+    def _format(self) -> str | None:
         """By the run file, else by the most frequent files; None if it is unknown."""
         if self.run is not None:
             return str(self.run.options.get("output_format"))
-        other_ends = ("_stats.json", ".parquet", ".tar.idx", layout.METADATA_END)  # of any format
-        counts = Counter(end for ends in by_shard.values() for end in ends if end not in other_ends)
+        other_ends = (STATS_END, ".parquet", ".tar.idx", layout.METADATA_END)  # of any format
+        counts = Counter({end: files for end, files in self.entries.ends.items() if end not in other_ends})
         if counts:
             return {"": "files", ".tar": "webdataset"}.get(counts.most_common(1)[0][0])
-        tables = [ends[".parquet"] for _, ends in sorted(by_shard.items()) if ".parquet" in ends]
-        for name in tables[:_SHARDS_TRIED]:
+        for name in self.entries.names(".parquet", _SHARDS_TRIED):
             with suppress(Exception), self.metadata_file(ShardFiles(0, metadata=name)) as file:
                 return "parquet" if body_columns(file.schema_arrow) else "dummy"
         return None
@@ -268,48 +255,3 @@ class Dataset:
             return cast("type[ShardWriter]", plugins.load("writers", self.output_format or ""))
         except Any2dsError:
             return None
-
-    def _shards(self, by_shard: Mapping[int, Mapping[str, str]]) -> dict[int, ShardFiles]:
-        extension = self.writer.extension if self.writer else None
-        data_end = f".{extension}" if extension else extension
-        found = {}
-        for shard_id, ends in sorted(by_shard.items()):
-            own, table = ends.get(layout.METADATA_END), ends.get(".parquet")
-            files = ShardFiles(
-                shard_id,
-                stats=ends.get("_stats.json"),
-                metadata=own or table,
-                data=None if data_end is None else ends.get(data_end),
-                extra_files=tuple(ends[end] for end in self.extra_ends if end in ends),
-                visible=table if own else None,
-            )
-            if files.present:
-                found[shard_id] = files
-        return found
-
-
-def _has(listed: Iterable[Mapping[str, Any]], folder: str) -> bool:
-    return any(str(info["name"]).rstrip("/").endswith(f"/{folder}") for info in listed)
-
-
-def _by_shard(entries: Mapping[str, Entry], names: Layout | None) -> tuple[dict[int, dict[str, str]], int]:
-    """For each shard, what follows its number in a name -> the name; and the number of digits.
-
-    Only names with as many digits as the others count; nothing else could have been written by the same run.
-    """
-    matches = []
-    for name, entry in entries.items():
-        match = _FILES_OF_SHARD.fullmatch(name.removeprefix(f"{layout.METADATA_FOLDER}/"))
-        if match is None or entry.is_odd or entry.is_folder != (match[2] == ""):
-            continue
-        if (match[2] == layout.METADATA_END) == name.startswith(layout.METADATA_FOLDER):
-            matches.append((match[1], match[2], name))
-    if names is not None:
-        digits = names.shard_digits
-    else:  # more digits are for numbers that need them
-        digits = min((len(number) for number, end, _ in matches if end == "_stats.json"), default=0)
-    found: dict[int, dict[str, str]] = {}
-    for number, end, name in matches:
-        if number == f"{int(number):0{digits}d}":
-            found.setdefault(int(number), {})[end] = name
-    return found, digits

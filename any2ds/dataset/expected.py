@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 
 from any2ds.core.manifest import Beginning, Segment
 from any2ds.dataset.dataset import Dataset
@@ -16,7 +15,7 @@ class ExpectedShards:
     """The shards of `lists`, in order, compared with those that are `present`."""
 
     lists: Sequence[Segment]
-    present: Collection[int]
+    present: Collection[int]  # in which one is found fast
     rows_per_shard: int | None  # None if unknown
 
     @classmethod
@@ -32,21 +31,26 @@ class ExpectedShards:
 
     @property
     def missing(self) -> list[int]:
-        return sorted(set(chain.from_iterable(self._spans)) - set(self.present))
+        present = self.present
+        return sorted({shard_id for span in self._spans for shard_id in span if shard_id not in present})
 
     @property
     def beyond(self) -> list[int]:
         """Present shards for which no list has rows."""
-        return sorted(set(self.present) - set(chain.from_iterable(self._spans)))
+        return sorted(shard_id for shard_id in self.present if self._list_of(shard_id) is None)
 
     def rows(self, shard_id: int) -> int | None:
         """How many rows the list has for a shard; None if that is unknown, or if no list has the shard."""
-        for segment, span in zip(self.lists, self._spans, strict=True):
-            if shard_id in span and self.rows_per_shard is not None and segment.cut == "list":
-                if segment.rows is not None:
-                    return segment.rows_in(shard_id, self.rows_per_shard)
-                return self.rows_per_shard if shard_id < span[-1] else None
-        return None
+        number = self._list_of(shard_id)
+        if number is None or self.rows_per_shard is None or self.lists[number].cut != "list":
+            return None
+        if self.lists[number].rows is not None:
+            return self.lists[number].rows_in(shard_id, self.rows_per_shard)
+        return self.rows_per_shard if shard_id < self._spans[number][-1] else None
+
+    def _list_of(self, shard_id: int) -> int | None:
+        """The number of the list that has rows for a shard."""
+        return next((number for number, span in enumerate(self._spans) if shard_id in span), None)
 
     @cached_property
     def _spans(self) -> list[range]:

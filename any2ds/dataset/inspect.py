@@ -94,7 +94,7 @@ def inspect(options: ParsedOptions) -> Overview:
     stats, metadata = StatsSums(keeps_works=False), MetadataSums(wanted.samples)
     stats.read(dataset, finished)
     metadata.read(dataset, spread(finished, _SHARDS_OF_METADATA), random.Random(0))
-    numbers, names = [files.shard_id for files in finished], dataset.layout
+    numbers, names = finished.ids, dataset.layout
     return Overview(
         output_folder=redacted(wanted.output_folder),
         made_by=dataset.made_by,

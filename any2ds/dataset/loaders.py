@@ -16,14 +16,15 @@ from dataclasses import dataclass
 
 from any2ds.core import layout
 from any2ds.core.errors import redacted
-from any2ds.dataset import shard_list
+from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.kinds import kind_of_ext
 from any2ds.dataset.rendering import environment, literal
-from any2ds.dataset.shard_list import ShardList, entry_of, pattern
+from any2ds.dataset.shard_list import ShardEntry, ShardList, pattern
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
 
+_STATS_AT_ONCE = 1000
 _LONGEST_PATTERN = 120  # characters
 
 
@@ -131,7 +132,7 @@ class Loadable:
             exts = {data_column: 1}
         exts = {ext: files for ext, files in exts.items() if ext}
         names = dataset.layout
-        finished = [files.shard_id for files in dataset.finished]
+        finished = dataset.finished.ids
         shards = pattern(finished, names, dataset.writer.extension) if names and dataset.writer else None
         kind = kind_of(exts)
         is_one_size = dataset.members is None and _is_one_size(options)
@@ -218,17 +219,18 @@ def extensions(dataset: Dataset) -> dict[str, int]:
     return dict(found.most_common())
 
 
-def _entries(dataset: Dataset) -> Iterator[shard_list.ShardEntry]:
+def _entries(dataset: Dataset) -> Iterator[ShardEntry]:
     """By the list of shards if it is true, else from the stats of each."""
     with contextlib.suppress(Exception):  # of any file system; ValueError of one that is none
         listed = ShardList.parse(dataset.read(layout.SHARDS_FILE))
-        if not listed.is_open and listed.entries.keys() == {files.shard_id for files in dataset.finished}:
+        if not listed.is_open and listed.entries.keys() == dataset.shards.finished().keys():
             yield from listed.entries.values()
             return
-    names = {files.stats: files.shard_id for files in dataset.finished if files.stats}
-    for name, content in dataset.folder.read_many(list(names)):
-        with contextlib.suppress(ValueError):
-            yield entry_of(names[name], content)
+    finished = dataset.finished
+    for start in range(0, len(finished), _STATS_AT_ONCE):
+        for files, stats in dataset.stats(finished[start : start + _STATS_AT_ONCE]):
+            if isinstance(stats, Stats):
+                yield ShardEntry.of_stats(files.shard_id, stats)
 
 
 def kind_of(exts: Mapping[str, int]) -> str:

@@ -79,7 +79,7 @@ class FinishedShards:
 
 def _lacking(dataset: Dataset) -> str:
     """What is missing, as text; empty if nothing is known to be missing."""
-    expected = ExpectedShards.of(dataset, [files.shard_id for files in dataset.finished])
+    expected = ExpectedShards.of(dataset, dataset.shards.finished())
     unfinished = [files.shard_id for files in dataset.shards.values() if not files.stats]
     if missing := sorted({*expected.missing, *unfinished}):
         return f"shards are missing ({ranges_text(missing)})"

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +55,53 @@ class ShardEntry:
         return cls(shard_id, stats.count, stats.samples, stats.size or 0, data_bytes, stats.exts, stats.splits)
 
 
+class ShardEntries(MutableMapping[int, ShardEntry]):
+    """Shard number -> entry, in about 200 bytes for each: a dataset may have a million shards."""
+
+    def __init__(self, entries: Iterable[ShardEntry] = ()) -> None:
+        self._packed: dict[int, bytes] = {}
+        for entry in entries:
+            self[entry.shard_id] = entry
+
+    def __setitem__(self, shard_id: int, entry: ShardEntry) -> None:
+        numbers = entry.count, entry.samples, entry.bytes, entry.data_bytes
+        packed = orjson.dumps((*numbers, dict(entry.exts), dict(entry.splits)))
+        self._packed[shard_id] = bytes(memoryview(packed))  # a copy: orjson returns it in a buffer of 4 KB
+
+    def __getitem__(self, shard_id: int) -> ShardEntry:
+        return ShardEntry(shard_id, *orjson.loads(self._packed[shard_id]))
+
+    def __delitem__(self, shard_id: int) -> None:
+        del self._packed[shard_id]
+
+    def __contains__(self, shard_id: object) -> bool:
+        return shard_id in self._packed
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._packed)
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    def add_all(self, others: ShardEntries) -> None:
+        """`update`, without a look into each."""
+        self._packed.update(others._packed)
+
+    def only(self, is_wanted: Callable[[int], bool]) -> ShardEntries:
+        """Those that are wanted."""
+        found = ShardEntries()
+        found._packed = {shard_id: packed for shard_id, packed in self._packed.items() if is_wanted(shard_id)}
+        return found
+
+    def in_order(self) -> ShardEntries:
+        """The same, by their numbers; itself if they are in order."""
+        if all(one < next for one, next in itertools.pairwise(self._packed)):
+            return self
+        found = ShardEntries()
+        found._packed = dict(sorted(self._packed.items()))
+        return found
+
+
 def entry_of(shard_id: int, content: bytes | None, size: int = 0) -> ShardEntry:
     """From its `_stats.json`. Raises ValueError."""
     return ShardEntry.of_stats(shard_id, Stats.parse(content or b""), size)
@@ -63,23 +111,46 @@ def entry_of(shard_id: int, content: bytes | None, size: int = 0) -> ShardEntry:
 class ShardList:
     """What `.any2ds/shards` holds."""
 
-    entries: Mapping[int, ShardEntry]
+    entries: ShardEntries
     is_open: bool  # a run is at work, or was killed: shards may have changed since
-    content: bytes = b""
-
-    def opened(self) -> bytes:
-        """The content, marked as open."""
-        return self.content.replace(b'"open":false', b'"open":true', 1)
 
     @classmethod
     def parse(cls, content: bytes) -> ShardList:
         """Raises ValueError if `to_json` has not written it."""
+        return cls.read(io.BytesIO(content))
+
+    @classmethod
+    def read(cls, file: Iterator[bytes]) -> ShardList:
+        """From its lines, one after the other. Raises ValueError, or what `file` raises."""
         try:
-            found = orjson.loads(content)
-            entries = [_entry(each) for each in found["shardlist"]]
-            return cls({entry.shard_id: entry for entry in entries}, b'"open":false' not in content, content)
+            head = head_of(next(file, b""))
+            entries = ShardEntries(map(_entry, lines_of(file)))
+            if len(entries) != head["shards"]:
+                raise ValueError("the list of shards is truncated")
+            return cls(entries, head["open"] is not False)
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"no list of shards: {type(error).__name__}: {error}") from error
+
+
+def opened(content: bytes) -> bytes:
+    """The content of a list, marked as open."""
+    return content.replace(b'"open":false', b'"open":true', 1)
+
+
+def head_of(line: bytes) -> dict[str, Any]:
+    """What the first line of a list says of all shards. Raises ValueError."""
+    found = orjson.loads(line.rstrip().removesuffix(b',"shardlist":[') + b"}")
+    if not isinstance(found, dict):
+        raise ValueError("no list of shards")
+    return found
+
+
+def lines_of(file: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """What the lines behind the first one say, of a shard each. Raises ValueError for one that is cut off."""
+    for line in file:
+        if line.startswith(b"]"):
+            return
+        yield orjson.loads(line.rstrip().rstrip(b","))
 
 
 def _entry(found: Mapping[str, Any]) -> ShardEntry:
@@ -93,26 +164,18 @@ def _entry(found: Mapping[str, Any]) -> ShardEntry:
     return ShardEntry(shard_id, count, samples, size, data_bytes, exts, splits)
 
 
-def to_json(entries: Sequence[ShardEntry], options: OutputOptions, is_open: bool) -> bytes:
+def to_json(entries: Iterable[ShardEntry], options: OutputOptions, is_open: bool) -> bytes:
     """`entries` in the order of their numbers."""
     names = options.layout
     extension = plugins.load("writers", options.output_format).extension
-    numbers = [entry.shard_id for entry in entries]
-    head = {
-        **(_KIND if extension == "tar" else {}),
-        "any2ds": __version__,
-        "open": is_open,
-        "pattern": pattern(numbers, names, extension),
-        "gaps": gaps(numbers),
-        "shards": len(entries),
-        "count": sum(entry.count for entry in entries),
-        "nsamples": sum(entry.samples for entry in entries),
-        "bytes": sum(entry.bytes for entry in entries),
-    }
+    numbers = array("q")
+    count = samples = size = 0
     # Each line is copied at once: orjson returns it in a buffer of 4 KB, which for a million shards take 4 GB.
     content = io.BytesIO()
-    content.write(orjson.dumps(head)[:-1] + b',"shardlist":[')
-    for number, entry in enumerate(entries):
+    for entry in entries:
+        content.write(b",\n" if numbers else b"\n")
+        numbers.append(entry.shard_id)
+        count, samples, size = count + entry.count, samples + entry.samples, size + entry.bytes
         line = orjson.dumps(
             {
                 "url": f"../{names.data_name(entry.shard_id, extension) or names.metadata_name(entry.shard_id)}",
@@ -125,10 +188,20 @@ def to_json(entries: Sequence[ShardEntry], options: OutputOptions, is_open: bool
                 **({"splits": dict(entry.splits)} if entry.splits else {}),
             }
         )
-        content.write(b",\n" if number else b"\n")
         content.write(line)
     content.write(b"\n]}\n")
-    return content.getvalue()
+    head = {
+        **(_KIND if extension == "tar" else {}),
+        "any2ds": __version__,
+        "open": is_open,
+        "pattern": pattern(numbers, names, extension),
+        "gaps": gaps(numbers),
+        "shards": len(numbers),
+        "count": count,
+        "nsamples": samples,
+        "bytes": size,
+    }
+    return b"".join((orjson.dumps(head)[:-1], b',"shardlist":[', content.getbuffer()))
 
 
 def ranges(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:

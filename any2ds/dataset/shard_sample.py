@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import io
 import random
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
-
-import orjson
+from typing import cast
 
 from any2ds.core import layout, plugins
 from any2ds.core.errors import OutputError
 from any2ds.core.manifest import Manifest
-from any2ds.dataset.dataset import Dataset, Entry
+from any2ds.dataset import shard_list
+from any2ds.dataset.dataset import Dataset
+from any2ds.dataset.listing import Entry, PerShard
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import ShardWriter
@@ -69,49 +70,46 @@ class ShardSample:
         dataset = Dataset(url, stores)
         count = len(dataset.finished)
         if count > most:
-            keep = set(chance.sample([files.shard_id for files in dataset.finished], most))
-            dataset.shards = {number: files for number, files in dataset.shards.items() if number in keep}
+            ids = dataset.finished.ids
+            chosen = {ids[place] for place in chance.sample(range(count), most)}
+            dataset.shards = dataset.shards.only(chosen.__contains__)
         return cls(dataset, count)
 
 
 def _from_list(folder: OutputFolder, stores: Stores | None, most: int, chance: random.Random) -> ShardSample | None:
     """By `.any2ds/shards`; None if it is open, because a run is at work. Raises any exception if it is broken."""
     run = Manifest.parse(folder.read(layout.RUN_FILE) or b"")
-    kept: list[tuple[int, int, int]] = []  # shard, samples, bytes of data: a random choice among those so far
+    kept = array("q"), array("q"), array("q")  # shards, samples, bytes of data: a random choice among those so far
     rows = samples = size = shards = 0
     exts: Counter[str] = Counter()
     with folder.open(layout.SHARDS_FILE) as raw, io.BufferedReader(raw, _BUFFER_BYTES) as file:  # type: ignore[type-var]
-        head = orjson.loads(file.readline().rstrip().removesuffix(b',"shardlist":[') + b"}")
+        head = shard_list.head_of(file.readline())
         if head["open"]:
             return None
-        for entry in _entries(file):
+        for entry in shard_list.lines_of(file):
             shards += 1
             rows += entry["count"]
             samples += entry["nsamples"]
             size += entry["bytes"]
             exts.update(entry["exts"])
             own = entry["shard_id"], entry["nsamples"], entry["filesize"]
-            if shards <= most:
-                kept.append(own)
-            elif (place := chance.randrange(shards)) < most:
-                kept[place] = own
+            place = shards - 1 if shards <= most else chance.randrange(shards)
+            if place < most:
+                for column, value in zip(kept, own, strict=True):
+                    column[place : place + 1] = array("q", [value])
     if shards != head["shards"]:
         raise OutputError(f"{layout.SHARDS_FILE} is truncated")
-    dataset = Dataset(folder.url, stores, _files(folder, run, [number for number, _, _ in kept]))
+    if shards > most:
+        order = sorted(range(most), key=kept[0].__getitem__)
+        ids, samples_of, bytes_of = (array("q", map(column.__getitem__, order)) for column in kept)
+    else:
+        ids, samples_of, bytes_of = kept
+    dataset = Dataset(folder.url, stores, _files(folder, run, ids))
     totals = Totals(shards, rows, samples, size, dict(exts.most_common()))
-    kept.sort()
-    samples_of = {number: own for number, own, _ in kept}
-    return ShardSample(dataset, shards, samples_of, {number: own for number, _, own in kept}, totals, head["pattern"])
+    return ShardSample(dataset, shards, PerShard(ids, samples_of), PerShard(ids, bytes_of), totals, head["pattern"])
 
 
-def _entries(file: Iterator[bytes]) -> Iterator[dict[str, Any]]:
-    """One for each line of the list."""
-    for line in file:
-        if not line.startswith(b"]"):
-            yield orjson.loads(line.rstrip().rstrip(b","))
-
-
-def _files(folder: OutputFolder, run: Manifest, shards: list[int]) -> Iterator[Entry]:
+def _files(folder: OutputFolder, run: Manifest, shards: Iterable[int]) -> Iterator[Entry]:
     """The files of `shards`, and those of the dataset by which it is opened, without listing the folder."""
     names = run.layout
     extension = plugins.load("writers", str(run.options.get("output_format"))).extension

@@ -21,7 +21,8 @@ from any2ds.core.members import Members, column
 from any2ds.core.metadata import STORED_BYTES
 from any2ds.core.reports import members_added, most_frequent
 from any2ds.core.stats import Stats
-from any2ds.dataset.dataset import Dataset, ShardFiles
+from any2ds.dataset.dataset import Dataset
+from any2ds.dataset.listing import ShardFiles
 from any2ds.dataset.shown import shown_url
 from any2ds.dataset.timeline import Work
 

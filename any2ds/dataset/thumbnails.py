@@ -25,7 +25,8 @@ from any2ds.core.failures import SUCCESS
 from any2ds.core.metadata import STORED_BYTES
 from any2ds.core.samples import CAPTION, StoredSample
 from any2ds.core.stats import Stats
-from any2ds.dataset.dataset import Dataset, ShardFiles
+from any2ds.dataset.dataset import Dataset
+from any2ds.dataset.listing import ShardFiles
 from any2ds.dataset.pictures import View
 from any2ds.dataset.preview import PreviewPool, kind_of
 from any2ds.dataset.shard_sample import ShardSample
@@ -70,7 +71,7 @@ def thumbnails(sample: ShardSample, count: int = 64, seed: int = 0, seconds: flo
     finished = sample.dataset.finished
     chance = random.Random(seed)
     if sample.samples:
-        finished = [files for files in finished if sample.samples.get(files.shard_id)]
+        finished = sample.dataset.shards.finished().only(sample.samples.get).in_order
     chosen = sorted(chance.sample(range(len(finished)), min(len(finished), _MOST_SHARDS, count)))
     picked = [finished[number] for number in chosen]
     shares = _shares([sample.samples.get(files.shard_id, 0) for files in picked], count, chance)

@@ -17,7 +17,8 @@ from any2ds.core.errors import OptionError, OutputError
 from any2ds.core.failures import DUPLICATE, SUCCESS
 from any2ds.core.histogram import PER_DOUBLING
 from any2ds.core.reports import RunReport
-from any2ds.dataset.dataset import Dataset, ShardFiles
+from any2ds.dataset.dataset import Dataset
+from any2ds.dataset.listing import ShardFiles
 from any2ds.dataset.summary import StatsSums, spread
 from any2ds.fetch.profiles import Profiles
 from any2ds.forecast.transfers import Cost, Sample, Transfer, parse

@@ -252,7 +252,7 @@ class OutputFolder:
 
     def sizes(self) -> dict[str, int]:
         """Bytes of the files that lie directly in it, by name. Raises whatever the file system raises."""
-        files = [info for info in self.listed() if info["type"] == "file"]
+        files = (info for info in self.listed() if info["type"] == "file")
         return {str(info["name"]).rsplit("/", 1)[-1]: int(info.get("size") or 0) for info in files}
 
     def read(self, name: str) -> bytes | None:
@@ -274,8 +274,11 @@ class OutputFolder:
                 ) from error
             yield from zip(some, found, strict=True)
 
-    def listed(self, folder: str = "") -> list[Mapping[str, Any]]:
-        """What fsspec lists directly in it, or in a folder of it. Raises what the file system raises."""
+    def listed(self, folder: str = "") -> Iterator[Mapping[str, Any]]:
+        """What fsspec lists directly in it, or in a folder of it: name, size, type, mode. A file lists itself.
+
+        Raises what the file system raises, on the way.
+        """
         return self._store.listed(folder)
 
     def is_folder(self, name: str) -> bool:

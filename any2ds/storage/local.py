@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -37,16 +37,20 @@ class LocalStore:
     def names(self, folder: str, beginning: str = "") -> list[str]:
         return os.listdir(self._root / folder)
 
-    def listed(self, folder: str) -> list[Mapping[str, Any]]:
+    def listed(self, folder: str) -> Iterator[Mapping[str, Any]]:
         from fsspec.implementations.local import LocalFileSystem
 
-        # Of each file only what is asked for: a dataset may have millions of them.
-        wanted, fs = ("name", "size", "type", "mode"), LocalFileSystem()
+        path, fs = self._root / folder, LocalFileSystem()
         try:
-            with os.scandir(self._root / folder) as found:
-                return [{name: info[name] for name in wanted} for info in map(fs.info, found)]
+            with os.scandir(path) as found:
+                for entry in found:
+                    # fsspec's dict takes twice the time, and a dataset may have millions of files.
+                    if entry.is_file(follow_symlinks=False):
+                        yield {"name": entry.path, "size": entry.stat(follow_symlinks=False).st_size, "type": "file"}
+                    else:
+                        yield fs.info(entry)
         except NotADirectoryError:  # as other file systems do
-            return list(fs.ls(str(self._root / folder), detail=True))
+            yield fs.info(path)
 
     def members(self, folder: str) -> list[str]:
         root = self._root / folder

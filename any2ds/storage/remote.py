@@ -52,8 +52,8 @@ class _Remote:
         listed = (str(info["name"]).rstrip("/") for info in self.listed(folder))
         return [name.rsplit("/", 1)[-1] for name in listed if name != path]
 
-    def listed(self, folder: str) -> list[Mapping[str, Any]]:
-        return self._listing(folder, lambda path: list(self.fs.ls(path or "/", detail=True)))
+    def listed(self, folder: str) -> Iterator[Mapping[str, Any]]:
+        yield from self._listing(folder, lambda path: list(self.fs.ls(path or "/", detail=True)))
 
     def members(self, folder: str) -> list[str]:
         root = self._full(folder)

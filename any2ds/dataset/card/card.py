@@ -248,7 +248,7 @@ def _license(given: str) -> dict[str, str]:
 
 def _state(dataset: Dataset, found: Overview) -> str:
     """Another one for each dataset, and after each change of one."""
-    shards = [files.shard_id for files in dataset.finished]
+    shards = dataset.finished.ids.tolist()
     figures = (found.rows, found.stored, found.bytes_stored, found.started, found.ended, found.outcomes, shards)
     lists = dataset.read(layout.RUN_FILE) if dataset.run else b""
     return hashlib.sha256(repr(figures).encode() + lists).hexdigest()[:16]
@@ -272,11 +272,13 @@ def _features_of_tar(dataset: Dataset) -> list[dict[str, Any]] | None:
 def _members(dataset: Dataset) -> set[str]:
     """Extensions of the members in a few tar files, for what no stats tell: captions, and files beside a file."""
     found: set[str] = set()
-    shards = [files for files in dataset.finished if files.data]
-    for files in shards[:: max(1, len(shards) // _SHARDS_LOOKED_INTO)]:
+    finished = dataset.finished
+    for files in finished[:: max(1, len(finished) // _SHARDS_LOOKED_INTO)]:
+        if files.data is None:
+            continue
         with (
             contextlib.suppress(OSError, tarfile.TarError),
-            dataset.folder.open(files.data or "") as stream,
+            dataset.folder.open(files.data) as stream,
             tarfile.open(fileobj=stream, mode="r:") as tar,
         ):
             for member in itertools.islice(tar, _MEMBERS_LOOKED_AT):

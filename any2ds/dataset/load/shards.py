@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,8 @@ from any2ds.config.hashes import recorded_hash_columns
 from any2ds.core import layout
 from any2ds.core.errors import DamagedShard, OutputError, error_text, redacted
 from any2ds.core.stats import Stats
-from any2ds.dataset.dataset import Dataset, ShardFiles
+from any2ds.dataset.dataset import Dataset
+from any2ds.dataset.listing import NamesInOrder, PerShard, ShardFiles
 from any2ds.dataset.load.remote import StoredFile, StoreReader
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.storage.folders import OutputFolder
@@ -26,6 +27,7 @@ from any2ds.storage.stores import Stores
 _ALL = 1 << 62
 _TAR = ".tar"
 _KIND_OF_WIDS = "wids-shard-index"
+_STATS_AT_ONCE = 10_000
 _LARGEST_INDEX = 64 << 20  # bytes
 
 
@@ -40,13 +42,13 @@ class ShardSet:
     folder: OutputFolder
     output_format: str
     is_own: bool  # made by any2ds: keys begin with that of the row, and data are in the order of the metadata
-    names: tuple[str, ...]  # data files
-    tables: tuple[str, ...]  # metadata of each; "" where there are none
+    names: Sequence[str]  # data files
+    tables: Sequence[str]  # metadata of each; "" where there are none
     starts: array[int] = field(repr=False)  # number of the first sample of each shard, and at last that of all samples
     data_bytes: array[int] = field(repr=False)  # size of each data file; 0 if unknown
     data_column: str | None = None  # what record formats call the file; None: as its extension
     members: tuple[str, ...] = ()  # of a sample, where the rows of the list have several URLs
-    shard_ids: tuple[int, ...] = ()  # number of each shard; none for other tools' tar files
+    shard_ids: Sequence[int] = ()  # number of each shard; none for other tools' tar files
     hashes: tuple[str, ...] = ()  # columns with hashes of the files, if any2ds has written them
 
     @classmethod
@@ -69,27 +71,31 @@ class ShardSet:
         Raises DamagedShard.
         """
         dataset = opened.dataset
-        samples, sizes = dict(opened.samples), dict(opened.data_bytes)
+        samples, sizes = opened.samples, opened.data_bytes
         if not samples:
+            counts, bytes_ = array("q"), array("q")
             for files, stats in _stats(dataset):
                 if isinstance(stats, Exception):
                     raise DamagedShard(f"{files.stats} of {redacted(dataset.folder.url)!r}: {error_text(stats)}")
-                samples[files.shard_id] = stats.samples
-                sizes[files.shard_id] = stats.data_bytes or 0
-        shards = [files for files in dataset.finished if all_rows or samples[files.shard_id]]
+                counts.append(stats.samples)
+                bytes_.append(stats.data_bytes or 0)
+            ids = dataset.finished.ids
+            samples, sizes = PerShard(ids, counts), PerShard(ids, bytes_)
+        with_samples = dataset.shards.finished().only(samples.__getitem__)
+        shards = dataset.shards.finished() if all_rows else with_samples
         if with_data and opened.writer.extension is not None:
-            _check_presence(dataset, [files for files in shards if samples[files.shard_id]], sizes)
+            _check_presence(dataset, with_samples.in_order, sizes)
         return cls(
             dataset.folder,
             dataset.output_format or "",
             not dataset.is_img2dataset,
-            tuple(files.data or "" for files in shards),
-            tuple(files.metadata or "" for files in shards),
-            array("Q", accumulate((samples[files.shard_id] for files in shards), initial=0)),
-            array("Q", (sizes.get(files.shard_id) or _listed_size(dataset, files) for files in shards)),
+            NamesInOrder(shards, "data"),
+            NamesInOrder(shards, "metadata"),
+            array("Q", accumulate(map(samples.__getitem__, shards.ids), initial=0)),
+            array("Q", (sizes[shard_id] or _listed_size(dataset, shards[shard_id]) for shard_id in shards.ids)),
             str(dataset.run.options.get("data_column") or "data") if dataset.run and not dataset.hides else None,
             dataset.members.names if dataset.members is not None else (),
-            tuple(files.shard_id for files in shards),
+            shards.ids,
             () if dataset.is_img2dataset else recorded_hash_columns(dataset.run.options if dataset.run else None),
         )
 
@@ -155,32 +161,34 @@ def _stats(dataset: Dataset) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
     if dataset.folder.is_local:
         yield from dataset.stats(dataset.finished)
         return
-    root = dataset.folder.path.rstrip("/")
-    names = [files.stats or "" for files in dataset.finished]
-    contents = StoreReader(dataset.folder).read([(StoredFile(name, f"{root}/{name}", 0), None) for name in names])
-    for files, content in zip(dataset.finished, contents, strict=True):
-        try:
-            yield files, Stats.parse(content)
-        except ValueError as error:
-            yield files, error
+    root, finished = dataset.folder.path.rstrip("/"), dataset.finished
+    for start in range(0, len(finished), _STATS_AT_ONCE):
+        some = finished[start : start + _STATS_AT_ONCE]
+        wanted = [(StoredFile(files.stats or "", f"{root}/{files.stats}", 0), None) for files in some]
+        for files, content in zip(some, StoreReader(dataset.folder).read(wanted), strict=True):
+            try:
+                yield files, Stats.parse(content)
+            except ValueError as error:
+                yield files, error
 
 
-def _check_presence(dataset: Dataset, shards: Sequence[ShardFiles], sizes: dict[int, int]) -> None:
+def _check_presence(dataset: Dataset, shards: Iterable[ShardFiles], sizes: Mapping[int, int]) -> None:
     """Each data file of a local dataset is there, with the size in its statistics."""
     url = redacted(dataset.folder.url)
     if not dataset.folder.is_local:
         return
-    try:
-        there = {entry.name: entry for entry in os.scandir(dataset.folder.path)}
-    except OSError as error:
-        raise OutputError(f"{url!r} cannot be listed: {error_text(error)}") from error
     for files in shards:
         name = files.data or layout.Layout(1, 1).shard_name(files.shard_id)
-        if files.data is None or name not in there:
+        try:
+            there = os.stat(f"{dataset.folder.path}/{name}") if files.data is not None else None
+        except FileNotFoundError:
+            there = None
+        except OSError as error:
+            raise OutputError(f"shard {name} of {url!r} cannot be opened: {error_text(error)}") from error
+        if there is None:
             raise DamagedShard(f"shard {name} of {url!r} is missing, though its statistics are there")
-        if (size := sizes.get(files.shard_id)) and there[name].stat().st_size != size:
-            found = there[name].stat().st_size
-            raise DamagedShard(f"shard {name} of {url!r} has {found:,} bytes, its statistics say {size:,}")
+        if (size := sizes[files.shard_id]) and there.st_size != size:
+            raise DamagedShard(f"shard {name} of {url!r} has {there.st_size:,} bytes, its statistics say {size:,}")
 
 
 def _tars(url: str, stores: Stores | None) -> ShardSet | None:

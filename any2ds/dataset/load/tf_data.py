@@ -170,7 +170,7 @@ def _spans(records: Records) -> _Spans | None:
         first, size = int(wanted[0]), int(wanted[-1] - wanted[0]) + 1
         mask = np.zeros(size, bool)
         mask[wanted - first] = True
-        paths.append(f"{shards.folder.path}/{shards.names[shard]}")
+        paths.append(f"{shards.folder.path}/{shards.names[int(shard)]}")
         firsts.append(first)
         counts.append(size)
         places.append(total)

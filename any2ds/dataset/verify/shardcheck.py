@@ -29,7 +29,8 @@ from any2ds.core.members import Members
 from any2ds.core.metadata import DUPLICATE_OF, SPLIT, STORED_BYTES, STORED_CRC32, splits_of
 from any2ds.core.samples import CAPTION, METADATA, StoredSample, first_of, row_key, sample_key
 from any2ds.core.stats import Stats
-from any2ds.dataset.dataset import Dataset, ShardFiles
+from any2ds.dataset.dataset import Dataset
+from any2ds.dataset.listing import ShardFiles
 from any2ds.dataset.shard_list import ShardEntry
 from any2ds.dataset.verify.findings import Finding, Findings
 from any2ds.writers.contract import WithSidecars
@@ -52,6 +53,7 @@ class ShardTask:
     files: ShardFiles
     rows: int | None  # that the url list has for it, if known
     contents: bool = True  # False: check only whether the files are there, and their numbers of rows
+    listed: ShardEntry | None = None  # what a closed list of shards says, where contents are not read
 
 
 @dataclass(slots=True)
@@ -67,6 +69,27 @@ class ShardResult:
     changed: int = 0  # samples whose files a step has changed, and that have no checksum
     contents: bool = False  # whether they were read
     entry: ShardEntry | None = None  # what the list of shards should have; None if the statistics are unreadable
+
+
+def check_listed(dataset: Dataset, task: ShardTask) -> ShardResult | None:
+    """The result for a shard that has its files, of the size and with the rows that the list of shards says.
+
+    None if that is not known or not so, or if contents are to be read: `check_shard` tells then. No file is opened.
+    """
+    files, entry = task.files, task.listed
+    ends = dataset.extra_ends
+    if entry is None or files.stats is None or files.metadata is None or len(files.extra_files) < len(ends):
+        return None
+    if task.rows not in (None, entry.count) or not all(dataset.entries[name].size for name in files.present[:2]):
+        return None
+    if dataset.writer is None or (dataset.hides and files.visible is None):
+        return None
+    if dataset.writer.extension is not None:
+        if files.data is None and (dataset.writer.extension or entry.samples):
+            return None
+        if entry.data_bytes and dataset.entries[files.data or ""].size != entry.data_bytes:
+            return None
+    return ShardResult(files.shard_id, rows=entry.count, samples=entry.samples, entry=entry)
 
 
 def check_shard(dataset: Dataset, task: ShardTask) -> ShardResult:
@@ -117,11 +140,11 @@ class _ShardCheck:
             if not any(name.endswith(end) for name in files.extra_files):
                 hint = ": verify --repair writes it" if end in sidecars else ""
                 self.findings.add("beside", f"its {end} is missing{hint}")
-        table = self._check_metadata()
-        if not self._task.contents:
-            self._has_data(is_needed=self._stats is None or self._stats.successes > 0)
-        elif table is not None:
-            self._check_data(table)
+        if self._task.contents:
+            if self._has_metadata() and (table := self._check_metadata(files.metadata or "")) is not None:
+                self._check_data(table)
+        elif self._has_metadata():
+            self._check_sizes(files.metadata or "")
 
     # --- statistics ---
 
@@ -160,30 +183,36 @@ class _ShardCheck:
 
     # --- metadata ---
 
-    def _check_metadata(self) -> pa.Table | None:
+    def _has_metadata(self) -> bool:
+        """Whether there are metadata; adds a finding if they are missing."""
+        if self._files.metadata is not None:
+            return True
+        if not (self.is_img2dataset and self._dataset.output_format == "dummy"):
+            self.findings.add("metadata", "there is no metadata")
+        return False
+
+    def _check_sizes(self, metadata: str) -> None:
+        """Of files that are not opened."""
+        entries, stats = self._dataset.entries, self._stats
+        if not entries[metadata].size:
+            self.findings.add("metadata", f"{metadata} is empty")
+        if not self._has_data(is_needed=stats is None or stats.successes > 0):
+            return
+        data = entries[self._files.data or ""]
+        if stats is not None and stats.data_bytes and data.size != stats.data_bytes:
+            text = f"{data.name} has {data.size:,} bytes, its statistics say {stats.data_bytes:,}"
+            self.findings.add("data", text)
+
+    def _check_metadata(self, name: str) -> pa.Table | None:
         """Returns the table if the data can be compared with it."""
-        name = self._files.metadata
-        if name is None:
-            if not (self.is_img2dataset and self._dataset.output_format == "dummy"):
-                self.findings.add("metadata", "there is no metadata")
-            return None
-        table = None
         try:
-            if self._task.contents:
-                table = self._read_metadata(name)
-                rows = self._count_rows(table)
-            else:
-                with self._dataset.metadata_file(self._files) as file:
-                    rows = file.metadata.num_rows
-                    if self._stats is not None and rows != self._stats.count:  # some may have several samples
-                        rows = self._count_rows(file.read(columns=["key"]))
+            table = self._read_metadata(name)
+            rows = self._count_rows(table)
         except Exception as error:  # of Arrow, of the system and of file systems
             self.add_error(error, "metadata", f"{name} cannot be read to its end")
             return None
         if self._stats is not None:
             self._compare("count", self._stats.count, rows)
-        if table is None:
-            return None
         needed = ("key", "status") if self.is_img2dataset else (*_NEEDED, *self._member_columns)
         if missing := [column for column in needed if column not in table.schema.names]:
             self.findings.add("metadata", f"{name} has no column {', '.join(missing)}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any, cast
@@ -22,14 +23,15 @@ from any2ds.core.terminal.notebook import html
 from any2ds.dataset import compact
 from any2ds.dataset.card import hub
 from any2ds.dataset.catalogue import rebuild
-from any2ds.dataset.dataset import Dataset, Entry, ShardFiles
+from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
+from any2ds.dataset.listing import Entry, ShardFiles
 from any2ds.dataset.run_file import options_of
-from any2ds.dataset.shard_list import ShardList, ranges_text
+from any2ds.dataset.shard_list import ShardEntries, ShardList, ranges_text
 from any2ds.dataset.verify.findings import Finding
 from any2ds.dataset.verify.pool import map_in_processes
 from any2ds.dataset.verify.progress import Progress
-from any2ds.dataset.verify.shardcheck import ShardResult, ShardTask, check_shard
+from any2ds.dataset.verify.shardcheck import ShardResult, ShardTask, check_listed, check_shard
 from any2ds.storage.disk.staging import staged
 from any2ds.storage.lock.run_lock import locked
 from any2ds.storage.stores import Stores
@@ -127,35 +129,70 @@ def verify(options: ParsedOptions) -> VerifyReport:
             dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
             dataset.folder.guard = guard
         expected = ExpectedShards.of(dataset, dataset.shards)
-        tasks, seed = _tasks(dataset, expected, wanted)
-        report = _report(dataset, expected, wanted, _check(dataset, tasks, wanted))
+        picked, seed = _picked(dataset, wanted)
+        report = _report(dataset, expected, wanted, _checked(dataset, expected, wanted, picked))
         report = replace(report, seed=seed)
         if wanted.repair:
             report = _repair(dataset, expected, report)
         return replace(report, seconds=time.monotonic() - started)
 
 
+@dataclass(slots=True)
+class _Checked:
+    """The sums over the results of shards, and what is wrong with them."""
+
+    shards_read: int = 0
+    rows: int = 0
+    samples: int = 0
+    bytes_read: int = 0
+    changed: int = 0
+    hashes: set[str] = field(default_factory=set)
+    findings: dict[int, tuple[Finding, ...]] = field(default_factory=dict)  # by shard
+    unlisted: set[int] = field(default_factory=set)  # shards that the list of shards does not describe
+
+    @property
+    def broken(self) -> set[int]:
+        """Shards that have to be made again."""
+        return {shard_id for shard_id, found in self.findings.items() if any(each.is_broken for each in found)}
+
+    def add(self, result: ShardResult, listed: ShardEntries | None) -> None:
+        self.shards_read += result.contents
+        self.rows += result.rows
+        self.samples += result.samples
+        self.bytes_read += result.bytes_read
+        self.changed += result.changed
+        self.hashes.update(result.hashes)
+        if result.findings:
+            self.findings[result.shard_id] = result.findings
+        is_broken = any(finding.is_broken for finding in result.findings)
+        if listed is not None and result.entry is not None and not is_broken:
+            self.unlisted.update([result.shard_id] if result.entry != listed.get(result.shard_id) else [])
+
+
 def _report(
-    dataset: Dataset, expected: ExpectedShards, wanted: VerifyOptions, results: Sequence[ShardResult]
+    dataset: Dataset, expected: ExpectedShards, wanted: VerifyOptions, checked: tuple[_Checked, Sequence[Finding]]
 ) -> VerifyReport:
+    sums, of_list = checked
     notes = list(_notes(dataset, expected))
-    if changed := sum(result.changed for result in results):
-        notes.append(f"{changed:,} files were changed on the way and have no checksum: only their sizes were compared")
+    if sums.changed:
+        notes.append(
+            f"{sums.changed:,} files were changed on the way and have no checksum: only their sizes were compared"
+        )
     return VerifyReport(
         output_folder=wanted.output_folder,
         shards=len(dataset.finished),
-        shards_read=sum(result.contents for result in results),
-        rows=sum(result.rows for result in results),
-        samples=sum(result.samples for result in results),
-        bytes_read=sum(result.bytes_read for result in results),
-        hashes=tuple(sorted({name for result in results for name in result.hashes})),
+        shards_read=sums.shards_read,
+        rows=sums.rows,
+        samples=sums.samples,
+        bytes_read=sums.bytes_read,
+        hashes=tuple(sorted(sums.hashes)),
         sample=None if wanted.sample is None else str(wanted.sample),
         findings=(
-            *(finding for result in results for finding in result.findings),
+            *(finding for _, findings in sorted(sums.findings.items()) for finding in findings),
             *_findings_of_lists(dataset, expected),
             *_strays(dataset),
             *_leftovers(dataset),
-            *_findings_of_shard_list(dataset, results),
+            *of_list,
             *_findings_of_compacted(dataset),
         ),
         notes=tuple(notes),
@@ -166,15 +203,26 @@ def _report(
 # --- which shards to check ---
 
 
-def _tasks(dataset: Dataset, expected: ExpectedShards, wanted: VerifyOptions) -> tuple[list[ShardTask], int | None]:
-    """The shards to check, and the seed that picked those whose contents are read."""
-    shards = dataset.shards.values()
+def _picked(dataset: Dataset, wanted: VerifyOptions) -> tuple[frozenset[int] | None, int | None]:
+    """The shards whose contents are read (None: all), and the seed that picked them."""
     if wanted.sample is None:
-        return [ShardTask(files, expected.rows(files.shard_id)) for files in shards], None
+        return None, None
     seed = wanted.seed if wanted.seed is not None else random.SystemRandom().randrange(2**31)
-    finished = [files.shard_id for files in dataset.finished]
-    picked = set(random.Random(seed).sample(finished, how_many(wanted.sample, len(finished))))
-    return [ShardTask(files, expected.rows(files.shard_id), files.shard_id in picked) for files in shards], seed
+    ids = dataset.finished.ids
+    places = random.Random(seed).sample(range(len(ids)), how_many(wanted.sample, len(ids)))
+    return frozenset(ids[place] for place in places), seed
+
+
+def _tasks(
+    dataset: Dataset, expected: ExpectedShards, picked: frozenset[int] | None, listed: ShardEntries | None
+) -> Iterator[ShardTask]:
+    """Each shard. Of one that is not picked, `listed` tells what was known of it at the end of the run."""
+    for files in dataset.shards.in_order:
+        shard_id = files.shard_id
+        if picked is None or shard_id in picked:
+            yield ShardTask(files, expected.rows(shard_id))
+        else:
+            yield ShardTask(files, expected.rows(shard_id), False, None if listed is None else listed.get(shard_id))
 
 
 def how_many(sample: str, of: int) -> int:
@@ -183,20 +231,41 @@ def how_many(sample: str, of: int) -> int:
     return min(of, int(count))
 
 
-def _check(dataset: Dataset, tasks: list[ShardTask], wanted: VerifyOptions) -> list[ShardResult]:
-    """The results, by shard."""
-    size = sum(_FOLDER_BYTES if entry.is_folder else entry.size for entry in dataset.entries.values())
+def _checked(
+    dataset: Dataset, expected: ExpectedShards, wanted: VerifyOptions, picked: frozenset[int] | None
+) -> tuple[_Checked, Sequence[Finding]]:
+    """What was checked of the shards, and what is wrong with the list of shards."""
+    listed, problem = _list_of_shards(dataset)
+    known = None if listed is None else listed.entries
+    tasks = _tasks(dataset, expected, picked, None if listed is None or listed.is_open else known)
+    count = len(dataset.shards)
+    size = dataset.entries.size + _FOLDER_BYTES * dataset.entries.folders
+    if picked is not None:
+        size = size * len(picked) // max(1, count)
     processes = 0
-    if not dataset.folder.is_private and len(tasks) > 1 and size > _SMALL:
-        processes = min(wanted.processes_count or cores(), len(tasks))
+    if not dataset.folder.is_private and count > 1 and size > _SMALL:
+        processes = min(wanted.processes_count or cores(), count)
     _ = dataset.layout  # read once, not by every process
-    found: list[ShardResult] = []
-    results: Any = map_in_processes(partial(check_shard, dataset), tasks, processes, _lost)
-    with Progress(len(tasks), wanted.output_folder, wanted.quiet) as progress, closing(results):
-        for result in results:
-            found.append(result)
+    found = _Checked()
+    with Progress(count, wanted.output_folder, wanted.quiet) as progress:
+
+        def add(result: ShardResult) -> None:
+            found.add(result, known)
             progress.on_shard(result.rows, result.bytes_read, bool(result.findings))
-    return sorted(found, key=lambda result: result.shard_id)
+
+        def others() -> Iterator[ShardTask]:
+            """The tasks that take reading."""
+            for task in tasks:
+                if (result := check_listed(dataset, task)) is not None:
+                    add(result)
+                else:
+                    yield task
+
+        results: Any = map_in_processes(partial(check_shard, dataset), others(), processes, _lost)
+        with closing(results):
+            for result in results:
+                add(result)
+    return found, [problem] if problem else list(_findings_of_shard_list(dataset, listed, found))
 
 
 def _lost(task: ShardTask, why: str) -> ShardResult:
@@ -262,7 +331,7 @@ def _is_card(dataset: Dataset, entry: Entry) -> bool:
 
 
 def _leftovers(dataset: Dataset) -> Iterator[Finding]:
-    for name in sorted(dataset.entries):
+    for name in sorted(dataset.entries.others):
         if layout.is_probe(name):
             yield Finding("leftover", f"{name}: left by a run that was killed")
     if layout.SWAP_FOLDER in dataset.entries:
@@ -293,33 +362,35 @@ def _findings_of_compacted(dataset: Dataset) -> Iterator[Finding]:
         yield Finding("compacted", f"{name} cannot be read: {error_text(error)}; any2ds compact renews it")
 
 
-def _findings_of_shard_list(dataset: Dataset, results: Sequence[ShardResult]) -> Iterator[Finding]:
-    """What is wrong with `.any2ds/shards`, if any2ds should have written one."""
+def _list_of_shards(dataset: Dataset) -> tuple[ShardList | None, Finding | None]:
+    """`.any2ds/shards`, or what is wrong with it; neither where any2ds need not have written one."""
     name = layout.SHARDS_FILE
-    finished = {files.shard_id for files in dataset.finished}
-    if dataset.run is None or not finished:
-        return
+    if dataset.run is None or not len(dataset.finished):
+        return None, None
     if name not in dataset.entries:
-        yield Finding("shard_list", f"{name} is missing: {_REWRITTEN}")
-        return
+        return None, Finding("shard_list", f"{name} is missing: {_REWRITTEN}")
     try:
-        listed = ShardList.parse(dataset.read(name))
+        with dataset.folder.open(name) as raw, io.BufferedReader(raw, 1 << 20) as file:  # type: ignore[type-var]
+            return ShardList.read(file), None
     except ValueError as error:
-        yield Finding("shard_list", f"{name} cannot be understood ({error}): {_REWRITTEN}")
-        return
+        return None, Finding("shard_list", f"{name} cannot be understood ({error}): {_REWRITTEN}")
     except Exception as error:  # every file system has exceptions of its own
-        yield Finding("unreadable", f"{name} cannot be read: {error_text(error)}")
+        return None, Finding("unreadable", f"{name} cannot be read: {error_text(error)}")
+
+
+def _findings_of_shard_list(dataset: Dataset, listed: ShardList | None, checked: _Checked) -> Iterator[Finding]:
+    """What is wrong with a list that can be read."""
+    if listed is None:
         return
-    differing = listed.entries.keys() - finished
-    for result in results:
-        if any(finding.is_broken for finding in result.findings):
-            differing.discard(result.shard_id)
-        elif result.entry is not None and listed.entries.get(result.shard_id) != result.entry:
-            differing.add(result.shard_id)
+    finished = dataset.shards.finished()
+    gone = {shard_id for shard_id in listed.entries if shard_id not in finished}
+    differing = checked.unlisted | gone.difference(checked.broken)
     if differing:
-        yield Finding("shard_list", f"{name} does not describe {_shards(sorted(differing))}: {_REWRITTEN}")
+        yield Finding(
+            "shard_list", f"{layout.SHARDS_FILE} does not describe {_shards(sorted(differing))}: {_REWRITTEN}"
+        )
     elif listed.is_open:
-        yield Finding("shard_list", f"{name} is open: a run is at work, or was killed")
+        yield Finding("shard_list", f"{layout.SHARDS_FILE} is open: a run is at work, or was killed")
 
 
 def _count(findings: Sequence[Finding]) -> str:

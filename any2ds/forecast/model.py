@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from any2ds.config.options import Config
 from any2ds.core.failures import SUCCESS
 from any2ds.core.processes import resources
+from any2ds.fetch.policy.rules import address_of
 from any2ds.fetch.policy.share import Share
 from any2ds.forecast.behaviour import Behaviour, mean_seconds
 from any2ds.forecast.prices import Costs, Prices
@@ -239,8 +240,10 @@ class Model:
         def met(count: float) -> float:
             return 1.0 - (1.0 - part) ** count if part < 1 else 1.0
 
-        others = sum(map(met, hosts.others.values())) / hosts.part
-        return others + sum(met(count) for count in hosts.largest.values())
+        def asked(found: Mapping[str, int]) -> float:
+            return sum(met(count) for host, count in found.items() if not _is_address(host))
+
+        return asked(hosts.others) / hosts.part + asked(hosts.largest)
 
     def _sampling_error(self) -> float:
         """Of the time, relative: the mean seconds of a transfer are those of a sample."""
@@ -258,3 +261,9 @@ class Model:
         timeout = self.config.fetch.timeout or 10.0
         silent = sum(share for code, share in self.shares.items() if code.startswith("timeout") or code == "host_down")
         return "timeouts" if silent * timeout > mean(self.sample.transfers, "seconds") else "latency"
+
+
+def _is_address(host: str) -> bool:
+    """Whether no name server is asked for it; `host` may have a port."""
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    return not name or address_of(name) is not None

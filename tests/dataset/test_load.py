@@ -648,7 +648,7 @@ def test_the_repr_is_short(made: Callable[[str], Path], server: Server, tmp_path
 
 @pytest.mark.parametrize(
     ("method", "library"),
-    [("to_hf", "datasets"), ("to_tf", "tensorflow"), ("to_webdataset", "webdataset"), ("read_options", "grain")],
+    [("to_hf", "datasets"), ("to_tf", "tensorflow"), ("to_webdataset", "webdataset"), ("to_grain", "grain")],
 )
 def test_a_library_that_is_not_installed_is_named(
     method: str, library: str, made: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch

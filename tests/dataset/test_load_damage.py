@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import any2ds
@@ -87,6 +88,57 @@ def test_samples_as_they_were_or_an_error(
             assert same(wanted[sample["key"]]) == same(sample["data"]), (case, path.name)
         shutil.rmtree(bad)
     assert errors > 3
+
+
+@pytest.mark.parametrize("harm", ["removed", "cut", "garbled"])
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_shard_that_is_spoilt_while_the_dataset_is_open(
+    output_format: str, harm: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is open, and one that is not: each sample is the right one, or an error that names the shard."""
+    monkeypatch.setenv("ANY2DS_CACHE", str(tmp_path / "cache"))
+    download(
+        [server.url(f"{n}.bin") for n in range(ROWS)],
+        output_folder=tmp_path / "ds",
+        output_format=output_format,
+        number_sample_per_shard=SHARD,
+        file_ext="bin",
+        distributor="inline",
+        quiet=True,
+    )
+    ds = any2ds.load(tmp_path / "ds", check=True)
+    assert ds[0]["data"] == random.Random(0).randbytes(300)
+    for shard in (0, 1):
+        spoil(next(path for path in (tmp_path / "ds").glob(f"0000{shard}*") if is_data(path)), harm)
+    named = 0
+    for n in range(2 * SHARD):
+        try:
+            assert ds[n]["data"] == random.Random(n).randbytes(300)
+        except DamagedShard as error:
+            named += n >= SHARD and "shard 00001" in str(error)
+    assert named >= (1 if harm == "garbled" else SHARD)
+    assert [sample["data"] for sample in ds[2 * SHARD :]] == [
+        random.Random(n).randbytes(300) for n in range(2 * SHARD, ROWS)
+    ]
+
+
+def is_data(path: Path) -> bool:
+    return path.is_dir() or path.suffix in (".tar", ".tfrecord", ".arrayrecord") or "data" in schema_names(path)
+
+
+def schema_names(path: Path) -> list[str]:
+    return list(pq.read_schema(path).names) if path.suffix == ".parquet" else []
+
+
+def spoil(path: Path, harm: str) -> None:
+    """The data of a shard, a file or a folder."""
+    if harm == "removed":
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return
+    for file in path.glob("*.bin") if path.is_dir() else [path]:
+        content = file.read_bytes()
+        third = len(content) // 3
+        file.write_bytes(content[:third] + (b"" if harm == "cut" else bytes(third) + content[2 * third :]))
 
 
 STEP = """

@@ -96,6 +96,40 @@ def test_every_format_from_s3_is_as_it_is_here(
     assert cache.joinpath("shards").exists() == (output_format in ("arrayrecord", "files"))
 
 
+@pytest.mark.parametrize("harm", ["removed", "cut", "garbled"])
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_shard_in_a_store_that_is_spoilt_while_the_dataset_is_open(
+    output_format: str, harm: str, bucket: Bucket, datasets: Callable[[str], Path]
+) -> None:
+    """Each sample is the right one, or an error that names the shard."""
+    store, folder = bucket.connect(), datasets(output_format)
+    store.put(str(folder), bucket.url, recursive=True)
+    ds = any2ds.load(bucket.url, check=True)
+    assert ds[ROWS - 1]["data"] == content(ROWS - 1)
+    end = {"webdataset": ".tar", "files": "/"}.get(output_format, f".{output_format}")
+    for path in store.find(bucket.url):
+        name = path.rpartition("/")[2]
+        if f"/00001{end}" not in path or (output_format == "files" and not name.endswith(".bin")):
+            continue
+        old = store.cat_file(path)
+        half = len(old) // 2
+        if harm == "removed":
+            store.rm_file(path)
+        elif not name.endswith(".idx"):
+            store.pipe_file(path, old[:half] + (b"" if harm == "cut" else bytes(900) + old[half + 900 :]))
+    store.invalidate_cache()
+    named = 0
+    for n in range(SHARD, 2 * SHARD):
+        try:
+            assert ds[n]["data"] == content(n)
+        except DamagedShard as error:
+            named += "shard 00001" in str(error)
+    assert named >= (1 if harm == "garbled" else 2)
+    with pytest.raises(DamagedShard, match="shard 00001"):
+        ds[SHARD : 2 * SHARD]
+    assert [sample["data"] for sample in ds[:SHARD]] == [content(n) for n in range(SHARD)]
+
+
 def test_requests_that_fail_are_made_again(bucket: Bucket, datasets: Callable[[str], Path]) -> None:
     bucket.connect().put(str(datasets("webdataset")), bucket.url, recursive=True)
     ds = any2ds.load(bucket.url)

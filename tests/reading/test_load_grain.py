@@ -19,6 +19,7 @@ import pytest
 
 import any2ds
 from any2ds import download
+from any2ds.core.errors import UsageError
 from any2ds.testing.server import serve
 
 FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
@@ -69,6 +70,19 @@ class TestSource:
         dataset("webdataset")
         ds = opened()
         assert ds._getitems([4, 0, 4]) == [ds[4], ds[0], ds[4]]
+        assert ds.to_grain()._getitems([4, len(ds), 4]) == [ds[4], ds[0], ds[4]]
+
+    def test_without_grains_counters_it_is_the_same(self, dataset: Made) -> None:
+        dataset("webdataset")
+        ds = opened()
+        assert list(ds.to_grain()) == list(ds)
+        assert keys(ds.to_grain()[2:9:3]) == [ds[2]["key"], ds[5]["key"], ds[8]["key"]]
+        pipelines = [
+            start.seed(3).shuffle().repeat(2).map(lambda sample: sample["key"])
+            for start in (ds.to_grain(), grain.MapDataset.source(ds))
+        ]
+        ours, theirs = (list(each.to_iter_dataset(ds.read_options())) for each in pipelines)
+        assert ours == theirs
 
     def test_ranks_share_an_epoch(self, dataset: Made) -> None:
         made = dataset("webdataset")
@@ -200,6 +214,41 @@ class TestGoingOn:
         other = iter(shuffled(opened()).to_iter_dataset())
         other.set_state(state)
         assert first + keys(other) != wanted
+
+    def test_a_state_that_knows_its_samples(self, growing: Callable[[int], None]) -> None:
+        def new(**options: Any) -> Any:
+            ds = opened(**options)
+            return ds.checked(ds.to_grain().seed(3).shuffle().to_iter_dataset(ds.read_options()))
+
+        growing(7)
+        wanted, found = resumed(new, 3)
+        assert found == wanted == keys(shuffled(opened()))
+        samples = iter(new())
+        first = [next(samples)["key"] for _ in range(3)]
+        state = json.loads(json.dumps(samples.get_state()))
+        plain = iter(new())
+        plain.set_state(state["parent"])  # one that was saved without it
+        assert first + keys(plain) == wanted
+        growing(12)
+        for options in ({}, {"split": "train[1:8]"}, {"where": "bytes > 6"}):
+            with pytest.raises(UsageError, match=r"saved with 7 samples, and .*open it with split='train\[:7\]'"):
+                iter(new(**options)).set_state(state)
+        restored = iter(new(split="train[:7]"))
+        restored.set_state(state)
+        assert first + keys(restored) == wanted
+
+    def test_a_state_of_processes_that_knows_its_samples(self, dataset: Made) -> None:
+        dataset("webdataset")
+        ds = opened(columns=["key"])
+        options = grain.MultiprocessingOptions(num_workers=2)
+
+        def new() -> Any:
+            samples = ds.to_grain().seed(3).shuffle().to_iter_dataset(ds.read_options(num_workers=2))
+            return ds.checked(samples.mp_prefetch(options))
+
+        wanted, found = resumed(new, 9)
+        assert found == wanted
+        assert sorted(wanted) == sorted(ds.keys)
 
 
 class TestMixing:

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import any2ds
-from any2ds.core.errors import OutputError, UsageError
+from any2ds.core.errors import DamagedShard, OutputError, UsageError
 from any2ds.core.layout import RECIPE_FILE, RUN_FILE
 from any2ds.writers.example_records import parse_example
 
@@ -386,3 +386,25 @@ def test_the_card_shows_what_the_recipe_says(tmp_path: Path) -> None:
         assert text in card, text
     assert "| `train` | 22 | 3 corrupt |" in card
     assert "| `label` | `ClassLabel(names=['rose', 'tulip'])` |" in card
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "files"])
+def test_hashes_decoding_and_features_go_together(output_format: str, tmp_path: Path) -> None:
+    """The bytes are compared as they are stored, then decoded, then given under the names of the features."""
+    folder = tmp_path / "flowers" / "small" / "1.1.0"
+    build(Flowers(), tmp_path, output_format=output_format)
+    stored = any2ds.load(folder, split="train", columns=["data", "caption"])
+    wrong = stored[4]["data"]
+    options: dict[str, Any] = {"split": "train", "check": True, "decode": True}
+    for path in [path for path in folder.rglob("*") if path.is_file() and wrong in path.read_bytes()]:
+        path.write_bytes(path.read_bytes().replace(wrong, wrong[:-1] + b"\0"))
+    for columns in (None, ["image", "about"], ["image"]):
+        ds = any2ds.load(folder, columns=columns, **options)
+        found = ds[3]
+        assert found["image"].shape == (4, 4, 3)
+        assert found.get("about", {"width": 4})["width"] == 4
+        assert columns is None or list(found) == columns
+        with pytest.raises(DamagedShard, match=r"shard 00000.* of .*: '000000004': the md5 of its file is not that"):
+            ds[4]
+    labels = any2ds.load(folder, columns=["about", "label"], **options)
+    assert set(labels[4]) == {"about", "label"}  # its file is not read

@@ -85,7 +85,10 @@ class SampleBuilder(Builder):
         if type(sample) is not dict:
             sample = {METADATA: sample}
         ext = sample.get("ext")
-        if ext not in members:  # those of other tools
+        if ext not in members:
+            if self._knows_size and ext is not None:
+                raise DamagedShard(f"{key!r} is without its file")
+            # In datasets of other tools, the first one.
             ext = next((each for each in members if each != CAPTION), CAPTION if CAPTION in members else None)
         data = None if ext is None else members.pop(ext)
         if self._knows_size and data is not None:

@@ -171,7 +171,7 @@ BLOCKS = {
 
 
 def test_each_section_of_the_page_has_a_block() -> None:
-    assert len(BLOCKS) == len(re.findall(r"^```python$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)) == 8
+    assert len(BLOCKS) == len(re.findall(r"^```python$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)) == 9
 
 
 @pytest.mark.parametrize("title", BLOCKS)

@@ -19,6 +19,7 @@ import argparse
 import itertools
 import math
 import random
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ _MOST_HOSTS = 100_000  # that it replans
 _PER_SHARD = 700.0  # bytes that the driver keeps for a shard, and
 _DRIVER = 210e6  # without any, both measured (docs/scale.md)
 _REPLACED = 600.0  # seconds until a machine that died is replaced
+_POWER = re.compile(r"(\d(?:\.\d+)?)e([+-]\d+)")  # of ten
 _POLITE = {"max_per_host": 32, "host_delay": 0.1}  # limits of two hosts, each by itself
 _POLITE_ROWS = {"max_per_host": 12_000, "host_delay": 1_000}  # of all workers, for a minute or more
 _LEAST_POLITE_ROWS = 4  # of each
@@ -284,7 +286,7 @@ def time(seconds: float) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join(lines) + "\n"
+    return _POWER.sub(lambda power: f"{power[1]}·10^{int(power[2])}", "\n".join(lines)).replace("| 1·", "| ") + "\n"
 
 
 def report(crawls: Sequence[Crawl]) -> str:
@@ -304,7 +306,7 @@ def report(crawls: Sequence[Crawl]) -> str:
             ]
         )
     for crawl in crawls:
-        cluster, name = crawl.cluster, f"{crawl.web.rows:.0e}".replace("e+0", "·10^").replace("e+", "·10^")
+        cluster, name = crawl.cluster, f"{crawl.web.rows:.0e}"
         worker, seconds = crawl.worker, crawl.seconds
         good = worker.codes["success"] / max(1, worker.codes.total())
         first = [name, str(cluster.machines)]
@@ -392,7 +394,7 @@ def report(crawls: Sequence[Crawl]) -> str:
             died,
         ),
     ]
-    return "\n".join(f"### {title}\n\n{_table(head, rows)}" for title, head, rows in tables)
+    return "\n".join(f"## {title}\n\n{_table(head, rows)}" for title, head, rows in tables)
 
 
 def main() -> int:

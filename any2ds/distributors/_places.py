@@ -2,7 +2,7 @@
 
 A place is one of so many equal parts. A task asks for one when it begins, and has it until it is over, however often
 its machine is lost. Where more tasks run than there are places, there get to be more: those that have one confirm the
-new number before anybody new gets his.
+new number before a new task gets one.
 """
 
 from __future__ import annotations

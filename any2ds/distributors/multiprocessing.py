@@ -55,7 +55,7 @@ class MultiprocessingDistributor:
     def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
         inbox: Inbox = SimpleQueue()
         self._inbox = inbox
-        inbox.put((None, _PLACE, self._place))
+        inbox.put((None, _PLACE, self._current_place))
         if self._stop_at < math.inf:
             return
         team = _Team(worker, jobs, inbox, self._options, self.stderr)
@@ -71,7 +71,11 @@ class MultiprocessingDistributor:
         many processes each."""
         self._place = number, of
         if self._inbox is not None:
-            self._inbox.put((None, _PLACE, self._place))
+            self._inbox.put((None, _PLACE, self._current_place))
+
+    def _current_place(self) -> tuple[int, int]:
+        """Asked when a message is read: messages of two threads may come in any order."""
+        return self._place
 
     def stop(self, grace: float) -> None:
         self._stop_at = min(self._stop_at, time.monotonic() + grace)
@@ -169,7 +173,7 @@ class _Team:
             self._begin_to_stop(content)
             yield Progress()
         elif kind == _PLACE:
-            self._place = content
+            self._place = content()
         elif kind == _JOB:
             if not self._is_stopping:
                 self._rows += content.count

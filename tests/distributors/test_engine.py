@@ -1,6 +1,11 @@
 """What runs on clusters, on the smallest one there can be: each task in a thread of this process."""
 
 import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +24,7 @@ from any2ds.distributors._mailbox import Mailbox, Orders
 from any2ds.distributors._task import PackedJob, Task, UnseenFolder
 from any2ds.readers.plan import cuts, plan
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
-from any2ds.testing.processes import LONG
+from any2ds.testing.processes import LONG, descendants
 from any2ds.worker.worker import ShardWorker
 from tests.support.crowd import MOST, crowd
 
@@ -213,15 +218,23 @@ def test_stopping_is_heard_while_the_list_gives_nothing(tmp_path: Path) -> None:
     end.set()
 
 
+MACHINE = "import pickle, sys; pickle.load(sys.stdin.buffer)()"
+
+
 def test_a_host_sees_no_more_of_all_tasks_than_it_allows_on_a_cluster_that_grows_and_loses_some(tmp_path: Path) -> None:
     """Real workers, of which the first has a row that is held, so that many other tasks begin and end beside it."""
 
     def attempts(task: Task) -> None:
         if task.number == 1 and lost:
             lost.pop()
-            other = threading.Thread(target=task, daemon=True)  # a machine that the cluster knows nothing of any more
-            other.start()
+            machine = subprocess.Popen([sys.executable, "-c", MACHINE], stdin=subprocess.PIPE)
+            assert machine.stdin is not None
+            pickle.dump(task, machine.stdin)
+            machine.stdin.close()
             here.wait_for_requests(12)
+            for pid in (machine.pid, *descendants(machine.pid)):
+                os.kill(pid, signal.SIGKILL)
+            machine.wait()
             raise OSError("the machine is gone")
         if task.number == 3:
             cluster.slots = 4

@@ -44,10 +44,11 @@ class Sampler(Reporter):
             self.samples.append(Sample(self.shards, files, memory, len(gc.get_objects()), sum(self.sizes())))
 
     def sizes(self) -> Iterator[int]:
-        for path in (self.output / ".any2ds").rglob("*"):
-            with contextlib.suppress(OSError):  # staged files are there for a moment only
-                if path.is_file() and path.name != "shards" and "tmp" not in path.parts[-3:]:
-                    yield path.stat().st_size
+        for folder, _, names in os.walk(self.output / ".any2ds"):
+            for name in names:
+                if name != "shards" and not folder.rpartition(".any2ds")[2].startswith("/tmp"):
+                    with contextlib.suppress(OSError):  # some are there for a moment only
+                        yield os.stat(os.path.join(folder, name)).st_size
 
 
 @contextlib.contextmanager
@@ -85,5 +86,5 @@ def test_a_run_of_many_shards_keeps_no_more_open_and_in_memory(tmp_path: Path) -
     more = last.shards - first.shards
     assert last.files - first.files <= TRANSFERS + 8, sampler.samples  # connections, open shards
     assert (last.objects - first.objects) / more < 3, sampler.samples
-    assert (last.memory - first.memory) / more < 2000, sampler.samples
+    assert (last.memory - first.memory) / more < 1500, sampler.samples  # 400 of them for the list of shards
     assert abs(last.state - first.state) < 2000, sampler.samples

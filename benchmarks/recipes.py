@@ -1,10 +1,12 @@
-"""What a recipe costs: beside `tfds build` for generated samples, and beside `download` for rows with URLs.
+"""What a recipe costs: beside `tfds build` for generated samples, and beside `download` for rows with URLs. And what
+rows with two URLs cost beside two runs with one URL each.
 
-    python benchmarks/recipes.py [--samples=100000] [--rows=10000] [--rounds=1] [--tfds=PYTHON]
+    python benchmarks/recipes.py [--samples=100000] [--rows=10000] [--pairs=10000] [--rounds=1] [--tfds=PYTHON]
 
 Each side is a process of its own, whose CPU seconds (its children's included) are measured; sides take turns, and the
 ratio is taken within a round. Both write the same samples as tfrecord. `--tfds` is the Python that has TensorFlow
-Datasets (default: .venv-tensorflow). Goals: half of the CPU of `tfds build`, and 1.05 times that of `download`.
+Datasets (default: .venv-tensorflow). Goals: half of the CPU of `tfds build`, 1.05 times that of `download`, and 1.1
+times that of two runs.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # any2ds, where it is not installed
@@ -25,7 +29,7 @@ from any2ds.recipes.new import _png
 from any2ds.testing.server import serve
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_OF_TFDS, MOST_OF_DOWNLOAD = 0.5, 1.05
+MOST_OF_TFDS, MOST_OF_DOWNLOAD, MOST_OF_TWO_RUNS = 0.5, 1.05, 1.1
 
 OURS = """
 import sys
@@ -94,11 +98,23 @@ if __name__ == "__main__":
         any2ds.download({list!r}, {folder!r} + "/downloaded", save_additional_columns=["label", "text"], **OPTIONS)
 """
 
+TWO_URLS = """
+import sys
+sys.path.insert(0, {root!r})
+import any2ds
+
+OPTIONS = dict(output_format="webdataset", quiet=True, report=False, processes_count=1, robots="ignore")
+
+if __name__ == "__main__":
+    any2ds.download({list!r}, {folder!r} + "/" + sys.argv[2], url_col=sys.argv[1], **OPTIONS)
+"""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=100_000)
     parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--pairs", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--tfds", default=str(ROOT / ".venv-tensorflow" / "bin" / "python"))
     options = parser.parse_args()
@@ -108,6 +124,9 @@ def main() -> None:
     if options.rows:
         pairs = [fetched(options.rows) for _ in range(options.rounds)]
         show(f"{options.rows:,} rows with URLs", "any2ds build", "any2ds download", pairs, MOST_OF_DOWNLOAD)
+    if options.pairs:
+        pairs = [with_two_urls(options.pairs) for _ in range(options.rounds)]
+        show(f"{options.pairs:,} rows with two URLs", "one run", "two runs", pairs, MOST_OF_TWO_RUNS)
 
 
 def generated(samples: int, python: str) -> tuple[float, float]:
@@ -129,8 +148,9 @@ def generated(samples: int, python: str) -> tuple[float, float]:
         shutil.rmtree(folder)
 
 
-def fetched(rows: int) -> tuple[float, float]:
-    """CPU seconds of both sides."""
+@contextmanager
+def listed(rows: int) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A folder with a list of so many rows, with two URLs each, and what the scripts are told of both."""
     folder = Path(tempfile.mkdtemp(prefix="any2ds-recipes-"))
     try:
         (folder / "served").mkdir()
@@ -141,15 +161,30 @@ def fetched(rows: int) -> tuple[float, float]:
             with path.open("w") as file:
                 for number in range(rows):
                     url = f"{server.url(f'{number % 10}.png')}?{number}"
-                    file.write(json.dumps({"url": url, "label": number, "text": f"row {number}"}) + "\n")
-            found = []
-            for is_recipe in (True, False):
-                values = {"root": str(ROOT), "folder": str(folder), "list": str(path), "is_recipe": is_recipe}
-                (folder / "fetched.py").write_text(FETCHED.format(**values))
-                found.append(cpu([sys.executable, str(folder / "fetched.py")], folder))
-        return found[0], found[1]
+                    row = {"url": url, "second": f"{url}&second", "label": number, "text": f"row {number}"}
+                    file.write(json.dumps(row) + "\n")
+            yield folder, {"root": str(ROOT), "folder": str(folder), "list": str(path)}
     finally:
         shutil.rmtree(folder)
+
+
+def fetched(rows: int) -> tuple[float, float]:
+    """CPU seconds of both sides."""
+    with listed(rows) as (folder, values):
+        found = []
+        for is_recipe in (True, False):
+            (folder / "fetched.py").write_text(FETCHED.format(**values, is_recipe=is_recipe))
+            found.append(cpu([sys.executable, str(folder / "fetched.py")], folder))
+        return found[0], found[1]
+
+
+def with_two_urls(rows: int) -> tuple[float, float]:
+    """CPU seconds of one run of rows with two URLs, and of two runs with one."""
+    with listed(rows) as (folder, values):
+        (folder / "two.py").write_text(TWO_URLS.format(**values))
+        script = [sys.executable, str(folder / "two.py")]
+        one, two = (cpu([*script, column, column], folder) for column in ("url", "second"))
+        return cpu([*script, "image:url,mask:second", "both"], folder), one + two
 
 
 def cpu(command: list[str], folder: Path) -> float:

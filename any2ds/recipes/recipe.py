@@ -59,10 +59,13 @@ class UrlRows:
     """
 
     url_list: Any
-    url_col: str = "url"  # the column of the URLs, or image:image_url,mask:mask_url where a sample has several files
+    # The column of the URLs; where a sample has several files image:image_url,mask:mask_url, or a mapping of the same
+    url_col: str | Mapping[str, str] = "url"
     key_col: str | None = None  # the column of the keys; default: `key` if there is one, else the number of the row
     columns: Mapping[str, str] | None = None  # feature -> the column that holds it; default: the one of its name
     input_format: str | None = None
+    # Feature -> options of files that it has in place of those of `build`: {"mask": {"encode_format": "png"}}
+    member_options: Mapping[str, Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from any2ds.config.media import member_options
 from any2ds.config.options import Config, InputOptions
+from any2ds.config.parsers import url_columns
 from any2ds.core.errors import MissingColumns, UsageError
+from any2ds.core.members import ALL, ANY
 from any2ds.core.members import columns_of as columns_of_members
 from any2ds.core.tables import rows_of
 from any2ds.dataset.features import Features, Optional, WrongValue
@@ -52,14 +55,14 @@ def spool_rows(  # what a split of a build consists of
                 recipe.skip(key, type(error.__cause__).__name__)
                 continue
             raise UsageError(f"split {split}: row {number}: {error}") from error
-        urls = [row.get(column) for column in members.values()] if members else [row.get(rows.url_col)]
+        urls = [row.get(column) for column in members.values()] if members else [row.get(str(rows.url_col))]
         into.add(key, [urls[0], *(urls if members else ()), *values], (), (), str(urls[0] or ""))
 
 
 def members_of(rows: UrlRows, features: Features, split: str) -> dict[str, str]:
     """Feature -> the column of its URLs, where a sample has several files; else empty. Raises UsageError."""
     try:
-        members = columns_of_members(rows.url_col)
+        members = columns_of_members(url_columns(rows.url_col))
     except ValueError as error:
         raise UsageError(f"UrlRows: invalid url_col={rows.url_col!r}: expected {error}") from None
     own = [leaf.column for leaf in features.files]
@@ -70,6 +73,18 @@ def members_of(rows: UrlRows, features: Features, split: str) -> dict[str, str]:
         if leaf.column not in given and not isinstance(leaf.feature, Optional):
             raise UsageError(f"split {split}: url_col names no column with the URLs of the feature {leaf.column!r}")
     return members
+
+
+def member_record(rows: UrlRows, features: Features, members: Mapping[str, str]) -> dict[str, Any] | None:
+    """The options of a run over rows with several URLs; None if they have one. An optional feature need not arrive."""
+    if not members:
+        if rows.member_options:
+            raise UsageError("UrlRows: member_options has no effect without several URLs: url_col=image:...,mask:...")
+        return None
+    needed = [leaf.column for leaf in features.files if not isinstance(leaf.feature, Optional)]
+    require = ALL if len(needed) == len(members) else ",".join(needed) or ANY
+    options = None if rows.member_options is None else member_options(rows.member_options)
+    return {"url_col": url_columns(rows.url_col), "require": require, "member_options": options}
 
 
 def _columns(rows: UrlRows, features: Features) -> dict[str, str]:
@@ -127,7 +142,7 @@ def _in_files(rows: UrlRows, column_of: Mapping[str, str], config: Config) -> It
             existing = columns_of(part)
             if rows.key_col is not None and rows.key_col not in existing:
                 raise MissingColumns([rows.key_col], sorted(existing))
-            url_col, *more = columns_of_members(rows.url_col).values() or [rows.url_col]
+            url_col, *more = columns_of_members(url_columns(rows.url_col)).values() or [str(rows.url_col)]
             others = [name for name in wanted if name in existing and name != url_col]
             columns = Columns(url_col, others=tuple(dict.fromkeys([*more, *others])))
         for batch in part.batches(columns, None):

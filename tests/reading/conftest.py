@@ -297,3 +297,21 @@ def eventful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
         return {key: picture(n, "PNG") for key, n in kept.items()}
 
     return make
+
+
+@pytest.fixture
+def pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> Callable[[str], list[tuple[bytes, bytes]]]:
+    """`pairs("tfrecord")` makes `dataset/` of four samples with an image and a mask, and gives the files of each."""
+    monkeypatch.chdir(tmp_path)
+    images = _media()["images"]
+    names = [(f"{n:02d}.jpg", f"{n + 4:02d}.png") for n in (0, 5, 10, 15)]
+
+    def make(output_format: str) -> list[tuple[bytes, bytes]]:
+        rows = [{"image_url": server.url(image), "mask_url": server.url(mask)} for image, mask in names]
+        options = {"url_col": "image:image_url,mask:mask_url", "output_format": output_format, "quiet": True}
+        assert download(rows, "dataset", distributor="inline", **options).successes == 4
+        return [(images[image], images[mask]) for image, mask in names]
+
+    return make

@@ -202,3 +202,13 @@ def test_tar_files(streaming: bool, dataset: Callable[..., Any]) -> None:
     for key, content in made.files.items():
         assert pixels(found[key]["jpg"]) == pixels(Image.open(io.BytesIO(content)))
         assert (found[key]["txt"], found[key]["json"]["label"]) == (made.captions[key], made.labels[key])
+
+
+@pytest.mark.parametrize("output_format", ["parquet", "webdataset"])
+def test_each_file_of_a_sample_is_a_feature(output_format: str, pairs: Callable[[str], Any]) -> None:
+    made = pairs(output_format)
+    found = any2ds.load("dataset").to_hf()
+    assert (found.features["image"], found.features["mask"]) == (datasets.Image(), datasets.Image())
+    for (image, mask), row in zip(made, found, strict=True):
+        assert pixels(row["image"]) == pixels(Image.open(io.BytesIO(image)))
+        assert pixels(row["mask"]) == pixels(Image.open(io.BytesIO(mask)))

@@ -106,3 +106,14 @@ def test_percentages_and_numbers_of_splits_are_those_of_any2ds() -> None:
                 (ours,) = splits.parse(spec)
                 stop = count if theirs.to is None else theirs.to
                 assert ours.span(count) == range(theirs.from_ or 0, stop), spec
+
+
+def test_each_file_of_a_sample_is_a_feature(pairs: Callable[[str], Any]) -> None:
+    made = pairs("arrayrecord")
+    builder = tfds.builder_from_directory("dataset")
+    assert {name: type(builder.info.features[name]).__name__ for name in ("image", "mask")} == dict.fromkeys(
+        ("image", "mask"), "Image"
+    )
+    for (image, mask), sample in zip(made, rows(), strict=True):
+        assert np.array_equal(sample["image"], np.asarray(Image.open(io.BytesIO(image))))
+        assert np.array_equal(sample["mask"], np.asarray(Image.open(io.BytesIO(mask))))

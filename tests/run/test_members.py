@@ -103,7 +103,8 @@ def test_members_stand_side_by_side_in_a_tar_file(server: Server, tmp_path: Path
 
 
 def test_each_member_has_columns_of_its_own(server: Server, files: Path, tmp_path: Path) -> None:
-    make(server, tmp_path, output_format="files")
+    report = make(server, tmp_path, output_format="files")
+    assert report.examples["http_503"] == server.url("m3.png")  # the URL that failed, not the first of its row
     found = table(tmp_path)
     assert found["url"] == found["image_url"] == [server.url(f"i{n}.jpg") for n in range(4)]
     assert found["mask_url"] == [server.url(f"m{n}.png") for n in range(4)]

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,12 +18,13 @@ from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 
-from any2ds.dataset.verify.verify import verify
+from any2ds import load, verify
 from any2ds.testing.processes import LONG, wait_until
 from any2ds.testing.server import Server, serve
 
 _ROWS, _IN_SHARD = 30, 5
 _SHARDS = _ROWS // _IN_SHARD
+_TWO_URLS = "--url_col=image:url,mask:second"
 _BAD = 3  # the shard that something is wrong with
 
 # Has shard 3 fail to be published: a folder lies where its file is to be. The first time, or as often as it is made.
@@ -76,8 +78,9 @@ class SamenessContract:
             if n % 10 != 4:
                 (media / f"{n}.bin").write_bytes(b"%d " % n * (n + 1))
         with serve(media, script or {}) as server:
-            lines = [json.dumps({"url": server.url(f"{n}.bin"), "caption": f"ã {n}"}) for n in range(_ROWS)]
-            (folder / "urls.jsonl").write_text("\n".join(lines), encoding="utf-8")
+            urls = [server.url(f"{n}.bin") for n in range(_ROWS)]
+            rows = [{"url": url, "second": urls[n - 1], "caption": f"ã {n}"} for n, url in enumerate(urls)]
+            (folder / "urls.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
             yield server
 
     def begin(self, folder: Path, *more: str) -> list[subprocess.Popen[bytes]]:
@@ -121,10 +124,17 @@ class SamenessContract:
             assert made[name] == expected[name], name
         assert verify(str(folder / "out"), quiet=True).ok
 
-    def reference(self, folder: Path) -> None:
+    def retry(self, folder: Path) -> None:
+        """Only those options that say where it runs; ranks share a run, and no retry."""
+        options = [option for option in self.options if not option.startswith("--world_size")]
+        command = [sys.executable, "-m", "any2ds", "retry", str(folder / "out"), "--report=false", *options]
+        environment = {**os.environ, **self.environment()}
+        subprocess.run(command, cwd=folder, env=environment, check=True, timeout=LONG)
+
+    def reference(self, folder: Path, *more: str) -> None:
         command = [sys.executable, "-m", "any2ds", "--url_list=urls.jsonl", "--caption_col=caption", "--quiet"]
         command += ["--output_format=webdataset", f"--number_sample_per_shard={_IN_SHARD}", "--report=false"]
-        command += [f"--output_folder={folder / 'reference'}", "--distributor=inline"]
+        command += [f"--output_folder={folder / 'reference'}", "--distributor=inline", *more]
         subprocess.run(command, cwd=folder, check=True)
 
     # --- what is promised ---
@@ -148,6 +158,23 @@ class SamenessContract:
             assert self.finished(tmp_path) == [n for n in range(_SHARDS) if n != _BAD]
             said = "".join(path.read_text() for path in tmp_path.glob("*.err"))
             assert f"1 shard could not be written, the first ({_BAD})" in said
+
+    def test_rows_with_two_urls_are_the_same_after_a_retry_of_those_that_failed(self, tmp_path: Path) -> None:
+        """The second URL is the first of the row before; 7 and 23 are fetched once in their shards, and fail first."""
+        script = {"7.bin": ["503", "ok"], "23.bin": ["503", "ok"]}
+        with self.world(tmp_path, script) as server:
+            self.run(tmp_path, _TWO_URLS)
+            before = server.counts.copy()
+            self.retry(tmp_path)
+            assert server.counts - before == Counter({"7.bin": 1, "23.bin": 1})
+            assert verify(str(tmp_path / "out"), quiet=True).ok
+            self.reference(tmp_path, _TWO_URLS)
+        made, expected = (
+            {row["key"]: (bytes(row["image"]), bytes(row["mask"])) for row in load(tmp_path / name)}
+            for name in ("out", "reference")
+        )
+        assert made == expected
+        assert len(made) == _ROWS - 6
 
     def test_it_is_stopped_by_ctrl_c_and_gone_on_with(self, tmp_path: Path) -> None:
         with self.world(tmp_path, {f"{_ROWS - 1}.bin": ["hold"]}) as server:

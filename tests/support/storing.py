@@ -276,6 +276,20 @@ class StoreContract:
         stock.check("out", output_format, (), scratch)
         assert verify(f"{place.url}/out", quiet=True, **place.options).ok
 
+    def test_rows_with_two_urls_are_retried_where_one_failed(self, place: Place, stock: Stock, server: Server) -> None:
+        """The second URL of a row is the first of the row before."""
+        server.release()
+        rows = [{"url": url, "second": stock.urls[n - 1]} for n, url in enumerate(stock.urls)]
+        given = {"url_list": rows, "url_col": "image:url,mask:second"}
+        report = download(**stock.options("out", "webdataset", **given))
+        late = {"success": len(stock.urls) - len(_LATE), "not_found": len(_LATE)}
+        assert report.members == {"image": late, "mask": late}
+        assert report.successes == len(stock.urls) - 2 * len(_LATE)
+        stock.complete()
+        again = retry(f"{place.url}/out", codes="all", distributor="inline", quiet=True, **place.options)
+        assert again.successes == 2 * len(_LATE)
+        assert verify(f"{place.url}/out", quiet=True, **place.options).ok
+
     @pytest.mark.parametrize("output_format", ["files", "webdataset"])
     def test_one_request_in_twenty_may_fail(
         self, place: Place, stock: Stock, server: Server, scratch: Path, output_format: str

@@ -55,11 +55,12 @@ class RecipeFeatures:
         found = dict(sample)
         flat = {leaf.column: found.pop(leaf.column) for leaf in features.columns if leaf.column in found}
         for number, leaf in enumerate(features.files):
+            if self.of_urls and leaf.column in found:  # decoded already, and none of `data`, which are the first there
+                flat[leaf.column] = found.pop(leaf.column)
+                continue
             if not number:
-                if "data" in sample:
+                if "data" in sample and not self.of_urls:
                     flat[leaf.column] = sample["data"]
-                elif leaf.column in found:  # of several URLs
-                    flat[leaf.column] = found.pop(leaf.column)
                 continue
             name = leaf.column if leaf.column in found else self._member(leaf.column, found)
             if name is not None:

@@ -29,7 +29,8 @@ class _Shape:
     """What a row becomes. A dataset is cached by it."""
 
     names: tuple[str, ...]
-    data: str = ""  # what becomes of the file: `_TEXT`, `_MEDIA`, or it stays bytes
+    # What becomes of each file: `_TEXT`, `_MEDIA`, or it stays bytes; by column, with that of its extension.
+    files: Mapping[str, tuple[str, str]]
     version: str = ""  # of the shards
 
 
@@ -41,25 +42,32 @@ def dataset(source: Source, shards: ShardSet, streaming: bool, options: Mapping[
     """
     datasets = imported("datasets", "to_hf")
     types = source.features
-    kind = kind_of_files(source) if "data" in types else ""
-    shape = _Shape(tuple(types), _MEDIA if kind in _FEATURES else _TEXT if kind == "text" and source.is_decoded else "")
+    kinds = {name: kind_of_files(source, name) for name in source.members if name in types}
+    if "data" in types:
+        kinds["data"] = kind_of_files(source)
+    media = {name: kind for name, kind in kinds.items() if kind in _FEATURES}
+    texts = [name for name, kind in kinds.items() if kind == "text" and source.is_decoded]
+    exts = {name: "ext" if name == "data" else f"{name}_ext" for name in kinds}
+    files = {name: (_MEDIA, exts[name]) for name in media} | {name: (_TEXT, exts[name]) for name in texts}
+    shape = _Shape(tuple(types), files)
     plain = {name: _plain(type) for name, type in types.items()}
-    if shape.data:
-        plain["data"] = STORAGE if shape.data == _MEDIA else pa.string()
+    plain |= dict.fromkeys(media, STORAGE) | dict.fromkeys(texts, pa.string())
     features = datasets.Features.from_arrow_schema(pa.schema(list(plain.items())))
     for name, labels in _labels(shards, types).items():
         features[name] = datasets.ClassLabel(names=labels)
     if not len(source) and not streaming:  # of which `from_generator` makes none
         found = datasets.Dataset.from_dict({name: [] for name in features}, features)
     else:
-        read = source.undecoded(*(("key", "ext") if shape.data == _MEDIA else ()))
+        read = source.undecoded(*(("key", *map(exts.__getitem__, media)) if media else ()))
         version = "" if streaming else _version(shards)
         is_shared_out = streaming or options.get("num_proc")
         parts = read.shards if is_shared_out and len(read) else [read]  # else in the order of the source
         given = {"shards": parts, "shape": replace(shape, version=version)}
         library = datasets.IterableDataset if streaming else datasets.Dataset
         found = library.from_generator(_rows, features=features, gen_kwargs=given, **options)
-    return found.cast_column("data", getattr(datasets, _FEATURES[kind])()) if shape.data == _MEDIA else found
+    for name, kind in media.items():
+        found = found.cast_column(name, getattr(datasets, _FEATURES[kind])())
+    return found
 
 
 def _rows(shards: Sequence[Source], shape: _Shape) -> Iterator[dict[str, Any]]:
@@ -67,10 +75,13 @@ def _rows(shards: Sequence[Source], shape: _Shape) -> Iterator[dict[str, Any]]:
     for shard in shards:
         for sample in shard:
             row = {name: sample.get(name) for name in shape.names}
-            if shape.data == _MEDIA:
-                row["data"] = {"bytes": row["data"], "path": f"{sample['key']}.{sample['ext']}"}
-            elif shape.data == _TEXT and row["data"] is not None:
-                row["data"] = row["data"].decode("utf-8-sig", "replace")
+            for name, (becomes, ext) in shape.files.items():
+                if (content := row[name]) is None:
+                    continue
+                if becomes == _TEXT:
+                    row[name] = content.decode("utf-8-sig", "replace")
+                else:
+                    row[name] = {"bytes": content, "path": f"{sample['key']}.{sample[ext]}"}
             yield row
 
 

@@ -22,7 +22,7 @@ def imported(library: str, wanted: str) -> Any:
         raise UsageError(f"{wanted} needs a library that is not installed: pip install {library}") from error
 
 
-def kind_of_files(source: Source) -> str:
-    """What the files of all samples are, one of `kinds.KINDS`; "" if they differ, or are no media."""
-    kinds = {kind_of_ext(ext) for ext in source.extensions}
+def kind_of_files(source: Source, member: str = "") -> str:
+    """What the files of all samples, or of a member, are, one of `kinds.KINDS`; "" if they differ, or are no media."""
+    kinds = {kind_of_ext(ext) for ext in source.extensions_of(member)}
     return kinds.pop() if len(kinds) == 1 else ""

@@ -260,10 +260,15 @@ class Source(Sequence[Sample]):
     @property
     def extensions(self) -> set[str]:
         """Of its files, as far as the metadata have them; else that of the first file."""
-        if self._fields.schema is not None and "ext" in self._fields.schema.names:
-            return set(self.metadata.to_table(columns=["ext"])["ext"].unique().drop_null().to_pylist())
-        first = self.undecoded("ext")
-        return {first[0]["ext"]} if len(first) else set()
+        return self.extensions_of("")
+
+    def extensions_of(self, member: str) -> set[str]:
+        """The same of one of several files of a sample."""
+        name = f"{member}_ext" if member else "ext"
+        if self._fields.schema is not None and name in self._fields.schema.names:
+            return set(self.metadata.to_table(columns=[name])[name].unique().drop_null().to_pylist())
+        first = self.undecoded(name)
+        return {first[0][name]} if len(first) else set()
 
     @property
     def recipe(self) -> RecipeFile | None:

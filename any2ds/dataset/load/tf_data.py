@@ -24,6 +24,7 @@ from any2ds.dataset.load.libraries import imported, kind_of_files
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.writers.contract import Fields
 from any2ds.writers.formats._example import bytes_of, feature_kind
+from any2ds.writers.formats._nested import nested_columns
 
 if TYPE_CHECKING:
     from any2ds.dataset.load.source import Source
@@ -100,7 +101,9 @@ def dataset(source: Source, records: Records, options: Mapping[str, Any]) -> Any
     columns = {name: _Column.of(type) for name, type in source.features.items()}
     stream = source.stream(**options)  # which looks at the options
     order = stream.options
-    spans = _spans(records) if records.are_readable and order.ranks == 1 else None
+    nested = nested_columns({field.name: field.type for field in records.fields.schema or ()})
+    is_plain = records.are_readable and not nested.keys() & columns.keys()
+    spans = _spans(records) if is_plain and order.ranks == 1 else None
     if spans is not None:
         found = _from_records(tf, records, spans, columns, order.window, order.seed)
     else:
@@ -110,10 +113,14 @@ def dataset(source: Source, records: Records, options: Mapping[str, Any]) -> Any
 
 def _from_source(tf: Any, source: Source, columns: Mapping[str, _Column], options: Mapping[str, Any]) -> Any:
     """Each iteration is the next epoch."""
-    if source.is_decoded and source.members:
-        raise UsageError("to_tf decodes no samples of several files: load them without decode")
     specs = {name: column.spec(tf) for name, column in columns.items()}
-    decoded = _decoded_specs(tf, kind_of_files(source)) if source.is_decoded and "data" in columns else {}
+    decoded: dict[str, Any] = {}
+    if source.is_decoded:
+        if "data" in columns:
+            decoded.update(_decoded_specs(tf, kind_of_files(source)))
+        for member in source.members:
+            if member in columns:
+                decoded.update(_decoded_specs(tf, kind_of_files(source, member), member, f"{member}_rate"))
     values = {name: column.value for name, column in columns.items() if name not in decoded}
     epochs = count()
 
@@ -123,20 +130,30 @@ def _from_source(tf: Any, source: Source, columns: Mapping[str, _Column], option
         for sample in stream:
             row = {name: value(sample.get(name)) for name, value in values.items()}
             for name in decoded:
-                row[name] = sample[name]
+                found = sample.get(name)
+                row[name] = _nothing(decoded[name]) if found is None else found
             yield row
 
     return tf.data.Dataset.from_generator(samples, output_signature={**specs, **decoded})
 
 
-def _decoded_specs(tf: Any, kind: str) -> dict[str, Any]:
-    """Of what `decode` makes of files of one kind. Raises UsageError."""
+def _nothing(spec: Any) -> Any:
+    """Stands for a file that a sample does not have: no pixels, no sound, no text."""
+    import numpy as np
+
+    if not spec.shape.rank:
+        return "" if spec.dtype.name == "string" else 0
+    return np.zeros([size or 0 for size in spec.shape], spec.dtype.as_numpy_dtype)
+
+
+def _decoded_specs(tf: Any, kind: str, name: str = "data", rate: str = "rate") -> dict[str, Any]:
+    """Of what `decode` makes of files of one kind, which are in the column `name`. Raises UsageError."""
     if kind == "image":
-        return {"data": tf.TensorSpec((None, None, 3), tf.uint8)}
+        return {name: tf.TensorSpec((None, None, 3), tf.uint8)}
     if kind == "audio":
-        return {"data": tf.TensorSpec((None, None), tf.float32), "rate": tf.TensorSpec((), tf.int64)}
+        return {name: tf.TensorSpec((None, None), tf.float32), rate: tf.TensorSpec((), tf.int64)}
     if kind == "text":
-        return {"data": tf.TensorSpec((), tf.string)}
+        return {name: tf.TensorSpec((), tf.string)}
     raise UsageError("to_tf: decode=True takes datasets of images, of sound or of text: load the others without it")
 
 

@@ -184,3 +184,17 @@ def test_files_that_are_no_images_are_passed_over(tmp_path: Path, monkeypatch: p
         download(urls, output_folder="dataset", output_format="tfrecord", distributor="inline", quiet=True)
     samples = opened().as_dataset(split="train").ignore_errors()
     assert [sample["data"].shape for sample in samples] == [(4, 5, 3)]
+
+
+def test_each_file_of_a_sample_is_a_feature(pairs: Callable[[str], Any]) -> None:
+    """Of TFDS, and of what `any2ds.load` gives tf.data."""
+    made = pairs("tfrecord")
+    assert isinstance(opened().info.features["mask"], tfds.features.Image)
+    loaded = any2ds.load("dataset", columns=["image", "mask"], decode=True).to_tf()
+    for (image, mask), sample, own in zip(made, rows(), tfds.as_numpy(loaded), strict=True):
+        with Image.open(io.BytesIO(image)) as expected:
+            assert np.abs(sample["image"].astype(int) - np.asarray(expected)).max() <= 4
+            assert np.abs(own["image"].astype(int) - np.asarray(expected)).max() <= 4
+        with Image.open(io.BytesIO(mask)) as expected:
+            assert np.array_equal(sample["mask"], np.asarray(expected))
+            assert np.array_equal(own["mask"], np.asarray(expected))

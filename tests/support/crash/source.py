@@ -41,9 +41,14 @@ class Row:
         return "bad" in map(_kind, self._urls)
 
     def outcome(self, healed: bool) -> str:
-        """`success`, or the code of its failure, which is that of the first URL that has failed."""
-        outcomes = [_outcome(url, healed) for url in self._urls]
-        return next((outcome for outcome in outcomes if outcome != "success"), "success")
+        """`success`, or the code of its failure, which is that of the first URL that has failed.
+
+        Once the server is `healed`, what has failed with http_404 is retried, unless the other URL failed otherwise.
+        """
+        before = [_outcome(url, False) for url in self._urls]
+        if healed and set(before) <= {"success", "http_404"}:
+            before = [_outcome(url, True) for url in self._urls]
+        return next((outcome for outcome in before if outcome != "success"), "success")
 
     @property
     def body(self) -> bytes:

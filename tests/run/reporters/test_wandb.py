@@ -202,7 +202,7 @@ def test_files_are_never_in_the_dataset_and_there_are_none_where_it_is_disabled(
 def test_a_server_that_does_not_answer_holds_nobody_up(server: Server, tmp_path: Path) -> None:
     """Ctrl-C ends the run at once, with its own exit code, and no process is left."""
     write_list(tmp_path, server, *["slow.jpg"])
-    with socket.socket() as silent, ExitStack() as stack:
+    with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         login = {"WANDB_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}", "WANDB_API_KEY": "a" * 40}
@@ -216,7 +216,7 @@ def test_a_server_that_does_not_answer_holds_nobody_up(server: Server, tmp_path:
         )
         stats = tmp_path / "out" / "00000_stats.json"
         silent.settimeout(60)
-        stack.enter_context(silent.accept()[0])  # wandb asks
+        connection, _ = silent.accept()  # wandb asks
         wait_until(stats.exists)  # and the run goes on
         family = descendants(run.pid)
         assert len(family) >= 2  # a worker, and that of wandb

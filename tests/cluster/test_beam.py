@@ -236,7 +236,7 @@ def test_a_killed_worker_costs_nothing_but_time(media: Path, tmp_path: Path) -> 
 def test_a_host_sees_no_more_of_all_tasks_than_it_allows(crowded: Crowd, tmp_path: Path) -> None:
     def release() -> None:
         try:
-            crowded.wait_for_requests(36)
+            crowded.wait_for_requests(24)
         finally:
             crowded.server.release()
 

@@ -433,7 +433,7 @@ def retry(
     """Fetch failed rows of the dataset in `output_folder` again, and store what arrives in their place.
 
     Which rows are tried again:
-        output_folder: folder of the dataset, local or remote (default: required)
+        output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
         codes: failures to try again: codes, http_<status>, http_4xx, http_5xx, all, or transient: those that another attempt can help (default: transient)
     How it is stored:
         staging_dir: folder on this machine where shards are made, and files wait, before they are published (default: .any2ds/tmp in a local output folder, else the system's temp folder)
@@ -809,7 +809,7 @@ def verify(
     """Check a dataset: that every shard is there and complete, and that data, metadata and statistics agree.
 
     What is verified:
-        output_folder: folder of the dataset, local or remote (s3://bucket/name) (default: required)
+        output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
         sample: shards whose contents are read, picked at random: 1%, or a number of them; the files and counts of all are checked (default: all)
         seed: picks the same shards again (needs sample) (default: another one each time)
         repair: remove the files of broken shards, so that they are made again (default: False)
@@ -833,7 +833,7 @@ def inspect(
     """Say what is in a dataset: how many rows, what became of them, how much they take, and some samples.
 
     What is looked at:
-        output_folder: folder of the dataset, local or remote (s3://bucket/name) (default: required)
+        output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
         samples: rows that are shown (default: 5)
         storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
         json: file for all of it as JSON, - for standard output (default: None)
@@ -854,7 +854,7 @@ def report(
     """Write down what has become of a dataset: a page of HTML that needs nothing else, or its figures.
 
     What is reported:
-        output_folder: folder of the dataset, local or remote (s3://bucket/name) (default: required)
+        output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
         format: html, a page; md, for pull requests; or json, the figures (default: html)
         output: file to write to, - for standard output (default: report.html in the folder; of md and json, standard output)
         samples: samples that the page shows (needs format=html) (default: 64)
@@ -878,7 +878,7 @@ def card(
     """Write a README.md that tells what is in a dataset, with the header that `datasets.load_dataset` goes by.
 
     What the card says:
-        output_folder: folder of the dataset, local or remote (s3://bucket/name) (default: required)
+        output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
         pretty_name: name of the dataset for people (default: that of the folder)
         license: of the dataset, as the Hugging Face Hub calls it: cc-by-4.0, cc0-1.0, mit …; any other is called other there (default: None)
         language: of captions and texts, as codes: en, de (default: None)
@@ -1166,7 +1166,7 @@ def compact(
     """Write the metadata of all finished shards into few parquet files, in the order of the shards.
 
     What is compacted:
-        output_folder: folder of the dataset, local or remote (s3://bucket/name) (default: required)
+        output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
         rows_per_file: rows of a file, after which the next shard begins another one (default: 5000000)
         storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
         config: YAML or JSON file with any of these; what is given here wins
@@ -1184,7 +1184,7 @@ def finish(
     """Write the files about a dataset as a whole, which the last of several runs writes if all of them end.
 
     Which dataset:
-        output_folder: folder of the dataset, local or remote (s3://bucket/name) (default: required)
+        output_folder: folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built (default: required)
         storage_options: credentials and settings of stores, by protocol, handed to fsspec: {'s3': {'endpoint_url': 'https://...'}} (default: None)
         report: write report.html into the folder (default: True)
         config: YAML or JSON file with any of these; what is given here wins

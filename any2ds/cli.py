@@ -127,8 +127,8 @@ def _report(options: ParsedOptions) -> int:
 
     (wanted,) = options.groups
     _print_utf8()
-    report.run(options)
-    page = f"{wanted.output_folder.rstrip('/')}/{REPORT_FILE}" if wanted.format == "html" else "-"
+    made = report.run(options)
+    page = f"{made.output_folder.rstrip('/')}/{REPORT_FILE}" if wanted.format == "html" else "-"
     if (path := wanted.output or page) != "-":
         _print(f"written to {printable(path)}")
     return 0

@@ -501,11 +501,14 @@ class ShareOptions:
     )
 
 
+_DATASET = "folder of the dataset, local or remote (s3://bucket/name), or the name of a recipe that was built"
+
+
 @dataclass(frozen=True, slots=True)
 class FinishOptions:
     """Which dataset"""
 
-    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    output_folder: str = option(_DATASET, path, shown="dataset")
     storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
     report: bool = option("write report.html into the folder", boolean, True)
 
@@ -514,7 +517,7 @@ class FinishOptions:
 class RetryOptions:
     """Which rows are tried again"""
 
-    output_folder: str = option("folder of the dataset, local or remote", path, shown="dataset")
+    output_folder: str = option(_DATASET, path, shown="dataset")
     codes: tuple[str, ...] = option(
         "failures to try again: codes, http_<status>, http_4xx, http_5xx, all, or transient: those that another attempt"
         " can help",
@@ -528,7 +531,7 @@ class RetryOptions:
 class VerifyOptions:
     """What is verified"""
 
-    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    output_folder: str = option(_DATASET, path, shown="dataset")
     sample: str | None = option(
         "shards whose contents are read, picked at random: 1%, or a number of them; the files and counts of all are"
         " checked",
@@ -552,7 +555,7 @@ class VerifyOptions:
 class InspectOptions:
     """What is looked at"""
 
-    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    output_folder: str = option(_DATASET, path, shown="dataset")
     samples: int = option("rows that are shown", integer(0, 1000), 5)
     storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
     json: str | None = option("file for all of it as JSON, - for standard output", optional(path), None)
@@ -562,7 +565,7 @@ class InspectOptions:
 class CardOptions:
     """What the card says"""
 
-    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    output_folder: str = option(_DATASET, path, shown="dataset")
     pretty_name: str | None = option("name of the dataset for people", optional(text), None, "that of the folder")
     license: str | None = option(
         "of the dataset, as the Hugging Face Hub calls it: cc-by-4.0, cc0-1.0, mit …; any other is called other there",
@@ -581,7 +584,7 @@ class CardOptions:
 class CompactOptions:
     """What is compacted"""
 
-    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    output_folder: str = option(_DATASET, path, shown="dataset")
     rows_per_file: int = option("rows of a file, after which the next shard begins another one", integer(1), 5_000_000)
     storage_options: Mapping[str, Mapping[str, Any]] | None = stores()
 
@@ -590,7 +593,7 @@ class CompactOptions:
 class ReportOptions:
     """What is reported"""
 
-    output_folder: str = option("folder of the dataset, local or remote (s3://bucket/name)", path, shown="dataset")
+    output_folder: str = option(_DATASET, path, shown="dataset")
     format: str = option(
         "html, a page; md, for pull requests; or json, the figures", one_of("html", "md", "json"), "html"
     )

@@ -55,6 +55,9 @@ SPLIT = "split"
 MOST_SPLITS = 100
 """A column with more values than these names no splits."""
 
+RECIPE_KEY = "recipe_key"
+"""The column with the keys of a recipe, which only its dataset has."""
+
 RESERVED_COLUMNS = frozenset(
     {
         "key",

@@ -176,18 +176,33 @@ class RunReport(RowCounts):
     exts: Mapping[str, int] = field(default_factory=dict)  # extension -> files stored with it, the most frequent ones
 
     def __add__(self, shard: ShardReport) -> RunReport:
+        added = self._with_counts(shard, shard.start_time, shard.end_time)
+        return replace(added, shards=self.shards + 1)
+
+    def followed_by(self, later: RunReport) -> RunReport:
+        """The figures of two runs of one command, one after the other."""
+        added = self._with_counts(later, later.first_start, later.last_end)
+        return replace(
+            added,
+            shards=self.shards + later.shards,
+            seconds=self.seconds + later.seconds,
+            skipped_shards=self.skipped_shards + later.skipped_shards,
+            failed_shards=(*self.failed_shards, *later.failed_shards),
+            left_shards=self.left_shards + later.left_shards,
+        )
+
+    def _with_counts(self, other: ShardReport | RunReport, start: float, end: float) -> RunReport:
         return replace(
             self,
-            **{name: getattr(self, name) + getattr(shard, name) for name in SUMMED},
-            shards=self.shards + 1,
-            first_start=min(self.first_start or shard.start_time, shard.start_time),
-            last_end=max(self.last_end, shard.end_time),
-            status_dict=dict(Counter(self.status_dict) + Counter(shard.status_dict)),
-            robots=self.robots + shard.robots,
-            not_processed=most_frequent(Counter(self.not_processed) + Counter(shard.not_processed)),
-            examples={**shard.examples, **self.examples},
-            members=members_added(self.members, shard.members),
-            exts=dict((Counter(self.exts) + Counter(shard.exts)).most_common(_MOST_EXTS)),
+            **{name: getattr(self, name) + getattr(other, name) for name in SUMMED},
+            first_start=min(self.first_start or start, start or self.first_start),
+            last_end=max(self.last_end, end),
+            status_dict=dict(Counter(self.status_dict) + Counter(other.status_dict)),
+            robots=self.robots + other.robots,
+            not_processed=most_frequent(Counter(self.not_processed) + Counter(other.not_processed)),
+            examples={**other.examples, **self.examples},
+            exts=dict((Counter(self.exts) + Counter(other.exts)).most_common(_MOST_EXTS)),
+            members=members_added(self.members, other.members),
         )
 
     @property

@@ -30,6 +30,7 @@ from any2ds.core.text import rows as row_count
 from any2ds.core.version import __version__
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import ShardFiles
+from any2ds.dataset.places import located
 from any2ds.storage.disk.staging import staging
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import locked
@@ -110,11 +111,13 @@ class Compaction:
 def compact(options: ParsedOptions) -> Compaction:
     """Write the metadata of all finished shards into few parquet files, in the order of the shards."""
     (asked,) = options.groups
-    Dataset(asked.output_folder, Stores(asked.storage_options))  # before anything is written
+    stores = Stores(asked.storage_options)
+    asked = located(asked, stores)
+    Dataset(asked.output_folder, stores)  # before anything is written
     output = OutputFolder.at(asked.output_folder, StorageOptions(storage_options=asked.storage_options))
     with locked(output, "compact"):
         finish_swaps(output)
-        dataset = Dataset(asked.output_folder, Stores(asked.storage_options))
+        dataset = Dataset(asked.output_folder, stores)
         index = current_index(dataset)
         is_new = index is None or index.rows_per_file != asked.rows_per_file
         if index is None or is_new:

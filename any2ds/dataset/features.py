@@ -21,18 +21,17 @@ import pyarrow as pa
 
 from any2ds.core import suggestions
 from any2ds.core.errors import UsageError, printable
-from any2ds.core.metadata import RESERVED_COLUMNS
+from any2ds.core.metadata import RECIPE_KEY, RESERVED_COLUMNS
 from any2ds.dataset.tfds import LABELS_END
 
 _SHOWN = 80  # characters of a value in a message
 _CLASSES = "tensorflow_datasets.core.features"
 _TRUE, _FALSE = ("true", "yes", "on", "1", "t", "y"), ("false", "no", "off", "0", "f", "n")
-KEY_COLUMN, SPLIT_COLUMN = "recipe_key", "split"
+KEY_COLUMN, SPLIT_COLUMN = RECIPE_KEY, "split"
 """Columns of the metadata that a recipe's dataset has besides those of its features."""
 
 _DTYPES: Mapping[str, pa.DataType] = {
-    **{f"{kind}{bits}": getattr(pa, f"{kind}{bits}")() for kind in ("int", "uint") for bits in (8, 16, 32)},
-    "int64": pa.int64(),
+    **{f"{kind}{bits}": getattr(pa, f"{kind}{bits}")() for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
     "float16": pa.float32(),
     "float32": pa.float32(),
     "float64": pa.float64(),
@@ -58,9 +57,15 @@ def parse_bool(value: Any) -> bool:
 
 
 class Feature(ABC):
-    """One feature of a sample."""
+    """One feature of a sample. `doc` is a text about it, which the card and TensorFlow Datasets show."""
 
     is_file: ClassVar[bool] = False
+
+    def __init__(self, *, doc: str = "") -> None:
+        """Raises UsageError for a `doc` that is no text."""
+        if not isinstance(doc, str):
+            raise UsageError(f"{type(self).__name__.rstrip('_')}: doc={doc!r}: expected a text")
+        self.doc = doc
 
     @abstractmethod
     def encode(self, value: Any) -> Any:
@@ -74,17 +79,26 @@ class Feature(ABC):
     def arrow_type(self) -> pa.DataType:
         """Of its column."""
 
+    def options(self) -> dict[str, Any]:
+        """What it was made with, but for `doc`."""
+        return {}
+
     @abstractmethod
+    def tfds_class(self) -> dict[str, Any]:
+        """As features.json of TensorFlow Datasets has it, but for `doc`."""
+
     def spec(self) -> dict[str, Any]:
         """As JSON, from which `of_spec` makes it again."""
+        doc = {"doc": self.doc} if self.doc else {}
+        return {"type": type(self).__name__.rstrip("_"), **_as_json(self.options()), **doc}
 
-    @abstractmethod
     def tfds(self) -> dict[str, Any]:
         """As features.json of TensorFlow Datasets has it."""
+        return {**self.tfds_class(), **({"description": self.doc} if self.doc else {})}
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in self.spec().items() if name != "type")
-        return f"{type(self).__name__}({options})"
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options().items())
+        return f"{type(self).__name__.rstrip('_')}({options})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Feature) and self.spec() == other.spec()
@@ -108,18 +122,16 @@ class Text(Feature):
     def arrow_type(self) -> pa.DataType:
         return pa.string()
 
-    def spec(self) -> dict[str, Any]:
-        return {"type": "Text"}
-
-    def tfds(self) -> dict[str, Any]:
+    def tfds_class(self) -> dict[str, Any]:
         return _class("text_feature.Text", text={})
 
 
 class Scalar(Feature):
-    """One number, truth value or text: bool, int8 to int64, uint8 to uint32, float16 to float64, str."""
+    """One number, truth value or text: bool, int8 to int64, uint8 to uint64, float16 to float64, str."""
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: Any, *, doc: str = "") -> None:
         """`dtype` is a name, or a type of Python or NumPy. Raises UsageError."""
+        super().__init__(doc=doc)
         self.dtype = _dtype(dtype)
         self._encode = _encoder(self.dtype)
 
@@ -129,10 +141,10 @@ class Scalar(Feature):
     def arrow_type(self) -> pa.DataType:
         return _DTYPES[self.dtype]
 
-    def spec(self) -> dict[str, Any]:
-        return {"type": "Scalar", "dtype": self.dtype}
+    def options(self) -> dict[str, Any]:
+        return {"dtype": self.dtype}
 
-    def tfds(self) -> dict[str, Any]:
+    def tfds_class(self) -> dict[str, Any]:
         return _class("scalar.Scalar", tensor={"shape": {}, "dtype": _tfds_dtype(self.dtype), "encoding": "none"})
 
 
@@ -143,9 +155,14 @@ class ClassLabel(Feature):
     """
 
     def __init__(
-        self, names: Sequence[str] | str | os.PathLike[str] | None = None, *, num_classes: int | None = None
+        self,
+        names: Sequence[str] | str | os.PathLike[str] | None = None,
+        *,
+        num_classes: int | None = None,
+        doc: str = "",
     ) -> None:
         """Raises UsageError."""
+        super().__init__(doc=doc)
         if (names is None) == (num_classes is None):
             raise UsageError("ClassLabel takes names, or num_classes")
         if isinstance(names, (str, os.PathLike)):
@@ -191,30 +208,32 @@ class ClassLabel(Feature):
     def arrow_type(self) -> pa.DataType:
         return pa.int64()
 
-    def spec(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         if self.names is not None:
-            return {"type": "ClassLabel", "names": list(self.names)}
-        return {"type": "ClassLabel", "num_classes": self.num_classes}
+            return {"names": list(self.names)}
+        return {"num_classes": self.num_classes}
 
-    def tfds(self) -> dict[str, Any]:
+    def tfds_class(self) -> dict[str, Any]:
         return _class("class_label_feature.ClassLabel", classLabel={"numClasses": str(self.num_classes)})
 
 
 class Tensor(Feature):
-    """Numbers or truth values of one type: a NumPy array, or nested lists. The first dimension may be unknown (None).
+    """Numbers or truth values of one type: a NumPy array, or nested lists. Sizes that differ between samples are None.
 
-    `any2ds.load` gives an array of that shape.
+    `any2ds.load` gives an array of that shape. With one unknown size, that has to be the first.
     """
 
-    def __init__(self, shape: Sequence[int | None], dtype: Any) -> None:
+    def __init__(self, shape: Sequence[int | None], dtype: Any, *, doc: str = "") -> None:
         """Raises UsageError."""
+        super().__init__(doc=doc)
         self.shape, self.dtype = tuple(shape), _dtype(dtype)
         if any(size is not None and (type(size) is not int or size < 1) for size in self.shape) or not self.shape:
             raise UsageError(
                 f"Tensor: invalid shape {self.shape}: expected sizes from 1 on, such as (28, 28) or (None, 4)"
             )
-        if None in self.shape[1:]:
-            raise UsageError(f"Tensor: invalid shape {self.shape}: only its first size may be unknown")
+        self.has_own_shape = None in self.shape[1:]  # which is stored with each sample
+        if self.has_own_shape and self.dtype == "str":
+            raise UsageError(f"Tensor: invalid shape {self.shape}: of texts only the first size may be unknown")
         self._encode = _encoder(self.dtype)
         self.size = math.prod(size for size in self.shape if size is not None)  # of one entry, if the first is unknown
 
@@ -225,27 +244,36 @@ class Tensor(Feature):
             flat = value.reshape(-1).tolist() if found else [value.tolist()]
         else:
             found = _flattened(value, flat)
-        if not flat and self.shape[0] is None and found[:1] == (0,):  # an empty list, whatever it would hold
-            return flat
+        if not flat and self.shape[0] is None and found[:1] == (0,) and len(found) < len(self.shape):
+            found = (0, *(size or 0 for size in self.shape[1:]))  # an empty list, whatever it would hold
         if len(found) != len(self.shape) or any(
             wanted not in (None, size) for size, wanted in zip(found, self.shape, strict=True)
         ):
             raise ValueError(f"its shape is {found}, expected {self.shape}")
-        return list(map(self._encode, flat))
+        values = list(map(self._encode, flat))
+        return {"shape": list(found), "value": values} if self.has_own_shape else values
 
     def decode(self, value: Any) -> Any:
-        return None if value is None else _array(value, self.dtype, self.shape)
+        if value is None or not self.has_own_shape:
+            return None if value is None else _array(value, self.dtype, self.shape)
+        return _array(value["value"], self.dtype, value["shape"])
 
     def arrow_type(self) -> pa.DataType:
-        return pa.list_(_DTYPES[self.dtype])
+        values = pa.list_(_DTYPES[self.dtype])
+        if self.has_own_shape:
+            return pa.struct([("shape", pa.list_(pa.int64(), len(self.shape))), ("value", values)])
+        return values
 
-    def spec(self) -> dict[str, Any]:
-        return {"type": "Tensor", "shape": list(self.shape), "dtype": self.dtype}
+    def options(self) -> dict[str, Any]:
+        return {"shape": list(self.shape), "dtype": self.dtype}
 
-    def tfds(self) -> dict[str, Any]:
+    def tfds_class(self) -> dict[str, Any]:
         shape = {"dimensions": [str(-1 if size is None else size) for size in self.shape]}
-        tensor = {"shape": shape, "dtype": _tfds_dtype(self.dtype), "encoding": "none"}
-        return _class("tensor_feature.Tensor", tensor=tensor)
+        dtype = "float32" if self.has_own_shape and self.dtype == "float16" else self.dtype  # as its bytes are stored
+        encoding = "bytes" if self.has_own_shape else "none"
+        return _class(
+            "tensor_feature.Tensor", tensor={"shape": shape, "dtype": _tfds_dtype(dtype), "encoding": encoding}
+        )
 
 
 class FileFeature(Feature):
@@ -282,10 +310,7 @@ class FileFeature(Feature):
     def arrow_type(self) -> pa.DataType:
         return pa.binary()
 
-    def spec(self) -> dict[str, Any]:
-        return {"type": type(self).__name__}
-
-    def tfds(self) -> dict[str, Any]:
+    def tfds_class(self) -> dict[str, Any]:
         """Bytes, which are decoded by whoever reads them."""
         return _class("tensor_feature.Tensor", tensor={"shape": {}, "dtype": "string", "encoding": "none"})
 
@@ -300,8 +325,9 @@ class Image(FileFeature):
 
     ext = "png"
 
-    def __init__(self, *, channels: int = 3, encoding_format: str = "png") -> None:
+    def __init__(self, *, channels: int = 3, encoding_format: str = "png", doc: str = "") -> None:
         """`channels` (1, 3 or 4) are what TensorFlow Datasets decodes to. Raises UsageError."""
+        super().__init__(doc=doc)
         if channels not in (1, 3, 4):
             raise UsageError(f"Image: invalid channels={channels!r}: expected 1, 3 or 4")
         if encoding_format not in ("png", "jpeg"):
@@ -323,10 +349,10 @@ class Image(FileFeature):
         value.save(stream, self.encoding_format)
         return stream.getvalue()
 
-    def spec(self) -> dict[str, Any]:
-        return {"type": "Image", "channels": self.channels, "encoding_format": self.encoding_format}
+    def options(self) -> dict[str, Any]:
+        return {"channels": self.channels, "encoding_format": self.encoding_format}
 
-    def tfds(self) -> dict[str, Any]:
+    def tfds_class(self) -> dict[str, Any]:
         shape = {"dimensions": ["-1", "-1", str(self.channels)]}
         return _class("image_feature.Image", image={"shape": shape, "dtype": "uint8"})
 
@@ -346,8 +372,9 @@ class Video(FileFeature):
 class Optional(Feature):
     """A feature that may be None. TensorFlow Datasets, which has no nulls, reads "", 0, NaN or no values."""
 
-    def __init__(self, feature: Any) -> None:
+    def __init__(self, feature: Any, *, doc: str = "") -> None:
         """Raises UsageError for a feature that is nested."""
+        super().__init__(doc=doc)
         self.feature = feature_of(feature)
         if isinstance(self.feature, (Dict, Sequence_, Optional)):
             raise UsageError(f"Optional takes a plain feature, not a {type(self.feature).__name__.rstrip('_')}")
@@ -363,28 +390,30 @@ class Optional(Feature):
     def arrow_type(self) -> pa.DataType:
         return self.feature.arrow_type()
 
-    def spec(self) -> dict[str, Any]:
-        return {"type": "Optional", "feature": self.feature.spec()}
+    def options(self) -> dict[str, Any]:
+        return {"feature": self.feature}
 
-    def tfds(self) -> dict[str, Any]:
+    def tfds_class(self) -> dict[str, Any]:
         return self.feature.tfds()
 
 
 class Sequence_(Feature):  # noqa: N801 - public as any2ds.Sequence
-    """Any number of values of one feature, or of dicts of features; `length` if there are always so many.
+    """Any number of values of one feature, of dicts of features, or of sequences; `length` if there are always so many.
 
-    A sequence of dicts may be given as a list of dicts or as a dict of lists, and is read as a dict of lists.
+    A sequence of dicts may be given as a list of dicts or as a dict of lists, and is read as a dict of lists. With
+    `as_dataset` TensorFlow Datasets reads it as its feature `Dataset`: a `tf.data.Dataset` in each sample.
     """
 
-    def __init__(self, feature: Any, *, length: int | None = None) -> None:
+    def __init__(self, feature: Any, *, length: int | None = None, as_dataset: bool = False, doc: str = "") -> None:
         """Raises UsageError for a feature that cannot be in a sequence."""
-        self.feature, self.length = feature_of(feature), length
-        parts = self.feature.parts.values() if isinstance(self.feature, Dict) else [self.feature]
-        for part in parts:
+        super().__init__(doc=doc)
+        self.feature, self.length, self.as_dataset = feature_of(feature), length, as_dataset
+        for part in _parts_of(self.feature):
             is_ragged = isinstance(part, Tensor) and None in part.shape
-            if isinstance(part, (Dict, Sequence_, Optional)) or is_ragged:
-                what = "a Tensor of an unknown size" if is_ragged else f"a {type(part).__name__.rstrip('_')}"
-                raise UsageError(f"Sequence cannot hold {what}: a Tensor of a fixed shape, or another feature, can")
+            is_dataset = isinstance(part, Sequence_) and part.as_dataset
+            if isinstance(part, Optional) or is_ragged or is_dataset:
+                what = "a Tensor of an unknown size" if is_ragged else "an Optional" if not is_dataset else "a dataset"
+                raise UsageError(f"Sequence cannot hold {what}: a Sequence, or a Tensor of a fixed shape, can be in it")
 
     def encode(self, value: Any) -> Any:
         if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
@@ -393,34 +422,34 @@ class Sequence_(Feature):  # noqa: N801 - public as any2ds.Sequence
         found = [encode(each) for each in (value.tolist() if hasattr(value, "tolist") else value)]
         if self.length is not None and len(found) != self.length:
             raise ValueError(f"it has {len(found)} values, expected {self.length}")
-        if isinstance(self.feature, Tensor):
-            return [number for tensor in found for number in tensor]
         return found
 
     def decode(self, value: Any) -> Any:
         value = value or []
         if isinstance(self.feature, Tensor):
             return _array(value, self.feature.dtype, (None, *self.feature.shape))
-        return list(value)
+        return list(map(self.feature.decode, value)) if isinstance(self.feature, Sequence_) else list(value)
 
     def arrow_type(self) -> pa.DataType:
-        inner = self.feature.arrow_type()
-        return inner if isinstance(self.feature, Tensor) else pa.list_(inner)
+        if isinstance(self.feature, Tensor):
+            return pa.list_(pa.list_(_DTYPES[self.feature.dtype], self.feature.size))
+        return pa.list_(self.feature.arrow_type())
 
-    def spec(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         length = {} if self.length is None else {"length": self.length}
-        return {"type": "Sequence", "feature": self.feature.spec(), **length}
+        return {"feature": self.feature, **length, **({"as_dataset": True} if self.as_dataset else {})}
 
-    def tfds(self) -> dict[str, Any]:
+    def tfds_class(self) -> dict[str, Any]:
         sequence = {"feature": self.feature.tfds(), "length": str(-1 if self.length is None else self.length)}
-        return _class("sequence_feature.Sequence", sequence=sequence)
+        return _class("dataset_feature.Dataset" if self.as_dataset else "sequence_feature.Sequence", sequence=sequence)
 
 
 class Dict(Feature):
     """Features by name; a plain dict stands for it."""
 
-    def __init__(self, features: Mapping[str, Any]) -> None:
+    def __init__(self, features: Mapping[str, Any], *, doc: str = "") -> None:
         """Raises UsageError."""
+        super().__init__(doc=doc)
         self.parts: dict[str, Feature] = {}
         for name, feature in features.items():
             if not isinstance(name, str) or not name.isprintable() or not name or set(name) & set('/\\.:*?"<>|'):
@@ -438,10 +467,13 @@ class Dict(Feature):
     def arrow_type(self) -> pa.DataType:
         raise TypeError("a dict has no column of its own")
 
-    def spec(self) -> dict[str, Any]:
-        return {"type": "Dict", "features": {name: feature.spec() for name, feature in self.parts.items()}}
+    def options(self) -> dict[str, Any]:
+        return {"features": self.parts}
 
-    def tfds(self) -> dict[str, Any]:
+    def __repr__(self) -> str:
+        return repr(self.parts)
+
+    def tfds_class(self) -> dict[str, Any]:
         features = {name: feature.tfds() for name, feature in self.parts.items()}
         return _class("features_dict.FeaturesDict", featuresDict={"features": features})
 
@@ -450,6 +482,21 @@ _KINDS: Mapping[str, type[Feature]] = {
     kind.__name__.rstrip("_"): kind
     for kind in (Text, Scalar, ClassLabel, Tensor, Bytes, Image, Audio, Video, Optional, Sequence_, Dict)
 }
+
+
+def _as_json(value: Any) -> Any:
+    """The options of a feature, with those that are features as their `spec`."""
+    if isinstance(value, Feature):
+        return value.spec()
+    return {name: _as_json(each) for name, each in value.items()} if isinstance(value, Mapping) else value
+
+
+def _parts_of(feature: Feature) -> Iterator[Feature]:
+    """It, and what is in it."""
+    yield feature
+    parts = feature.parts.values() if isinstance(feature, Dict) else ()
+    for part in (feature.feature,) if isinstance(feature, (Sequence_, Optional)) else parts:
+        yield from _parts_of(part)
 
 
 def feature_of(given: Any) -> Feature:
@@ -479,8 +526,7 @@ class Leaf:
     """A feature that is a column, or a file."""
 
     path: tuple[str, ...]  # names from the outside in
-    feature: Feature
-    in_sequence: bool = False  # of dicts: the feature is of one of them
+    feature: Feature  # with the sequences of dicts in which it is
 
     @property
     def column(self) -> str:
@@ -508,7 +554,7 @@ class Features:
                 raise UsageError(
                     f"feature {leaf.column!r}: any2ds writes a column of this name itself: choose another name"
                 )
-        self._encoders = [(leaf, _value_at(leaf.path), self._one(leaf)) for leaf in self.columns]
+        self._encoders = [(leaf, _value_at(leaf.path), leaf.feature.encode) for leaf in self.columns]
         self._file_encoders = [(leaf, _value_at(leaf.path), leaf.feature) for leaf in self.files]
 
     @classmethod
@@ -536,7 +582,7 @@ class Features:
     @cached_property
     def schema(self) -> pa.Schema:
         """Of the columns that are no files."""
-        return pa.schema([pa.field(leaf.column, self._type(leaf)) for leaf in self.columns])
+        return pa.schema([pa.field(leaf.column, leaf.feature.arrow_type()) for leaf in self.columns])
 
     def encode(
         self, key: object, sample: Mapping[str, Any], with_files: bool = True
@@ -583,9 +629,7 @@ class Features:
             if leaf.column not in sample:
                 continue
             value = sample[leaf.column]
-            if leaf.in_sequence:
-                value = Sequence_(leaf.feature).decode(value)
-            elif not leaf.feature.is_file:
+            if not leaf.feature.is_file:
                 value = leaf.feature.decode(value)
             place = found
             for name in leaf.path[:-1]:
@@ -601,30 +645,22 @@ class Features:
         """File -> names of the classes, as TensorFlow Datasets reads them."""
         return {f"{name}{LABELS_END}": names for name, names in _labels(self.tree, "")}
 
-    @staticmethod
-    def _type(leaf: Leaf) -> pa.DataType:
-        return Sequence_(leaf.feature).arrow_type() if leaf.in_sequence else leaf.feature.arrow_type()
-
-    @staticmethod
-    def _one(leaf: Leaf) -> Callable[[Any], Any]:
-        return Sequence_(leaf.feature).encode if leaf.in_sequence else leaf.feature.encode
-
 
 class _Missing(KeyError):
     """A feature that a sample does not have."""
 
 
-def _leaves(feature: Feature, path: tuple[str, ...], in_sequence: bool = False) -> Iterator[Leaf]:
+def _leaves(feature: Feature, path: tuple[str, ...], around: tuple[Sequence_, ...] = ()) -> Iterator[Leaf]:
+    """`around` are the sequences of dicts in which it is, the outermost first."""
     if isinstance(feature, Dict):
         for name, part in feature.parts.items():
-            yield from _leaves(part, (*path, name), in_sequence)
-    elif isinstance(feature, Sequence_) and isinstance(feature.feature, Dict):
-        yield from _leaves(feature.feature, path, True)
+            yield from _leaves(part, (*path, name), around)
+    elif isinstance(feature, Sequence_) and any(isinstance(part, Dict) for part in _parts_of(feature)):
+        yield from _leaves(feature.feature, path, (*around, feature))
     else:
-        if in_sequence and feature.is_file:
-            feature = Sequence_(feature)
-            in_sequence = False
-        yield Leaf(path, feature, in_sequence)
+        for outer in reversed(around):
+            feature = Sequence_(feature, length=outer.length)
+        yield Leaf(path, feature)
 
 
 def _value_at(path: tuple[str, ...]) -> Callable[[Any], Any]:
@@ -639,20 +675,18 @@ def _value_at(path: tuple[str, ...]) -> Callable[[Any], Any]:
 
         return top
 
-    def nested(sample: Any) -> Any:
-        found = sample
-        for depth, name in enumerate(path):
-            if isinstance(found, Mapping):
-                if name not in found:
-                    raise _Missing
-                found = found[name]
-            elif depth and isinstance(found, AnySequence) and not isinstance(found, (str, bytes)):
-                found = [each[name] for each in found]  # a list of dicts
-            else:
-                raise TypeError("expected a dict")
-        return found
+    def at(found: Any, depth: int) -> Any:
+        if depth == len(path):
+            return found
+        if isinstance(found, Mapping):
+            if path[depth] not in found:
+                raise _Missing
+            return at(found[path[depth]], depth + 1)
+        if depth and isinstance(found, AnySequence) and not isinstance(found, (str, bytes)):
+            return [at(each, depth) for each in found]  # a list of dicts
+        raise TypeError("expected a dict")
 
-    return nested
+    return lambda sample: at(sample, 0)
 
 
 def _labels(feature: Feature, name: str) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -25,6 +25,8 @@ from any2ds.core.terminal.stderr import joined, write_parts
 from any2ds.dataset.compact import current_index
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
+from any2ds.dataset.places import located
+from any2ds.dataset.recipe_file import RecipeFile, trial_text
 from any2ds.dataset.shard_list import pattern, ranges_text
 from any2ds.dataset.summary import MetadataSums, StatsSums, lists_of, spread
 from any2ds.storage.stores import Stores
@@ -43,6 +45,7 @@ class Overview:
     output_folder: str
     made_by: str
     output_format: str | None
+    recipe: Mapping[str, Any] | None  # name, samples by split, skipped by split, trial; None if no recipe has made it
     shards: int  # finished
     pattern: str | None  # of their data files, as a shell and webdataset expand it
     missing: tuple[int, ...]
@@ -89,7 +92,9 @@ class Overview:
 def inspect(options: ParsedOptions) -> Overview:
     """Say what is in a dataset: how many rows, what became of them, how much they take, and some samples."""
     (wanted,) = options.groups
-    dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
+    stores = Stores(wanted.storage_options)
+    wanted = located(wanted, stores)
+    dataset = Dataset(wanted.output_folder, stores)
     finished = dataset.finished
     stats, metadata = StatsSums(keeps_works=False), MetadataSums(wanted.samples)
     stats.read(dataset, finished)
@@ -99,6 +104,7 @@ def inspect(options: ParsedOptions) -> Overview:
         output_folder=redacted(wanted.output_folder),
         made_by=dataset.made_by,
         output_format=dataset.output_format,
+        recipe=_recipe(dataset),
         shards=len(finished),
         pattern=pattern(numbers, names, dataset.writer.extension) if names and dataset.writer else None,
         missing=tuple(ExpectedShards.of(dataset, dataset.shards).missing),
@@ -133,6 +139,14 @@ def inspect(options: ParsedOptions) -> Overview:
         compacted=_compacted(dataset),
         problems=(*stats.problems, *metadata.problems, *dataset.problems),
     )
+
+
+def _recipe(dataset: Dataset) -> dict[str, Any] | None:
+    if (found := RecipeFile.found(dataset.folder, dataset.entries)) is None:
+        return None
+    splits = {split.name: split.rows for split in found.splits}
+    skipped = {split.name: dict(split.skipped) for split in found.splits if split.skipped}
+    return {"name": found.full_name, "splits": splits, "skipped": skipped, "trial": found.trial}
 
 
 def _compacted(dataset: Dataset) -> tuple[str, ...]:
@@ -186,7 +200,13 @@ def _parts(found: Overview, phrase: Callable[[str], str] = str) -> Iterator[Any]
 
 def _facts(found: Overview) -> Iterator[tuple[str, str]]:
     yield "made by", f"{found.made_by}, format {found.output_format or 'unknown'}"
-    for each in found.lists:
+    if found.recipe is not None:
+        splits = ", ".join(f"{name} {rows:,}" for name, rows in found.recipe["splits"].items())
+        trial = "" if found.recipe["trial"] is None else f"; {trial_text(found.recipe['trial'])}"
+        yield "recipe", f"{found.recipe['name']}: {splits}{trial}"
+        for split, reasons in found.recipe["skipped"].items():
+            yield "left out", f"{split}: " + ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+    for each in found.lists if found.recipe is None else ():
         first = "the first " if each["limit"] else ""
         rows = "not read to its end yet" if each["rows"] is None else f"{first}{text.rows(each['rows'])}"
         yield "list", f"{_first(each['files'], 3) or 'given from Python'}: {rows}"

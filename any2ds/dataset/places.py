@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from any2ds.core import layout, suggestions
 from any2ds.core.errors import OutputError, UsageError, redacted
@@ -16,6 +16,7 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
 
 T = TypeVar("T")
+Options = TypeVar("Options")
 
 _NAME = re.compile(r"(?P<name>[A-Za-z]\w*)(?:/(?P<config>[A-Za-z0-9][\w.-]*))?(?::(?P<version>[\d.*]+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
@@ -84,6 +85,19 @@ def folder_of(given: str, data_dir: str, stores: Stores | None = None) -> str:
         versions = ", ".join(sorted(each.recipe.version for each in wanted))
         raise OutputError(f"{given!r}: {shown} holds no version {version}: there are {versions}")
     return max(fits, key=lambda each: tuple(map(int, each.recipe.version.split(".")))).folder
+
+
+def located(wanted: Options, stores: Stores | None = None) -> Options:
+    """The options of a command on a dataset, with the folder of it where `output_folder` is the name of a recipe.
+
+    The name of another folder, and one of which nothing was built, stays as it is. Raises OutputError for a config or
+    version of which there is no dataset.
+    """
+    options: Any = wanted
+    given, place = options.output_folder, default_data_dir()
+    if not (is_name(given) and (is_source(given) or is_built(given, place, stores))):
+        return wanted
+    return cast(Options, replace(options, output_folder=folder_of(given, place, stores)))
 
 
 def of_place(open: Callable[[str, Stores], T], place: str, data_dir: str | None, stores: Stores) -> T:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from any2ds.config.options import OutputOptions
-from any2ds.core import layout
+from any2ds.core import layout, text
 from any2ds.core.errors import UsageError
 from any2ds.dataset import tfds
 from any2ds.dataset.features import Features
@@ -57,6 +58,8 @@ class RecipeFile:
     download_bytes: int = 0  # of the files that the recipe has downloaded by itself
     module: str = ""  # that defines it
     disable_shuffling: bool = False
+    trial: int | None = None  # of each split only so many samples were made, to try the recipe
+    state: str = ""  # changes with the code, features and options that it was made with
 
     @cached_property
     def features(self) -> Features:
@@ -91,6 +94,13 @@ class RecipeFile:
         """That of a dataset; None if no recipe has made it. Raises ValueError if it cannot be understood."""
         content = output.read(layout.RECIPE_FILE)
         return None if content is None else cls.parse(content)
+
+    @classmethod
+    def found(cls, output: OutputFolder, names: Container[str]) -> RecipeFile | None:
+        """That of a dataset with files of these names; None as well if it cannot be understood."""
+        with suppress(ValueError):
+            return cls.of(output) if layout.RECIPE_FILE in names else None
+        return None
 
     def tfds_files(self, entries: Sequence[ShardEntry], options: OutputOptions) -> Mapping[str, bytes]:
         """Name -> content of the files for TFDS, as `tfds.files`: with all features, splits and names of classes."""
@@ -142,6 +152,11 @@ class RecipeFile:
             "numBytes": str(sum(entry.data_bytes for entry in own)),
             "filepathTemplate": f"{template}.{options.output_format}",
         }
+
+
+def trial_text(most: int) -> str:
+    """For a person: that only `most` samples of each split were made."""
+    return f"a trial, with no more than {text.rows(most).replace('row', 'sample')} of each split"
 
 
 def _nest(keys: Any) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import logging
 import os
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -45,13 +44,13 @@ from any2ds.core.errors import OptionError, OutputError, RunError, UsageError, e
 from any2ds.core.manifest import Beginning, Manifest, Segment, columns_of, key_format
 from any2ds.core.members import URL as URL_OF_MEMBER
 from any2ds.core.members import column as column_of_member
-from any2ds.core.reports import SUMMED, RunReport
+from any2ds.core.reports import RunReport
 from any2ds.core.rows import ShardJob
 from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN, Features, WrongValue
 from any2ds.dataset.load.files import cache_folder
 from any2ds.dataset.places import data_dir as default_data_dir
-from any2ds.dataset.recipe_file import RecipeFile, Split
+from any2ds.dataset.recipe_file import RecipeFile, Split, trial_text
 from any2ds.distributors._contract import Worker
 from any2ds.recipes import spool
 from any2ds.recipes.downloads import CHECKSUMS, Checksums, DownloadOptions, Downloads
@@ -190,7 +189,8 @@ class RecipeBuild:
         output.url = self.final  # which is what people are told
         check_private(output, config.run)
         if not self.asked.overwrite and (found := self._finished(final)) is not None:
-            log.warning("%s is there already, in %s: --overwrite makes it anew", found.full_name, final.url)
+            what = found.full_name if found.trial is None else f"{found.full_name} ({trial_text(found.trial)})"
+            log.warning("%s is there already, in %s: --overwrite makes it anew", what, final.url)
             return RunReport(skipped_shards=sum(split.shards for split in found.splits))
         self._check_free(final)
         info = run_info("download", final, self.given, config.storage, config.output)
@@ -204,7 +204,10 @@ class RecipeBuild:
 
     def _make_in(self, output: OutputFolder, lock: RunLock) -> RunReport:
         """Make the dataset in the folder that it has for itself until it is complete."""
-        state = self._begin(output)
+        state = self._state()
+        if (complete := self._complete(output)) is not None and complete.state == state:
+            return RunReport(skipped_shards=sum(split.shards for split in complete.splits))  # killed before its rename
+        self._begin(output, state)
         folder = self._spool_folder(output)
         samples = spool.recorded(folder)
         if samples is None or samples["state"] != state:
@@ -247,7 +250,7 @@ class RecipeBuild:
             watching = reporters(self.config.watch, info, self.config.run.quiet)
             ledger = Ledger(plan, lock, self.config.run.max_shard_retry)
             with distributing(self._sharing(kind, own)) as distributor:
-                total = _sum(total, run(worker, distributor, watching, ledger, self.config.run.grace))
+                total = total.followed_by(run(worker, distributor, watching, ledger, self.config.run.grace))
         rebuild(output, self.config.output)
         output.write(layout.RUN_FILE, self._manifest(shards, None).to_json())  # from here on it can be opened
         shutil.rmtree(folder, ignore_errors=True)
@@ -270,14 +273,15 @@ class RecipeBuild:
     # --- what is there ---
 
     def _finished(self, final: OutputFolder) -> RecipeFile | None:
-        """What the dataset says of itself, if it is complete. Raises OutputError if it is one of another format."""
-        try:
-            found = RecipeFile.of(final)
-            manifest = Manifest.parse(final.read(layout.RUN_FILE) or b"")
-        except (ValueError, FileNotFoundError, NotADirectoryError):
+        """What the dataset says of itself, if it is complete; None for a trial, where another one or the whole is asked
+        for. Raises OutputError if it is one of another format."""
+        found = self._complete(final)
+        if found is None:
             return None
-        if found is None or manifest.is_being_built:
+        if found.trial is not None and found.trial != self.asked.max_examples_per_split:
+            log.warning("%s: what is there, %s, is replaced", found.full_name, trial_text(found.trial))
             return None
+        manifest = Manifest.parse(final.read(layout.RUN_FILE) or b"")
         there, wanted = manifest.options.get("output_format"), self.config.output.output_format
         if there != wanted:
             raise OutputError(
@@ -285,25 +289,33 @@ class RecipeBuild:
             )
         return found
 
+    @staticmethod
+    def _complete(folder: OutputFolder) -> RecipeFile | None:
+        """What the dataset in a folder says of itself; None if there is none, or one that is being built."""
+        try:
+            found = RecipeFile.of(folder)
+            manifest = Manifest.parse(folder.read(layout.RUN_FILE) or b"")
+        except (ValueError, FileNotFoundError, NotADirectoryError):
+            return None
+        return None if manifest.is_being_built else found
+
     def _check_free(self, final: OutputFolder) -> None:
         """Raises OutputError if something else lies where the dataset is to be."""
         names = [name for name in final.names() if name != layout.STATE_FOLDER]
         if names and final.read(layout.RUN_FILE) is None:
             raise OutputError(f"{final.url!r} holds {names[0]}, which no recipe has made: move that away")
 
-    def _begin(self, output: OutputFolder) -> str:
-        """Make the folder ready: what lies in it of another build is removed. Returns what this one is known by."""
-        state = self._state()
+    def _begin(self, output: OutputFolder, state: str) -> None:
+        """Make the folder ready: what lies in it of another build is removed."""
         before = output.read(layout.RUN_FILE)
         if before is not None:
             manifest = Manifest.parse(before)
             if manifest.options.get("building_state") == state and manifest.is_being_built:
-                return state
+                return
             if manifest.is_being_built:
                 log.warning("%s: the recipe or its options have changed: the build starts anew", self.recipe.full_name)
             names = [*output.names(), *output.names_like(f"{layout.STATE_FOLDER}/")]
             overwrite(output, manifest, names, ())
-        return state
 
     def _state(self) -> str:
         """Changes with whatever decides what the build makes."""
@@ -350,6 +362,7 @@ class RecipeBuild:
                 recipe.MANUAL_DOWNLOAD_INSTRUCTIONS,
                 self.asked.register_checksums,
                 self.replaced,
+                self.config.run.quiet,
             ),
             Checksums(own / CHECKSUMS if own is not None else None),
         )
@@ -507,6 +520,8 @@ class RecipeBuild:
             download_bytes=int(samples["download_bytes"]),
             module=type(recipe).__module__,
             disable_shuffling=info.disable_shuffling,
+            trial=self.asked.max_examples_per_split,
+            state=samples["state"],
         )
 
 
@@ -577,22 +592,6 @@ class _Plan:
         with pa.ipc.new_stream(sink, made.schema) as stream:
             stream.write_table(made)
         return bytes(sink.getvalue().to_pybytes())
-
-
-def _sum(one: RunReport, other: RunReport) -> RunReport:
-    """The figures of two runs."""
-    if not (one.shards or one.skipped_shards):
-        return other
-    return replace(
-        other,
-        **{name: getattr(one, name) + getattr(other, name) for name in SUMMED},
-        shards=one.shards + other.shards,
-        skipped_shards=one.skipped_shards + other.skipped_shards,
-        seconds=one.seconds + other.seconds,
-        first_start=one.first_start or other.first_start,
-        status_dict=dict(Counter(one.status_dict) + Counter(other.status_dict)),
-        robots=one.robots + other.robots,
-    )
 
 
 def _iterator(samples: Iterable[Any]) -> Any:

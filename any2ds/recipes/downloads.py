@@ -26,11 +26,14 @@ from pathlib import Path
 from typing import IO, Any, cast
 from urllib.parse import unquote, urlsplit
 
+from rich.text import Text
+
 from any2ds.config.options import FetchOptions, StorageOptions
 from any2ds.core.bodies.buffer import Buffer
 from any2ds.core.errors import MissingExtra, RunError, UsageError, error_text, redacted
 from any2ds.core.failures import Failure
 from any2ds.core.rows import Row
+from any2ds.core.terminal.stderr import stderr_console
 from any2ds.core.text import size as shown_size
 from any2ds.fetch.fetcher import UrlFetcher
 from any2ds.storage.stores import Stores
@@ -105,6 +108,7 @@ class DownloadOptions:
     manual_instructions: str = ""
     registers: bool = False  # whether checksums are recorded
     replaced: Mapping[str, str] | None = None  # URL -> file to take instead: a test's dummy data
+    is_quiet: bool = False  # no progress on the terminal
 
 
 class Downloads:
@@ -255,6 +259,11 @@ class Downloads:
         with ExitStack() as stack:
             buffer = stack.enter_context(closing(Buffer(fetch.max_buffered_bytes, len(urls), str(folder))))
             fetcher = stack.enter_context(closing(UrlFetcher(fetch, buffer, stores)))
+
+            def status() -> str:
+                return f"{self._name}: {len(found):,} of {len(urls):,} files, {shown_size(buffer.received)} so far"
+
+            is_live = stack.enter_context(_live(status, self._options.is_quiet))
             for batch in fetcher.fetch(iter(rows)):
                 for row, outcome, *_ in batch:
                     url = urls[row.position]
@@ -265,10 +274,9 @@ class Downloads:
                         found[url] = self._kept(url, outcome.body)
                     finally:
                         outcome.body.release()
-                if time.monotonic() - told > _TELL_SECONDS:
+                if not is_live and time.monotonic() - told > _TELL_SECONDS:
                     told = time.monotonic()
-                    size = shown_size(buffer.received)
-                    log.warning("%s: %d of %d files, %s so far", self._name, len(found), len(urls), size)
+                    log.warning("%s", status())
         if failed:
             raise RunError(f"{self._name}: cannot be downloaded: {'; '.join(failed[:3])}")
         return found
@@ -345,6 +353,24 @@ class Downloads:
             return inner
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _live(status: Callable[[], str], is_quiet: bool) -> Iterator[bool]:
+    """Show `status` at the end of the terminal; false where there is none."""
+    console, block = stderr_console(), None
+    if not is_quiet and console.can_redraw:
+        from any2ds.core.terminal.live import StatusBlock
+
+        block = StatusBlock(
+            console, lambda columns: list(Text(status()).wrap(console, columns - 1)), status, _TELL_SECONDS
+        )
+        block = block if block.try_start() else None
+    try:
+        yield block is not None
+    finally:
+        if block is not None:
+            block.stop()
 
 
 @contextmanager

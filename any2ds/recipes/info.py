@@ -18,6 +18,21 @@ from any2ds.dataset.features import Features
 README, CITATIONS, TAGS = "README.md", "CITATIONS.bib", "TAGS.txt"
 """Files beside a recipe, which hold its description, citation and tags where `Info` does not."""
 
+_TAG = re.compile(
+    r"(?:language:|content\.language\.)(?P<language>[a-z]{2,3})"
+    r"|(?P<group>content\.(?:(?:data-type|subject|language-formality)\.)?|ml\.(?:task|fairness)\.)?(?P<name>[a-z0-9-]+)"
+)
+_IN_OUR_LIST = {
+    "financial": "finance",
+    "graph": "graphs",
+    "image": "images",
+    "point-cloud": "point-clouds",
+    "tabular": "tables",
+    "trajectory": "trajectories",
+    "web-page": "web",
+}
+"""Names of TensorFlow Datasets for what our list has in another form."""
+
 _ENTRY = re.compile(r"@\s*(\w+)\s*([{(])\s*([^\s,{}()\"]+)\s*,", re.ASCII)
 _FIELD = re.compile(r"\s*([A-Za-z][\w:.+-]*)\s*=\s*", re.ASCII)
 _PLAIN = re.compile(r"[\w.:+-]+", re.ASCII)
@@ -87,6 +102,15 @@ def known_tags() -> tuple[str, ...]:
     return tuple(_tags_in((files("any2ds.recipes") / "tags.txt").read_text(encoding="utf-8")))
 
 
+def is_known_tag(tag: str) -> bool:
+    """Whether it is one of the list, a language, or one of TensorFlow Datasets."""
+    match = _TAG.fullmatch(tag)
+    if match is None or match["language"]:
+        return match is not None
+    name = match["name"]
+    return name in known_tags() or (bool(match["group"]) and _IN_OUR_LIST.get(name, "") in known_tags())
+
+
 def _tags_in(text: str) -> list[str]:
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return [line for line in lines if line]
@@ -97,8 +121,8 @@ def checked_tags(tags: Any, where: str) -> tuple[str, ...]:
     if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
         raise UsageError(f"{where}: tags={tags!r}: expected a list of texts")
     for tag in tags:
-        if tag not in known_tags():
-            hint = suggestions.for_name(tag, known_tags()) or f"one of {', '.join(known_tags())}"
+        if not is_known_tag(tag):
+            hint = suggestions.for_name(tag, known_tags()) or f"any2ds new lists all {len(known_tags())} in {TAGS}"
             raise UsageError(f"{where}: unknown tag {tag!r}: {hint}")
     return tuple(dict.fromkeys(tags))
 

@@ -66,8 +66,9 @@ def _template(name: str, values: Mapping[str, str]) -> bytes:
 
 def _tags() -> bytes:
     known = (files("any2ds.recipes") / "tags.txt").read_text(encoding="utf-8")
-    lines = [line for line in known.splitlines() if line and not line.startswith("#")]
-    return ("# Remove the # of the tags that fit.\n" + "".join(f"# {line}\n" for line in lines)).encode()
+    _, *groups = known.split("\n\n")  # after what is said about the list itself
+    lines = "".join(f"#{line}\n" if line.startswith("#") else f"# {line}\n" for line in "\n".join(groups).splitlines())
+    return f"# Remove the # of the tags that fit.\n{lines}".encode()
 
 
 def _of_archive(values: Mapping[str, str]) -> dict[str, bytes]:

@@ -11,12 +11,14 @@ from any2ds.core import layout
 from any2ds.core.errors import OutputError, shard_count
 from any2ds.core.manifest import Manifest
 from any2ds.dataset.expected import ExpectedShards
+from any2ds.dataset.places import located
 from any2ds.dataset.run_file import options_of
 from any2ds.run.last_report import write_dataset_files
 from any2ds.run.resume.compare import incomplete
 from any2ds.run.session import run_info
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import locked
+from any2ds.storage.stores import Stores
 from any2ds.storage.swap import no_swap_left
 
 _MOST_NAMED = 10
@@ -29,6 +31,7 @@ _MOST_NAMED = 10
 def finish(options: ParsedOptions) -> Completion:
     """Write the files about a dataset as a whole, which the last of several runs writes if all of them end."""
     (asked,) = options.groups
+    asked = located(asked, Stores(asked.storage_options))
     storage = StorageOptions(storage_options=asked.storage_options)
     output = OutputFolder.at(asked.output_folder, storage)
     made, _ = options_of(output)

@@ -14,6 +14,7 @@ from any2ds.core import plugins
 from any2ds.core.errors import MissingExtra, OptionError
 from any2ds.core.reports import RunReport
 from any2ds.dataset.catalogue import Catalogue
+from any2ds.dataset.places import located
 from any2ds.dataset.run_file import options_of, record_versions
 from any2ds.run.failed import FailedRows
 from any2ds.run.last_report import LastReport
@@ -24,6 +25,7 @@ from any2ds.run.reporting import reporters
 from any2ds.run.session import check_parts, check_private, check_user_steps, distributing, run_info
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import locked
+from any2ds.storage.stores import Stores
 from any2ds.storage.swap import no_swap_left
 from any2ds.transforms.chain import Pipeline, step_records
 from any2ds.worker.worker import ShardWorker
@@ -40,6 +42,7 @@ def retry(options: ParsedOptions) -> RunReport:
     """Fetch failed rows of the dataset in `output_folder` again, and store what arrives in their place."""
     asked, storage, fetch, running, watch = options.groups
     check_parts(fetch, running, watch)
+    asked = located(asked, Stores(storage.storage_options))
     output = OutputFolder.at(asked.output_folder, storage)
     check_private(output, running)
     made, media = options_of(output)

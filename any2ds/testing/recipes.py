@@ -53,6 +53,7 @@ class RecipeTestCase(unittest.TestCase):
     SPLITS: ClassVar[Mapping[str, int]] = {}  # how many samples each split has of the dummy data
     CONFIGS: ClassVar[Sequence[str] | None] = None  # those that are built; None: all
     OPTIONS: ClassVar[Mapping[str, Any]] = {}  # of `build`
+    OVERLAPPING_SPLITS: ClassVar[Sequence[str]] = ()  # those that may have samples which others have as well
     CHECKS_CHECKSUMS: ClassVar[bool] = True  # whether each URL is to have its line in checksums.tsv
 
     _opened: ClassVar[ExitStack]
@@ -118,20 +119,24 @@ class RecipeTestCase(unittest.TestCase):
         for recipe in self._recipes():
             info = recipe.completed_info()
             self.assertTrue(info.description, "the recipe has no description: write its docstring or README.md")
-            again = pickle.loads(pickle.dumps(recipe))
+            try:
+                again = pickle.loads(pickle.dumps(recipe))
+            except Exception as error:  # whatever its attributes raise
+                self.fail(f"the recipe cannot be pickled, as Spark, Ray and Beam send it: {error}")
             self.assertEqual(recipe.full_name, again.full_name)
-            self.assertEqual(info, again.completed_info())
+            self.assertEqual(info, again.completed_info(), "info() says something else the second time")
 
     def check_splits(self) -> None:
-        """Every config can be built; splits have samples, and as many as SPLITS says. That no key is in two of them is
-        looked at by each build."""
+        """Every config can be built; splits have samples, as many as SPLITS says, and none that another one has under
+        another key. That no key is in two of them is looked at by each build."""
         for recipe in self._recipes():
             with self._built(recipe) as folder:
                 found = _recipe_file(folder)
+                self.assertTrue(any(split.rows for split in found.splits), "there are no samples")
                 counts = {split.name: len(any2ds.load(folder, split=split.name)) for split in found.splits}
-                self.assertTrue(any(counts.values()), "there are no samples")
                 if self.SPLITS:
-                    self.assertEqual(dict(self.SPLITS), counts)
+                    self.assertEqual(dict(self.SPLITS), counts, "SPLITS says how many samples each split has")
+                self._check_overlap(_samples(any2ds.load(folder)))
                 self.assertTrue(any2ds.verify(folder, quiet=True).ok)
 
     def check_determinism(self) -> None:
@@ -183,6 +188,18 @@ class RecipeTestCase(unittest.TestCase):
                 _read_with_tfds(self, folder)
 
     # --- how ---
+
+    def _check_overlap(self, samples: Iterable[Sequence[Any]]) -> None:
+        seen: dict[str, tuple[str, str]] = {}
+        for key, split, *values in samples:
+            if split in self.OVERLAPPING_SPLITS:
+                continue
+            other, other_split = seen.setdefault(repr(values), (key, split))
+            if split != other_split:
+                self.fail(
+                    f"sample {other!r} of {other_split} and sample {key!r} of {split} are the same: splits must not"
+                    " overlap, but for those in OVERLAPPING_SPLITS"
+                )
 
     def _recipes(self) -> Iterator[Recipe]:
         names = [config.name for config in self.RECIPE.CONFIGS] if self.CONFIGS is None else self.CONFIGS

@@ -14,6 +14,8 @@ from PIL import Image
 import any2ds
 from any2ds.core.errors import UsageError
 from any2ds.recipes.registry import recipe_of
+from tests.recipes.test_stores import enter
+from tests.support.s3 import serve_buckets
 
 RECIPE = """
 import apache_beam as beam
@@ -48,18 +50,29 @@ class Squares(any2ds.Recipe):
 """
 
 
-@pytest.mark.parametrize("running", ["in_memory", "multi_processing"])
-def test_splits_of_beam_share_steps_and_become_one_dataset(running: str, tmp_path: Path) -> None:
+RUNNERS = {
+    "in_memory": "--direct_running_mode=in_memory",
+    "multi_processing": "--direct_running_mode=multi_processing,--direct_num_workers=2",
+    "portable": "--runner=PortableRunner,--job_endpoint=embed,--environment_type=LOOPBACK",
+}
+
+
+def squares(tmp_path: Path, data_dir: Any, beam_options: str) -> None:
     (tmp_path / "squares.py").write_text(RECIPE)
     any2ds.build(
         str(tmp_path / "squares.py"),
-        data_dir=tmp_path / "data",
+        data_dir=data_dir,
         output_format="parquet",
-        beam_options=f"--direct_running_mode={running},--direct_num_workers=2",
+        beam_options=beam_options,
         number_sample_per_shard=40,
         quiet=True,
         report=False,
     )
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_splits_of_beam_share_steps_and_become_one_dataset(runner: str, tmp_path: Path) -> None:
+    squares(tmp_path, tmp_path / "data", RUNNERS[runner])
     folder = tmp_path / "data" / "squares" / "1.0.0"
     assert any2ds.verify(folder, quiet=True).ok
     found = any2ds.load(folder, split="odd")
@@ -69,6 +82,18 @@ def test_splits_of_beam_share_steps_and_become_one_dataset(running: str, tmp_pat
     about = {split.name: (split.rows, dict(split.skipped)) for split in found.recipe.splits}
     assert about == {"even": (100, {}), "odd": (80, {"sevens": 20}), "more": (9, {"sevens": 1}), "plain": (1, {})}
     assert [path.name for path in (folder / ".any2ds").iterdir() if "spool" in path.name] == []
+
+
+@pytest.mark.parametrize("runner", ["in_memory", "portable"])
+def test_beam_builds_into_a_store(runner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve_buckets() as new_bucket:
+        bucket = new_bucket()
+        enter(bucket, monkeypatch)
+        squares(tmp_path, f"{bucket.url}/data", RUNNERS[runner])
+        folder = f"{bucket.url}/data/squares/1.0.0"
+        assert any2ds.verify(folder, quiet=True).ok
+        assert len(any2ds.load("squares", data_dir=f"{bucket.url}/data", split="even+more")) == 109
+        assert not [name for name in bucket.connect().find(folder) if "spool" in name]
 
 
 def test_what_is_wrong_in_beam_is_named(tmp_path: Path) -> None:

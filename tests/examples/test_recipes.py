@@ -1,6 +1,8 @@
 """The recipes among the examples pass their own tests, and so does what `any2ds new` makes."""
 
+import itertools
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -85,3 +87,56 @@ def test_a_recipe_made_of_a_list_passes_its_test_and_builds_it(
     out = capsys.readouterr().out
     assert "linked  (./linked/linked.py)" in out
     assert "linked:1.0.0  train 1 row" in out
+
+
+OF_THE_ISSUE = """
+import any2ds
+
+class Flowers(any2ds.Recipe):
+    \"\"\"Photographs of flowers with captions.\"\"\"
+    VERSION = "1.1.0"
+    RELEASE_NOTES = {"1.1.0": "Captions in English.", "1.0.0": "First release."}
+    CONFIGS = [any2ds.RecipeConfig("small", image_size=256), any2ds.RecipeConfig("full")]
+
+    def info(self):
+        return any2ds.Info(
+            features={"image": any2ds.Image(), "label": any2ds.ClassLabel(["rose", "tulip"]), "caption": any2ds.Text()},
+            homepage="https://…", license="CC-BY-4.0", citation="@article{…}",
+            tags=["images", "captions"], supervised_keys=("image", "label"))
+
+    def splits(self, dl):
+        archive = dl.download_and_extract({"train": "https://…/train.zip", "test": "https://…/test.tar.gz"})
+        return {"train": self.samples(archive["train"]), "test": self.samples(archive["test"])}
+
+    def samples(self, folder):
+        for path in sorted(folder.glob("*/*.jpg")):
+            yield path.stem, {"image": path, "label": path.parent.name, "caption": path.with_suffix(".txt").read_text()}
+"""
+
+
+def test_a_recipe_with_stems_as_keys_is_made_built_and_loaded_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = tmp_path / "served"
+    for number, (split, label) in enumerate(itertools.product(("train", "test"), ("rose", "tulip"))):
+        folder = tmp_path / split / label
+        folder.mkdir(parents=True)
+        (folder / f"{number}.jpg").write_bytes(picture(number, "jpeg"))
+        (folder / f"{number}.txt").write_text(f"a {label}")
+    shutil.make_archive(str(served / "train"), "zip", tmp_path / "train")
+    shutil.make_archive(str(served / "test"), "gztar", tmp_path / "test")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANY2DS_DATA_DIR", str(tmp_path / "data"))
+    assert run(["new", "flowers"]) == 0
+    with serve(served) as server:
+        text = OF_THE_ISSUE.replace("https://…/", server.url("")).replace("{…}", "{flowers, title = {Flowers}}")
+        Path("flowers/flowers.py").write_text(text.replace("https://…", "https://example.org"))
+        assert run(["build", "flowers/small", f"--download_dir={tmp_path}/cache", "--quiet"]) == 0
+    found = any2ds.load("flowers")
+    samples = {sample["recipe_key"]: (sample["split"], sample["label"], sample["caption"]) for sample in found}
+    assert samples == {
+        "0": ("train", 0, "a rose"),
+        "1": ("train", 1, "a tulip"),
+        "2": ("test", 0, "a rose"),
+        "3": ("test", 1, "a tulip"),
+    }

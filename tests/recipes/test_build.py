@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 import any2ds
+from any2ds.cli import run
 from any2ds.core.errors import DamagedShard, OutputError, UsageError
 from any2ds.core.layout import RECIPE_FILE, RUN_FILE
 from any2ds.writers.example_records import parse_example
@@ -292,8 +293,50 @@ def test_a_finished_dataset_is_not_made_again(tmp_path: Path) -> None:
     assert any2ds.load("small", data_dir=tmp_path)[0]["text"] == "x"
 
 
-def test_the_first_samples_of_each_split_are_a_trial(tmp_path: Path) -> None:
+def test_the_first_samples_of_each_split_are_a_trial_which_the_whole_dataset_replaces(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "flowers/small/1.1.0"
     assert build(Flowers(), tmp_path, max_examples_per_split=3).successes == 6
+    assert (any2ds.inspect(folder).recipe or {})["trial"] == 3
+    assert "This is a trial, with no more than 3 samples of each split." in any2ds.card(folder, output="-").text
+    assert build(Flowers(), tmp_path, max_examples_per_split=3).skipped_shards == 2
+    assert build(Flowers(), tmp_path, max_examples_per_split=2, output_format="parquet").successes == 4
+    assert build(Flowers(), tmp_path).successes == 28
+    assert "what is there, a trial, with no more than 2 samples of each split, is replaced" in caplog.text
+    assert build(Flowers(), tmp_path, max_examples_per_split=3).skipped_shards == 2  # and never the other way round
+    assert len(any2ds.load(folder)) == 28
+    assert any2ds.inspect(folder).recipe == {
+        "name": "flowers/small:1.1.0",
+        "splits": {"train": 22, "test": 6, "empty": 0},
+        "skipped": {"train": {"corrupt": 3}, "test": {"corrupt": 1}},
+        "trial": None,
+    }
+    assert "trial" not in any2ds.card(folder, output="-").text
+
+
+def test_commands_take_the_name_of_a_recipe_for_the_folder_of_its_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(Flowers(), tmp_path / "data")
+    monkeypatch.setenv("ANY2DS_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "code" / "flowers").mkdir(parents=True)
+    (tmp_path / "code" / "flowers" / "flowers.py").write_text("")  # as where a recipe is written
+    monkeypatch.chdir(tmp_path / "code")
+    for command in ("inspect", "verify", "report", "card", "compact", "retry"):
+        assert run([command, "flowers/small"]) == 0, command
+    out = capsys.readouterr().out
+    assert "flowers/small:1.1.0: train 22, test 6, empty 0" in out
+    assert "train: 3 corrupt" in out
+    assert f"written to {tmp_path}/data/flowers/small/1.1.0/report.html" in out
+    assert run(["inspect", "flowers:9.*"]) == 2
+    assert "no version 9.*: there are 1.1.0" in capsys.readouterr().err
+    assert run(["inspect", "tulips"]) == 2
+    assert "'tulips': no such folder" in capsys.readouterr().err
+    (tmp_path / "code" / "tulips").mkdir()
+    (tmp_path / "code" / "tulips" / "tulips.py").write_text("")
+    assert run(["inspect", "tulips"]) == 2
+    assert "any2ds build ./tulips makes it" in capsys.readouterr().err
 
 
 def test_a_dataset_of_no_samples_or_of_one(tmp_path: Path) -> None:

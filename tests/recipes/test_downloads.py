@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from any2ds.core.errors import RunError, UsageError
 from any2ds.recipes.downloads import Checksums, DownloadOptions, Downloads
 from any2ds.testing.server import Server, serve
 from tests.recipes.test_build import build, picture
+from tests.run.reporters.conftest import Terminal, terminal
+
+__all__ = ["terminal"]
 
 
 @pytest.fixture
@@ -156,27 +159,15 @@ def test_what_has_no_checksum_is_a_note_on_the_command_line(served: Server, tmp_
     assert notes().startswith("note: table:1.0.0 is there already, in ")
 
 
-def test_the_issue_example_is_built_from_archives(served: Server, tmp_path: Path) -> None:
-    class Archives(any2ds.Recipe):
-        """Images in folders of their classes."""
-
-        def info(self) -> any2ds.Info:
-            return any2ds.Info({"image": any2ds.Image(), "label": any2ds.ClassLabel(["rose", "tulip"])})
-
-        def splits(self, dl: Any) -> Any:
-            found = dl.download_and_extract({"train": served.url("files.zip"), "test": served.url("files.tar.gz")})
-            return {name: self.samples(name, folder) for name, folder in found.items()}
-
-        def samples(self, split: str, folder: Path) -> Iterator[Any]:
-            for path in sorted(folder.glob("*/*.png")):
-                yield f"{split}/{path.stem}", {"image": path, "label": path.parent.name}
-
-    build(Archives, tmp_path / "data", download_dir=tmp_path / "cache")
-    found = any2ds.load("archives", data_dir=tmp_path / "data", split="test")
-    assert sorted((sample["recipe_key"], sample["label"], sample["data"]) for sample in found) == [
-        ("test/a", 0, picture(1)),
-        ("test/b", 1, picture(2)),
-    ]
+def test_a_terminal_shows_how_far_downloads_are(
+    served: Server, tmp_path: Path, terminal: Callable[..., Terminal]
+) -> None:
+    (tmp_path / "table.py").write_text(TABLE.format(url=served.url("table.csv.gz")))
+    options = [f"--data_dir={tmp_path}/data", f"--download_dir={tmp_path}/cache", "--noreport"]
+    shown = terminal(["build", str(tmp_path / "table.py"), *options])
+    left = shown.end()
+    assert b"table: 0 of 1 files, " in shown.raw
+    assert not [line for line in left if "of 1 files" in line]
 
 
 # --- rows with URLs ---

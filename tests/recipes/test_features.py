@@ -10,7 +10,7 @@ from PIL import Image
 
 import any2ds
 from any2ds.core.errors import UsageError
-from tests.recipes.test_build import build, one_split
+from tests.recipes.test_build import FORMATS, build, one_split
 
 
 def test_the_names_of_classes_may_be_in_a_file(tmp_path: Path) -> None:
@@ -98,6 +98,10 @@ def test_a_citation_that_is_no_bibtex_is_refused(citation: str, message: str) ->
 def test_an_unknown_tag_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(UsageError, match="unknown tag 'caption': did you mean captions"):
         any2ds.Info({"text": any2ds.Text()}, tags=["images", "caption"])
+    any2ds.Info({"text": any2ds.Text()}, tags=["language:de", "text-to-speech", "ml.task.object-detection", "age"])
+    for tag in ("language:German", "ml.task.nothing", "ml.nothing.images", "Images"):
+        with pytest.raises(UsageError, match=f"unknown tag '{tag}'"):
+            any2ds.Info({"text": any2ds.Text()}, tags=[tag])
     with pytest.raises(UsageError, match="expected a list of texts"):
         any2ds.Info({"text": any2ds.Text()}, tags="images")
 
@@ -117,12 +121,107 @@ def test_the_files_beside_a_recipe_are_checked_as_well(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=message):
             build(str(tmp_path), tmp_path / "data")
         (tmp_path / name).unlink()
-    (tmp_path / "TAGS.txt").write_text("# all\nimages  # of flowers\n")
+    (tmp_path / "TAGS.txt").write_text("# all\nimages  # of flowers\nlanguage:de\n")
     (tmp_path / "CITATIONS.bib").write_text('@misc{a, title = "A " # jan}\n')
     build(str(tmp_path), tmp_path / "data")
     (made,) = (tmp_path / "data" / "beside").iterdir()
     card = any2ds.card(made).text
     assert "What it is" in card
+    assert 'language:\n- "de"\n' in card
     assert '- "images"\n' in card
     assert "\n# beside\n" in card
     assert "@misc{a" in card
+
+
+NESTED: dict[str, Any] = {
+    "words": any2ds.Sequence(any2ds.Sequence(any2ds.Text()), doc="The words of each line."),
+    "deep": any2ds.Sequence(any2ds.Sequence(any2ds.Sequence("int64"))),
+    "boxes": any2ds.Sequence(any2ds.Sequence(any2ds.Tensor((2,), "float32"))),
+    "pairs": any2ds.Sequence(any2ds.Tensor((2,), "int64")),
+    "frames": any2ds.Sequence({"time": float, "objects": any2ds.Sequence({"name": str, "at": {"x": int}})}),
+    "grid": any2ds.Tensor((None, None, 2), "int16", doc="A map."),
+    "maybe": any2ds.Optional(any2ds.Tensor((None, None), bool)),
+    "large": any2ds.Scalar("uint64"),
+    "many": any2ds.Sequence("uint64"),
+    "steps": any2ds.Sequence({"action": int, "done": bool}, as_dataset=True),
+}
+SAMPLES: dict[str, dict[str, Any]] = {
+    "full": {
+        "words": [["a", "rose"], [], ["ü"]],
+        "deep": [[[1], []], [], [[2, 3], [4]]],
+        "boxes": [[[0.5, 1.0]], [], [[2.0, 3.0], [4.0, 5.0]]],
+        "pairs": [[1, 2], [3, 4]],
+        "frames": [
+            {"time": 0.5, "objects": [{"name": "cat", "at": {"x": 1}}, {"name": "dog", "at": {"x": 2}}]},
+            {"time": 1.5, "objects": []},
+        ],
+        "grid": np.arange(12, dtype=np.int16).reshape(2, 3, 2),
+        "maybe": [[True, False]],
+        "large": 2**64 - 1,
+        "many": [1, 2**63],
+        "steps": [{"action": 1, "done": False}, {"action": 2, "done": True}],
+    },
+    "empty": {
+        "words": [],
+        "deep": [[], [[]]],
+        "boxes": [],
+        "pairs": [],
+        "frames": [],
+        "grid": np.zeros((0, 5, 2), np.int16),
+        "maybe": None,
+        "large": 0,
+        "many": [],
+        "steps": [],
+    },
+}
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_nested_features_are_the_same_in_every_format(output_format: str, tmp_path: Path) -> None:
+    build(one_split(list(SAMPLES.items()), **NESTED), tmp_path, output_format=output_format)
+    assert any2ds.verify(tmp_path / "small" / "1.0.0", quiet=True).ok
+    source = any2ds.load("small", data_dir=tmp_path)
+    found = {sample["recipe_key"]: sample for sample in source}
+    full, empty = found["full"], found["empty"]
+    for name in ("words", "deep", "large", "many"):
+        assert full[name] == SAMPLES["full"][name]
+        assert empty[name] == SAMPLES["empty"][name]
+    assert [boxes.tolist() for boxes in full["boxes"]] == SAMPLES["full"]["boxes"]
+    assert full["pairs"].tolist() == SAMPLES["full"]["pairs"]
+    assert empty["pairs"].shape == (0, 2)
+    objects = {"name": [["cat", "dog"], []], "at": {"x": [[1, 2], []]}}
+    assert full["frames"] == {"time": [0.5, 1.5], "objects": objects}
+    assert full["grid"].dtype == np.int16
+    assert np.array_equal(full["grid"], SAMPLES["full"]["grid"])
+    assert empty["grid"].shape == (0, 5, 2)
+    assert full["maybe"].tolist() == [[True, False]]
+    assert empty["maybe"] is None or empty["maybe"].shape == (0, 0)  # records have no nulls
+    assert full["steps"] == {"action": [1, 2], "done": [False, True]}
+    (one,) = any2ds.load("small", data_dir=tmp_path, split="train[:1]", columns=["words", "grid"])
+    assert one["words"] in (SAMPLES["full"]["words"], [])
+
+
+def test_what_a_sequence_or_tensor_cannot_be_is_refused(tmp_path: Path) -> None:
+    for feature, message in (
+        (lambda: any2ds.Sequence(any2ds.Tensor((None,), "int64")), "cannot hold a Tensor of an unknown size"),
+        (lambda: any2ds.Sequence({"a": any2ds.Optional("int64")}), "cannot hold an Optional"),
+        (lambda: any2ds.Sequence(any2ds.Sequence({"a": int}, as_dataset=True)), "cannot hold a dataset"),
+        (lambda: any2ds.Tensor((2, None), str), "of texts only the first size may be unknown"),
+        (lambda: any2ds.Text(doc=7), "Text: doc=7: expected a text"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            feature()
+    for name, value, message in (
+        ("grid", [[[1, 2, 3]]], r"its shape is \(1, 1, 3\), expected \(None, None, 2\)"),
+        ("grid", [[[1, 2]], [[1, 2], [3, 4]]], "its lists have several lengths"),
+        ("words", ["a rose"], "expected a list"),
+        ("large", -1, "uint64 is from 0 to 18,446,744,073,709,551,615"),
+    ):
+        with pytest.raises(UsageError, match=rf"feature '{name}' cannot be .*: {message}"):
+            build(one_split([("a", SAMPLES["full"] | {name: value})], **NESTED), tmp_path)
+
+
+def test_the_card_shows_the_texts_about_features(tmp_path: Path) -> None:
+    build(one_split(list(SAMPLES.items()), **NESTED), tmp_path)
+    card = any2ds.card(tmp_path / "small" / "1.0.0").text
+    assert "| `words` | `Sequence(feature=Sequence(feature=Text()))`: The words of each line\\. |" in card

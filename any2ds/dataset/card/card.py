@@ -31,7 +31,8 @@ from any2ds.dataset.card import hub
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.inspect import Overview, inspect
 from any2ds.dataset.loaders import Loadable, extensions, snippets
-from any2ds.dataset.recipe_file import RecipeFile
+from any2ds.dataset.places import located
+from any2ds.dataset.recipe_file import RecipeFile, trial_text
 from any2ds.dataset.rendering import environment
 from any2ds.dataset.summary import limit_of
 from any2ds.storage.stores import Stores
@@ -111,7 +112,9 @@ class Card:
 def card(options: ParsedOptions) -> Card:
     """Write a README.md that tells what is in a dataset, with the header that `datasets.load_dataset` goes by."""
     (wanted,) = options.groups
-    dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
+    stores = Stores(wanted.storage_options)
+    wanted = located(wanted, stores)
+    dataset = Dataset(wanted.output_folder, stores)
     previous = _previous(dataset, wanted)
     found = inspect(wanted.output_folder, samples=0, storage_options=wanted.storage_options)
     text = _text(dataset, found, wanted, previous)
@@ -182,7 +185,7 @@ def _text(dataset: Dataset, found: Overview, wanted: CardOptions, previous: str)
 
 def _title(dataset: Dataset, folder: str) -> str:
     """The name of the recipe, whose folder is called as its version, or that of the folder."""
-    recipe = _recipe(dataset)
+    recipe = RecipeFile.found(dataset.folder, dataset.entries)
     return _name(folder) if recipe is None else printable(recipe.full_name.partition(":")[0])
 
 
@@ -197,15 +200,17 @@ def _name(folder: str) -> str:
 
 def _header(dataset: Dataset, found: Overview, wanted: CardOptions, name: str) -> dict[str, Any]:
     own: dict[str, Any] = {"pretty_name": printable(name)}
-    recipe = _recipe(dataset)
+    recipe = RecipeFile.found(dataset.folder, dataset.entries)
     if license := wanted.license or (recipe.license if recipe is not None else ""):
         own.update(_license(license))
-    if wanted.language:
-        own["language"] = list(wanted.language)
+    tags = list(recipe.tags) if recipe is not None else []
+    spoken = [re.split("[:.]", tag)[-1] for tag in tags if tag.startswith(("language:", "content.language."))]
+    if languages := list(wanted.language or dict.fromkeys(spoken)):
+        own["language"] = languages
     own["size_categories"] = [hub.size_category(found.stored)]
     loadable = Loadable.of(dataset)
     own["tags"] = [
-        *(recipe.tags if recipe is not None else ()),
+        *(tag for tag in tags if not tag.startswith("language:")),
         *([loadable.kind] if loadable.kind else []),
         *(["text"] if "caption" in found.columns and loadable.kind != "text" else []),
         "any2ds",
@@ -226,18 +231,10 @@ def _header(dataset: Dataset, found: Overview, wanted: CardOptions, name: str) -
     return own
 
 
-def _recipe(dataset: Dataset) -> RecipeFile | None:
-    """What the recipe says that has made it, if one has."""
-    if layout.RECIPE_FILE not in dataset.entries:
-        return None
-    with contextlib.suppress(ValueError):
-        return RecipeFile.of(dataset.folder)
-    return None
-
-
-def _features(recipe: RecipeFile) -> dict[str, str]:
-    """Feature -> what it is, as code."""
-    return {name: repr(recipe.features[name]) for name in recipe.features}
+def _features(recipe: RecipeFile) -> dict[str, tuple[str, str]]:
+    """Feature -> what it is, as code, and what the recipe says about it."""
+    found = {name: recipe.features[name] for name in recipe.features}
+    return {name: (repr(feature), feature.doc) for name, feature in found.items()}
 
 
 def _license(given: str) -> dict[str, str]:
@@ -300,7 +297,7 @@ def _features_of_parquet(dataset: Dataset, loadable: Loadable) -> list[dict[str,
 def _body(dataset: Dataset, found: Overview, name: str, head: Mapping[str, Any]) -> str:
     loadable = Loadable.of(dataset)
     license = head.get("license_name") or head.get("license") or ""
-    recipe = _recipe(dataset)
+    recipe = RecipeFile.found(dataset.folder, dataset.entries)
     return (
         environment()
         .get_template("card.md")
@@ -308,6 +305,7 @@ def _body(dataset: Dataset, found: Overview, name: str, head: Mapping[str, Any])
             name=name,
             found=found,
             recipe=recipe,
+            trial=trial_text(recipe.trial) if recipe is not None and recipe.trial else "",
             features=_features(recipe) if recipe is not None else {},
             outcomes=in_order(found.outcomes),
             exts=list(extensions(dataset).items()),

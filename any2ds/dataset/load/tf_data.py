@@ -24,6 +24,7 @@ from any2ds.dataset.load.libraries import imported, kind_of_files
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.writers.contract import Fields
 from any2ds.writers.formats._example import bytes_of, feature_kind
+from any2ds.writers.formats._nested import nested_columns
 
 if TYPE_CHECKING:
     from any2ds.dataset.load.source import Source
@@ -100,7 +101,9 @@ def dataset(source: Source, records: Records, options: Mapping[str, Any]) -> Any
     columns = {name: _Column.of(type) for name, type in source.features.items()}
     stream = source.stream(**options)  # which looks at the options
     order = stream.options
-    spans = _spans(records) if records.are_readable and order.ranks == 1 else None
+    nested = nested_columns({field.name: field.type for field in records.fields.schema or ()})
+    is_plain = records.are_readable and not nested.keys() & columns.keys()
+    spans = _spans(records) if is_plain and order.ranks == 1 else None
     if spans is not None:
         found = _from_records(tf, records, spans, columns, order.window, order.seed)
     else:

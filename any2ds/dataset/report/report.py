@@ -21,6 +21,7 @@ from any2ds.core import layout
 from any2ds.core.errors import LockLost, OutputError, error_text, redacted
 from any2ds.dataset.figures import Figures, LastRun, gather
 from any2ds.dataset.loaders import Loadable, Snippet, snippets
+from any2ds.dataset.places import located
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.dataset.thumbnails import thumbnails
 from any2ds.storage.folders import OutputFolder
@@ -41,6 +42,7 @@ def report(options: ParsedOptions) -> Figures:
     """Write down what has become of a dataset: a page of HTML that needs nothing else, or its figures."""
     (wanted,) = options.groups
     stores = Stores(wanted.storage_options)
+    wanted = located(wanted, stores)
     sample = ShardSample.of(wanted.output_folder, stores)
     if wanted.format != "html":
         figures = gather(sample, _SECONDS)

@@ -26,6 +26,7 @@ from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.listing import Entry, ShardFiles
+from any2ds.dataset.places import located
 from any2ds.dataset.run_file import options_of
 from any2ds.dataset.shard_list import ShardEntries, ShardList, ranges_text
 from any2ds.dataset.verify.findings import Finding
@@ -117,7 +118,9 @@ def verify(options: ParsedOptions) -> VerifyReport:
     """Check a dataset: that every shard is there and complete, and that data, metadata and statistics agree."""
     (wanted,) = options.groups
     started = time.monotonic()
-    dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
+    stores = Stores(wanted.storage_options)
+    wanted = located(wanted, stores)
+    dataset = Dataset(wanted.output_folder, stores)
     if dataset.writer is None and (name := dataset.output_format) and plugins.exists("writers", name):
         plugins.load("writers", name)  # raises the error that says which library is missing
     with ExitStack() as stack:
@@ -126,7 +129,7 @@ def verify(options: ParsedOptions) -> VerifyReport:
             stack.enter_context(locked(dataset.folder, "verify --repair"))  # removes what killed runs left behind
             finish_swaps(dataset.folder)
             guard = dataset.folder.guard
-            dataset = Dataset(wanted.output_folder, Stores(wanted.storage_options))
+            dataset = Dataset(wanted.output_folder, stores)
             dataset.folder.guard = guard
         expected = ExpectedShards.of(dataset, dataset.shards)
         picked, seed = _picked(dataset, wanted)

@@ -11,9 +11,10 @@ protobuf's library would have to be of the version that TensorFlow, in the same 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -50,21 +51,21 @@ def feature_kind(type: pa.DataType) -> FeatureKind:
     no place in those (dates, times, decimals, uint64) is the text that JSON has for it, and what is nested JSON, but
     for lists of texts, of bytes and of numbers: these are lists. A null is b"", 0 or NaN; as a list it has no values.
     """
-    if _is_list(type) and (plain := _plain_kind(type.value_type)) is not None:
+    if is_list(type) and (plain := plain_kind(type.value_type)) is not None:
         return FeatureKind(plain, is_list=True)
-    return FeatureKind(_plain_kind(type) or "bytes")
+    return FeatureKind(plain_kind(type) or "bytes")
 
 
-def _is_list(type: pa.DataType) -> bool:
+def is_list(type: pa.DataType) -> bool:
     of = pa.types
     return bool(of.is_list(type) or of.is_large_list(type) or of.is_fixed_size_list(type))
 
 
-def _plain_kind(type: pa.DataType) -> Kind | None:
+def plain_kind(type: pa.DataType) -> Kind | None:
     """None for what is written as its JSON or text."""
     of = pa.types
     if of.is_dictionary(type):
-        return _plain_kind(type.value_type)
+        return plain_kind(type.value_type)
     if of.is_boolean(type) or (of.is_integer(type) and not of.is_uint64(type)):
         return "int64"
     if of.is_floating(type):
@@ -83,13 +84,19 @@ def _is_bytes(type: pa.DataType) -> bool:
     )
 
 
+ColumnEncoder = Callable[[pa.ChunkedArray], "list[bytes]"]
+"""For each row of a column what stands for it in the record."""
+
+
 class Encoder:
     """Makes records of tables with `schema`: a feature for each column, in its order, and that of the file, `data`,
-    behind them."""
+    behind them. Columns that `encoders` names are encoded by these."""
 
-    def __init__(self, schema: pa.Schema, data: str = DATA) -> None:
-        encoders = ((_column_encoder(field.name, field.type), field.type) for field in schema)
-        self._columns = [(encode, encode(pa.nulls(1, type))[0]) for encode, type in encoders]
+    def __init__(
+        self, schema: pa.Schema, data: str = DATA, encoders: Mapping[str, ColumnEncoder] = MappingProxyType({})
+    ) -> None:
+        own = ((encoders.get(field.name) or _column_encoder(field.name, field.type), field.type) for field in schema)
+        self._columns = [(encode, encode(pa.nulls(1, type))[0]) for encode, type in own]
         self._data = Feature(data, "bytes")
 
     def heads(self, table: pa.Table, sizes: Iterable[int], firsts: Sequence[int] | None = None) -> list[bytes]:
@@ -130,14 +137,11 @@ class Feature:
         return self._head_of_list(len(value) + size) + value
 
 
-_ColumnEncoder = Callable[[pa.ChunkedArray], "list[bytes]"]
-
-
-def _column_encoder(name: str, type: pa.DataType) -> _ColumnEncoder:
+def _column_encoder(name: str, type: pa.DataType) -> ColumnEncoder:
     wanted = feature_kind(type)
     feature = Feature(name, wanted.kind)
     if wanted.is_list:
-        of_values = {"bytes": _byte_values, "int64": _int_values, "float": _float_values}[wanted.kind]
+        of_values = LIST_VALUES[wanted.kind]
 
         def lists(column: pa.ChunkedArray) -> list[bytes]:
             encoded = [of_values(value or ()) for value in column.to_pylist()]
@@ -204,6 +208,14 @@ def _float_values(found: Iterable[float | None]) -> bytes:
     except OverflowError:  # more than float32 can hold, which is infinity to it
         packed = b"".join(map(_float32, numbers))
     return _delimited(1, packed)
+
+
+LIST_VALUES: Mapping[Kind, Callable[[Iterable[Any]], bytes]] = {
+    "bytes": _byte_values,
+    "int64": _int_values,
+    "float": _float_values,
+}
+"""What stands in a list of values of each kind."""
 
 
 def _float32(value: float) -> bytes:

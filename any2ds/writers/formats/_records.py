@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -19,13 +20,14 @@ from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample
 from any2ds.core.tables import value_of_text
 from any2ds.writers.formats._builder import Builder
 from any2ds.writers.formats._example import DATA, Encoder, Feature, bytes_value, feature_kind, features, parse
+from any2ds.writers.formats._nested import encoders, nested_columns
 from any2ds.writers.formats._wire import reader_of
 
 if TYPE_CHECKING:
     from any2ds.core.bodies.buffer import Body
     from any2ds.writers.contract import Fields
 
-_ROWS_AT_ONCE = 256  # encoded in one go
+_ROWS_AT_ONCE = 1024  # encoded in one go
 _HELD = 8 << 20  # bytes of files that wait for that
 _TEXT = pa.field("txt", pa.string())
 _LARGE = 1 << 20  # files from here on do not wait, and need not be in memory as a whole
@@ -48,7 +50,8 @@ class ExampleWriter(ABC):
         self._has_texts = metadata.hides and metadata.has_captions  # img2dataset has the caption twice
         schema = metadata.schema_in_sight
         first = self._members[0] if self._members else data
-        self._encoder = Encoder(schema.append(_TEXT) if self._has_texts else schema, first)
+        types = dict(zip(schema.names, schema.types, strict=True))
+        self._encoder = Encoder(schema.append(_TEXT) if self._has_texts else schema, first, encoders(types))
         self._rows: list[int] = []  # of the metadata, in the order of `_files`
         self._files: list[list[bytes]] = []  # in pieces as they came: to join them would be one copy more
         self._firsts: list[int] = []  # bytes of the first file of each, where a sample has several
@@ -137,6 +140,8 @@ class RecordBuilder(Builder):
         self._members = frozenset(fields.members)
         self._types = {field.name: field.type for field in fields.schema or ()}
         self._read = {name: make for name, type in self._types.items() if (make := _from_values(type)) is not None}
+        self._nested = nested_columns(self._types)
+        self._of_nested = frozenset(name for form in self._nested.values() for name in form.names)
 
     def __call__(self, record: bytes) -> dict[str, Any]:
         """Raises DamagedShard."""
@@ -149,25 +154,35 @@ class RecordBuilder(Builder):
             elif self._members:
                 found = parse(record, {*wanted, *(("ext", *self._members) if "data" in wanted else ())})
             else:
-                found = parse(record, {self._data if name == "data" else name for name in wanted})
+                found = parse(record, self._names(wanted, self._data))
             data = "" if self._members else self._data or self._file_of(found)
             sample: dict[str, Any] = {}
             for name, values in found.items():
                 if name == data:
                     sample["data"] = values[0]
+                elif name in self._of_nested:
+                    continue
                 elif name in self._members:
                     sample[name] = values[0] or None
                 elif (read := self._read.get(name)) is not None:
                     sample[name] = read(values)
                 else:
                     sample[name] = values[0] if len(values) == 1 else values
-        except (ValueError, IndexError, KeyError) as error:
+            for name, form in self._nested.items():
+                if wanted is None or name in wanted:
+                    sample[name] = form.decode(found)
+        except (ValueError, IndexError, KeyError, struct.error) as error:
             raise DamagedShard(f"a record is no sample: {error_text(error)}") from error
         if self._members:
             sample["data"] = sample.get(str(sample.get("ext") or "").partition(".")[0])
         elif self._data is None:
             sample["ext"] = data
         return sample if wanted is None else {name: sample.get(name) for name in wanted}
+
+    def _names(self, wanted: Sequence[str], data: str) -> set[str]:
+        """The features in which these columns stand."""
+        names = {data if name == "data" else name for name in wanted}
+        return names.union(*(form.names for name, form in self._nested.items() if name in names))
 
     def _file_of(self, features: dict[str, Any]) -> str:
         """In datasets of other tools, the feature that is no column of the metadata."""

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_datasets as tfds
 from PIL import Image
+from tensorflow_datasets.core import dataset_metadata
 
 import any2ds
-from tests.recipes.test_build import Flowers, build
+from tests.recipes.test_build import Flowers, build, one_split
+from tests.recipes.test_features import NESTED, SAMPLES
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +68,45 @@ def test_tf_data_reads_the_columns_of_a_recipe(folder: Path) -> None:
     found = list(any2ds.load(folder / "flowers/small/1.1.0", split="test", columns=["image", "label"]).to_tf())
     assert len(found) == 6
     assert {"data", "label"} <= found[0].keys()
+
+
+@pytest.mark.parametrize("output_format", ["tfrecord", "arrayrecord"])
+def test_tfds_reads_nested_sequences_and_tensors_of_any_shape(output_format: str, tmp_path: Path) -> None:
+    # The data source of TFDS cannot read an empty tensor of any shape, not even one that TFDS has written.
+    wanted = ("full", "empty") if output_format == "tfrecord" else ("full",)
+    build(one_split([(name, SAMPLES[name]) for name in wanted], **NESTED), tmp_path, output_format=output_format)
+    builder = tfds.builder("small", data_dir=tmp_path)
+    assert builder.info.features["words"].doc.desc == "The words of each line."
+    assert builder.info.features["grid"].shape == (None, None, 2)
+    assert isinstance(builder.info.features["steps"], tfds.features.Dataset)
+    is_native = output_format == "tfrecord"
+    samples: Any = builder.as_dataset(split="train") if is_native else builder.as_data_source(split="train")
+    by_size = {bool(sample["words"]): sample for sample in map(as_lists, samples)}
+    assert len(by_size) == len(wanted)
+    for name in wanted:
+        found, own = by_size[name == "full"], SAMPLES[name]
+        assert found["words"] == [[word.encode() for word in line] for line in own["words"]]
+        assert found["frames"]["time"] == [frame["time"] for frame in own["frames"]]
+        names = [[each["name"].encode() for each in frame["objects"]] for frame in own["frames"]]
+        assert found["frames"]["objects"]["name"] == names
+        assert found["grid"] == own["grid"].tolist()
+        assert found["maybe"] == (own["maybe"] or [])
+        for plain in ("deep", "boxes", "pairs", "large", "many", "steps"):
+            assert found[plain] == own[plain], plain
+
+
+def as_lists(value: Any) -> Any:
+    """What TensorFlow reads as lists, numbers and bytes."""
+    if isinstance(value, dict):
+        return {name: as_lists(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple, tf.data.Dataset)) or type(value).__name__ == "PythonDataSource":
+        return [as_lists(each) for each in value]
+    found = value.to_list() if isinstance(value, tf.RaggedTensor) else value
+    found = found.numpy() if hasattr(found, "numpy") else found
+    return as_lists(found.tolist()) if hasattr(found, "tolist") else found
+
+
+def test_every_tag_of_tfds_is_one_of_a_recipe() -> None:
+    tags = dataset_metadata.valid_tags()
+    assert len(tags) > 200
+    assert any2ds.Info({"text": any2ds.Text()}, tags=sorted(tags)).tags == tuple(sorted(tags))

@@ -15,7 +15,7 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,40 +39,40 @@ class Scenario:
     line: float = 0.0
 
 
+def listed(rows: int, hosts: int, path: Callable[[int, random.Random], str], weights: Sequence[float] = ()) -> Urls:
+    """`rows` over `hosts` in turns, or by chance with `weights`; `path` says what a host answers to one of them."""
+
+    def urls(port: int, rng: random.Random) -> Iterator[str]:
+        chosen = rng.choices(range(hosts), weights, k=rows) if weights else (number % hosts for number in range(rows))
+        for number, host in enumerate(chosen):
+            yield url(port, host, path(host, rng), number)
+
+    return urls
+
+
 def files(rows: int, hosts: int, path: str) -> Urls:
-    """`rows` of the same kind, over so many hosts in turns."""
-    return lambda port, rng: (url(port, number % hosts, path, number) for number in range(rows))
+    """All of the same kind."""
+    return listed(rows, hosts, lambda host, rng: path)
 
 
 def mixed(rows: int, hosts: int, some: str, others: str, share: float) -> Urls:
     """A `share` of the rows, at random, are of another kind."""
-    return lambda port, rng: (
-        url(port, number % hosts, some if rng.random() < share else others, number) for number in range(rows)
-    )
+    return listed(rows, hosts, lambda host, rng: some if rng.random() < share else others)
 
 
 def heavy(rows: int, hosts: int, path: str) -> Urls:
     """Hosts with rows by Zipf's law."""
-    weights = [1 / (host + 1) for host in range(hosts)]
-    return lambda port, rng: (
-        url(port, host, path, number) for number, host in enumerate(rng.choices(range(hosts), weights, k=rows))
-    )
+    return listed(rows, hosts, lambda host, rng: path, [1 / (host + 1) for host in range(hosts)])
 
 
-def dead(rows: int, hosts: int, every: int) -> Urls:
+def dead(rows: int, hosts: int, every: int, path: str = "0.5/5000/ok") -> Urls:
     """Each so-many-th host is silent."""
-    return lambda port, rng: (
-        url(port, number % hosts, "0.5/0/never" if number % hosts % every == 3 else "0.5/5000/ok", number)
-        for number in range(rows)
-    )
+    return listed(rows, hosts, lambda host, rng: "0.5/0/never" if host % every == 3 else path)
 
 
 def uneven(rows: int, hosts: int) -> Urls:
     """Seconds by a heavy-tailed distribution: half of them below 0.5, one in a hundred above 3."""
-    return lambda port, rng: (
-        url(port, number % hosts, f"{min(6.0, rng.lognormvariate(-0.7, 0.8)):.3f}/5000/ok", number)
-        for number in range(rows)
-    )
+    return listed(rows, hosts, lambda host, rng: f"{min(6.0, rng.lognormvariate(-0.7, 0.8)):.3f}/5000/ok")
 
 
 SCENARIOS: dict[str, Scenario] = {

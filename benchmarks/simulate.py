@@ -6,7 +6,8 @@
 How: one worker is simulated event by event, with the engine's own loop, schedule, window and breaker in virtual time
 (`any2ds.forecast.simulation`), for up to 12 000 rows of its share; more go at the pace of the middle of these. All
 else is added up: hosts are fluid queues, in classes of about the same rank (of one host at the top, of millions in the
-tail); machines die at random times, and what their open shards had is fetched again.
+tail); machines die at random times, and what their open shards had is fetched again. Politeness is no sum: all workers
+of all machines are simulated together, each with its own share of the limits, before hosts that all of them ask.
 
 The web is assumed, in `Web`: rows per host by Zipf's law, latencies, sizes, dead hosts, rows that are gone, names that
 are looked up in vain, hosts that refuse many requests at once, stragglers.
@@ -18,6 +19,7 @@ import argparse
 import itertools
 import math
 import random
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,18 +31,33 @@ from any2ds.core.failures import http_failure
 from any2ds.core.rows import Row
 from any2ds.core.text import estimate as number
 from any2ds.core.text import size
-from any2ds.forecast.simulation import NEVER, Answer, Machine, Simulated, failure_of, simulate
+from any2ds.fetch.policy.share import Share
+from any2ds.forecast.simulation import (
+    NEVER,
+    Answer,
+    HostLog,
+    Machine,
+    Simulated,
+    WorkerPlan,
+    failure_of,
+    simulate,
+    simulate_together,
+)
 
 SIMULATED = 12_000  # rows of a worker
 ROWS_PER_SHARD = 10_000
 _CLASSES_PER_TENFOLD = 12
 _TTL = 3600.0  # seconds for which a worker keeps an address at most
 _BASE_MEMORY = 110e6  # bytes of a worker with nothing in flight, measured
-_PER_HOST = 600.0  # bytes for an address, and the robots.txt, that a worker remembers
-_MOST_HOSTS = 100_000  # that it remembers
+_PER_HOST = 600.0  # bytes for an address, and the robots.txt, that a worker replans
+_MOST_HOSTS = 100_000  # that it replans
 _PER_SHARD = 700.0  # bytes that the driver keeps for a shard, and
 _DRIVER = 210e6  # without any, both measured (docs/scale.md)
 _REPLACED = 600.0  # seconds until a machine that died is replaced
+_POWER = re.compile(r"(\d(?:\.\d+)?)e([+-]\d+)")  # of ten
+_POLITE = {"max_per_host": 32, "host_delay": 0.1}  # limits of two hosts, each by itself
+_POLITE_ROWS = {"max_per_host": 12_000, "host_delay": 1_000}  # of all workers, for a minute or more
+_LEAST_POLITE_ROWS = 4  # of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +140,8 @@ class Crawl:
         cluster = self.cluster
         line = cluster.bandwidth / 8 / cluster.processes
         hosts = _Hosts(self.web, self.classes, 7)
-        return simulate(options, hosts.rows_of(rows), hosts.answer, Machine(line, self.cpu), 7)
+        share = Share(((0, cluster.machines), (0, cluster.processes)))
+        return simulate(options, hosts.rows_of(rows), hosts.answer, Machine(line, self.cpu, share), 7)
 
     @property
     def dns_questions(self) -> float:
@@ -185,6 +203,33 @@ class Crawl:
         return lost / draws, added / draws
 
 
+def polite(cluster: Cluster, web: Web, cpu: float, option: str) -> HostLog:
+    """What the busier of two hosts sees of all workers, which have nothing but rows of these, with a limit.
+
+    The last quarter of the machines begins half a minute late; the first one dies after 20 s, and another one begins
+    its rows anew half a minute later.
+    """
+    options = Config.from_options({"url_list": "-", option: _POLITE[option], "robots": "ignore"}).fetch
+    rng = random.Random(7)
+
+    count = max(_LEAST_POLITE_ROWS, _POLITE_ROWS[option] // cluster.workers)
+
+    def plan(machine: int, process: int, begins: float, dies: float) -> WorkerPlan:
+        rows = [Row(0, n, "", f"http://h{n % 2}.example.org/{n}") for n in range(count)]
+        share = Share(((machine, cluster.machines), (process, cluster.processes)))
+        return WorkerPlan(rows, Machine(cpu=cpu, share=share), begins, dies)
+
+    plans = []
+    for machine, process in itertools.product(range(cluster.machines), range(cluster.processes)):
+        is_late = cluster.machines > 1 and machine >= 0.75 * cluster.machines
+        plans.append(plan(machine, process, 30.0 * is_late, 20.0 if machine == 0 else NEVER))
+    plans += [plan(0, process, 50.0, NEVER) for process in range(cluster.processes)]
+    _, hosts = simulate_together(
+        options, plans, lambda host, row, at_once: Answer(web.latency * rng.lognormvariate(0.0, 0.4))
+    )
+    return max(hosts.values(), key=lambda log: log.requests)
+
+
 class _Hosts:
     """The hosts of a simulated worker: what they are is decided by chance when they are first asked."""
 
@@ -241,14 +286,27 @@ def time(seconds: float) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join(lines) + "\n"
+    return _POWER.sub(lambda power: f"{power[1]}·10^{int(power[2])}", "\n".join(lines)).replace("| 1·", "| ") + "\n"
 
 
 def report(crawls: Sequence[Crawl]) -> str:
     """Markdown."""
-    runs, seen, died = [], [], []
+    runs, seen, died, kept = [], [], [], []
+    for machines in sorted({crawl.cluster.machines for crawl in crawls}):
+        crawl = next(crawl for crawl in crawls if crawl.cluster.machines == machines)
+        at_once, apart = (polite(crawl.cluster, crawl.web, crawl.cpu, option) for option in _POLITE)
+        kept.append(
+            [
+                str(machines),
+                str(crawl.cluster.workers),
+                f"{at_once.requests:,}",
+                str(at_once.most_at_once),
+                f"{apart.requests:,}",
+                f"{apart.least_apart:.3f} s",
+            ]
+        )
     for crawl in crawls:
-        cluster, name = crawl.cluster, f"{crawl.web.rows:.0e}".replace("e+0", "·10^").replace("e+", "·10^")
+        cluster, name = crawl.cluster, f"{crawl.web.rows:.0e}"
         worker, seconds = crawl.worker, crawl.seconds
         good = worker.codes["success"] / max(1, worker.codes.total())
         first = [name, str(cluster.machines)]
@@ -319,12 +377,24 @@ def report(crawls: Sequence[Crawl]) -> str:
             seen,
         ),
         (
+            "What a host sees that has limits",
+            (
+                "machines",
+                "processes",
+                "requests",
+                f"the most at once, with `max_per_host={_POLITE['max_per_host']}`",
+                "requests",
+                f"the least between two starts, with `host_delay={_POLITE['host_delay']}`",
+            ),
+            kept,
+        ),
+        (
             "Machines that die",
             ("URLs", "machines", "deaths", "rows fetched again", "of all", "time added"),
             died,
         ),
     ]
-    return "\n".join(f"### {title}\n\n{_table(head, rows)}" for title, head, rows in tables)
+    return "\n".join(f"## {title}\n\n{_table(head, rows)}" for title, head, rows in tables)
 
 
 def main() -> int:

@@ -30,7 +30,8 @@ from any2ds.core.processes.watchdog import Watch
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Worker
-from any2ds.distributors._mailbox import Delivery, Inbox, Mailbox
+from any2ds.distributors._mailbox import Delivery, Inbox, Mailbox, Orders
+from any2ds.distributors._places import Places
 from any2ds.distributors._reported import ReportedProgress
 from any2ds.distributors._task import PackedJob, Task
 from any2ds.storage.folders import OutputFolder
@@ -186,6 +187,9 @@ class _Driver:
         self._inbox = Inbox(self._mailbox, self._output)
         self._numbers = count()
         self._tasks: dict[int, _RunningTask] = {}  # those that are not over
+        self._places = Places()
+        self._grace: float | None = None  # seconds that open shards may take, once it is to stop
+        self._has_news = False  # for the tasks
         self._batches: list[_RunningBatch] = []
         self._cancelled: list[Batch] = []  # and may still be ending
         self._shares: deque[Sequence[PackedJob]] = deque()  # of a sub-job, each for a task that has no room yet
@@ -216,6 +220,8 @@ class _Driver:
             self._batches.remove(given)
             yield from self._end_batch(given)
         yield from self._give_up_silent()
+        self._has_news |= self._places.assign(self._engine.slots)
+        self._order()
         if not self._has_begun and time.monotonic() >= self._warn_at:
             self._warn_at = math.inf
             log.warning("the cluster has begun no task yet: it may be busy, or have no machine as asked")
@@ -228,10 +234,20 @@ class _Driver:
             self._sub_jobs.stop()
             self._shares.clear()
             self._returned.clear()
-            with contextlib.suppress(Exception):  # they are cancelled in the end
-                self._mailbox.ask_to_stop(self._output, max(0.0, stop_at - time.monotonic()))
+            self._grace, self._has_news = max(0.0, stop_at - time.monotonic()), True
+            self._order()
             yield Progress()
         self._stop_at = stop_at
+
+    def _order(self) -> None:
+        """Have the tasks know what is new for them; where the folder is out of reach, with the next step."""
+        if not self._has_news:
+            return
+        try:
+            self._mailbox.order(self._output, Orders(dict(self._places.taken), self._places.of, self._grace))
+            self._has_news = False
+        except Exception as error:  # every file system has exceptions of its own
+            log.info("the tasks of the cluster cannot be reached: %s", error_text(error))
 
     def close(self) -> None:
         self._sub_jobs.stop()
@@ -279,8 +295,7 @@ class _Driver:
         patience = self._engine.patience
         running = {next(self._numbers): _RunningTask(jobs, patience) for jobs in shares}
         self._tasks.update(running)
-        slots = max(1, self._engine.slots)
-        tasks = [Task(number, self._worker, self._mailbox, self._options, slots) for number in running]
+        tasks = [Task(number, self._worker, self._mailbox, self._options) for number in running]
         try:
             with ThreadPoolExecutor(min(_AT_ONCE, len(tasks)), thread_name_prefix="any2ds-tasks") as pool:
                 list(pool.map(Task.leave, tasks, shares))
@@ -315,10 +330,13 @@ class _Driver:
                 log.warning("task %d is restarted: the machine that had it was lost", delivery.task)
             task.previous.add(task.attempt)
             task.attempt, task.message = delivery.attempt, ""
+            self._places.ask(delivery.task)
         for kind, content in delivery.messages:
             self._has_begun = True
             if kind == "event":
                 yield from self._take_event(task, content)
+            elif kind == "placed":
+                self._places.confirm(delivery.task, content)
             elif kind == "stderr":
                 child_process.write_stderr(content)
             elif kind == "fatal" and self._stop_at == math.inf:
@@ -344,6 +362,7 @@ class _Driver:
     def _end_task(self, number: int, message: str, is_tried: bool = True) -> Iterator[Event]:
         """A task runs no more; what it was to do and has not done is given to others."""
         task = self._tasks.pop(number)
+        self._places.leave(number)
         yield from task.reported.withdrawn()
         if not task.jobs or self._stop_at < math.inf:
             return

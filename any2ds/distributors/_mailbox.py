@@ -13,9 +13,9 @@ import pickle
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, error_text
@@ -23,13 +23,30 @@ from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["began", "event", "stderr", "broken", "fatal", "ended"]
-"""Messages of a task: it has begun; an event; a line of its standard error; why its worker cannot go on; an error that
-ends the run; it has ended."""
+Kind = Literal["began", "placed", "event", "stderr", "broken", "fatal", "ended"]
+"""Messages of a task: it has begun; of how many places it knows; an event; a line of its standard error; why its worker
+cannot go on; an error that ends the run; it has ended."""
 
 _NAME = re.compile(r"(\d+)-([0-9a-f]{32})-(\d+)\.post")
-_STOP = "stop"
+_ORDERS = "orders"
 _SIGNATURE = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the run has to say to its tasks."""
+
+    places: Mapping[int, int] = field(default_factory=dict)  # task -> its place (see `_places`)
+    of: int = 0  # how many places there are
+    grace: float | None = None  # seconds that open shards may take, once the run is to stop
+
+
+class Controls(Protocol):
+    """What a task obeys orders with; asked from another thread."""
+
+    def stop(self, grace: float) -> None: ...
+
+    def divide(self, number: int, of: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +95,13 @@ class Mailbox:
         output.write(self.mark(task), b"")
         output.remove_many([name for name in (self.lock_file(task),) if output.exists(name)])
 
-    def ask_to_stop(self, output: OutputFolder, grace: float) -> None:
-        output.write(f"{self.folder}/{_STOP}", self.signed(grace))
+    def order(self, output: OutputFolder, orders: Orders) -> None:
+        """Replaces earlier orders."""
+        output.write(f"{self.folder}/{_ORDERS}", self.signed(orders))
 
-    def asked_to_stop(self, output: OutputFolder) -> float | None:
-        """The seconds that open shards may take, once the run is to stop."""
-        content = output.read(f"{self.folder}/{_STOP}")
-        return None if content is None else self.verified(content)
+    def orders(self, output: OutputFolder) -> Orders:
+        content = output.read(f"{self.folder}/{_ORDERS}")
+        return (None if content is None else self.verified(content)) or Orders()
 
     def signed(self, content: Any) -> bytes:
         data = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
@@ -103,19 +120,19 @@ class Mailbox:
 
 _OPEN = "open"
 _MOST_STDERR_LINES = 1000  # lines of standard error in a delivery
+_QUICK = 0.2  # of the interval: between two looks of an attempt that can only wait
 _SILENCE = 5.0  # seconds after which an attempt without messages leaves an empty delivery: it lives
 
 
 class Outbox:
     """Messages of one attempt at a task; a thread delivers them at intervals, and the rest at the end."""
 
-    def __init__(
-        self, mailbox: Mailbox, output: OutputFolder, task: int, attempt: str, stop: Callable[[float], None]
-    ) -> None:
-        """`stop` is called when the run is to stop, with the seconds that open shards may take."""
+    def __init__(self, mailbox: Mailbox, output: OutputFolder, task: int, attempt: str, controls: Controls) -> None:
         self._mailbox, self._output, self._task, self._attempt = mailbox, output, task, attempt
-        self._stop = stop
+        self._controls = controls
         self._is_stopping = False
+        self._place: tuple[int, int] | None = None
+        self._may_begin = threading.Event()  # or has to end
         self._lock = threading.Lock()
         self._unsent: list[tuple[Kind, Any]] = []
         self._stderr_lines = 0  # among these
@@ -127,7 +144,7 @@ class Outbox:
         self._thread = threading.Thread(target=self._run, name="any2ds-outbox", daemon=True)
 
     def __enter__(self) -> Outbox:
-        self._look()
+        self.send("began")
         self._thread.start()
         return self
 
@@ -136,6 +153,10 @@ class Outbox:
         self._thread.join()
         while self.lost is None and (self._signed or self._unsent):
             self._deliver()
+
+    def await_place(self, seconds: float) -> bool:
+        """Whether the run has given it a place within so many seconds, or wants it to end."""
+        return self._may_begin.wait(seconds)
 
     def send(self, kind: Kind, content: Any = None) -> None:
         with self._lock:
@@ -151,25 +172,36 @@ class Outbox:
 
     def _run(self) -> None:
         warned = False
-        while not self._closing.wait(self._mailbox.interval):
+        while True:
             try:
                 self._deliver()
                 self._look()
                 warned = False
             except LockLost as error:
                 self.lost = error
-                self._stop(0.0)
+                self._controls.stop(0.0)
+                self._may_begin.set()
                 return
             except Exception as error:  # every file system has exceptions of its own; the next delivery has it all
                 log.log(
                     logging.DEBUG if warned else logging.WARNING, "the run cannot be reached: %s", error_text(error)
                 )
                 warned = True
+            interval = self._mailbox.interval
+            if self._closing.wait(interval if self._may_begin.is_set() else _QUICK * interval):
+                return
 
     def _look(self) -> None:
-        if not self._is_stopping and (grace := self._mailbox.asked_to_stop(self._output)) is not None:
+        orders = self._mailbox.orders(self._output)
+        if not self._is_stopping and orders.grace is not None:
             self._is_stopping = True
-            self._stop(grace)
+            self._controls.stop(orders.grace)
+            self._may_begin.set()
+        if (number := orders.places.get(self._task)) is not None and (number, orders.of) != self._place:
+            self._place = number, orders.of
+            self._controls.divide(*self._place)
+            self.send("placed", orders.of)
+            self._may_begin.set()
 
     def _deliver(self) -> None:
         if self._signed is None:

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 _INTERVALS = Intervals(beat=5.0, stale=30.0)
 _WAIT = 5.0  # seconds between two looks whether the attempt that is at the task still is
+_LONGEST_WAIT = 600.0  # seconds until the run has said which part of hosts' limits is its
 _MOST_LOST = 4  # attempts at a task before each of its shards gets one; clusters may try for ever
 _LONGEST_LINE = 1 << 16  # bytes of a message on standard error
 _CODEC = "zstd"  # takes rows to a quarter of their size, at 2 ms for 10 000 of them
@@ -80,7 +81,6 @@ class Task:
     worker: Worker
     mailbox: Mailbox
     options: RunOptions
-    tasks: int = 1  # that run at the same time
 
     def leave(self, jobs: Sequence[PackedJob]) -> None:
         """What it is to do, where it finds that; whoever may read there must not find keys or secrets.
@@ -109,8 +109,7 @@ class Task:
                 return
 
     def _work(self, output: OutputFolder, lock: RunLock) -> None:
-        part = self.worker.part(self.number % self.tasks, self.tasks)
-        worker, attempt = part.under(lock.locks), lock.locks[-1].run
+        worker, attempt = self.worker.under(lock.locks), lock.locks[-1].run
         file = self.mailbox.task_file(self.number)
         jobs: Sequence[PackedJob] = self.mailbox.verified(output.read(file) or b"") or ()
         begun = f"{self.mailbox.mark(self.number)}.begun"
@@ -118,13 +117,15 @@ class Task:
         output.write(begun, b"." * (lost + 1))
         distributor = MultiprocessingDistributor(replace(self.options, processes_count=1))
         with (
-            Outbox(self.mailbox, output, self.number, attempt, distributor.stop) as outbox,
+            Outbox(self.mailbox, output, self.number, attempt, distributor) as outbox,
             _forwarded_stderr(outbox) as distributor.stderr,
         ):
-            outbox.send("began")
             if lost >= _MOST_LOST:
                 jobs = ()
                 outbox.send("broken", f"{lost} attempts at its task were lost, most often because memory has run out")
+            elif not outbox.await_place(_LONGEST_WAIT):
+                jobs = ()
+                outbox.send("broken", f"the run has not answered its task for {_LONGEST_WAIT:.0f} s")
             events: Any = distributor.map(worker, (job.unpacked(min(lost, 1)) for job in jobs))
             try:
                 with closing(events):

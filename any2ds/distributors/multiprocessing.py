@@ -39,7 +39,7 @@ _MOST_KILLS = 2
 _DEATHS_IN_COMPANY = 1
 
 # What the threads around the main loop say to it, beside the messages of the children.
-_JOB, _NO_MORE_JOBS, _BROKEN, _STOP = "job", "no_more_jobs", "broken", "stop"
+_JOB, _NO_MORE_JOBS, _BROKEN, _STOP, _PLACE = "job", "no_more_jobs", "broken", "stop", "place"
 
 
 class MultiprocessingDistributor:
@@ -50,10 +50,12 @@ class MultiprocessingDistributor:
         self.processes_count = options.processes_count or cores()
         self._stop_at = math.inf
         self._inbox: Inbox | None = None  # of the present `map`
+        self._place = (0, 1)  # see `divide`
 
     def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
         inbox: Inbox = SimpleQueue()
         self._inbox = inbox
+        inbox.put((None, _PLACE, self._current_place))
         if self._stop_at < math.inf:
             return
         team = _Team(worker, jobs, inbox, self._options, self.stderr)
@@ -63,6 +65,17 @@ class MultiprocessingDistributor:
         finally:
             team.kill_all()
             end_waiting()
+
+    def divide(self, number: int, of: int) -> None:
+        """Asked from another thread: it is `number` of so many, which keep the limits of hosts together and have as
+        many processes each."""
+        self._place = number, of
+        if self._inbox is not None:
+            self._inbox.put((None, _PLACE, self._current_place))
+
+    def _current_place(self) -> tuple[int, int]:
+        """Asked when a message is read: messages of two threads may come in any order."""
+        return self._place
 
     def stop(self, grace: float) -> None:
         self._stop_at = min(self._stop_at, time.monotonic() + grace)
@@ -96,6 +109,7 @@ class _Team:
         self._most_kills = _KILLS_IN_A_ROW
         self._next_look = 0.0
         self._stop_at = math.inf
+        self._place = (0, 1)  # of this team among others
 
     @property
     def unfinished(self) -> bool:
@@ -138,8 +152,10 @@ class _Team:
     def _divide_hosts(self) -> None:
         """What they allow, among all processes that may fetch at a time: before the last job is known, all of them."""
         most = self._processes if self._more else min(self._processes, len(self._children) + self._waiting)
+        most = max(most, len(self._children))
+        place, of = self._place
         for number, child in enumerate(self._children):
-            child.divide(number, max(most, len(self._children)))
+            child.divide(place * most + number, of * most)
 
     def kill_all(self) -> None:
         """End all processes, whatever they are at."""
@@ -156,6 +172,8 @@ class _Team:
         if kind == _STOP:
             self._begin_to_stop(content)
             yield Progress()
+        elif kind == _PLACE:
+            self._place = content()
         elif kind == _JOB:
             if not self._is_stopping:
                 self._rows += content.count

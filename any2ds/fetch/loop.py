@@ -111,7 +111,7 @@ class Loop:
         if share is not schedule.share:
             schedule.divide(share, now)
         if share.parts:
-            schedule.time_of_day = time.time() - now
+            schedule.time_of_day = self._clock.time_of_day() - now
             self.activity += schedule.shared_until > now
 
     def _follow(self, window: Window) -> None:
@@ -228,6 +228,10 @@ class Clock:
 
     def now(self) -> float:
         return time.monotonic() - self._lost
+
+    def time_of_day(self) -> float:
+        """That all fetchers of a run agree on."""
+        return time.time()
 
     @contextmanager
     def absence(self) -> Iterator[None]:

@@ -55,12 +55,12 @@ def advise(model: Model, predictions: Sequence[Prediction]) -> tuple[Advice, ...
 
 def _thread_count(model: Model, predictions: Sequence[Prediction]) -> Iterator[Advice]:
     first = predictions[0]
-    rate = first.rows_per_second / first.processes
+    rate = first.rows_per_second * model.survey.urls_per_row / first.processes
     seconds = mean([each for each in model.sample.transfers if each.code == SUCCESS], "seconds")
     needed = transfers_needed(rate, seconds)
     given = model.config.fetch.thread_count
     each = f"a transfer takes {text.duration(seconds)} on average"
-    found = f"{each}, so {text.number(_three(rate))} rows/s of a process need {needed:,} in flight"
+    found = f"{each}, so {text.number(_three(rate))} {_unit(model)}/s of a process need {needed:,} in flight"
     if given == "auto":
         yield Advice("thread_count", "auto", f"{found}; auto finds that by itself")
     elif given < needed:
@@ -69,10 +69,10 @@ def _thread_count(model: Model, predictions: Sequence[Prediction]) -> Iterator[A
 
 def _processes_count(model: Model, predictions: Sequence[Prediction]) -> Iterator[Advice]:
     first = predictions[0]
-    rate = first.rows_per_second
+    rate = first.rows_per_second * model.survey.urls_per_row
     cores = rate * model.cpu[1]
     each = f"a row takes {1e6 * model.cpu[1]:,.0f} µs of the processor"
-    reason = f"{each}, so {text.number(_three(rate))} rows/s keep {cores:.2g} cores busy"
+    reason = f"{each}, so {text.number(_three(rate))} {_unit(model)}/s keep {cores:.2g} cores busy"
     wanted = max(1, min(round(cores + 0.5), first.processes))
     if first.limit == "cpu":
         yield Advice("processes_count", str(first.processes), f"{reason}: the processor is the limit")
@@ -111,6 +111,10 @@ def _shards(model: Model, predictions: Sequence[Prediction]) -> Iterator[Advice]
     )
 
 
+def _unit(model: Model) -> str:
+    return "rows" if model.survey.urls_per_row == 1 else "files"
+
+
 def _three(value: float) -> float:
     """With three digits."""
     return float(f"{value:.3g}")
@@ -139,7 +143,7 @@ def _retries(model: Model) -> Iterator[Advice]:
 
 
 def _hosts(model: Model, predictions: Sequence[Prediction]) -> Iterator[Advice]:
-    rows, hosts = model.survey.rows, model.survey.hosts
+    rows, hosts = model.survey.urls, model.survey.hosts
     for count in (1, 3):
         top = hosts.top(count)
         held = sum(top.values()) / rows if rows else 0.0

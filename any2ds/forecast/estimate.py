@@ -59,9 +59,11 @@ def estimate(options: ParsedOptions) -> Estimate:
     _check(sample)
     model = Model(config, found, sample)
     with steps.step("simulating the whole list"):
-        predictions = tuple(model.predict(machines, wanted.bandwidth, prices) for machines in wanted.machines)
+        machines = () if model.is_hopeless else wanted.machines
+        predictions = tuple(model.predict(count, wanted.bandwidth, prices) for count in machines)
     remarks = tuple(_remarks(model, predictions))
-    return Estimate(model, wanted.bandwidth, prices, predictions, advise(model, predictions), remarks)
+    advice = advise(model, predictions) if predictions else ()
+    return Estimate(model, wanted.bandwidth, prices, predictions, advice, remarks)
 
 
 def _check(sample: Sample) -> None:
@@ -85,14 +87,19 @@ def _remarks(model: Model, predictions: Sequence[Prediction]) -> Iterator[str]:
         )
     if sample.problem:
         yield f"the sample is not complete: {sample.problem}"
-    if sample.transfers and all(each.code != SUCCESS for each in sample.transfers):
+    if model.is_hopeless:
+        yield (
+            f"no URL of the sample can be fetched ({', '.join(model.shares)}): is url_col={model.config.input.url_col}"
+            " the column of the URLs?"
+        )
+    elif sample.transfers and all(each.code != SUCCESS for each in sample.transfers):
         yield "no row of the sample was stored: the time and the size of the others are unknown"
     elif len(sample.transfers) < min(_FEW, found.rows):
         yield f"the sample has {len(sample.transfers):,} rows: the intervals are wide"
     host = only_host(found)
     if found.rows > 1 and host is not None:
         rows = found.hosts.largest[host]
-        every = "all rows are" if rows >= found.rows else f"{rows / found.rows:.0%} of the rows are"
+        every = "all rows are" if rows >= found.urls else f"{rows / found.urls:.0%} of the rows are"
         yield (
             f"{every} on one host, {host}, which decides how fast it is asked: the time holds if it bears what the"
             " run asks of it, which a sample cannot try. More machines do not help."
@@ -106,4 +113,4 @@ def _remarks(model: Model, predictions: Sequence[Prediction]) -> Iterator[str]:
             f" {max(large.values()):,} rows were fetched, which stand for the others"
         )
     if not sample.is_fetched:
-        yield "the sample is a dataset: its CPU and memory were not measured"
+        yield "the sample is a dataset, whose CPU and memory were not measured: memory is that of a usual worker"

@@ -13,9 +13,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from any2ds.config.options import Config, FetchOptions
+from any2ds.config.options import Config
 from any2ds.core.failures import SUCCESS
 from any2ds.core.processes import resources
+from any2ds.fetch.policy.rules import address_of
+from any2ds.fetch.policy.share import Share
 from any2ds.forecast.behaviour import Behaviour, mean_seconds
 from any2ds.forecast.prices import Costs, Prices
 from any2ds.forecast.simulation import Machine, Simulated, simulate
@@ -28,8 +30,10 @@ Limit = Literal["hosts", "bandwidth", "cpu", "latency", "timeouts"]
 
 SIMULATED = 20_000  # rows of a worker that are simulated one by one
 _MODEL_ERROR = 0.1  # of the time: the model and measured runs agree to this (benchmarks/scenarios.py)
+NO_URLS = frozenset({"bad_row", "bad_url", "unsupported_scheme"})
 _DRAWS = 3  # simulations with other random numbers
 _LEAST_CPU = 2e-5  # seconds for a row, where too few were fetched to measure it
+_USUAL_MEMORY = 110e6  # bytes of a worker with nothing in flight, where it was not measured
 _START_UP = 1.0  # seconds, where none was measured
 _ROWS_PER_PROCESS = 1000  # see worker.py
 _DNS_QUESTIONS = 2  # for the IPv4 and IPv6 addresses of a name
@@ -73,14 +77,24 @@ class Model:
 
     @cached_property
     def success(self) -> Interval:
-        return wilson(self.shares.get(SUCCESS, 0.0), effective_count(self.sample.transfers))
+        """Share of the rows."""
+        found, width = self.shares.get(SUCCESS, 0.0), self.survey.urls_per_row
+        if width > 1 and self.sample.report.count:  # which files a row needs, the run has decided
+            found = self.sample.report.successes / self.sample.report.count
+        return wilson(found, effective_count(self.sample.transfers) / width)
 
     @property
     def fetched(self) -> int:
-        """Rows for which there is a transfer: not those that cannot be read, nor duplicates as far as `dedupe` goes."""
+        """URLs for which there is a transfer: not those that cannot be read, nor duplicates as far as `dedupe` goes."""
         survey = self.survey
-        bad = (survey.bad + survey.schemes.get("", 0)) / survey.read if survey.read else 0.0
-        return max(0, round(survey.rows * self._distinct * (1 - bad)))
+        without = survey.schemes.get("", 0) / survey.urls_per_row
+        bad = (survey.bad + without) / survey.read if survey.read else 0.0
+        return max(0, round(survey.urls * self._distinct * (1 - bad)))
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no URL of the sample can be fetched at all, whatever the network does."""
+        return bool(self.shares) and self.shares.keys() <= NO_URLS
 
     @property
     def shards(self) -> int:
@@ -110,7 +124,7 @@ class Model:
 
     @property
     def received_bytes(self) -> float:
-        return self.survey.rows * self._distinct * self._good * self.sample.received
+        return self.survey.urls * self._distinct * self._good * self.sample.received
 
     @property
     def cpu(self) -> tuple[float, float]:
@@ -133,7 +147,7 @@ class Model:
         return max(1, min(wanted, -(-self.shards // machines)))
 
     def rows_of_worker(self, machines: int) -> int:
-        """Of the worker with the most: whole shards go to one."""
+        """URLs of the worker with the most: whole shards go to one."""
         workers = machines * self.processes(machines)
         rows = -(-self.shards // workers) * self.config.output.number_sample_per_shard
         share = self.fetched / self.survey.rows if self.survey.rows else 0.0
@@ -145,10 +159,10 @@ class Model:
         rows = self.rows_of_worker(machines)
         own, all = self.cpu
         crowding = max(1.0, processes / resources.share())  # processes that share a core
-        machine = Machine(bandwidth / 8 / processes, own * crowding)
-        workers = min(machines * processes, self.shards)  # that have something to do
-        options = _share(self.config.fetch, workers)
-        runs = [self._worker(options, rows, machine, draw) for draw in range(_DRAWS)] if rows else [Simulated(0.0)]
+        workers = max(1, min(machines * processes, self.shards))  # that have something to do
+        share = Share(((0, workers),))
+        machine = Machine(bandwidth / 8 / processes, own * crowding, share)
+        runs = [self._worker(rows, machine, draw) for draw in range(_DRAWS)] if rows else [Simulated(0.0)]
         times = sorted(run.seconds for run in runs)
         bounds = {
             "hosts": self.hosts_alone(),
@@ -166,7 +180,7 @@ class Model:
         )
         in_flight = max(1, round(sum(run.in_flight for run in runs) / len(runs)))
         memory = round(
-            self.sample.cost.memory
+            (self.sample.cost.memory or _USUAL_MEMORY)
             + min(self.config.fetch.max_buffered_bytes, in_flight * _BODY_IN_FLIGHT * self.sample.received)
         )
         return Prediction(
@@ -203,16 +217,16 @@ class Model:
         most = at_once or fetch.max_per_host
         own = mean_seconds(self.sample.transfers)
         usual = mean([each for each in self.sample.transfers if each.code == SUCCESS], "seconds")
-        share = self.fetched / self.survey.rows if self.survey.rows else 0.0
+        share = self.fetched / self.survey.urls if self.survey.urls else 0.0
         longest = 0.0
         for host, rows in self.survey.hosts.top(len(self.survey.hosts.largest)).items():
             seconds = max(own.get(host, usual) / most, fetch.host_delay)
             longest = max(longest, rows * share * seconds)
         return longest
 
-    def _worker(self, options: FetchOptions, rows: int, machine: Machine, seed: int) -> Simulated:
+    def _worker(self, rows: int, machine: Machine, seed: int) -> Simulated:
+        options = self.config.fetch
         behaviour = Behaviour(self.survey.hosts, self.sample.transfers, options, seed)
-
         count = min(rows, SIMULATED)
         found = simulate(options, behaviour.rows(count), behaviour.answer, machine, seed)
         more = (rows - count) / found.pace if found.pace else 0.0
@@ -220,14 +234,16 @@ class Model:
 
     def _names_of(self, rows: int) -> float:
         """Hosts with a name that a worker with so many rows meets."""
-        hosts, total = self.survey.hosts, max(1, self.survey.rows)
+        hosts, total = self.survey.hosts, max(1, self.survey.urls)
         part = min(1.0, rows / total)
 
         def met(count: float) -> float:
             return 1.0 - (1.0 - part) ** count if part < 1 else 1.0
 
-        others = sum(map(met, hosts.others.values())) / hosts.part
-        return others + sum(met(count) for count in hosts.largest.values())
+        def asked(found: Mapping[str, int]) -> float:
+            return sum(met(count) for host, count in found.items() if not _is_address(host))
+
+        return asked(hosts.others) / hosts.part + asked(hosts.largest)
 
     def _sampling_error(self) -> float:
         """Of the time, relative: the mean seconds of a transfer are those of a sample."""
@@ -247,7 +263,7 @@ class Model:
         return "timeouts" if silent * timeout > mean(self.sample.transfers, "seconds") else "latency"
 
 
-def _share(options: FetchOptions, workers: int) -> FetchOptions:
-    """Those of one of so many workers, which keep the limits of hosts together."""
-    most = max(1, options.max_per_host // max(1, workers))
-    return replace(options, max_per_host=most, host_delay=options.host_delay * max(1, workers))
+def _is_address(host: str) -> bool:
+    """Whether no name server is asked for it; `host` may have a port."""
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    return not name or address_of(name) is not None

@@ -53,8 +53,8 @@ class ChosenRows:
 
 
 def only_host(found: Survey) -> str | None:
-    """The host that has nearly all rows of a list."""
-    return next((host for host, rows in found.hosts.top(1).items() if rows >= _ONE_HOST * found.rows), None)
+    """The host that has nearly all URLs of a list."""
+    return next((host for host, rows in found.hosts.top(1).items() if rows >= _ONE_HOST * found.urls), None)
 
 
 def choose_rows(config: Config, found: Survey) -> ChosenRows:
@@ -64,7 +64,7 @@ def choose_rows(config: Config, found: Survey) -> ChosenRows:
     seconds = _SECONDS_IF_SMALL if is_small else _SECONDS_OF_HOST
     host_of = Profiles(config.fetch).host_of
     of_hosts: defaultdict[tuple[str, float], list[int]] = defaultdict(list)
-    for number, url in enumerate(found.sample.column("url").to_pylist()):
+    for number, url in enumerate(found.sample.column("url").to_pylist()):  # of several URLs the first
         host, policy = host_of(url)
         of_hosts[host, policy.host_delay if host else 0.0].append(number)
     rng = random.Random(0)

@@ -105,7 +105,7 @@ def _list(estimate: Estimate) -> Iterator[tuple[str, str]]:
     inside = f", {survey.duplicates_in_shards:.1%} within a shard" if survey.duplicates >= 0.0005 else ""
     yield "duplicates", f"{repeated}{inside}"
     hosts = survey.hosts
-    largest = ", ".join(f"{host} {text.percent(rows, survey.rows)}" for host, rows in hosts.top(_MOST_HOSTS).items())
+    largest = ", ".join(f"{host} {text.percent(rows, survey.urls)}" for host, rows in hosts.top(_MOST_HOSTS).items())
     yield "hosts", f"{hosts.count:,}; the largest: {largest or 'none'}"
 
 
@@ -133,7 +133,9 @@ def _sample(estimate: Estimate) -> Iterator[tuple[str, str]]:
         yield "time", _spread(seconds, text.duration)
         yield "size", _spread(sizes, text.size)
     stored = f", {text.size(sample.stored_size)} stored" if sample.stored_size else ""
-    yield "for a row", f"{text.size(sample.received)} received{stored}, {1e6 * model.cpu[1]:,.0f} µs of the processor"
+    cpu = f", {1e6 * model.cpu[1]:,.0f} µs of the processor" if sample.cost.rows else ""
+    each = "row" if model.survey.urls_per_row == 1 else "file"
+    yield f"for a {each}", f"{text.size(sample.received)} received{stored}{cpu}"
 
 
 def _share(found: Interval) -> str:

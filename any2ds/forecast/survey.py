@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from any2ds.config.options import Config, FetchOptions
+from any2ds.config.options import Config
 from any2ds.core.errors import ReadError
 from any2ds.fetch.policy.schedule import host_name
 from any2ds.fetch.profiles import Profiles
@@ -54,14 +54,20 @@ class Survey:
     is_exact: bool  # whether `rows` were counted, rather than extrapolated from bytes
     read: int  # rows that were looked at
     bad: int  # rows of these that are no rows
-    schemes: Mapping[str, int]  # of these; "" for a row without a URL, or without a host in it
+    schemes: Mapping[str, int]  # of their URLs; "" for one that is missing, or has no host
     hosts: Hosts
     distinct: int  # URLs among the rows that were read
     duplicates: float  # share of the rows whose URL stands in an earlier one
     duplicates_in_shards: float  # the same, counting only earlier rows of the same shard
+    urls_per_row: int  # the files of a row
     error: str  # why the list was not read to its end; "" if it was
     seconds: float  # that reading took
     sample: pa.Table  # rows drawn at random, in the order of the list, with the columns of the dataset
+
+    @property
+    def urls(self) -> int:
+        """Of all rows."""
+        return self.rows * self.urls_per_row
 
     @property
     def is_part(self) -> bool:
@@ -88,7 +94,7 @@ def survey(
         source = Source.of(replace(config, input=replace(config.input, shuffle=seed)))
         is_part = True
     with closing(source):
-        found = _Found(config.fetch, size, random.Random(seed))
+        found = _Found(config, size, random.Random(seed))
         error = ""
         said = began
         try:
@@ -116,8 +122,9 @@ def _bytes(source: Source) -> int:
 class _Found:
     """Adds up what is read, shard by shard."""
 
-    def __init__(self, fetch: FetchOptions, size: int, rng: random.Random) -> None:
-        profiles = Profiles(fetch)
+    def __init__(self, config: Config, size: int, rng: random.Random) -> None:
+        profiles = Profiles(config.fetch)
+        self._columns = config.url_columns
         self._host_of: Callable[[str], str] = (
             (lambda url: profiles.host_of(url)[0]) if profiles.differ else (lambda url: host_name(url))
         )
@@ -134,15 +141,15 @@ class _Found:
             self._reservoir.add(batch)
             bad = batch.column(BAD_ROWS) if BAD_ROWS in batch.schema.names else None
             self._bad += len(bad) - bad.null_count if bad is not None else 0
-            urls = comparable(batch.column("url"))
-            urls = urls.filter(pc.fill_null(pc.greater(pc.binary_length(urls), 0), False))
-            self._schemes[""] += batch.num_rows - len(urls)
+            urls = _given(batch.column("url"))
             urls_of_shard.append(urls)
             self._urls.add(urls.to_pylist())
-            hosts = self._by_host(urls)
-            self._frequent.add(hosts)
-            self._hosts.add_counts(hosts)
-            hosts_of_shard |= hosts.keys()
+            for name in self._columns:
+                hosts = self._by_host(urls if name == "url" else _given(batch.column(name)))
+                self._schemes[""] += batch.num_rows - sum(hosts.values())
+                self._frequent.add(hosts)
+                self._hosts.add_counts(hosts)
+                hosts_of_shard |= hosts.keys()
         urls = pa.chunked_array(urls_of_shard, pa.string()) if urls_of_shard else pa.chunked_array([], pa.string())
         self._in_shards += len(urls) - len(pc.unique(urls))
         self._shards += 1
@@ -170,6 +177,7 @@ class _Found:
             hosts=self._spread(factor),
             distinct=self._urls.distinct,
             duplicates=self._urls.repeated_share,
+            urls_per_row=len(self._columns),
             duplicates_in_shards=self._in_shards / self.read if self.read else 0.0,
             error=error,
             seconds=seconds,
@@ -183,6 +191,12 @@ class _Found:
         per_shard = self._hosts_in_shards / self._shards if self._shards else 0.0
         count = sampled.distinct - 1 if "" in sampled.counts else sampled.distinct
         return Hosts(count, largest, others, sampled.part, per_shard)
+
+
+def _given(urls: pa.Array) -> pa.StringArray:
+    """Those that are not empty."""
+    urls = comparable(urls)
+    return urls.filter(pc.fill_null(pc.greater(pc.binary_length(urls), 0), False))
 
 
 def _starts(urls: pa.StringArray) -> Iterator[tuple[str, int]]:

@@ -14,6 +14,7 @@ import pytest
 
 from any2ds import verify
 from any2ds.testing.server import Server, serve
+from tests.support.crowd import Crowd, crowd
 
 # Ray reads them when it is imported: no cluster of the tests is open to others, no token is left in the home.
 os.environ["RAY_AUTH_MODE"] = "token"
@@ -88,6 +89,12 @@ def listed(media: Path) -> Iterator[Callable[..., Listed]]:
             return Listed(server, [server.url(f"{n}.bin") for n in range(ROWS * SHARDS)])
 
         yield make
+
+
+@pytest.fixture
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
+    with crowd(tmp_path_factory.mktemp("crowd")) as made:
+        yield made
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from any2ds.core.errors import OptionError
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.distributors._beam import _Perform, _Wanted, graph
 from any2ds.distributors._beam_protocol import Asked
-from any2ds.distributors._mailbox import Inbox, Mailbox
+from any2ds.distributors._mailbox import Inbox, Mailbox, Orders
 from any2ds.distributors._task import PackedJob, Task
 from any2ds.distributors.beam import BeamDistributor
 from any2ds.readers.plan import cuts, plan
@@ -40,6 +41,7 @@ from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWork
 from any2ds.testing.processes import children, state, wait_until, wait_until_gone
 from any2ds.testing.server import serve
 from any2ds.worker.worker import ShardWorker
+from tests.support.crowd import Crowd
 
 IN_MEMORY = ("--direct_running_mode=in_memory",)
 PROCESSES = ("--direct_running_mode=multi_processing",)
@@ -231,6 +233,20 @@ def test_a_killed_worker_costs_nothing_but_time(media: Path, tmp_path: Path) -> 
     assert not beam_workers()
 
 
+def test_a_host_sees_no_more_of_all_tasks_than_it_allows(crowded: Crowd, tmp_path: Path) -> None:
+    def release() -> None:
+        try:
+            crowded.wait_for_requests(24)
+        finally:
+            crowded.server.release()
+
+    with ThreadPoolExecutor(1) as threads:
+        released = threads.submit(release)
+        download(output_folder=tmp_path / "out", distributor="beam", **crowded.options)
+        released.result()
+    crowded.expect_polite(tmp_path / "out")
+
+
 class Impatient(BeamDistributor):
     """Loses patience before a minute is over."""
 
@@ -269,6 +285,7 @@ def test_an_attempt_that_was_given_up_publishes_nothing(media: Path, tmp_path: P
         folder = worker.folder
         mailbox = Mailbox("run", b"key", 0.1)
         mailbox.open(folder)
+        mailbox.order(folder, Orders({0: 0}, 1))
         table = pa.table({"url": [server.url("0.bin")]})
         jobs = [PackedJob.of(job) for job in plan(cuts(table.to_batches(), 5), table.schema)]
         task = Task(0, worker, mailbox, config.run)

@@ -1,11 +1,18 @@
 """What runs on clusters, on the smallest one there can be: each task in a thread of this process."""
 
 import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from any2ds.config.options import Config, RunOptions
@@ -13,10 +20,13 @@ from any2ds.core.errors import RunError, error_text
 from any2ds.core.reports import ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._engine import EngineDistributor
-from any2ds.distributors._mailbox import Mailbox
+from any2ds.distributors._mailbox import Mailbox, Orders
 from any2ds.distributors._task import PackedJob, Task, UnseenFolder
+from any2ds.readers.plan import cuts, plan
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
-from any2ds.testing.processes import LONG
+from any2ds.testing.processes import LONG, descendants
+from any2ds.worker.worker import ShardWorker
+from tests.support.crowd import MOST, crowd
 
 
 def running(**options: object) -> RunOptions:
@@ -178,6 +188,7 @@ def test_what_is_left_for_a_task_has_no_secrets(tmp_path: Path) -> None:
     mailbox.open(worker.folder)
     task = Task(0, worker, mailbox, running())
     task.leave([PackedJob.of(job) for job in jobs_of(1)])
+    mailbox.order(worker.folder, Orders({0: 0}, 1))
     content = (tmp_path / mailbox.task_file(0)).read_bytes()
     assert mailbox.key not in content
     assert str(tmp_path).encode() not in content
@@ -205,3 +216,52 @@ def test_stopping_is_heard_while_the_list_gives_nothing(tmp_path: Path) -> None:
     thread.join(60.0)
     assert not thread.is_alive()
     end.set()
+
+
+MACHINE = "import pickle, sys; pickle.load(sys.stdin.buffer)()"
+
+
+def test_a_host_sees_no_more_of_all_tasks_than_it_allows_on_a_cluster_that_grows_and_loses_some(tmp_path: Path) -> None:
+    """Real workers, of which the first has a row that is held, so that many other tasks begin and end beside it."""
+
+    def attempts(task: Task) -> None:
+        if task.number == 1 and lost:
+            lost.pop()
+            machine = subprocess.Popen([sys.executable, "-c", MACHINE], stdin=subprocess.PIPE)
+            assert machine.stdin is not None
+            pickle.dump(task, machine.stdin)
+            machine.stdin.close()
+            here.wait_for_requests(12)
+            for pid in (machine.pid, *descendants(machine.pid)):
+                os.kill(pid, signal.SIGKILL)
+            machine.wait()
+            raise OSError("the machine is gone")
+        if task.number == 3:
+            cluster.slots = 4
+        task()
+
+    lost, cluster = [True], Threads(attempts)
+    (media := tmp_path / "media").mkdir()
+    with crowd(media) as here, ThreadPoolExecutor(1) as threads:
+        config = Config.from_options({**here.options, "output_folder": tmp_path / "out", "distributor": "pyspark"})
+        (tmp_path / "out").mkdir()
+        table = pa.table({"url": here.urls})
+        jobs = plan(cuts(table.to_batches(), 4), table.schema)
+
+        class Growing(EngineDistributor):
+            @contextmanager
+            def engine(self) -> Iterator[Threads]:
+                yield cluster
+
+        def release() -> None:
+            try:
+                here.wait_for_requests(36)
+            finally:
+                here.server.release()
+
+        released = threads.submit(release)
+        events = list(Growing(running(subjob_size=4)).map(ShardWorker(config.output, config.fetch), jobs))
+        released.result()
+    assert {event.shard_id for event in events if isinstance(event, ShardReport)} == set(range(12))
+    assert 1 < here.server.max_concurrent <= MOST
+    assert cluster.slots == 4

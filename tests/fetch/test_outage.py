@@ -61,7 +61,11 @@ class Cable:
         with suppress(OSError):
             while True:
                 client, _ = listener.accept()
-                server = socket.create_connection(self._server)
+                try:
+                    server = socket.create_connection(self._server)
+                except OSError:
+                    client.close()
+                    raise
                 with self._change:
                     self._pairs.append((client, server))
                 for source, target in ((client, server), (server, client)):

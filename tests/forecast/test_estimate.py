@@ -153,7 +153,27 @@ def test_without_a_network_it_says_so(asked: Any) -> None:
 def test_a_list_without_urls_is_no_estimate_of_time(asked: Any) -> None:
     found = asked(["nothing", "", None, "also nothing"])
     assert found.model.success.value == 0
-    assert any("no row of the sample was stored" in remark for remark in found.remarks)
+    assert found.predictions == found.advice == ()
+    assert any("no URL of the sample can be fetched (bad_url): is url_col=url" in remark for remark in found.remarks)
+    assert "The whole list" not in found.to_markdown()
+
+
+def test_rows_with_several_urls(server: Server, asked: Any, tmp_path: Path) -> None:
+    """Hosts and transfers are those of all URLs, and a row is stored if all of its files are."""
+    names = ["gone.bin" if number % 2 else None for number in range(300)]
+    rows = pa.table(
+        {
+            "link": [url(server, number) for number in range(300)],
+            "mask": [url(server, 1000 + number, name) for number, name in enumerate(names)],
+        }
+    )
+    found = asked(rows, url_col="image:link,mask:mask", output_format="webdataset", sample=40)
+    said = found.to_json()
+    assert (said["list"]["rows"], said["list"]["hosts"]) == (300, 40)
+    assert len(found.model.sample.transfers) == 80
+    assert found.model.fetched == 600
+    assert said["sample"]["success"]["low"] < 0.5 < said["sample"]["success"]["high"]
+    assert inspect(tmp_path / "sample").rows == 40
 
 
 def test_a_finished_dataset_is_a_sample(server: Server, asked: Any, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from tests.support.folder import names_in
 
 QUICK = Intervals(beat=0.1, stale=20.0, look=0.05, settle=1.0, orphans=0.3, trust=0.0)
 HASTY = replace(QUICK, stale=0.3)
+# No heartbeat comes between: whoever takes a lock over waits for one that was just being written, and a test does not.
+STILL = replace(QUICK, beat=1000.0)
 ELSEWHERE = Owner("elsewhere", 12, "another kernel", "pid:[1]", "34")
 DEAD = replace(Owner.here(), born="12")
 
@@ -234,8 +236,8 @@ def test_who_joins_waits_for_others_that_do(out: OutputFolder) -> None:
 def test_who_lost_the_folder_while_joining_is_told(out: OutputFolder) -> None:
     with (
         pytest.raises(LockLost),
-        joined(out, rank(0), QUICK) as lock,
-        exclusive(out, lock, "join", rank(0), QUICK),
+        joined(out, rank(0), STILL) as lock,
+        exclusive(out, lock, "join", rank(0), STILL),
     ):
         out.fs.pipe_file(f"{out.path}/.any2ds/lock", record(ELSEWHERE, "download"))
     assert out.names_like(".any2ds/lock-rank") == []
@@ -270,8 +272,8 @@ def test_processes_of_a_dead_run_are_waited_for_by_who_joins_and_those_of_member
 
 
 def test_a_member_whose_lock_file_is_removed_publishes_nothing(out: OutputFolder) -> None:
-    with at_work(out, rank(0)) as lock:
-        guard = Guard(out, lock.locks, QUICK)
+    with at_work(out, rank(0), STILL) as lock:
+        guard = Guard(out, lock.locks, STILL)
         guard()
         out.fs.rm_file(f"{out.path}/{member_lock('rank-0-of-2')}")
         with pytest.raises(LockLost, match="was removed"):

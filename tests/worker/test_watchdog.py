@@ -396,7 +396,7 @@ def test_a_run_that_was_stopped_as_a_whole_goes_on_where_it_was(tmp_path: Path, 
 
 @pytest.mark.slow
 def test_a_process_that_never_answers_its_jobs_is_killed_until_there_is_no_hope() -> None:
-    worker = ScriptedWorker(hanging=frozenset({1}), patience=1.0)
+    worker = ScriptedWorker(hanging=frozenset({1}), patience=3.0)  # a busy machine may be silent for a second
     distributor = MultiprocessingDistributor(Config.from_options({"url_list": "-", "processes_count": 2}).run)
     events = list(distributor.map(worker, jobs_of(6)))
     assert reported(events) == [0, 2, 3, 4, 5]
@@ -406,7 +406,7 @@ def test_a_process_that_never_answers_its_jobs_is_killed_until_there_is_no_hope(
 
 
 def test_a_process_that_waits_for_its_disk_is_waited_for() -> None:
-    worker = ScriptedWorker(seconds=3.0, patience=1.0, waiting=True)
+    worker = ScriptedWorker(seconds=6.0, patience=4.0, waiting=True)  # so that one late beat is no silence
     distributor = MultiprocessingDistributor(Config.from_options({"url_list": "-", "processes_count": 1}).run)
     events = list(distributor.map(worker, jobs_of(1)))
     assert reported(events) == [0]

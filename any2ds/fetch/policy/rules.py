@@ -33,7 +33,7 @@ def address_of(host: str) -> str | None:
         return None
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)  # 300 bytes each; an address that is forgotten needs a new connection anyway
 def refuses(first: str, last: str, block_private: bool, allow_link_local: bool) -> str | None:
     """Why the address `last` may not be asked, `first` being the one whose redirects led to it; None if it may.
 

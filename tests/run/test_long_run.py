@@ -1,0 +1,90 @@
+"""A run of a week is thousands of shards in one process: what it holds open, remembers and writes does not grow."""
+
+import contextlib
+import gc
+import os
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from any2ds.config.options import Config
+from any2ds.core.reports import ShardError, ShardReport
+from any2ds.run.download import make_dataset
+from any2ds.run.reporters._contract import Reporter
+
+SHARDS, ROWS, HOSTS = 400, 5, 20
+TRANSFERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    shards: int
+    files: int  # open
+    memory: int  # bytes of Python's objects
+    objects: int  # that the garbage collector knows
+    state: int  # bytes in .any2ds, without the list of shards
+
+
+class Sampler(Reporter):
+    def __init__(self, output: Path) -> None:
+        self.output, self.shards = output, 0
+        self.samples: list[Sample] = []
+
+    def on_shard(self, event: ShardReport | ShardError) -> None:
+        self.shards += 1
+        if self.shards % (SHARDS // 5) == 0:
+            gc.collect()
+            memory, _ = tracemalloc.get_traced_memory()
+            files = len(os.listdir("/proc/self/fd"))
+            self.samples.append(Sample(self.shards, files, memory, len(gc.get_objects()), sum(self.sizes())))
+
+    def sizes(self) -> Iterator[int]:
+        for folder, _, names in os.walk(self.output / ".any2ds"):
+            for name in names:
+                if name != "shards" and not folder.rpartition(".any2ds")[2].startswith("/tmp"):
+                    with contextlib.suppress(OSError):  # some are there for a moment only
+                        yield os.stat(os.path.join(folder, name)).st_size
+
+
+@contextlib.contextmanager
+def server_elsewhere(media: Path) -> Iterator[int]:
+    """The port of a server that is no part of this process: it remembers each request."""
+    (script := media.parent / "script.json").write_text('{"7.bin": ["reset", "ok"], "11.bin": ["reset", "ok"]}')
+    command = [sys.executable, "-m", "any2ds.testing.server", str(media), "--host=0.0.0.0", f"--script={script}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline().rstrip("/\n").rpartition(":")[2])
+        finally:
+            process.terminate()
+
+
+@pytest.mark.slow
+def test_a_run_of_many_shards_keeps_no_more_open_and_in_memory(tmp_path: Path) -> None:
+    (media := tmp_path / "media").mkdir()
+    for number in range(50):
+        if number % 10:  # the others are not there
+            (media / f"{number}.bin").write_bytes(b"a file of some bytes %d" % number)
+    sampler = Sampler(tmp_path / "out")
+    with server_elsewhere(media) as port:
+        urls = [f"http://127.0.0.{1 + n % HOSTS}:{port}/{n % 50}.bin?{n}" for n in range(SHARDS * ROWS)]
+        given = {"url_list": urls, "output_folder": sampler.output, "output_format": "webdataset", "fsync": False}
+        how = {"number_sample_per_shard": ROWS, "thread_count": TRANSFERS, "retries": 1, "distributor": "inline"}
+        config = Config.from_options({**given, **how, "quiet": True, "report": False})
+        tracemalloc.start(1)
+        try:
+            report = make_dataset(config, more=[sampler])
+        finally:
+            tracemalloc.stop()
+    assert report.status_dict == {"success": SHARDS * ROWS * 9 // 10, "http_404": SHARDS * ROWS // 10}
+    _, first, _, last, _ = sampler.samples  # at the end things are closed already
+    more = last.shards - first.shards
+    assert last.files - first.files <= TRANSFERS + 8, sampler.samples  # connections, open shards
+    assert (last.objects - first.objects) / more < 3, sampler.samples
+    assert (last.memory - first.memory) / more < 1500, sampler.samples  # 400 of them for the list of shards
+    assert abs(last.state - first.state) < 2000, sampler.samples

@@ -203,6 +203,10 @@ def reading() -> Iterator[None]:
         raise NotDecodable(message) from error
 
 
+# Tags that are not UTF-8 fail no file; PyAV 19 escapes such bytes itself, and has the argument no more.
+_TAGS: Any = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
+
+
 @contextmanager
 def opened(data: bytes, max_pixels: float) -> Iterator[Any]:
     """A container to read from, whose decoders have one thread each. Raises NotDecodable.
@@ -214,7 +218,7 @@ def opened(data: bytes, max_pixels: float) -> Iterator[Any]:
     if data[8:12] == b"WAVE":  # else it goes through megabytes to see whether they are DTS in disguise, for 50 ms
         options["max_probe_packets"] = "2"
     with reading():
-        container = av.open(io.BytesIO(data), "r", options=options, metadata_errors="replace")
+        container = av.open(io.BytesIO(data), "r", options=options, **_TAGS)
     try:
         with reading():
             for stream in container.streams:

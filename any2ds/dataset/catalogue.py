@@ -220,7 +220,7 @@ class Catalogue:
     def _finished(self) -> frozenset[int]:
         """The shards that are finished now; uncertain ones are included."""
         if self._before is None or self._output.is_local:
-            return layout.finished_shards(self._output.names())
+            return self._output.finished_shards()
         with self._lock:
             return self._before.union(self._entries, self._uncertain)
 
@@ -301,4 +301,4 @@ def is_closed(output: OutputFolder, options: OutputOptions) -> bool:
     previous = Catalogue(output, options)._previous()
     if previous is None or previous.is_open:
         return False
-    return previous.entries.keys() >= layout.finished_shards(output.names())
+    return previous.entries.keys() >= output.finished_shards()

@@ -546,7 +546,7 @@ class _Plan:
 
     def __init__(self, output: OutputFolder, splits: Sequence[_SplitShards], is_local: bool) -> None:
         self._splits, self._is_local = splits, is_local
-        there = layout.finished_shards(output.names())
+        there = output.finished_shards()
         own = {each.first_shard + number for each in splits for number in range(len(each.slices))}
         self.finished = frozenset(there & own)
         self.shards = set(self.finished)

@@ -52,7 +52,7 @@ class Completion:
     @classmethod
     def of(cls, output: OutputFolder) -> Completion:
         """Raises OutputError if its `.any2ds/run` cannot be read."""
-        present = layout.finished_shards(output.names())
+        present = output.finished_shards()
         try:
             manifest = Manifest.parse(output.read(layout.RUN_FILE) or b"")
             expected = ExpectedShards(manifest.lists, present, manifest.layout.rows_per_shard)

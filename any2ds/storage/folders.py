@@ -22,7 +22,7 @@ from any2ds.storage.disk.space import RemoteSpace, Room
 from any2ds.storage.disk.staging import staging
 from any2ds.storage.local import LocalStore
 from any2ds.storage.reading import opened, patiently, version_of
-from any2ds.storage.remote import FileServer, GoogleStore, Memory, ObjectStore, renames
+from any2ds.storage.remote import FileServer, GoogleStore, Memory, ObjectStore, S3Store, renames
 from any2ds.storage.stores import Stores, appears_whole, is_local, protocols
 
 _TRIES = 100  # to make a folder where another process removes the empty one above it
@@ -250,6 +250,15 @@ class OutputFolder:
         except Exception as error:  # every file system has exceptions of its own
             raise OutputError(f"output folder {self.url!r} cannot be listed: {error_text(error)}") from error
 
+    def finished_shards(self) -> frozenset[int]:
+        """The shards whose statistics lie in it. Raises OutputError if it cannot be listed."""
+        try:
+            return layout.finished_shards(self._store.each_name())
+        except (FileNotFoundError, NotADirectoryError):
+            return frozenset()
+        except Exception as error:  # every file system has exceptions of its own
+            raise OutputError(f"output folder {self.url!r} cannot be listed: {error_text(error)}") from error
+
     def sizes(self) -> dict[str, int]:
         """Bytes of the files that lie directly in it, by name. Raises whatever the file system raises."""
         files = (info for info in self.listed() if info["type"] == "file")
@@ -399,6 +408,8 @@ class OutputFolder:
             kind = Memory
         elif "gs" in protocols(self.fs):
             kind = GoogleStore
+        elif "s3" in protocols(self.fs) and hasattr(self.fs, "call_s3") and not self.fs.version_aware:
+            kind = S3Store
         elif appears_whole(self.fs) or not renames(self.fs):
             kind = ObjectStore
         return kind(self.fs, self.path, self._stop, lambda: self.guard())

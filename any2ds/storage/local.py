@@ -37,6 +37,10 @@ class LocalStore:
     def names(self, folder: str, beginning: str = "") -> list[str]:
         return os.listdir(self._root / folder)
 
+    def each_name(self) -> Iterator[str]:
+        with os.scandir(self._root) as found:
+            yield from (entry.name for entry in found)
+
     def listed(self, folder: str) -> Iterator[Mapping[str, Any]]:
         from fsspec.implementations.local import LocalFileSystem
 

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,6 +52,9 @@ class _Remote:
         path = self._full(folder)
         listed = (str(info["name"]).rstrip("/") for info in self.listed(folder))
         return [name.rsplit("/", 1)[-1] for name in listed if name != path]
+
+    def each_name(self) -> Iterator[str]:
+        return (str(info["name"]).rstrip("/").rpartition("/")[2] for info in self.listed(""))
 
     def listed(self, folder: str) -> Iterator[Mapping[str, Any]]:
         yield from self._listing(folder, lambda path: list(self.fs.ls(path or "/", detail=True)))
@@ -293,6 +297,35 @@ class ObjectStore(_Remote):
                 self.remove(f"{folder}/{member}")
 
         self._at_once(discard, list(members))
+
+
+class S3Store(ObjectStore):
+    """s3fs keeps a listing as a whole, with 0.6 KB for each object: of a million shards these are 2.5 GB."""
+
+    def listed(self, folder: str) -> Iterator[Mapping[str, Any]]:
+        """Page by page, of a thousand objects each; what there is of a page that fails is asked for again."""
+        bucket, key, _ = self.fs.split_path(self._full(folder))
+        asked = {"Bucket": bucket, "Prefix": f"{key}/" if key else "", "Delimiter": "/", **self.fs.req_kw}
+        token: str | None = None
+        has_any = False
+        while True:
+            more = {"ContinuationToken": token} if token else {}
+            page = self._persist(
+                f"listing {folder or self._root}",
+                partial(self.fs.call_s3, "list_objects_v2", **asked, **more),
+                answers=(FileNotFoundError, NotADirectoryError),
+            )
+            for found in page.get("CommonPrefixes", ()):
+                has_any = True
+                yield {"name": f"{bucket}/{found['Prefix'].rstrip('/')}", "size": 0, "type": "directory"}
+            for found in page.get("Contents", ()):
+                has_any = True
+                yield {**found, "name": f"{bucket}/{found['Key']}", "size": found["Size"], "type": "file"}
+            if not page.get("IsTruncated"):
+                break
+            token = page["NextContinuationToken"]
+        if not has_any:  # a file, or nothing at all
+            yield from super().listed(folder)
 
 
 class GoogleStore(ObjectStore):

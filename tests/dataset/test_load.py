@@ -323,6 +323,10 @@ class TestSplits:
             any2ds.load(made("webdataset"), split=split)
 
 
+def keys_of(folder: Path, where: str) -> list[str]:
+    return any2ds.load(folder, where=where).keys
+
+
 class TestWhere:
     @pytest.mark.parametrize(
         ("where", "condition"),
@@ -346,6 +350,24 @@ class TestWhere:
         every = any2ds.load(made("webdataset"))
         found = any2ds.load(made("webdataset"), where=where)
         assert list(found) == [sample for sample in every if condition(sample)]
+
+    @pytest.mark.parametrize(
+        "split", ["all[7:12]", "all[15:]+all[3:5]", "all[1shard]", "all[-1:]", "all[9:9]", "all[:0]"]
+    )
+    def test_of_a_part_reads_the_metadata_of_its_shards_alone(
+        self, split: str, made: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        folder = made("webdataset")
+        wanted = [s["key"] for s in any2ds.load(folder, split=split) if s["label"] == 1]
+        ds = any2ds.load(folder, split=split, where="label = 1")
+        assert [sample["key"] for sample in ds] == ds.keys == wanted
+        assert [s["key"] for shard in pickle.loads(pickle.dumps(ds)).shards for s in shard] == sorted(wanted)
+        shutil.copytree(folder, tmp_path / "copy")
+        (tmp_path / "copy" / "00001.parquet").write_bytes(b"garbled")
+        with pytest.raises(DamagedShard, match=r"00001"):
+            any2ds.load(tmp_path / "copy", where="label = 1")
+        last = any2ds.load(tmp_path / "copy", split="all[-5:]", where="label = 1")
+        assert [sample["key"] for sample in last] == [key for key in KEYS[-5:] if key in keys_of(folder, "label = 1")]
 
     def test_an_expression_of_pyarrow(self, made: Callable[[str], Path]) -> None:
         found = any2ds.load(

@@ -204,6 +204,58 @@ def test_tar_files(streaming: bool, dataset: Callable[..., Any]) -> None:
         assert (found[key]["txt"], found[key]["json"]["label"]) == (made.captions[key], made.labels[key])
 
 
+class Squares(any2ds.Recipe):
+    """Squares of one colour."""
+
+    VERSION = "1.0.0"
+
+    def info(self) -> any2ds.Info:
+        label = any2ds.ClassLabel(["red", "green", "blue"])
+        return any2ds.Info(
+            features={
+                "image": any2ds.Image(),
+                "label": label,
+                "second": any2ds.Optional(label),
+                "numbers": any2ds.Sequence("int64"),
+                "text": any2ds.Text(),
+            }
+        )
+
+    def splits(self, dl: Any) -> Any:
+        return {"train": self.squares()}
+
+    def squares(self) -> Any:
+        for number in range(6):
+            content = io.BytesIO()
+            Image.new("RGB", (4, 4), tuple(255 * (number % 3 == n) for n in range(3))).save(content, "png")
+            label = ("red", "green", "blue")[number % 3]
+            sample = {
+                "image": content.getvalue(),
+                "label": label,
+                "second": None,
+                "numbers": [1] * number,
+                "text": label,
+            }
+            yield number, sample
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet"])
+def test_the_dataset_of_a_recipe(output_format: str, streaming: bool, tmp_path: Path) -> None:
+    """Its columns are those that are stored; the names of classes come with them."""
+    any2ds.build(Squares(), data_dir=tmp_path, output_format=output_format, quiet=True, report=False)
+    found = any2ds.load("squares", data_dir=tmp_path).to_hf(streaming=streaming)
+    names = ["red", "green", "blue"]
+    assert found.features["data"] == datasets.Image()
+    assert found.features["label"] == found.features["second"] == datasets.ClassLabel(names=names)
+    assert found.features["numbers"] == datasets.List(datasets.Value("int64"))
+    rows = list(found)
+    assert sorted(len(row["numbers"]) for row in rows) == list(range(6))
+    for row in rows:
+        assert row["text"] == names[row["label"]]
+        assert row["data"].getpixel((0, 0)) == tuple(255 * (name == row["text"]) for name in names)
+
+
 @pytest.mark.parametrize("output_format", ["parquet", "webdataset"])
 def test_each_file_of_a_sample_is_a_feature(output_format: str, pairs: Callable[[str], Any]) -> None:
     made = pairs(output_format)

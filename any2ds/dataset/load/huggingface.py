@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from any2ds.dataset.features import ClassLabel, Optional
 from any2ds.dataset.load.libraries import imported, kind_of_files
 from any2ds.dataset.load.metadata import dataset_of
 from any2ds.dataset.load.shards import ShardSet
@@ -53,7 +54,7 @@ def dataset(source: Source, shards: ShardSet, streaming: bool, options: Mapping[
     plain = {name: _plain(type) for name, type in types.items()}
     plain |= dict.fromkeys(media, STORAGE) | dict.fromkeys(texts, pa.string())
     features = datasets.Features.from_arrow_schema(pa.schema(list(plain.items())))
-    for name, labels in _labels(shards, types).items():
+    for name, labels in {**_labels(shards, types), **_labels_of_recipe(source)}.items():
         features[name] = datasets.ClassLabel(names=labels)
     if not len(source) and not streaming:  # of which `from_generator` makes none
         found = datasets.Dataset.from_dict({name: [] for name in features}, features)
@@ -98,6 +99,18 @@ def _labels(shards: ShardSet, types: Mapping[str, pa.DataType]) -> dict[str, lis
     table = dataset_of(shards, pa.schema([(name, types[name]) for name in wanted])).to_table()
     found = {name: pc.unique(table[name].cast(pa.string())).drop_null().to_pylist() for name in wanted}
     return {name: sorted(labels) for name, labels in found.items() if 0 < len(labels) <= _MOST_LABELS}
+
+
+def _labels_of_recipe(source: Source) -> dict[str, list[str]]:
+    """The names of classes, of the columns that have one for each sample."""
+    if source.recipe is None:
+        return {}
+    found = {}
+    for leaf in source.recipe.features.columns:
+        kind = getattr(leaf.feature, "feature", None) if isinstance(leaf.feature, Optional) else leaf.feature
+        if isinstance(kind, ClassLabel) and kind.names and leaf.column in source.features:
+            found[leaf.column] = list(kind.names)
+    return found
 
 
 def _is_text(type: pa.DataType) -> bool:

@@ -153,9 +153,8 @@ def _selection(
     rows: Rows, shards: ShardSet, split: str | None, condition: pc.Expression | None, recipe: RecipeFile | None
 ) -> Selection:
     total = shards.total
-    mask = None if condition is None else rows.mask(condition)
     if split is None:
-        return Selection((range(total),), mask)
+        return Selection((range(total),), None if condition is None else rows.mask(condition))
     spans, chosen = [], []
     for part in splits.parse(split):
         if part.name == splits.ALL or (part.name == splits.TRAIN and not rows.has(SPLIT)):
@@ -170,7 +169,11 @@ def _selection(
         else:
             chosen.append(_named(rows, part, shards.is_own))
     if not chosen:
-        return Selection(tuple(spans), mask)
+        if condition is None or not any(spans):
+            return Selection(tuple(spans))
+        some, first = rows.around(spans)
+        return Selection(tuple(spans), some.mask(condition), first=first)
+    mask = None if condition is None else rows.mask(condition)
     either = reduce(pc.or_, [*chosen, *(mask_of(span, total) for span in spans)])
     return Selection((range(total),), either if mask is None else pc.and_(either, mask))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -57,6 +58,18 @@ class Rows:
 
     def __init__(self, shards: ShardSet, schema: pa.Schema | None, opened: OpenShards) -> None:
         self._shards, self._schema, self._opened = shards.in_this_process(), schema, opened
+
+    def around(self, spans: Sequence[range]) -> tuple[Rows, int]:
+        """The rows of the shards that have the samples with these numbers, and the number of their first sample.
+
+        All rows where the order of the data is another one than that of the metadata.
+        """
+        shards = self._shards
+        if not self._shards.is_own or self._schema is None or not any(spans):
+            return self, 0
+        first = bisect_right(shards.starts, min(span.start for span in spans if span)) - 1
+        stop = bisect_left(shards.starts, max(span.stop for span in spans if span))
+        return Rows(shards.part(range(first, stop)), self._schema, self._opened), shards.starts[first]
 
     def has(self, column: str) -> bool:
         return self._schema is not None and column in self._schema.names

@@ -16,7 +16,7 @@ class Selection:
     """Small where it is pickled: one bit for each sample of the dataset, or nothing."""
 
     ranges: tuple[range, ...]  # of numbers of samples, in this order
-    mask: pa.BooleanArray | None = None  # of all samples of the dataset; None: those of the ranges
+    mask: pa.BooleanArray | None = None  # of all samples of shards that have the ranges; None: those of the ranges
     where: pc.Expression | None = None  # the condition that is a part of the mask
     first: int = 0  # number of the sample with which the mask begins
 
@@ -42,9 +42,12 @@ class Selection:
 
     def within(self, span: range) -> Selection:
         """Its samples among these numbers, which are a part of the dataset."""
-        ranges = (range(max(own.start, span.start), min(own.stop, span.stop)) for own in self.ranges)
-        mask = None if self.mask is None else pa.concat_arrays([self.mask.slice(span.start - self.first, len(span))])
-        return Selection(tuple(own for own in ranges if own), mask, first=span.start)
+        shared = (range(max(own.start, span.start), min(own.stop, span.stop)) for own in self.ranges)
+        ranges = tuple(own for own in shared if own)  # else the mask may be one of other shards
+        if self.mask is None or not ranges:
+            return Selection(ranges, first=span.start)
+        mask = pa.concat_arrays([self.mask.slice(span.start - self.first, len(span))])
+        return Selection(ranges, mask, first=span.start)
 
 
 def mask_of(span: range, total: int) -> pa.BooleanArray:

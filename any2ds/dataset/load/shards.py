@@ -120,16 +120,19 @@ class ShardSet:
 
     def one_by_one(self) -> Iterator[ShardSet]:
         """Each shard as a dataset of its own. Small, to be sent to the process that reads it."""
-        for shard in range(len(self)):
-            own = slice(shard, shard + 1)
-            yield replace(
-                self,
-                names=self.names[own],
-                tables=self.tables[own],
-                starts=array("Q", (0, self.samples(shard))),
-                data_bytes=self.data_bytes[own],
-                shard_ids=self.shard_ids[own],
-            )
+        return (self.part(range(shard, shard + 1)) for shard in range(len(self)))
+
+    def part(self, numbers: range) -> ShardSet:
+        """Some shards that follow each other as a dataset of their own."""
+        own, first = slice(numbers.start, numbers.stop), self.starts[numbers.start]
+        return replace(
+            self,
+            names=self.names[own],
+            tables=self.tables[own],
+            starts=array("Q", (start - first for start in self.starts[numbers.start : numbers.stop + 1])),
+            data_bytes=self.data_bytes[own],
+            shard_ids=self.shard_ids[own],
+        )
 
 
 def look(url: str, stores: Stores | None = None) -> ShardSample | ShardSet:

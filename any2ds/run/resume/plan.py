@@ -84,7 +84,7 @@ class ShardPlan:
 
     def missing(self) -> list[int]:
         """The shards of the list, of all ranks, that are not finished now. To be asked when the list was read."""
-        present = layout.finished_shards(self.output.names())
+        present = self.output.finished_shards()
         missing = [shard_id for shard_id in range(self._segment.first_shard, self._next) if shard_id not in present]
         short = {shard_id: rows for shard_id, rows in self._short.items() if shard_id in present}
         return sorted([*missing, *incomplete(self.output, self._layout, short)])

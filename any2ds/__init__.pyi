@@ -226,7 +226,6 @@ def download(
         a Series, or an Arrow or NumPy array of texts: URLs, as above
         an Arrow table or stream, a DataFrame, a list of dicts: rows
 
-
     Which rows:
         url_list: file, folder, glob or list of them, local or remote; - is standard input (default: required)
         input_format: txt, csv, tsv, json, jsonl or parquet, each also compressed: csv.gz (default: from the file name, else txt)
@@ -644,7 +643,6 @@ def estimate(
     The list is read, and a sample of its rows is downloaded into `sample_folder`, with at most four requests per second
     to each host, or as `host_delay` says if it is given: for 10 s of each host if the list is small, else for 30 s.
 
-
     Which rows:
         url_list: file, folder, glob or list of them, local or remote; - is standard input (default: required)
         input_format: txt, csv, tsv, json, jsonl or parquet, each also compressed: csv.gz (default: from the file name, else txt)
@@ -1018,7 +1016,6 @@ def build(
     """Make the dataset of a recipe in `data_dir`/name/config/version.
 
     A build that was interrupted goes on, and a dataset that is there already is not made again.
-
 
     Which recipe:
         recipe: name[/config][:version] of a recipe, or the path of its file (default: required)

@@ -146,7 +146,8 @@ def _new(options: ParsedOptions) -> int:
 
     (wanted,) = options.groups
     folder, made = new(wanted)
-    _print("\n".join([*(f"{folder}/{name}" for name in made), "next:", *next_steps(wanted, folder)]))
+    steps = [_fitting(step, sys.stdout) for step in next_steps(wanted, folder)]
+    _print("\n".join([*(f"{folder}/{name}" for name in made), "next:", *steps]))
     return 0
 
 
@@ -240,6 +241,8 @@ def run(given: Sequence[str]) -> int:
         return _RUNS[name](options)
     except Any2dsError as error:
         code, message, trace = error.exit_code, str(error), traceback.format_exc()
+        if name != "download":
+            message = message.replace("any2ds --help", f"any2ds {name} --help")
     except KeyboardInterrupt:
         code, message, trace = 130, "; ".join(filter(None, ("interrupted", command.if_stopped))), ""
     except Terminated:

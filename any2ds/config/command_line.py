@@ -22,10 +22,12 @@ from any2ds.config.options import (
     parse_options,
     public,
 )
+from any2ds.config.recipes import BUILD_GROUPS
 from any2ds.core.errors import OptionError, printable, redacted
 
 _LEFT_OUT = frozenset({"quiet", "log_level"})  # whoever reads the command wants to see what it does
 _NOT_OF_THE_DATASET = frozenset({"url_list", "output_folder", *_LEFT_OUT})
+_OF_BUILD = frozenset(f.name for group in BUILD_GROUPS for f in dataclasses.fields(group)) - _NOT_OF_THE_DATASET
 _MOST_LISTS = 3  # named
 
 
@@ -48,6 +50,14 @@ def download_command(folder: str, lists: Sequence[str], options: Mapping[str, An
     known = {name: value for name, value in options.items() if name not in _NOT_OF_THE_DATASET}
     arguments += [f"--{name}={redacted(value)}" for name, value in given_options(known, asked).items()]
     return printable("any2ds " + " ".join(map(shlex.quote, arguments)))
+
+
+def build_command(recipe: str, options: Mapping[str, Any], asked: Collection[str] = (), data_dir: str = "") -> str:
+    """The command that builds `recipe`, in `data_dir`, with those of the `options` of a dataset that it takes."""
+    known = {name: value for name, value in options.items() if name in _OF_BUILD}
+    given = {"data_dir": data_dir} if data_dir else {}
+    arguments = [f"--{name}={redacted(value)}" for name, value in {**given, **given_options(known, asked)}.items()]
+    return printable(" ".join(["any2ds build", shlex.quote(recipe), *map(shlex.quote, arguments)]))
 
 
 def given_options(options: Mapping[str, Any], asked: Collection[str] = ()) -> dict[str, str]:

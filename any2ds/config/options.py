@@ -1005,7 +1005,9 @@ def _read_mapping(path: str, what: str) -> Any:
             return json.loads(written)  # YAML takes most of JSON, but no tabs
         except ValueError:
             return _from_yaml(path, written, what)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise OptionError(f"{what} {path!r} cannot be read: {error.strerror}") from error
+    except ValueError as error:
         raise OptionError(f"{what} {path!r} cannot be read: {' '.join(str(error).split())}") from error
 
 

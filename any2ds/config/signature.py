@@ -82,14 +82,14 @@ def with_keywords(message: str, function: str, groups: Sequence[Any]) -> str:
 
 
 def _documentation(summary: str | None, groups: Sequence[Any], ending: Sequence[str]) -> str:
-    lines, group = [summary or "", ""], ""
+    lines, group = [inspect.cleandoc(summary or ""), ""], ""  # Python 3.13 has done that already
     for info in declared(groups):
         if info.group != group:
             group = info.group
-            lines += [f"    {group}:"]
-        lines += [f"        {info.name}: {info.help} (default: {info.shown})"]
-    lines += ["        config: YAML or JSON file with any of these; what is given here wins", ""]
-    return "\n".join([*lines, *(f"    {line}" for line in ending)])
+            lines += [f"{group}:"]
+        lines += [f"    {info.name}: {info.help} (default: {info.shown})"]
+    lines += ["    config: YAML or JSON file with any of these; what is given here wins", ""]
+    return "\n".join([*lines, *ending])
 
 
 def _signature(groups: Sequence[Any], positional: Sequence[str], returns: Any) -> inspect.Signature:

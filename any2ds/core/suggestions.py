@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Collection, Iterable
 
 _LIKENESS = 0.78  # of two names, by difflib: below it a suggestion is more often wrong than right
@@ -137,6 +138,12 @@ def for_command(given: str, known: Collection[str]) -> str:
     """The same for a subcommand, which is one of `known`."""
     name = given.lower()
     return _question([ours for ours, names in _COMMANDS.items() if name in names.split()] or _nearest(name, known))
+
+
+def for_path(given: str, names: Collection[str]) -> str:
+    """The same for a path on this machine at which there is nothing, by the `names` in its folder."""
+    folder, name = os.path.split(given)
+    return _question([os.path.join(folder, near) for near in _nearest(name, names) if near != name])
 
 
 def for_name(given: str, known: Collection[str]) -> str:

@@ -26,7 +26,7 @@ from any2ds.core.members import Members
 from any2ds.core.stats import Stats
 from any2ds.dataset import tfds
 from any2ds.dataset.listing import STATS_END, Entry, FilesInOrder, Listing, ShardFiles
-from any2ds.storage.folders import OutputFolder
+from any2ds.storage.folders import OutputFolder, similar_beside
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import ShardWriter
 from any2ds.writers.formats.parquet import THRIFTY, body_columns
@@ -194,7 +194,7 @@ class Dataset:
         except OutputError:
             raise
         except FileNotFoundError:
-            raise OutputError(f"{folder.url!r}: no such folder") from None
+            raise OutputError(f"{folder.url!r}: no such folder{similar_beside(folder.url)}") from None
         except Exception as error:  # every file system has exceptions of its own
             raise OutputError(f"{folder.url!r} cannot be listed: {error_text(error)}") from error
 

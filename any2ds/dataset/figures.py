@@ -7,6 +7,7 @@ hosts are from the metadata of some. Small datasets are read as a whole; `Looked
 from __future__ import annotations
 
 import bisect
+import os
 import random
 import time
 from collections import Counter
@@ -14,14 +15,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from any2ds.config.command_line import download_command, retry_command
+from any2ds.config.command_line import build_command, download_command, retry_command
 from any2ds.core.errors import printable, redacted, shard_count
 from any2ds.core.failures import NO_FAILURES, failure_code
 from any2ds.core.histogram import Distribution, Histogram
+from any2ds.core.layout import RECIPE_FILE
 from any2ds.core.members import MemberFigures, member_figures
 from any2ds.core.text import rows as row_count
 from any2ds.core.version import __version__
 from any2ds.dataset.dataset import Dataset
+from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.dataset.shard_sample import ShardSample, Totals
 from any2ds.dataset.shown import shown, shown_url
 from any2ds.dataset.summary import MetadataSums, StatsSums, limit_of, lists_of, most
@@ -103,6 +106,7 @@ class Figures:
     options: Mapping[str, Any]  # that decide which row is in which shard; without secrets
     run_options: Mapping[str, Any]  # of the last run, if it writes the report
     lists: tuple[Mapping[str, Any], ...]  # files, rows (None: not read to the end), first_shard
+    recipe: str  # name/config:version of the one that has made it; empty if none has
     command: str  # that makes such a dataset; empty if it is not any2ds's
     retry: str  # the command that fetches again what may work now; empty if nothing may
     retryable: int  # rows, in the shards whose statistics were read, that another attempt can help
@@ -143,6 +147,8 @@ def gather(sample: ShardSample, seconds: float = 60.0, last_run: LastRun | None 
     if totals is None and stats.shards == sample.shards:
         totals = Totals(stats.shards, stats.rows, stats.samples, stats.bytes if stats.has_all_bytes else None)
     run, last_run = dataset.run, last_run or LastRun()
+    found = RecipeFile.found(dataset.folder, [RECIPE_FILE])  # a sample of shards does not list it
+    recipe = printable(found.full_name) if found is not None else ""
     retryable = sum(rows for code, rows in stats.outcomes.items() if _is_transient(code))
     problems = [*dataset.problems, *stats.problems, *metadata.problems]
     return Figures(
@@ -182,21 +188,31 @@ def gather(sample: ShardSample, seconds: float = 60.0, last_run: LastRun | None 
         options=_plain(run.options) if run else {},
         run_options=_plain(last_run.options),
         lists=lists_of(dataset),
-        command=_command(dataset, last_run.options),
+        recipe=recipe,
+        command=_command(dataset, recipe, last_run.options),
         retry=_retry(dataset, last_run) if retryable else "",
         retryable=retryable,
         problems=tuple(shown(message, 500) for message in problems[:_MOST_PROBLEMS]),
     )
 
 
-def _command(dataset: Dataset, run_options: Mapping[str, Any]) -> str:
+def _command(dataset: Dataset, recipe: str, run_options: Mapping[str, Any]) -> str:
     if dataset.run is None:
         return ""
     is_whole = "url_list" in run_options  # those of a retry are of its own command
     lists = lists_of(dataset)
     options = {**dataset.run.options, **(run_options if is_whole else {}), **limit_of(lists)}
+    if recipe:
+        return build_command(recipe, options, dataset.run.asked, _data_dir(dataset, recipe))
     names = [name for each in lists for name in each["files"]]
     return download_command(redacted(dataset.folder.url), names, options, dataset.run.asked)
+
+
+def _data_dir(dataset: Dataset, recipe: str) -> str:
+    """The folder in which it lies as name/config/version; empty if it was moved."""
+    folder = redacted(dataset.folder.url).replace(os.sep, "/").rstrip("/")
+    place = f"/{recipe.replace(':', '/')}"
+    return folder.removesuffix(place) if folder.endswith(place) else ""
 
 
 def _retry(dataset: Dataset, last_run: LastRun) -> str:

@@ -13,7 +13,7 @@ from any2ds.core.errors import OutputError, UsageError, error_text
 from any2ds.core.layout import RUN_FILE
 from any2ds.core.manifest import Manifest, StepRecord, with_versions
 from any2ds.core.members import Members
-from any2ds.storage.folders import OutputFolder
+from any2ds.storage.folders import OutputFolder, similar_beside
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def options_of(output: OutputFolder) -> tuple[OutputOptions, MediaOptions]:
         raise OutputError(
             f"{output.url!r} has no {RUN_FILE}: not an any2ds dataset"
             if names
-            else f"{output.url!r} is empty, or there is no such folder"
+            else f"{output.url!r} is empty, or there is no such folder{similar_beside(output.url)}"
         )
     try:
         manifest = Manifest.parse(content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from any2ds.config.options import StorageOptions
-from any2ds.core import layout, plugins
+from any2ds.core import layout, plugins, suggestions
 from any2ds.core.errors import DiskFull, InputError, OutputError, UsageError, error_text, redacted
 from any2ds.core.manifest import ListFile
 from any2ds.storage.disk.space import RemoteSpace, Room
@@ -27,6 +28,7 @@ from any2ds.storage.stores import Stores, appears_whole, is_local, protocols
 
 _TRIES = 100  # to make a folder where another process removes the empty one above it
 _AT_ONCE = 1000  # files that a store is asked for in one go
+_MOST_NAMES = 1000  # that are compared with one that is misspelt
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def input_files(url: str, stores: Stores) -> tuple[list[InputFile], bool]:
     except UsageError:
         raise
     except FileNotFoundError:
-        raise InputError(f"{url}: no such file or folder") from None
+        raise InputError(f"{url}: no such file or folder{similar_beside(url)}") from None
     except ImportError as error:
         raise plugins.missing_extra(url, error) from error
     except Exception as error:  # every file system has exceptions of its own
@@ -107,6 +109,18 @@ def input_files(url: str, stores: Stores) -> tuple[list[InputFile], bool]:
         raise InputError(f"{url}: " + ("matches no file" if kind == "glob" else "no files in this folder"))
     chain = "::" + url.split("::", 1)[1] if "::" in url else ""
     return [InputFile(_name(fs, path) + chain, fs, path) for path in sorted(paths)], kind == "directory"
+
+
+def similar_beside(path: str) -> str:
+    """`: did you mean urls.txt?` for a path on this machine at which there is nothing; empty if nothing is likely."""
+    wanted = path.rstrip("/")
+    try:
+        with os.scandir(os.path.dirname(os.path.expanduser(wanted)) or ".") as entries:
+            names = [entry.name for entry in itertools.islice(entries, _MOST_NAMES)]
+    except OSError:
+        return ""
+    hint = suggestions.for_path(wanted, names)
+    return f": {hint}" if hint else ""
 
 
 def _found(fs: Any, path: str) -> tuple[str, list[str]]:

@@ -26,6 +26,7 @@ _SERVER_OPTIONS = ("endpoint_url", "endpoint", "account_name", "account_host", "
 _SERVER_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST", "AZURE_STORAGE_ACCOUNT_NAME")
 _WHOSE = frozenset({"account_name", "host", "port"})  # options that name the server or account of the others
 _NO_SECRETS = frozenset({"anon", "browser", "cache", "cloud", "google_default"})  # what gcsfs takes as a token
+_ONE_SLASH = re.compile(r"(\w{2,}):/(?!/)")  # a drive of Windows has one letter
 _LEAST = 4  # characters of what is kept out of messages; less would garble them, and is no secret
 
 
@@ -108,7 +109,10 @@ class Stores:
         if (path := self._local_path(url)) is not None:
             return LocalFiles(), path
         from fsspec.core import split_protocol, url_to_fs
+        from fsspec.registry import known_implementations
 
+        if (mistaken := _ONE_SLASH.match(url)) and mistaken[1] in known_implementations and not os.path.exists(url):
+            raise InputError(f"{redacted(url)}: a URL has two slashes, {redacted(url.replace(':/', '://', 1))}")
         protocol = split_protocol(url)[0] or ""
         if protocol in ("ftp", "ftps"):
             raise InputError(f"{redacted(url)}: FTP is for rows of a list, not for lists or datasets")

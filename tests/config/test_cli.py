@@ -182,6 +182,11 @@ REFUSED = [
     (["verifi", "out"], "did you mean verify?"),
     (["--output_format=webdataset"], "url_list is missing"),
     (["--url_list=absent.txt"], "absent.txt"),
+    (["url.txt"], "url.txt: no such file or folder: did you mean urls.txt?"),
+    (["inspect", "../0/tables.csv"], "no such folder: did you mean ../0/table.csv?"),
+    (["urls.txt", "s3:/bucket/out"], "a URL has two slashes, s3://bucket/out"),
+    (["build"], "any2ds build --help lists the options"),
+    (["retry", "out", "--something"], "any2ds retry --help=all lists the options"),
     (["--url_list=empty.txt"], "empty"),
     (["--url_list=urls.txt", "--caption_col=text"], "holds nothing but URLs, and has no column 'text'"),
     (["--url_list="], "invalid url_list='': "),
@@ -206,7 +211,7 @@ REFUSED = [
     (["--url_list=urls.txt", "--transform="], "a value that is not empty, or None for none"),
     (["retry", "out", "--tensorboard_dir=logs"], "add --reporters=tensorboard or leave it out"),
     (["--url_list=urls.txt", "--output_folder=memory://out"], "--distributor=inline"),
-    (["--config=absent.yaml"], "absent.yaml"),
+    (["--config=absent.yaml"], "'absent.yaml' cannot be read: No such file or directory\n"),
     (["--config=bad.yaml"], "did you mean timeout?"),
 ]
 

@@ -429,6 +429,19 @@ def test_the_card_shows_what_the_recipe_says(tmp_path: Path) -> None:
         assert text in card, text
     assert "| `train` | 22 | 3 corrupt |" in card
     assert "| `label` | `ClassLabel(names=['rose', 'tulip'])` |" in card
+    assert "any2ds build flowers/small:1.1.0" in card
+
+
+def test_the_report_names_the_recipe_and_how_it_is_built(tmp_path: Path) -> None:
+    build(Flowers(), tmp_path, output_format="webdataset", number_sample_per_shard=10)
+    folder = str(tmp_path / "flowers/small/1.1.0")
+    figures = any2ds.report(folder)
+    assert figures.recipe == "flowers/small:1.1.0"
+    wanted = f"any2ds build flowers/small:1.1.0 --data_dir={tmp_path} --output_format=webdataset"
+    assert figures.command == f"{wanted} --number_sample_per_shard=10"
+    page = Path(folder, "report.html").read_text(encoding="utf-8")
+    assert "<h1><bdi>flowers/small 1.1.0</bdi></h1>" in page
+    assert "given from Python" not in page
 
 
 @pytest.mark.parametrize("output_format", ["webdataset", "parquet", "files"])

@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from any2ds.config.command_line import download_command
+from any2ds.config.command_line import build_command, download_command
 from any2ds.config.options import CardOptions, ParsedOptions
 from any2ds.config.signature import command
 from any2ds.core import layout
@@ -327,8 +327,10 @@ def _command(dataset: Dataset, found: Overview) -> str:
     """Without folders of the machine of the lists."""
     files = [name for each in found.lists for name in each["files"]]
     lists = [name if "://" in name else re.split(r"[/\\]", name.rstrip("/"))[-1] for name in files]
-    options = {**found.options, **limit_of(found.lists)}
-    return download_command(_name(found.output_folder), lists, options, dataset.run.asked if dataset.run else ())
+    options, asked = {**found.options, **limit_of(found.lists)}, dataset.run.asked if dataset.run else ()
+    if (recipe := RecipeFile.found(dataset.folder, dataset.entries)) is not None:
+        return build_command(recipe.full_name, options, asked)
+    return download_command(_name(found.output_folder), lists, options, asked)
 
 
 def _meanings(dataset: Dataset, found: Overview, loadable: Loadable) -> dict[str, str]:

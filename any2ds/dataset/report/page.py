@@ -55,7 +55,7 @@ def _tables(figures: Figures) -> dict[str, Any]:
     """What both forms show, in order."""
     return {
         "figures": figures,
-        "name": re.split(r"[/\\\\]", figures.output_folder.rstrip("/\\"))[-1] or figures.output_folder,
+        "name": figures.recipe.replace(":", " ") or _last_part(figures.output_folder) or figures.output_folder,
         "contents": _contents(figures),
         "sampled": _sampled(figures),
         "stored_per_second": charts.stored_per_second(figures),
@@ -66,6 +66,10 @@ def _tables(figures: Figures) -> dict[str, Any]:
         "failing": [host for host in figures.hosts if host.failed],
         "types": sorted(figures.types.items(), key=lambda item: -item[1].files),
     }
+
+
+def _last_part(path: str) -> str:
+    return re.split(r"[/\\\\]", path.rstrip("/\\"))[-1]
 
 
 def _place(outcome: tuple[str, int]) -> tuple[Any, ...]:
@@ -100,7 +104,7 @@ def _contents(figures: Figures) -> str:
 
 def _sources(figures: Figures) -> str:
     """The names of the lists."""
-    names = [re.split(r"[/\\\\]", file.rstrip("/"))[-1] for each in figures.lists for file in each["files"]]
+    names = [_last_part(file) for each in figures.lists for file in each["files"]]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

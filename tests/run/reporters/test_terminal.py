@@ -364,6 +364,8 @@ def test_findings_are_wrapped_at_words(terminal: Callable[..., Any], tmp_path: P
     words = " ".join(" ".join(lines).split())
     assert "INCOMPLETE: 1 shard to go; run the same download command to go on" in words
     assert "shard 1: unfinished: 00001.parquet and 00001 without stats: the shard is not finished" in words
+    made = terminal(["new", "tulips", f"--folder={tmp_path}"], 30).end()
+    assert "2. put your own URLs and features into" in " ".join(" ".join(made).split())
 
 
 def test_json_lines_are_json_on_a_terminal_as_well(terminal: Callable[..., Any]) -> None:

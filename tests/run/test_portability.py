@@ -94,7 +94,8 @@ for name in ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"):
     sys.modules[name] = None
 sys.modules["msvcrt"] = types.SimpleNamespace(locking=locking, LK_NBLCK=2)
 selectors.DefaultSelector = selectors.SelectSelector
-shutil._use_fd_functions = False  # as on Windows; else Python 3.14 uses O_NONBLOCK to remove a folder
+shutil._use_fd_functions = False  # as on Windows; else O_NONBLOCK is used to remove a folder
+shutil._rmtree_impl = getattr(shutil, "_rmtree_unsafe", None)  # the same, of Python 3.14
 shutil.disk_usage = lambda path: shutil._ntuple_diskusage(1 << 40, 0, 1 << 40)
 subprocess.Popen, subprocess.CREATE_NEW_PROCESS_GROUP = Popen, 512
 sys.platform = "win32"

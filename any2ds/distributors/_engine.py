@@ -31,7 +31,7 @@ from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._mailbox import Delivery, Inbox, Mailbox, Orders
-from any2ds.distributors._places import Places
+from any2ds.distributors._places import SETTLING, Places
 from any2ds.distributors._reported import ReportedProgress
 from any2ds.distributors._task import PackedJob, Task
 from any2ds.storage.folders import OutputFolder
@@ -188,6 +188,7 @@ class _Driver:
         self._numbers = count()
         self._tasks: dict[int, _RunningTask] = {}  # those that are not over
         self._places = Places()
+        self._assign_at = -math.inf  # not before: what tasks have in flight is more than their smaller places allow
         self._grace: float | None = None  # seconds that open shards may take, once it is to stop
         self._has_news = False  # for the tasks
         self._batches: list[_RunningBatch] = []
@@ -220,7 +221,8 @@ class _Driver:
             self._batches.remove(given)
             yield from self._end_batch(given)
         yield from self._give_up_silent()
-        self._has_news |= self._places.assign(self._engine.slots)
+        if time.monotonic() >= self._assign_at:
+            self._has_news |= self._places.assign(self._engine.slots)
         self._order()
         if not self._has_begun and time.monotonic() >= self._warn_at:
             self._warn_at = math.inf
@@ -336,7 +338,8 @@ class _Driver:
             if kind == "event":
                 yield from self._take_event(task, content)
             elif kind == "placed":
-                self._places.confirm(delivery.task, content)
+                if self._places.confirm(delivery.task, content):
+                    self._assign_at = time.monotonic() + SETTLING
             elif kind == "stderr":
                 child_process.write_stderr(content)
             elif kind == "fatal" and self._stop_at == math.inf:

@@ -7,6 +7,8 @@ new number before a new task gets one.
 
 from __future__ import annotations
 
+SETTLING = 1.0  # seconds after which a task whose place got smaller has no more in flight than that allows
+
 
 class Places:
     """Tasks, by number, and their places. Tasks that run have different places of the same number of places."""
@@ -22,10 +24,13 @@ class Places:
         if task not in self.taken:
             self._waiting[task] = None
 
-    def confirm(self, task: int, of: int) -> None:
-        """It knows of so many places now."""
-        if task in self.taken:
-            self._known[task] = of
+    def confirm(self, task: int, of: int) -> bool:
+        """It knows of so many places now: whether its own has become smaller by that."""
+        if task not in self.taken:
+            return False
+        is_smaller = self._known[task] < of
+        self._known[task] = of
+        return is_smaller
 
     def leave(self, task: int) -> None:
         """It is over."""

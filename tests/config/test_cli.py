@@ -462,8 +462,7 @@ def test_help_on_an_option_shows_its_text_its_default_and_its_commands(tmp_path:
     folder = any2ds("help", "output_folder", cwd=tmp_path).stdout
     assert [line.strip() for line in folder.splitlines() if "taken by" in line] == [
         "taken by: download, estimate, build",
-        "taken by: retry",
-        "taken by: verify, inspect, report, card, compact, finish",
+        "taken by: retry, verify, inspect, report, card, compact, finish",
     ]
 
 

@@ -221,6 +221,7 @@ def test_stopping_is_heard_while_the_list_gives_nothing(tmp_path: Path) -> None:
 MACHINE = "import pickle, sys; pickle.load(sys.stdin.buffer)()"
 
 
+@pytest.mark.slow
 def test_a_host_sees_no_more_of_all_tasks_than_it_allows_on_a_cluster_that_grows_and_loses_some(tmp_path: Path) -> None:
     """Real workers, of which the first has a row that is held, so that many other tasks begin and end beside it."""
 

@@ -197,4 +197,5 @@ def test_a_build_on_s3_that_was_killed_at_any_moment_goes_on(
             assert not [name for name in names if "lock" in name or "spool" in name], moment
             if not is_killed:
                 break
-    assert moment > 30
+    assert not is_killed
+    assert moment > 20

@@ -44,7 +44,7 @@ def test_each_place_tells_which_member_failed_and_why(tmp_path: Path, capsys: py
     assert len(hosts) == 1
     assert ">4<" in hosts[0]
     assert ">19<" in hosts[0]  # of the URLs, of which one is blank
-    assert inspect(str(folder)).mime_types == {"application/octet-stream": 12}  # two for each of six samples
+    assert inspect(str(folder)).mime_types == {"application/octet-stream": 15}  # nine images, six masks
     card(str(folder))
     assert "| mask | 6 | 3 | 1 | http" in (folder / "README.md").read_text(encoding="utf-8")
 

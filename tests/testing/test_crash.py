@@ -216,7 +216,7 @@ def test_what_is_missing_or_left_over_is_seen_in_the_end(dataset: tuple[Path, Ex
 
 def test_a_row_with_the_outcome_of_another_phase_is_seen(dataset: tuple[Path, Expected]) -> None:
     folder, expected = dataset
-    assert any(row.kind == "later" for row in expected.rows)
+    assert any(row.heals for row in expected.rows)
     healed = replace(expected, healed=(True,))
     assert any("is http_404, not success" in problem for problem in problems_now(folder, healed))
 

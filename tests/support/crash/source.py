@@ -40,6 +40,11 @@ class Row:
         """Whether a URL is none."""
         return "bad" in map(_kind, self._urls)
 
+    @property
+    def heals(self) -> bool:
+        """Whether it fails until the server is healed, and succeeds then."""
+        return self.outcome(False) != "success" == self.outcome(True)
+
     def outcome(self, healed: bool) -> str:
         """`success`, or the code of its failure, which is that of the first URL that has failed.
 

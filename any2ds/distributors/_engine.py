@@ -48,6 +48,7 @@ _NEAR, _FAR = 0.3, 2.0  # seconds between two deliveries of a task, on disks and
 _LOOKS_PER_TASK = 0.01  # seconds more for each slot: a thousand of them must not be too much for a store
 _LISTENS = 0.2  # seconds between two looks whether to go on waiting
 _NOTHING_BEGINS = 60.0  # seconds after which a log says that the cluster gives us no room
+_PART_OF_GRACE = 0.7  # of the time that a run has to stop
 _UNREACHED = 60.0  # seconds for which the folder may be out of reach before the run ends
 
 
@@ -236,7 +237,8 @@ class _Driver:
             self._sub_jobs.stop()
             self._shares.clear()
             self._returned.clear()
-            self._grace, self._has_news = max(0.0, stop_at - time.monotonic()), True
+            # Tasks have less time than the run, which is to see them end: it stops waiting for them then.
+            self._grace, self._has_news = _PART_OF_GRACE * max(0.0, stop_at - time.monotonic()), True
             self._order()
             yield Progress()
         self._stop_at = stop_at

@@ -41,6 +41,7 @@ def passes_without_extras(test: Path) -> None:
     assert "Ran 6 tests" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", [path for path in sorted(RECIPES.iterdir()) if path.is_dir()], ids=lambda p: p.name)
 def test_a_shipped_recipe_passes_its_test(folder: Path) -> None:
     assert (folder / "dummy_data").is_dir() or folder.name in OF_BEAM
@@ -65,6 +66,7 @@ def test_a_new_recipe_passes_its_test_and_unittest_runs_it(tmp_path: Path, capsy
     assert "is there already" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_recipe_made_of_a_list_passes_its_test_and_builds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -353,6 +353,7 @@ def test_many_urls_are_told_apart(block: int, monkeypatch: pytest.MonkeyPatch) -
         assert seen.look_up() == (array("q", rows), array("q", 2 * again))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("any2ds.readers.seen_urls._BLOCK", 100)
     with closing(SeenUrls()) as seen:

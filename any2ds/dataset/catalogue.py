@@ -107,14 +107,15 @@ class Catalogue:
 
     def _begin(self) -> None:
         """Mark the list as open before a shard can change, or remove it. Raises OutputError if neither works."""
-        previous = None
+        content = previous = None
         _withdraw_compacted(self._output)
         with self._logging_errors():
-            previous = self._trusted(self._previous())
-        if previous is not None:
+            content = self._content()
+            previous = self._trusted(_parsed(content))
+        if content is not None and previous is not None:
             self._entries.add_all(previous.entries)
             try:
-                self._output.write(layout.SHARDS_FILE, shard_list.opened(self._output.read(layout.SHARDS_FILE) or b""))
+                self._output.write(layout.SHARDS_FILE, shard_list.opened(content))
             except LockLost:
                 raise
             except Exception as error:  # every file system has exceptions of its own
@@ -148,7 +149,7 @@ class Catalogue:
         with self._logging_errors():
             self._output.guard()
             if not self._has_begun:
-                previous, finished = self._previous(), self._finished()
+                previous, finished = _parsed(self._content()), self._finished()
                 if previous is None and not finished:
                     return
                 if (trusted := self._trusted(previous)) is not None:
@@ -196,12 +197,11 @@ class Catalogue:
         """`previous`, the list of an earlier run, if it was closed and nothing happened since."""
         return None if previous is None or previous.is_open or self._is_late else previous
 
-    def _previous(self) -> ShardList | None:
+    def _content(self) -> bytes | None:
+        """That of the list of an earlier run."""
         content = self._output.read(layout.SHARDS_FILE)
         self._has_file = self._has_file or content is not None
-        with contextlib.suppress(ValueError):
-            return ShardList.parse(content) if content is not None else None
-        return None
+        return content
 
     def _now(self) -> ShardEntries:
         """The finished shards, in order; those that are unknown or uncertain are read."""
@@ -266,7 +266,7 @@ def rebuild(output: OutputFolder, options: OutputOptions) -> None:
     catalogue = Catalogue(output, options)
     with catalogue._logging_errors():
         _remove_compacted(output)
-        catalogue._previous()  # to be replaced, be there shards or not
+        catalogue._content()  # to be replaced, be there shards or not
         catalogue._write(is_open=False)
 
 
@@ -288,17 +288,25 @@ def _remove_compacted(output: OutputFolder) -> None:
         output.remove_tree(layout.COMPACT_FOLDER)
 
 
-def reopen(output: OutputFolder, options: OutputOptions) -> None:
+def _parsed(content: bytes | None) -> ShardList | None:
+    """None for what is no list of shards."""
+    with contextlib.suppress(ValueError):
+        return ShardList.parse(content) if content is not None else None
+    return None
+
+
+def reopen(output: OutputFolder) -> None:
     """Mark the list as open, if there is one: others that make the dataset do not keep it true. Raises OutputError."""
     _withdraw_compacted(output)
-    previous = Catalogue(output, options)._previous()
-    if previous is not None and not previous.is_open:
-        output.write(layout.SHARDS_FILE, shard_list.opened(output.read(layout.SHARDS_FILE) or b""))
+    content = output.read(layout.SHARDS_FILE)
+    previous = _parsed(content)
+    if content is not None and previous is not None and not previous.is_open:
+        output.write(layout.SHARDS_FILE, shard_list.opened(content))
 
 
-def is_closed(output: OutputFolder, options: OutputOptions) -> bool:
+def is_closed(output: OutputFolder) -> bool:
     """Whether there is a closed list that has all shards that are finished now."""
-    previous = Catalogue(output, options)._previous()
+    previous = _parsed(output.read(layout.SHARDS_FILE))
     if previous is None or previous.is_open:
         return False
     return previous.entries.keys() >= output.finished_shards()

@@ -106,12 +106,12 @@ class _Download:
 
     def make_share(self, rank: Rank) -> RunReport:
         """Make the shards of `rank`; the last rank to end writes the files about the dataset as a whole."""
-        output, made = self.output, self.config.output
+        output = self.output
         with joined(output, rank) as lock:
             with exclusive(output, lock, "join", rank):
                 finish_swaps(output, rank.makes)
                 plan = resume(self.config, self.source, output)
-                reopen(output, made)
+                reopen(output)
             output.guard = Guard(output, lock.locks)
             try:
                 with no_swap_left(output, rank.makes):
@@ -124,7 +124,7 @@ class _Download:
                 log.info("%s left to other ranks, which finish the dataset", shard_count(len(missing), "is", "are"))
                 return report
             with exclusive(output, lock, "finish", rank):
-                if is_closed(output, made):
+                if is_closed(output):
                     log.info("another rank has finished the dataset")
                 else:
                     write_dataset_files(self.config.watch, self.info)

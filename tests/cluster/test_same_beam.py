@@ -5,27 +5,29 @@ from tests.support.sameness import SamenessContract
 OPTIONS = ("--distributor=beam", "--processes_count=2", "--subjob_size=4")
 
 
-class TestThreads(SamenessContract):
+class OneUrl(SamenessContract):
+    """Without rows with two URLs, with which a worker does the same on each runner: `TestInMemory` shows it."""
+
+    test_rows_with_two_urls_are_the_same_after_a_retry_of_those_that_failed = None
+
+
+class TestThreads(OneUrl):
     """The default."""
 
     options = OPTIONS
-    test_rows_with_two_urls_are_the_same_after_a_retry_of_those_that_failed = None  # TestInMemory shows it
 
 
 class TestInMemory(SamenessContract):
     options = (*OPTIONS, "--beam_options=--direct_running_mode=in_memory")
 
 
-class TestProcesses(SamenessContract):
+class TestProcesses(OneUrl):
     options = (*OPTIONS, "--beam_options=--direct_running_mode=multi_processing")
-    test_rows_with_two_urls_are_the_same_after_a_retry_of_those_that_failed = None  # TestInMemory shows it
 
 
-class TestPortable(SamenessContract):
+class TestPortable(OneUrl):
     options = (*OPTIONS, "--beam_options=--runner=PortableRunner,--job_endpoint=embed,--environment_type=LOOPBACK")
-    test_rows_with_two_urls_are_the_same_after_a_retry_of_those_that_failed = None  # TestInMemory shows it
 
 
-class TestDask(SamenessContract):
+class TestDask(OneUrl):
     options = (*OPTIONS, "--beam_options=--runner=DaskRunner")
-    test_rows_with_two_urls_are_the_same_after_a_retry_of_those_that_failed = None  # TestInMemory shows it

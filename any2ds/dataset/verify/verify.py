@@ -168,8 +168,10 @@ class _Checked:
         if result.findings:
             self.findings[result.shard_id] = result.findings
         is_broken = any(finding.is_broken for finding in result.findings)
-        if listed is not None and result.entry is not None and not is_broken:
-            self.unlisted.update([result.shard_id] if result.entry != listed.get(result.shard_id) else [])
+        if listed is None or result.entry is None or is_broken:
+            return
+        if result.entry != listed.get(result.shard_id):
+            self.unlisted.add(result.shard_id)
 
 
 def _report(

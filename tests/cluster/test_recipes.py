@@ -15,6 +15,7 @@ import any2ds
 from any2ds.core.errors import UsageError
 from any2ds.recipes.registry import recipe_of
 from tests.recipes.test_stores import enter
+from tests.support.killed_builds import BEAM, HELD, ROWS, KilledBuild
 from tests.support.s3 import serve_buckets
 
 RECIPE = """
@@ -140,3 +141,29 @@ def test_the_shards_of_a_recipe_are_made_by_a_cluster(distributor: str, tmp_path
     shards = [sorted((tmp_path / name / "pictures" / "1.0.0").glob("*.tar")) for name in ("a", "b")]
     assert [path.read_bytes() for path in shards[0]] == [path.read_bytes() for path in shards[1]]
     assert len(shards[0]) == 6
+
+
+FLAGS = {
+    "portable": RUNNERS["portable"],
+    "multi_processing": RUNNERS["multi_processing"],
+    "dask": "--runner=DaskRunner",
+}
+
+
+@pytest.mark.parametrize("runner", FLAGS)
+def test_a_recipe_of_beam_that_was_killed_begins_its_splits_anew(runner: str, listed: Any, tmp_path: Path) -> None:
+    flags = [f"--beam_options={FLAGS[runner]}", "--distributor=inline"]
+    build = KilledBuild(listed(HELD).server, tmp_path, f"{tmp_path}/data", BEAM, flags)
+    before = build.kill_in_the_middle(0)
+    assert not before
+    build.finish(before)
+
+
+@pytest.mark.parametrize("runner", ["portable"])
+def test_a_build_by_beam_that_was_killed_goes_on(runner: str, listed: Any, tmp_path: Path) -> None:
+    """Of rows with two URLs each."""
+    flags = [f"--beam_options={FLAGS[runner]}", "--distributor=beam"]
+    build = KilledBuild(listed(HELD).server, tmp_path, f"{tmp_path}/data", ROWS, flags)
+    before = build.kill_in_the_middle(4)
+    build.finish(before)
+    assert build.counts_of([*before]) == {1}

@@ -23,6 +23,10 @@ from any2ds.distributors.pyspark import PysparkDistributor
 from any2ds.testing.distributing import ProcessDistributorContract
 from any2ds.testing.processes import LONG, descendants, wait_until
 from any2ds.testing.server import Server
+from tests.recipes.test_stores import enter
+from tests.support.killed_builds import HELD as HELD_IN_BUILD
+from tests.support.killed_builds import ROWS, KilledBuild
+from tests.support.s3 import serve_buckets
 from tests.support.sparkcluster import SparkCluster, driver_environment, spark_cluster
 
 HELD = {"18.bin": ["hold"], "22.bin": ["hold"]}  # of shards 4 and 5: one of each of two tasks
@@ -217,6 +221,25 @@ class TestEnds:
         here.server.release()  # now they could finish what belongs to nobody any more
         self.finish(cluster, here, out)
         assert before == {path: path.stat().st_ino for path in before}
+
+
+@pytest.mark.parametrize("place", ["folder", "s3"])
+def test_a_build_whose_driver_dies_is_finished_by_another(
+    cluster: SparkCluster, listed: Any, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rows with two URLs each."""
+    with contextlib.ExitStack() as stack:
+        server, further, data_dir = listed(HELD_IN_BUILD).server, dict[str, str](), f"{tmp_path}/data"
+        if place == "s3":
+            bucket = stack.enter_context(serve_buckets())()
+            enter(bucket, monkeypatch)
+            further = {f"spark.executorEnv.{name}": value for name, value in bucket.environment.items()}
+            data_dir = f"{bucket.url}/data"
+        environment = driver_environment(cluster.write_conf(tmp_path / "conf", further))
+        build = KilledBuild(server, tmp_path, data_dir, ROWS, ["--distributor=pyspark"], environment)
+        before = build.kill_in_the_middle(4)
+        build.finish(before)
+        assert build.counts_of([*before]) == {1}
 
 
 def test_a_script_is_submitted(cluster: SparkCluster, listed: Any, tmp_path: Path) -> None:

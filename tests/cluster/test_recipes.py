@@ -55,6 +55,7 @@ RUNNERS = {
     "in_memory": "--direct_running_mode=in_memory",
     "multi_processing": "--direct_running_mode=multi_processing,--direct_num_workers=2",
     "portable": "--runner=PortableRunner,--job_endpoint=embed,--environment_type=LOOPBACK",
+    "dask": "--runner=DaskRunner",
 }
 
 
@@ -143,26 +144,18 @@ def test_the_shards_of_a_recipe_are_made_by_a_cluster(distributor: str, tmp_path
     assert len(shards[0]) == 6
 
 
-FLAGS = {
-    "portable": RUNNERS["portable"],
-    "multi_processing": RUNNERS["multi_processing"],
-    "dask": "--runner=DaskRunner",
-}
-
-
-@pytest.mark.parametrize("runner", FLAGS)
+@pytest.mark.parametrize("runner", ["multi_processing", "portable", "dask"])
 def test_a_recipe_of_beam_that_was_killed_begins_its_splits_anew(runner: str, listed: Any, tmp_path: Path) -> None:
-    flags = [f"--beam_options={FLAGS[runner]}", "--distributor=inline"]
+    flags = [f"--beam_options={RUNNERS[runner]}", "--distributor=inline"]
     build = KilledBuild(listed(HELD).server, tmp_path, f"{tmp_path}/data", BEAM, flags)
     before = build.kill_in_the_middle(0)
     assert not before
     build.finish(before)
 
 
-@pytest.mark.parametrize("runner", ["portable"])
-def test_a_build_by_beam_that_was_killed_goes_on(runner: str, listed: Any, tmp_path: Path) -> None:
+def test_a_build_by_beam_that_was_killed_goes_on(listed: Any, tmp_path: Path) -> None:
     """Of rows with two URLs each."""
-    flags = [f"--beam_options={FLAGS[runner]}", "--distributor=beam"]
+    flags = [f"--beam_options={RUNNERS['portable']}", "--distributor=beam"]
     build = KilledBuild(listed(HELD).server, tmp_path, f"{tmp_path}/data", ROWS, flags)
     before = build.kill_in_the_middle(4)
     build.finish(before)

@@ -223,20 +223,17 @@ class TestEnds:
         assert before == {path: path.stat().st_ino for path in before}
 
 
-@pytest.mark.parametrize("place", ["folder", "s3"])
-def test_a_build_whose_driver_dies_is_finished_by_another(
-    cluster: SparkCluster, listed: Any, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_build_on_s3_whose_driver_dies_is_finished_by_another(
+    cluster: SparkCluster, listed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of rows with two URLs each."""
-    with contextlib.ExitStack() as stack:
-        server, further, data_dir = listed(HELD_IN_BUILD).server, dict[str, str](), f"{tmp_path}/data"
-        if place == "s3":
-            bucket = stack.enter_context(serve_buckets())()
-            enter(bucket, monkeypatch)
-            further = {f"spark.executorEnv.{name}": value for name, value in bucket.environment.items()}
-            data_dir = f"{bucket.url}/data"
+    with serve_buckets() as new_bucket:
+        bucket = new_bucket()
+        enter(bucket, monkeypatch)
+        further = {f"spark.executorEnv.{name}": value for name, value in bucket.environment.items()}
         environment = driver_environment(cluster.write_conf(tmp_path / "conf", further))
-        build = KilledBuild(server, tmp_path, data_dir, ROWS, ["--distributor=pyspark"], environment)
+        server, flags = listed(HELD_IN_BUILD).server, ["--distributor=pyspark"]
+        build = KilledBuild(server, tmp_path, f"{bucket.url}/data", ROWS, flags, environment)
         before = build.kill_in_the_middle(4)
         build.finish(before)
         assert build.counts_of([*before]) == {1}

@@ -61,7 +61,7 @@ def test_a_mask_has_options_of_its_own_and_may_be_absent(server: Server, tmp_pat
     assert len(samples) == 3
     assert {sample["image"].shape for sample in samples} == {(12, 16, 3)}
     masks = [sample["mask"] for sample in samples if sample["mask"] is not None]
-    assert [(mask.shape[:2], sorted(set(mask.ravel()))) for mask in masks] == [((24, 32), [0, 1, 2])]
+    assert [(mask.shape, sorted(set(mask.ravel()))) for mask in masks] == [((24, 32, 1), [0, 1, 2])]
 
 
 def test_options_of_the_command_win(server: Server, tmp_path: Path) -> None:

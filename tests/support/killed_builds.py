@@ -75,15 +75,14 @@ class KilledBuild:
         (self.folder / "pairs.py").write_text(_HEAD.format(base=self.server.url("")) + self.splits)
         command = [sys.executable, "-m", "any2ds", "build", "pairs.py", f"--data_dir={self.data_dir}", *self.flags]
         command += ["--output_format=parquet", "--number_sample_per_shard=2", "--timeout=0", "--quiet", "--noreport"]
-        return subprocess.Popen(
-            command, cwd=self.folder, env=dict(self.environment), stderr=subprocess.PIPE, text=True
-        )
+        return subprocess.Popen(command, cwd=self.folder, env=dict(self.environment), stderr=subprocess.PIPE, text=True)
 
     def kill_in_the_middle(self, shards: int) -> dict[str, Any]:
         """With so many shards published, while a file is still to come. The shards, and what tells each."""
         with self.start() as process:
-            wait_until(lambda: self._is_held() and len(self.published()) >= shards or process.poll() is not None)
-            assert process.poll() is None, process.stderr and process.stderr.read()
+            wait_until(lambda: (self._is_held() and len(self.published()) >= shards) or process.poll() is not None)
+            if process.poll() is not None:
+                raise AssertionError(process.communicate()[1])
             process.kill()
         with pytest.raises(OutputError):  # nothing half-made can be opened
             any2ds.load("pairs", data_dir=self.data_dir)

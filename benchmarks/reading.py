@@ -173,11 +173,11 @@ def map_dataset(folder: Path) -> Reads:
     import grain
 
     ds = any2ds.load(folder / "webdataset", columns=COLUMNS)
-    shuffled = grain.MapDataset.source(ds).seed(1).shuffle()
+    shuffled = ds.to_grain().seed(1).shuffle()
     numbers = grain.MapDataset.range(len(ds)).seed(1).shuffle().batch(BATCH, batch_fn=list)
     return {
-        "random": lambda: shuffled.to_iter_dataset(ds.read_options()),
-        "batches": lambda: numbers.map(ds.__getitem__).to_iter_dataset(ds.read_options()),
+        "random": lambda: shuffled.to_iter_dataset(ds.read_options(num_threads=0)),
+        "batches": lambda: numbers.map(ds.__getitem__).to_iter_dataset(ds.read_options(num_threads=0)),
     }
 
 

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
@@ -43,7 +43,9 @@ SHARD = pa.field("shard_id", pa.int64())
 """The column that says which shard a row is in, unless the metadata have one of that name."""
 _GROUP_ROWS = 122_880  # of a row group: as many as DuckDB makes
 _GROUP_BYTES = 128 << 20  # in memory, after which one ends earlier
-_READS_AT_ONCE = 32
+_READS_AT_ONCE = 32  # of a store; of a disk fewer, since more wait for each other
+_READS_OF_DISK = 4
+_MOST_PIECES = 1000  # that are joined: a table of a few rows takes 20 KB, whatever is in it
 _READ_AHEAD = 32 << 20  # bytes of files that are read ahead
 _UNIQUE = frozenset({"key", "url", "final_url", "md5", "sha256", "sha512"})  # a dictionary would hold them twice
 
@@ -131,12 +133,13 @@ def compact(options: ParsedOptions) -> Compaction:
 # --- what is known of it ---
 
 
-def state_of(shards: Iterable[ShardFiles], sizes: Mapping[str, int]) -> str:
+def state_of(dataset: Dataset) -> str:
     """A digest of the names and sizes of metadata and statistics: other shards, and most changes, make it another."""
     digest = hashlib.sha256()
-    for files in shards:
+    for files in _compacted(dataset):
         for name in (files.metadata, files.stats):
-            digest.update(f"{name} {sizes.get(name or '', 0)}\n".encode())
+            entry = dataset.entries.get(name or "")
+            digest.update(f"{name} {entry.size if entry else 0}\n".encode())
     return digest.hexdigest()
 
 
@@ -159,7 +162,7 @@ def current_index(dataset: Dataset) -> CompactIndex | None:
 
 def is_current(dataset: Dataset, index: CompactIndex) -> bool:
     """Whether it is of the shards as they are."""
-    return index.state == state_of(_compacted(dataset), _sizes(dataset))
+    return index.state == state_of(dataset)
 
 
 def missing_files(dataset: Dataset, index: CompactIndex) -> list[str]:
@@ -172,12 +175,9 @@ def missing_files(dataset: Dataset, index: CompactIndex) -> list[str]:
     return [file.name for file in index.files if sizes.get(file.name) != file.bytes]
 
 
-def _compacted(dataset: Dataset) -> list[ShardFiles]:
-    return [files for files in dataset.finished if files.metadata]
-
-
-def _sizes(dataset: Dataset) -> dict[str, int]:
-    return {name: entry.size for name, entry in dataset.entries.items()}
+def _compacted(dataset: Dataset) -> Iterator[ShardFiles]:
+    """The shards that are. There may be a million of them, so nobody keeps their names."""
+    return (files for files in dataset.finished if files.metadata)
 
 
 # --- making it ---
@@ -185,16 +185,16 @@ def _sizes(dataset: Dataset) -> dict[str, int]:
 
 def _made(output: OutputFolder, dataset: Dataset, rows_per_file: int) -> CompactIndex:
     """Write the files, and then the index."""
-    shards = _compacted(dataset)
     generation = f"{layout.COMPACT_FOLDER}/{uuid.uuid4().hex[:8]}"
     files: list[CompactFile] = []
     with staging(output.staging_root, output.identity) as folder:
-        for part in _parts(dataset, shards, rows_per_file, folder):
+        for part in _parts(dataset, rows_per_file, folder):
             name = f"{generation}/{len(files):05d}{layout.METADATA_END}"
             size = part.path.stat().st_size
             output.publish(part.path, name)
             files.append(CompactFile(name, part.rows, size, part.first_shard, part.last_shard))
-    index = CompactIndex(tuple(files), len(shards), rows_per_file, state_of(shards, _sizes(dataset)))
+    shards = sum(1 for _ in _compacted(dataset))
+    index = CompactIndex(tuple(files), shards, rows_per_file, state_of(dataset))
     output.write(layout.COMPACT_INDEX, index.to_json())
     return index
 
@@ -207,12 +207,12 @@ def _remove_others(output: OutputFolder, index: CompactIndex) -> None:
             output.remove_tree(f"{layout.COMPACT_FOLDER}/{name}")
 
 
-def _parts(dataset: Dataset, shards: Sequence[ShardFiles], rows_per_file: int, folder: Path) -> Iterator[_Part]:
+def _parts(dataset: Dataset, rows_per_file: int, folder: Path) -> Iterator[_Part]:
     """The files, each when it is finished: a shard is in one of them, and their schema grows with the columns."""
     part: _Part | None = None
-    for files, tables in _read(dataset, shards):
+    for files, tables in _read(dataset):
         for table in tables:
-            schema = table.schema if part is None else _unified(part.schema, table.schema, files)
+            schema = _unified(part.schema, table.schema, files) if part is not None else table.schema
             if part is not None and (schema != part.schema or (part.rows >= rows_per_file and part.is_done(files))):
                 yield part.closed()
                 part = None
@@ -224,6 +224,8 @@ def _parts(dataset: Dataset, shards: Sequence[ShardFiles], rows_per_file: int, f
 
 
 def _unified(schema: pa.Schema, other: pa.Schema, files: ShardFiles) -> pa.Schema:
+    if schema == other:
+        return schema
     try:
         return pa.unify_schemas([schema, other], promote_options="permissive")
     except pa.ArrowException as error:
@@ -238,6 +240,7 @@ class _Part:
         self.rows = 0
         self.first_shard = self.last_shard = first_shard
         self._tables: list[pa.Table] = []
+        self._pieces: list[pa.Table] = []  # that come next, and are not joined yet
         self._held = self._held_bytes = 0
         names = [name for name in schema.names if name not in _UNIQUE]
         self._file = pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=names)
@@ -250,8 +253,10 @@ class _Part:
         self.last_shard = shard_id
         self.rows += table.num_rows
         self._held += table.num_rows
-        self._held_bytes += table.nbytes
-        self._tables.append(table)
+        self._held_bytes += table.get_total_buffer_size()
+        self._pieces.append(table)
+        if len(self._pieces) >= _MOST_PIECES:
+            self._join()
         if self._held >= _GROUP_ROWS or self._held_bytes >= _GROUP_BYTES:
             self._write()
 
@@ -261,26 +266,31 @@ class _Part:
         return self
 
     def _write(self) -> None:
+        self._join()
         if self._held:
-            held = pa.concat_tables([self.schema.empty_table(), *self._tables], promote_options="permissive")
-            self._file.write_table(held.select(self.schema.names), row_group_size=max(1, self._held))
+            self._file.write_table(pa.concat_tables(self._tables), row_group_size=self._held)
         self._tables.clear()
         self._held = self._held_bytes = 0
 
+    def _join(self) -> None:
+        if self._pieces:
+            joined = pa.concat_tables([self.schema.empty_table(), *self._pieces], promote_options="permissive")
+            self._tables.append(joined.select(self.schema.names).combine_chunks())
+            self._pieces.clear()
 
-def _read(dataset: Dataset, shards: Sequence[ShardFiles]) -> Iterator[tuple[ShardFiles, Iterable[pa.Table]]]:
+
+def _read(dataset: Dataset) -> Iterator[tuple[ShardFiles, Iterable[pa.Table]]]:
     """The tables of each shard, in order, read some shards ahead. Raises OutputError."""
     ahead: deque[tuple[ShardFiles, int, Future[list[pa.Table]]]] = deque()
-    size = 0
+    size, at_once = 0, _READS_OF_DISK if dataset.folder.is_local else _READS_AT_ONCE
     with ExitStack() as stack:
-        threads = ThreadPoolExecutor(min(_READS_AT_ONCE, max(1, len(shards))), thread_name_prefix="any2ds-compact")
+        threads = ThreadPoolExecutor(at_once, thread_name_prefix="any2ds-compact")
         stack.callback(threads.shutdown, wait=True, cancel_futures=True)
-        todo = iter(shards)
-        for files in todo:
+        for files in _compacted(dataset):
             own = dataset.entries[files.metadata or ""].size
             ahead.append((files, own, threads.submit(_tables, dataset, files)))
             size += own
-            while ahead and (size > _READ_AHEAD or len(ahead) >= 2 * _READS_AT_ONCE):
+            while ahead and (size > _READ_AHEAD or len(ahead) >= 2 * at_once):
                 first, own, found = ahead.popleft()
                 size -= own
                 yield first, _result(first, found)
@@ -303,7 +313,8 @@ def _tables(dataset: Dataset, files: ShardFiles) -> list[pa.Table]:
     with dataset.metadata_file(files) as file:
         names = dataset.metadata_columns(file.schema_arrow)
         for group in range(file.num_row_groups):
-            table: Any = file.read_row_group(group, columns=names).replace_schema_metadata(None)
+            table: Any = file.read_row_group(group, columns=names, use_threads=False)
+            table = table.replace_schema_metadata(None)
             if SHARD.name not in names:
                 table = table.append_column(SHARD, pa.repeat(pa.scalar(files.shard_id, SHARD.type), table.num_rows))
             found.append(table)

@@ -143,13 +143,20 @@ class _Write(beam.DoFn):  # type: ignore[misc]
 class BeamSplits:
     """The pipeline of a build, to which its splits are added."""
 
-    def __init__(self, options: Sequence[str], target: Target, recipe: Recipe) -> None:
-        """Raises UsageError for options that Beam does not take."""
+    def __init__(self, options: Sequence[str], target: Target, recipe: Recipe, shares_steps: bool) -> None:
+        """`shares_steps` says that the recipe has the pipeline. Raises UsageError for options that Beam does not take,
+        and for a runner that cannot do that."""
         try:
             flags = list(options)
             runner = full_name(PipelineOptions(flags).view_as(StandardOptions).runner or "DirectRunner")
             flags.append(f"--runner={runner}")
-            if runner.endswith("DaskRunner") and not has_flag(flags, *DASK_ADDRESSES):
+            is_dask = runner.endswith("DaskRunner")
+            if is_dask and shares_steps:
+                raise UsageError(
+                    "beam_options: Beam's DaskRunner makes samples twice where splits share steps: let each split be a"
+                    " transform of its own (splits without `pipeline`), or choose another runner"
+                )
+            if is_dask and not has_flag(flags, *DASK_ADDRESSES):
                 flags.append(f"--dask_client_address={dask_cluster(cores())}")
             self.pipeline = beam.Pipeline(options=PipelineOptions(flags))
         except (ValueError, TypeError, SystemExit) as error:

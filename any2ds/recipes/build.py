@@ -387,14 +387,14 @@ class RecipeBuild:
         try:
             with ExitStack() as stack:
                 wants_pipeline = "pipeline" in inspect.signature(recipe.splits).parameters
-                pipeline = self._beam(output, stack) if wants_pipeline else None
+                pipeline = self._beam(output, stack, wants_pipeline) if wants_pipeline else None
                 more = {"pipeline": pipeline.pipeline} if pipeline is not None else {}
                 splits = as_splits(recipe.splits(dl, **more))
                 by_beam = [name for name, samples in splits.items() if is_beam(samples)]
                 if by_beam:
                     if len(by_beam) == len(splits):
                         self._check_without_urls()
-                    pipeline = pipeline or self._beam(output, stack)
+                    pipeline = pipeline or self._beam(output, stack, False)
                     for name in by_beam:
                         pipeline.add(name, splits[name], self.features.spec, self.info.disable_shuffling)
                     pipeline.run()
@@ -420,7 +420,7 @@ class RecipeBuild:
             )
         return {"splits": made, "download_bytes": dl.bytes, "members": members[0] if members else None}
 
-    def _beam(self, output: OutputFolder, stack: ExitStack) -> BeamSplits:
+    def _beam(self, output: OutputFolder, stack: ExitStack, shares_steps: bool) -> BeamSplits:
         """The pipeline of Beam, whose workers write into the dataset's folder. Raises MissingExtra without Beam."""
         try:
             from any2ds.recipes.beam_splits import BeamSplits, Target
@@ -430,7 +430,7 @@ class RecipeBuild:
         target = Target(f"{url}/{_SPOOL}-beam", self.config.storage.storage_options)
         target.remove()  # of an earlier attempt
         stack.callback(target.remove)
-        return BeamSplits(self.config.run.beam_options or (), target, self.recipe)
+        return BeamSplits(self.config.run.beam_options or (), target, self.recipe, shares_steps)
 
     def _check_without_urls(self) -> None:
         """Raises OptionError for options that only rows with URLs have, of which there are none."""

@@ -47,7 +47,7 @@ class Listed:
     @property
     def options(self) -> dict[str, Any]:
         made = {"output_format": "parquet", "number_sample_per_shard": ROWS}
-        return {**made, "url_list": list(self.urls), "timeout": 0, "quiet": True, "report": False}
+        return {**made, "url_list": list(self.urls), "timeout": 0, "stall_timeout": 0, "quiet": True, "report": False}
 
     def flags(self, folder: Path) -> list[str]:
         """The same on the command line, with a list in `folder`."""

@@ -233,7 +233,7 @@ def test_a_killed_worker_costs_nothing_but_time(media: Path, tmp_path: Path) -> 
     assert not beam_workers()
 
 
-def test_a_host_sees_no_more_of_all_tasks_than_it_allows(crowded: Crowd, tmp_path: Path) -> None:
+def test_hosts_see_no_more_of_all_tasks_than_they_allow(crowded: Crowd, tmp_path: Path) -> None:
     def release() -> None:
         try:
             crowded.wait_for_requests(24)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWork
 from any2ds.testing.processes import LONG, children, wait_until, wait_until_gone
 from any2ds.testing.server import Server, serve
 from any2ds.worker.worker import ShardWorker
+from tests.support.crowd import Crowd
 from tests.support.folder import names_in
 from tests.support.killed_builds import HELD as HELD_IN_BUILD
 from tests.support.killed_builds import ROWS, KilledBuild
@@ -196,6 +198,27 @@ def expect_whole(folder: Path) -> None:
     assert names_in(out / ".any2ds") == {"run", "shards"}
     verified = subprocess.run([sys.executable, "-m", "any2ds", "verify", "out"], cwd=folder, capture_output=True)
     assert verified.returncode == 0, verified.stdout
+
+
+def test_hosts_see_no_more_of_all_nodes_than_they_allow_also_of_those_that_die_and_come_late(
+    cluster: RayCluster, crowded: Crowd, tmp_path: Path
+) -> None:
+    def strike() -> None:
+        try:
+            crowded.wait_for_requests(12)
+            wait_until(lambda: bool(cluster.workers(SECOND)))
+            cluster.kill(SECOND)
+            cluster.start(SECOND)
+            cluster.wait()
+            crowded.wait_for_requests(36)
+        finally:
+            crowded.server.release()
+
+    with ThreadPoolExecutor(1) as threads:
+        struck = threads.submit(strike)
+        download(output_folder=tmp_path / "out", distributor="ray", ray_address=cluster.address, **crowded.options)
+        struck.result()
+    crowded.expect_polite(tmp_path / "out")
 
 
 def test_a_node_that_is_lost_costs_nothing(cluster: RayCluster, tmp_path: Path, server: Server, start: Start) -> None:

@@ -24,6 +24,7 @@ from any2ds.testing.distributing import ProcessDistributorContract
 from any2ds.testing.processes import LONG, descendants, wait_until
 from any2ds.testing.server import Server
 from tests.recipes.test_stores import enter
+from tests.support.crowd import Crowd
 from tests.support.killed_builds import HELD as HELD_IN_BUILD
 from tests.support.killed_builds import ROWS, KilledBuild
 from tests.support.s3 import serve_buckets
@@ -45,11 +46,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
         yield running
 
 
+def have_two(cluster: SparkCluster) -> None:
+    while sum(worker.poll() is None for worker in cluster.workers) < 2:
+        cluster.add_worker()
+
+
 @contextlib.contextmanager
 def new_session(cluster: SparkCluster, further: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session on both machines, in this process."""
-    while sum(worker.poll() is None for worker in cluster.workers) < 2:
-        cluster.add_worker()
+    have_two(cluster)
     builder = SparkSession.builder
     for name, value in {**cluster.conf, **(further or {})}.items():
         builder = builder.config(name, value)
@@ -140,6 +145,22 @@ class TestDataset:
             report = download(output_folder=out, distributor="pyspark", **here.options)
         assert (report.shards, report.failed_shards) == (12, ())
         here.expect_whole(str(out))
+
+    def test_hosts_see_no_more_of_all_machines_than_they_allow_also_of_those_that_die_and_come_late(
+        self, cluster: Any, crowded: Crowd, tmp_path: Path
+    ) -> None:
+        have_two(cluster)
+
+        def strike() -> None:
+            crowded.wait_for_requests(12)
+            wait_until(lambda: len(at_work(cluster)) == 2)
+            cluster.kill(at_work(cluster)[0])
+            have_two(cluster)
+            crowded.wait_for_requests(36)
+
+        with meanwhile(crowded.server, strike):
+            download(output_folder=tmp_path / "out", distributor="pyspark", **crowded.options)
+        crowded.expect_polite(tmp_path / "out")
 
     def test_rows_of_a_shard_may_be_more_than_spark_sends(self, listed: Any, tmp_path: Path) -> None:
         """Of one task it sends 128 MB at most."""

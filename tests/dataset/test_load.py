@@ -200,6 +200,7 @@ class TestSource:
         assert list(pickle.loads(packed)) == list(ds)
         assert first["key"] == "000001"
 
+    @pytest.mark.slow
     def test_in_processes(self, output_format: str, made: Callable[[str], Path]) -> None:
         ds = any2ds.load(made(output_format))
         wanted = list(ds)

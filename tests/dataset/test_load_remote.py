@@ -96,6 +96,7 @@ def test_every_format_from_s3_is_as_it_is_here(
     assert cache.joinpath("shards").exists() == (output_format in ("arrayrecord", "files"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["removed", "cut", "garbled"])
 @pytest.mark.parametrize("output_format", FORMATS)
 def test_a_shard_in_a_store_that_is_spoilt_while_the_dataset_is_open(
@@ -139,6 +140,7 @@ def test_requests_that_fail_are_made_again(bucket: Bucket, datasets: Callable[[s
     assert failed.total()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
 def test_in_processes(method: str, bucket: Bucket, datasets: Callable[[str], Path]) -> None:
     bucket.connect().put(str(datasets("webdataset")), bucket.url, recursive=True)

@@ -26,7 +26,7 @@ from any2ds.readers.plan import cuts, plan
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG, descendants
 from any2ds.worker.worker import ShardWorker
-from tests.support.crowd import MOST, crowd
+from tests.support.crowd import SHARD, crowd
 
 
 def running(**options: object) -> RunOptions:
@@ -247,7 +247,7 @@ def test_a_host_sees_no_more_of_all_tasks_than_it_allows_on_a_cluster_that_grows
         config = Config.from_options({**here.options, "output_folder": tmp_path / "out", "distributor": "pyspark"})
         (tmp_path / "out").mkdir()
         table = pa.table({"url": here.urls})
-        jobs = plan(cuts(table.to_batches(), 4), table.schema)
+        jobs = plan(cuts(table.to_batches(), SHARD), table.schema)
 
         class Growing(EngineDistributor):
             @contextmanager
@@ -264,5 +264,5 @@ def test_a_host_sees_no_more_of_all_tasks_than_it_allows_on_a_cluster_that_grows
         events = list(Growing(running(subjob_size=4)).map(ShardWorker(config.output, config.fetch), jobs))
         released.result()
     assert {event.shard_id for event in events if isinstance(event, ShardReport)} == set(range(12))
-    assert 1 < here.server.max_concurrent <= MOST
+    here.expect_limits()
     assert cluster.slots == 4

@@ -461,8 +461,10 @@ def test_a_url_is_fetched_once_in_a_run_and_later_rows_point_at_the_first(
     assert [shard["duplicates"] for shard in stats(out)] == [1, 2, 2, 2]
 
 
-@pytest.mark.parametrize("output_format", ["webdataset", "files", "parquet", "dummy"])
-@pytest.mark.parametrize("distributor", ["inline", "multiprocessing"])
+@pytest.mark.parametrize(
+    ("output_format", "distributor"),
+    [*((made, "inline") for made in ("webdataset", "files", "parquet", "dummy")), ("webdataset", "multiprocessing")],
+)
 def test_shards_of_nothing_but_duplicates_are_made(
     media: Path,
     tmp_path: Path,

@@ -81,6 +81,8 @@ class TestSource:
             start.seed(3).shuffle().repeat(2).map(lambda sample: sample["key"])
             for start in (ds.to_grain(), grain.MapDataset.source(ds))
         ]
+        assert [each[5] for each in pipelines] == [each._getitems([5])[0] for each in pipelines]
+        # Grain keeps what it knows of a pipeline of which a sample was looked at.
         ours, theirs = (list(each.to_iter_dataset(ds.read_options())) for each in pipelines)
         assert ours == theirs
 
@@ -336,6 +338,14 @@ class TestReadingAhead:
         assert (options.num_threads, options.prefetch_buffer_size) == (1, 16)
         options = opened().read_options(num_workers=4)
         assert (options.num_threads, options.prefetch_buffer_size) == (0, 0)
+
+    @pytest.mark.parametrize(("threads", "buffer"), [(0, 0), (1, 16), (12, 24)])
+    def test_as_many_threads_as_are_asked_for(self, threads: int, buffer: int, dataset: Made) -> None:
+        dataset("webdataset")
+        ds = opened()
+        options = ds.read_options(num_threads=threads)
+        assert (options.num_threads, options.prefetch_buffer_size) == (threads, buffer)
+        assert keys(ds.to_grain().to_iter_dataset(options)) == keys(ds)
 
     @pytest.mark.parametrize(
         ("workers", "threads"),

@@ -193,8 +193,11 @@ def of_urls(rows: Any) -> any2ds.Recipe:
     return Linked()
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv.gz", "jsonl", "table", "dicts", "generator"])
-@pytest.mark.parametrize("output_format", ["webdataset", "tfrecord"])
+@pytest.mark.parametrize(
+    ("kind", "output_format"),
+    [(kind, "webdataset") for kind in ("parquet", "csv.gz", "jsonl", "table", "dicts", "generator")]
+    + [("table", "tfrecord")],
+)
 def test_rows_with_urls_of_any_kind_go_through_the_engine(
     kind: str, output_format: str, served: Server, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ _THREADS = 16  # which wait for a store, in one process
 _THREADS_OF_ALL = 64  # of all workers
 
 
-def grain_options(is_local: bool, num_workers: int) -> Any:
+def grain_options(is_local: bool, num_workers: int, num_threads: int | None) -> Any:
     """How many threads of Grain read ahead, and how far, in each process.
 
     A local sample takes less time than threads take from each other: one thread, or none in a worker, which is ahead
@@ -26,11 +26,12 @@ def grain_options(is_local: bool, num_workers: int) -> Any:
     microsecond each: its default of 500 costs more than to read them.
     """
     grain = imported("grain", "read_options")
-    if is_local:
-        threads = 0 if num_workers else 1
-        return grain.ReadOptions(num_threads=threads, prefetch_buffer_size=16 * threads)
-    threads = max(1, min(_THREADS, _THREADS_OF_ALL // max(1, num_workers)))
-    return grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)
+    if num_threads is None and is_local:
+        num_threads = 0 if num_workers else 1
+    elif num_threads is None:
+        num_threads = max(1, min(_THREADS, _THREADS_OF_ALL // max(1, num_workers)))
+    ahead = max(2 * num_threads, 16) if num_threads and is_local else 2 * num_threads
+    return grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=ahead)
 
 
 def webdataset(source: Source, options: Mapping[str, Any]) -> Any:

@@ -18,8 +18,6 @@ _OWN, _PARENT = "any2ds", "parent"  # in a state
 class Samples(grain.MapDataset):  # type: ignore[misc]  # Grain is not there for the type checker
     """`MapDataset.source` without its counters, for which Grain adds up the sizes of all columns of a sample."""
 
-    _MUTATES_ELEMENT_SPEC = False
-
     def __init__(self, source: Source) -> None:
         super().__init__()
         self._source, self._count = source, len(source)

@@ -216,12 +216,14 @@ class Source(Sequence[Sample]):
         parts = (self._selection.within(range(first, stop)) for first, stop in pairwise(self._starts))
         return [Source(self._shards, self._opened, part, self._fields) for part in parts if len(part.numbers)]
 
-    def read_options(self, *, num_workers: int = 0) -> Any:
+    def read_options(self, *, num_workers: int = 0, num_threads: int | None = None) -> Any:
         """The `ReadOptions` of Grain that suit it: `MapDataset.source(ds)….to_iter_dataset(ds.read_options())`.
 
         `num_workers` is that of `mp_prefetch` where that follows, each of whose processes reads with these options.
+        `num_threads` read ahead, and map; None: one for local files (none in a worker), up to 16 for a store. Without
+        any (0) a sample is read when it is taken, which takes the least CPU time where `map` does little.
         """
-        return frameworks.grain_options(self.is_local, num_workers)
+        return frameworks.grain_options(self.is_local, num_workers, num_threads)
 
     def to_grain(self) -> Any:
         """A `MapDataset` of Grain, as `MapDataset.source(ds)` is; a sample takes two thirds of the CPU time through it,

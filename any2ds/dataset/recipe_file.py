@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -60,6 +60,9 @@ class RecipeFile:
     disable_shuffling: bool = False
     trial: int | None = None  # of each split only so many samples were made, to try the recipe
     state: str = ""  # changes with the code, features and options that it was made with
+
+    def __reduce__(self) -> tuple[Callable[[bytes], RecipeFile], tuple[bytes]]:
+        return RecipeFile.parse, (self.to_json(),)
 
     @cached_property
     def features(self) -> Features:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -98,6 +99,7 @@ def test_a_recipe_becomes_a_dataset_in_every_format(output_format: str, tmp_path
     assert len(any2ds.load(folder, split="empty")) == 0
     found = next(sample for sample in train if sample["recipe_key"] == "flower_11")
     assert found["image"] == found["data"] == picture(11, "jpeg")
+    assert pickle.loads(pickle.dumps(train))[0]["image"] == train[0]["image"]  # as processes take it
     assert found["mask"] == picture(11)
     assert (found["label"], found["caption"], found["split"]) == (1, "flower 11", "train")
     assert found["box"].tolist() == [[11.0, 0.5], [11.0, 0.5]]

@@ -23,6 +23,9 @@ class RecipeFeatures:
     has_members: bool  # whether further files are members, whose extension is a part of their name
     of_urls: bool = False  # whether each file of a sample has a URL of its own
 
+    def __reduce__(self) -> tuple[type[RecipeFeatures], tuple[Any, ...]]:
+        return RecipeFeatures, (self.recipe, self.has_members, self.of_urls)
+
     @cached_property
     def features(self) -> Features:
         return self.recipe.features

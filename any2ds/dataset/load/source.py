@@ -290,13 +290,15 @@ class Source(Sequence[Sample]):
         fields = replace(self._fields, columns=self._fields.features.stored(self._fields.columns), features=None)
         return Source(self._shards, self._opened.with_fields(fields), self._selection, fields)
 
-    def undecoded(self, *columns: str) -> Source:
-        """The same samples with their files as bytes, and with these columns as well."""
+    def undecoded(self, *columns: str, with_features: bool = False) -> Source:
+        """The same samples with their files as bytes, and with these columns as well; a recipe's features as they are
+        stored, or by their names."""
         own = self._fields.columns
         wanted = None if own is None else tuple(dict.fromkeys((*own, *columns)))
-        if self._fields.features is not None and wanted is not None:
-            wanted = self._fields.features.stored(wanted)
-        fields = replace(self._fields, columns=wanted, decode=False, features=None)
+        features = self._fields.features
+        if features is not None and wanted is not None and not with_features:
+            wanted = features.stored(wanted)
+        fields = replace(self._fields, columns=wanted, decode=False, features=features if with_features else None)
         return Source(self._shards, self._opened.with_fields(fields), self._selection, fields)
 
     def to_tf(self, **stream: Any) -> Any:
@@ -309,7 +311,8 @@ class Source(Sequence[Sample]):
 
     def to_hf(self, *, streaming: bool = False, **options: Any) -> Any:
         """A `Dataset` of Hugging Face's library, which copies the samples into its cache, or an `IterableDataset`,
-        which does not. Images and sound are decoded by that library; `options` are those of its `from_generator`."""
+        which does not. Images and sound are decoded by that library; those of a recipe have its features. `options`
+        are those of its `from_generator`."""
         return huggingface.dataset(self, self._shards, streaming, options)
 
     def to_webdataset(self, **stream: Any) -> Any:

@@ -62,7 +62,13 @@ def retry(options: ParsedOptions) -> RunReport:
         plan = FailedRows(output, made.layout, asked.codes, columns, hash_columns(made), media.members)
         plan.warn_of_unfinished()
         worker = ShardWorker(
-            made, fetch, locks=lock.locks, storage=storage, media=media, limits=running.transform_limits
+            made,
+            fetch,
+            locks=lock.locks,
+            storage=storage,
+            media=media,
+            limits=running.transform_limits,
+            grace=running.grace,
         )
         record_versions(output, step_records(media))
         catalogue.start(plan.shards)

@@ -173,12 +173,16 @@ class OpenShards:
             return None
         return report
 
-    def leave_unfinishable(self) -> None:
-        """Begin no shard any more, and discard those of which no fetcher has taken all the rows."""
+    def leave_unfinishable(self, most: float = math.inf) -> None:
+        """Begin no shard any more, and discard those of which no fetcher has taken all the rows, or of which more than
+        `most` have no outcome when this is called first: they wait for their hosts."""
+        if self._stopping:
+            most = math.inf
         self._stopping = True
         self._flows.set()
         for shard_id, shard in list(self._open.items()):
-            if not (shard.all_handed or shard.complete):
+            waits = most < math.inf and len(shard.rows_without_outcome(shard.handed)) > most
+            if not (shard.all_handed or shard.complete) or waits:
                 del self._open[shard_id]
                 self._retract(shard)
                 shard.discard()

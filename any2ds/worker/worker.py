@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import math
 import platform
 import sys
 import threading
@@ -53,6 +54,7 @@ _WINDOWS_FILES = 8192  # handles are not limited there; this bounds open shards
 _CLOSE_TIMEOUT = 5.0  # seconds that a fetcher may take to close
 _SHORT_CLOSE_TIMEOUT = 0.5  # and when the run is being stopped
 _ROWS_PER_PROCESS = 1000  # that are stored as they come: they take the processor as long as a process takes to begin
+_FEW_ROWS = 64  # without an outcome with which a shard may always go on when the run is stopped
 _NOT_TRIED = "not tried: the processes that made its shard were stuck"
 
 
@@ -69,9 +71,13 @@ class ShardWorker:
         storage: StorageOptions | None = None,
         media: MediaOptions | None = None,
         limits: TransformLimits | None = None,
+        grace: float = math.inf,
     ) -> None:
-        """`locks` are those of the `RunLock` without which it publishes nothing. Options come in whole groups."""
-        self._locks = locks
+        """`locks` are those of the `RunLock` without which it publishes nothing. Options come in whole groups.
+
+        `grace`: seconds that it is going to have when it is stopped.
+        """
+        self._locks, self._grace = locks, grace
         # It may be called in another working directory, on a machine of a cluster.
         self._options = replace(options, output_folder=absolute(options.output_folder))
         self._storage = storage or StorageOptions()
@@ -106,6 +112,7 @@ class ShardWorker:
             storage=config.storage,
             media=config.media,
             limits=config.run.transform_limits,
+            grace=config.run.grace,
         )
 
     def _of_urls(self, fetch: FetchOptions, buffer: Buffer) -> Fetcher:
@@ -244,6 +251,7 @@ class ShardWorker:
     ) -> Iterator[Event]:
         """Fetch until there are no more rows, or `fetcher` is stuck; every row that it took has an outcome then."""
         began = rows.handed, shards.taken
+        began_at = time.monotonic()
         self._fetcher = fetcher
         self._divide()
         watch = Watch(watchdog_limit(self._fetch), time.monotonic())
@@ -262,7 +270,8 @@ class ShardWorker:
                     yield from self._fail(shards.rows_to_record_as_failed(), _NOT_TRIED, shards, steps)
                 if self._stopping:
                     rows.end()
-                    shards.leave_unfinishable()
+                    pace = (shards.taken - began[1]) / max(0.001, time.monotonic() - began_at)
+                    shards.leave_unfinishable(most=_FEW_ROWS + 2 * pace * self._grace)
                     if not shards.any_open:
                         break
                 if (now := time.monotonic()) >= next_look:

@@ -968,6 +968,11 @@ def check_names(given: Mapping[str, Any] | Sequence[str], groups: Sequence[Any] 
     known = [f.name for group in groups for f in dataclasses.fields(group)]
     for name in given:
         if name not in known:
+            if "recipe" in known and name in _names_of([InputOptions]):
+                raise OptionError(
+                    f"{name!r} cannot be given here: a recipe says in its splits which lists it takes, and how; "
+                    "--max_examples_per_split=N takes the first N samples of each"
+                )
             if name in _names_of(_DECIDED):
                 raise OptionError(f"{name!r} cannot be given here: it was decided when the dataset was made")
             hint = suggestions.for_option(str(name), known) or "any2ds --help=all lists the options"

@@ -46,7 +46,7 @@ _MANY = 64  # tasks at a time where it is the cluster that finds machines for th
 _PATIENCE = 60.0  # seconds of silence, where nobody else notices that a process is gone
 _EMBEDDED = "embed"  # the job endpoint of PortableRunner that is in this process
 _LOCAL = ("BundleBasedDirectRunner", "PrismRunner")  # further runners that nobody but this machine knows of
-_DASK_ADDRESSES = ("dask_client_address", "dask_scheduler_file")
+DASK_ADDRESSES = ("dask_client_address", "dask_scheduler_file")
 _LOST = "Worker subprocess exited"  # what the thread raises that waits for a process of multi_processing
 
 
@@ -76,6 +76,11 @@ class Runs:
         return self._run.state
 
 
+def full_name(runner: str) -> str:
+    """The name by which Beam finds a runner that may have been given by a short one."""
+    return _SHORT.get(runner.lower(), _SHORT.get(f"{runner.lower()}runner", runner))
+
+
 class _Wanted:
     """The options of PipelineOptions, with defaults that suit tasks of minutes."""
 
@@ -83,7 +88,7 @@ class _Wanted:
         """Raises OptionError."""
         flags = [*asked.flags]
         runner = _options(flags).view_as(StandardOptions).runner or StandardOptions.DEFAULT_RUNNER
-        flags.append(f"--runner={_SHORT.get(runner.lower(), _SHORT.get(f'{runner.lower()}runner', runner))}")
+        flags.append(f"--runner={full_name(runner)}")
         try:
             self.runner = create_runner(_options(flags).view_as(StandardOptions).runner)
         except Exception as error:  # ValueError, ImportError, AttributeError, and what imports raise
@@ -102,13 +107,13 @@ class _Wanted:
             slots = self._direct(flags, options, asked.slots)
         elif self.is_dask:
             slots = asked.slots or cores()
-            if not _has(flags, *_DASK_ADDRESSES):
+            if not has_flag(flags, *DASK_ADDRESSES):
                 is_local = True
                 if tasks:
-                    flags.append(f"--dask_client_address={_dask_cluster(slots)}")
-            if tasks and not _has(flags, "dask_npartitions", "dask_partition_size"):
+                    flags.append(f"--dask_client_address={dask_cluster(slots)}")
+            if tasks and not has_flag(flags, "dask_npartitions", "dask_partition_size"):
                 flags.append(f"--dask_npartitions={tasks}")
-        elif isinstance(self.runner, DataflowRunner) and not _has(flags, "number_of_worker_harness_threads"):
+        elif isinstance(self.runner, DataflowRunner) and not has_flag(flags, "number_of_worker_harness_threads"):
             flags.append("--number_of_worker_harness_threads=1")
         self.options = _options(flags)
         self.is_multiprocess = self.options.view_as(DirectOptions).direct_running_mode == "multi_processing"
@@ -122,11 +127,11 @@ class _Wanted:
     @staticmethod
     def _direct(flags: list[str], options: PipelineOptions, slots: int | None) -> int:
         """How many tasks run at a time; the worker processes of tasks are what takes cores, so that threads do here."""
-        if not _has(flags, "direct_running_mode"):
+        if not has_flag(flags, "direct_running_mode"):
             flags.append("--direct_running_mode=multi_threading")
         elif options.view_as(DirectOptions).direct_running_mode == "in_memory":
             return slots or 1
-        if not _has(flags, "direct_num_workers"):
+        if not has_flag(flags, "direct_num_workers"):
             flags.append(f"--direct_num_workers={slots or cores()}")
         return slots or _options(flags).view_as(DirectOptions).direct_num_workers or cores()
 
@@ -141,7 +146,7 @@ def _options(flags: Sequence[str]) -> PipelineOptions:
 
 
 @cache
-def _dask_cluster(slots: int) -> str:
+def dask_cluster(slots: int) -> str:
     """One for all pipelines of this process, in threads of it; Dask's own would be processes, and another each time."""
     from dask.distributed import LocalCluster
 
@@ -189,7 +194,7 @@ def _hint(flag: str, parser: Any) -> str:
     return near or "its options are in apache_beam/options/pipeline_options.py"
 
 
-def _has(flags: Iterable[str], *names: str) -> bool:
+def has_flag(flags: Iterable[str], *names: str) -> bool:
     return any(flag.partition("=")[0] in {f"--{name}" for name in names} for flag in flags)
 
 

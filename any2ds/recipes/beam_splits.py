@@ -24,7 +24,9 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from any2ds.core.errors import RunError, UsageError, error_text
+from any2ds.core.processes.resources import cores
 from any2ds.dataset.features import Features, WrongValue
+from any2ds.distributors._beam import DASK_ADDRESSES, dask_cluster, full_name, has_flag
 from any2ds.recipes.recipe import Recipe, Skipped
 from any2ds.recipes.spool import Spool, order_of
 from any2ds.storage.stores import Stores
@@ -35,7 +37,6 @@ _BUCKETS = 32
 _SKIPPED = -1  # the bucket of what is left out
 _ABOUT = ".about.json"
 _WRONG = re.compile(r"split \w+: (sample|expected) .*?(?=( \[while running|\\n|$))")  # what `_Encode` has raised
-_LOCAL = ("", "directrunner", "switchingdirectrunner")  # for which Beam would download another runner first
 
 
 @dataclass(frozen=True)
@@ -142,24 +143,33 @@ class _Write(beam.DoFn):  # type: ignore[misc]
 class BeamSplits:
     """The pipeline of a build, to which its splits are added."""
 
-    def __init__(self, options: Sequence[str], target: Target, recipe: Recipe) -> None:
-        """Raises UsageError for options that Beam does not take."""
+    def __init__(self, options: Sequence[str], target: Target, recipe: Recipe, shares_steps: bool) -> None:
+        """`shares_steps` says that the recipe has the pipeline. Raises UsageError for options that Beam does not take,
+        and for a runner that cannot do that."""
         try:
-            found = PipelineOptions(list(options))
-            standard = found.view_as(StandardOptions)
-            if (standard.runner or "").lower() in _LOCAL:
-                standard.runner = "FnApiRunner"
-            self.pipeline = beam.Pipeline(options=found)
+            flags = list(options)
+            runner = full_name(PipelineOptions(flags).view_as(StandardOptions).runner or "DirectRunner")
+            flags.append(f"--runner={runner}")
+            is_dask = runner.endswith("DaskRunner")
+            if is_dask and shares_steps:
+                raise UsageError(
+                    "beam_options: Beam's DaskRunner makes samples twice where splits share steps: let each split be a"
+                    " transform of its own (splits without `pipeline`), or choose another runner"
+                )
+            if is_dask and not has_flag(flags, *DASK_ADDRESSES):
+                flags.append(f"--dask_client_address={dask_cluster(cores())}")
+            self.pipeline = beam.Pipeline(options=PipelineOptions(flags))
         except (ValueError, TypeError, SystemExit) as error:
             raise UsageError(f"beam_options: {error_text(error)}") from error
         self._target, self._recipe = target, recipe
+        self._written: list[beam.PCollection] = []  # of each split
         _by_value(type(recipe).__module__)
 
     def add(self, split: str, samples: Any, spec: Mapping[str, Any], is_sorted: bool) -> None:
         """A split: a PTransform, or a PCollection of the pipeline."""
         encoding = _Encoding(spec, tuple(self._recipe.SKIPPED), split, is_sorted)
         source = self.pipeline | f"{split} samples" >> samples if isinstance(samples, beam.PTransform) else samples
-        (
+        self._written.append(
             source
             | f"{split} encode" >> beam.ParDo(_Encode(encoding))
             | f"{split} buckets" >> beam.GroupByKey()
@@ -169,7 +179,11 @@ class BeamSplits:
     def run(self) -> None:
         """Raises RunError if the pipeline fails, UsageError for a wrong value."""
         try:
-            self.pipeline.run().wait_until_finish()
+            self._written | "all splits" >> beam.Flatten()  # Dask's runner computes one end of a pipeline, the last
+            result = self.pipeline.run()
+            result.wait_until_finish()
+            if hasattr(result, "client"):  # of Dask, which leaves it open
+                result.client.close()
         except Exception as error:  # of whatever runner it is
             message = error_text(error)
             if (wrong := _WRONG.search(message)) is not None:

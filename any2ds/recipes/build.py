@@ -17,7 +17,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +80,15 @@ log = logging.getLogger(__name__)
 _SPOOL = f"{layout.STATE_FOLDER}/spool"
 _URL = "url"
 _NOT_FOR_BUILD = ("output_folder", "preset", "incremental_mode", "data_column")
+_OF_URLS = (  # options that change nothing of samples which a recipe generates
+    "verify_hash",
+    "on_hash_mismatch",
+    "dedupe",
+    "transform_threads",
+    "transform_timeout",
+    "max_decoded_bytes",
+    *(field.name for group in MEDIA_GROUPS for field in fields(group)),
+)
 
 
 @command(
@@ -145,6 +154,10 @@ class RecipeBuild:
         plugins.load("writers", output.output_format)
         if output.output_format == "dummy":
             raise OptionError("output_format=dummy stores no files: a recipe's dataset needs another format")
+        if output.dedupe == "run":
+            raise OptionError(
+                "dedupe=run cannot be given here: rows are in the order of a hash of their keys, so none is the first"
+            )
         has_own_name = output.output_format in ("parquet", "tfrecord", "arrayrecord")
         column = features.main if has_own_name else "data"
         schema = features.schema
@@ -173,6 +186,10 @@ class RecipeBuild:
             ShareOptions(),
             options.group(WatchOptions),
         )
+        if absent := [name for name in config.media.step_columns if name not in schema.names]:
+            raise OptionError(
+                f"{absent[0]!r} is no feature of {recipe.full_name}: it has {', '.join(schema.names) or 'files only'}"
+            )
         config = replace(config, given=options.given)
         given = {name: value for name, value in config.to_options().items() if name != "url_list"}
         return cls(asked, recipe, info, features, config, final, {**given, "output_folder": final}, replaced)
@@ -370,12 +387,14 @@ class RecipeBuild:
         try:
             with ExitStack() as stack:
                 wants_pipeline = "pipeline" in inspect.signature(recipe.splits).parameters
-                pipeline = self._beam(output, stack) if wants_pipeline else None
+                pipeline = self._beam(output, stack, wants_pipeline) if wants_pipeline else None
                 more = {"pipeline": pipeline.pipeline} if pipeline is not None else {}
                 splits = as_splits(recipe.splits(dl, **more))
                 by_beam = [name for name, samples in splits.items() if is_beam(samples)]
                 if by_beam:
-                    pipeline = pipeline or self._beam(output, stack)
+                    if len(by_beam) == len(splits):
+                        self._check_without_urls()
+                    pipeline = pipeline or self._beam(output, stack, False)
                     for name in by_beam:
                         pipeline.add(name, splits[name], self.features.spec, self.info.disable_shuffling)
                     pipeline.run()
@@ -384,7 +403,9 @@ class RecipeBuild:
                     if pipeline is not None and name in by_beam:
                         made[name] = pipeline.taken(name, folder / name)
                         continue
-                    made[name] = self._spooled(folder / name, name, samples)
+                    is_last = len(made) + 1 == len(splits)
+                    may_have_urls = not is_last or any(split["kind"] == "urls" for split in made.values())
+                    made[name] = self._spooled(folder / name, name, samples, may_have_urls)
                     made[name]["skipped"] = dict(recipe.skipped)
                     log.info("%s: %s: %d samples", recipe.full_name, name, made[name]["count"])
         except (UsageError, RunError):
@@ -399,7 +420,7 @@ class RecipeBuild:
             )
         return {"splits": made, "download_bytes": dl.bytes, "members": members[0] if members else None}
 
-    def _beam(self, output: OutputFolder, stack: ExitStack) -> BeamSplits:
+    def _beam(self, output: OutputFolder, stack: ExitStack, shares_steps: bool) -> BeamSplits:
         """The pipeline of Beam, whose workers write into the dataset's folder. Raises MissingExtra without Beam."""
         try:
             from any2ds.recipes.beam_splits import BeamSplits, Target
@@ -409,9 +430,18 @@ class RecipeBuild:
         target = Target(f"{url}/{_SPOOL}-beam", self.config.storage.storage_options)
         target.remove()  # of an earlier attempt
         stack.callback(target.remove)
-        return BeamSplits(self.config.run.beam_options or (), target, self.recipe)
+        return BeamSplits(self.config.run.beam_options or (), target, self.recipe, shares_steps)
 
-    def _spooled(self, folder: Path, name: str, samples: Any) -> dict[str, Any]:
+    def _check_without_urls(self) -> None:
+        """Raises OptionError for options that only rows with URLs have, of which there are none."""
+        if without_effect := [name for name in _OF_URLS if name in self.config.given]:
+            raise OptionError(
+                f"{without_effect[0]} has no effect on {self.recipe.full_name}: no split of it has rows with URLs, and"
+                " samples are stored as the recipe makes them"
+            )
+
+    def _spooled(self, folder: Path, name: str, samples: Any, may_have_urls: bool) -> dict[str, Any]:
+        """`may_have_urls` says whether any split may consist of rows with URLs, this one aside."""
         rows = url_rows(samples)
         if rows is None:
             first, samples = peeked(samples, name)
@@ -423,9 +453,12 @@ class RecipeBuild:
 
             members = members_of(rows, self.features, name)
             record = member_record(rows, self.features, members)
+            self._with_members(record)  # what cannot be is refused before anything is read
             into = Spool(folder, self._url_schema_of(members), 0, is_sorted)
             spool_rows(rows, into, self.features, self.recipe, name, self.asked.max_examples_per_split, self.config)
         else:
+            if not may_have_urls:
+                self._check_without_urls()
             into = Spool(folder, self.features.schema, max(1, len(self.features.files)), is_sorted)
             self._spool_samples(samples, into, name)
         into.flush()
@@ -459,9 +492,13 @@ class RecipeBuild:
                 origin = _origin(sample, self.features) if has_files and exts[0] else ""
                 into.add(key, values, files or [b""], exts, origin)
 
-    def _url_schema_of(self, members: Iterable[str]) -> pa.Schema:
-        urls = [_URL, *(column_of_member(member, URL_OF_MEMBER) for member in members)]
-        return pa.schema([*(pa.field(name, pa.string()) for name in urls), *self.features.schema])
+    def _url_schema_of(self, members: Mapping[str, str]) -> pa.Schema:
+        texts = [_URL, *(column_of_member(member, URL_OF_MEMBER) for member in members)]
+        if self.config.output.verify_hash is not None:
+            from any2ds.recipes.url_rows import expected_hashes
+
+            texts += expected_hashes(self.config, members)
+        return pa.schema([*(pa.field(name, pa.string()) for name in texts), *self.features.schema])
 
     # --- shards ---
 
@@ -491,7 +528,7 @@ class RecipeBuild:
             if each.slices
         ]
         members = self.config.members
-        of_rows = self._url_schema_of(members.names if members is not None else ())
+        of_rows = self._url_schema_of(members.columns if members is not None else {})
         schema = pa.schema([*of_rows, (KEY_COLUMN, pa.string()), (SPLIT_COLUMN, pa.string())])
         nothing = Segment(0, (), Beginning(0, ""), rows=0, shards=0)
         keys = key_format(self.config.output.layout)

@@ -15,11 +15,12 @@ from any2ds.config.media import member_options
 from any2ds.config.options import Config, InputOptions
 from any2ds.config.parsers import url_columns
 from any2ds.core.errors import MissingColumns, UsageError
-from any2ds.core.members import ALL, ANY
+from any2ds.core.members import ALL, ANY, Members
 from any2ds.core.members import columns_of as columns_of_members
 from any2ds.core.tables import rows_of
 from any2ds.dataset.features import Features, Optional, WrongValue
 from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
+from any2ds.readers.columns import hash_sources
 from any2ds.readers.contract import Columns
 from any2ds.readers.inputs import inputs_of
 from any2ds.recipes.recipe import Recipe, UrlRows
@@ -37,8 +38,9 @@ def spool_rows(  # what a split of a build consists of
         raise UsageError(f"split {split}: rows with URLs need a feature that is a file, such as any2ds.Image()")
     members = members_of(rows, features, split)
     column_of = _columns(rows, features)
+    expected = [*expected_hashes(config, members).values()]
     skipped = tuple(recipe.SKIPPED)
-    for number, row in enumerate(islice(_rows(rows, column_of, config), limit)):
+    for number, row in enumerate(islice(_rows(rows, [*column_of.values(), *expected], config), limit)):
         if row.get(BAD_ROWS) is not None:
             recipe.skip(number, "bad_row")
             continue
@@ -55,8 +57,21 @@ def spool_rows(  # what a split of a build consists of
                 recipe.skip(key, type(error.__cause__).__name__)
                 continue
             raise UsageError(f"split {split}: row {number}: {error}") from error
+        if absent := [column for column in expected if column not in row]:
+            names = ", ".join(map(str, row))
+            raise UsageError(f"verify_hash: row {number} of split {split} has no column {absent[0]!r}, it has {names}")
         urls = [row.get(column) for column in members.values()] if members else [row.get(str(rows.url_col))]
-        into.add(key, [urls[0], *(urls if members else ()), *values], (), (), str(urls[0] or ""))
+        hashes = [_digest(row[column]) for column in expected]
+        into.add(key, [urls[0], *(urls if members else ()), *hashes, *values], (), (), str(urls[0] or ""))
+
+
+def expected_hashes(config: Config, members: Mapping[str, str]) -> dict[str, str]:
+    """Column of the dataset with the hashes that are expected of files -> its name in the list."""
+    return hash_sources(config.output.verify_hash, Members(members))
+
+
+def _digest(value: Any) -> str | None:
+    return value.hex() if isinstance(value, bytes) else None if value is None else str(value)
 
 
 def members_of(rows: UrlRows, features: Features, split: str) -> dict[str, str]:
@@ -106,15 +121,15 @@ def _nested(flat: Mapping[str, Any], features: Features) -> dict[str, Any]:
     return found
 
 
-def _rows(rows: UrlRows, column_of: Mapping[str, str], config: Config) -> Iterator[Mapping[str, Any]]:
-    """The rows of a list, by the names of its columns."""
+def _rows(rows: UrlRows, wanted: Sequence[str], config: Config) -> Iterator[Mapping[str, Any]]:
+    """The rows of a list, by the names of its columns, of which those that are `wanted` are read from files."""
     given = rows.url_list
     if any(hasattr(given, name) for name in ("__arrow_c_stream__", "__arrow_c_array__")):
         with pa.RecordBatchReader.from_stream(given) as reader:
             for batch in reader:
                 yield from rows_of(batch)
     elif isinstance(given, (str, os.PathLike)) or (isinstance(given, (list, tuple)) and _are_files(given)):
-        yield from _in_files(rows, column_of, config)
+        yield from _in_files(rows, wanted, config)
     else:
         for number, row in enumerate(given):
             if isinstance(row, str):
@@ -128,14 +143,14 @@ def _are_files(given: Sequence[Any]) -> bool:
     return bool(given) and all(isinstance(each, os.PathLike) for each in given)
 
 
-def _in_files(rows: UrlRows, column_of: Mapping[str, str], config: Config) -> Iterator[Mapping[str, Any]]:
-    """With the columns that the features need, as far as the list has them, and that of the keys."""
+def _in_files(rows: UrlRows, wanted: Sequence[str], config: Config) -> Iterator[Mapping[str, Any]]:
+    """With the columns that are wanted, as far as the list has them, and that of the keys."""
     given = rows.url_list
     paths = [os.fspath(each) for each in (given if isinstance(given, (list, tuple)) else [given])]
     files: Any = list(map(Path, paths)) if len(paths) > 1 else paths[0]
     options = InputOptions(url_list=files, input_format=rows.input_format)
     stores = Stores(config.storage.storage_options)
-    wanted = dict.fromkeys([*column_of.values(), rows.key_col or _KEY])
+    names = dict.fromkeys([*wanted, rows.key_col or _KEY])
     columns: Columns | None = None
     for part in inputs_of(options, stores):
         if columns is None:
@@ -143,7 +158,7 @@ def _in_files(rows: UrlRows, column_of: Mapping[str, str], config: Config) -> It
             if rows.key_col is not None and rows.key_col not in existing:
                 raise MissingColumns([rows.key_col], sorted(existing))
             url_col, *more = columns_of_members(url_columns(rows.url_col)).values() or [str(rows.url_col)]
-            others = [name for name in wanted if name in existing and name != url_col]
+            others = [name for name in names if name in existing and name != url_col]
             columns = Columns(url_col, others=tuple(dict.fromkeys([*more, *others])))
         for batch in part.batches(columns, None):
             yield from rows_of(batch)

@@ -30,6 +30,8 @@ from any2ds.testing.server import Server, serve
 from any2ds.worker.worker import ShardWorker
 from tests.support.crowd import Crowd
 from tests.support.folder import names_in
+from tests.support.killed_builds import HELD as HELD_IN_BUILD
+from tests.support.killed_builds import ROWS, KilledBuild
 from tests.support.raycluster import HEAD, SECOND, RayCluster, ray_cluster
 
 
@@ -250,6 +252,15 @@ def test_workers_end_when_the_driver_is_killed(cluster: RayCluster, server: Serv
     wait_until(lambda: cluster.workers(HEAD))
     running.kill()
     wait_until(lambda: not cluster.workers(HEAD))
+
+
+def test_a_build_whose_driver_dies_is_finished_by_another(cluster: RayCluster, listed: Any, tmp_path: Path) -> None:
+    """Of rows with two URLs each."""
+    flags = ["--distributor=ray", f"--ray_address={cluster.address}"]
+    build = KilledBuild(listed(HELD_IN_BUILD).server, tmp_path, f"{tmp_path}/data", ROWS, flags)
+    before = build.kill_in_the_middle(4)
+    build.finish(before)
+    assert build.counts_of([*before]) == {1}
 
 
 def test_a_run_is_stopped_and_goes_on_with_a_ray_of_its_own(tmp_path: Path, server: Server, start: Start) -> None:

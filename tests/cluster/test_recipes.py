@@ -15,6 +15,7 @@ import any2ds
 from any2ds.core.errors import UsageError
 from any2ds.recipes.registry import recipe_of
 from tests.recipes.test_stores import enter
+from tests.support.killed_builds import BEAM, HELD, ROWS, KilledBuild
 from tests.support.s3 import serve_buckets
 
 RECIPE = """
@@ -54,6 +55,7 @@ RUNNERS = {
     "in_memory": "--direct_running_mode=in_memory",
     "multi_processing": "--direct_running_mode=multi_processing,--direct_num_workers=2",
     "portable": "--runner=PortableRunner,--job_endpoint=embed,--environment_type=LOOPBACK",
+    "dask": "--runner=DaskRunner",
 }
 
 
@@ -70,7 +72,7 @@ def squares(tmp_path: Path, data_dir: Any, beam_options: str) -> None:
     )
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("runner", [name for name in RUNNERS if name != "dask"])
 def test_splits_of_beam_share_steps_and_become_one_dataset(runner: str, tmp_path: Path) -> None:
     squares(tmp_path, tmp_path / "data", RUNNERS[runner])
     folder = tmp_path / "data" / "squares" / "1.0.0"
@@ -82,6 +84,11 @@ def test_splits_of_beam_share_steps_and_become_one_dataset(runner: str, tmp_path
     about = {split.name: (split.rows, dict(split.skipped)) for split in found.recipe.splits}
     assert about == {"even": (100, {}), "odd": (80, {"sevens": 20}), "more": (9, {"sevens": 1}), "plain": (1, {})}
     assert [path.name for path in (folder / ".any2ds").iterdir() if "spool" in path.name] == []
+
+
+def test_a_runner_that_makes_shared_steps_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="DaskRunner makes samples twice where splits share steps"):
+        squares(tmp_path, tmp_path / "data", RUNNERS["dask"])
 
 
 @pytest.mark.parametrize("runner", ["in_memory", "portable"])
@@ -140,3 +147,21 @@ def test_the_shards_of_a_recipe_are_made_by_a_cluster(distributor: str, tmp_path
     shards = [sorted((tmp_path / name / "pictures" / "1.0.0").glob("*.tar")) for name in ("a", "b")]
     assert [path.read_bytes() for path in shards[0]] == [path.read_bytes() for path in shards[1]]
     assert len(shards[0]) == 6
+
+
+@pytest.mark.parametrize("runner", ["multi_processing", "portable", "dask"])
+def test_a_recipe_of_beam_that_was_killed_begins_its_splits_anew(runner: str, listed: Any, tmp_path: Path) -> None:
+    flags = [f"--beam_options={RUNNERS[runner]}", "--distributor=inline"]
+    build = KilledBuild(listed(HELD).server, tmp_path, f"{tmp_path}/data", BEAM, flags)
+    before = build.kill_in_the_middle(0)
+    assert not before
+    build.finish(before)
+
+
+def test_a_build_by_beam_that_was_killed_goes_on(listed: Any, tmp_path: Path) -> None:
+    """Of rows with two URLs each."""
+    flags = [f"--beam_options={RUNNERS['portable']}", "--distributor=beam"]
+    build = KilledBuild(listed(HELD).server, tmp_path, f"{tmp_path}/data", ROWS, flags)
+    before = build.kill_in_the_middle(4)
+    build.finish(before)
+    assert build.counts_of([*before]) == {1}

@@ -23,7 +23,11 @@ from any2ds.distributors.pyspark import PysparkDistributor
 from any2ds.testing.distributing import ProcessDistributorContract
 from any2ds.testing.processes import LONG, descendants, wait_until
 from any2ds.testing.server import Server
+from tests.recipes.test_stores import enter
 from tests.support.crowd import Crowd
+from tests.support.killed_builds import HELD as HELD_IN_BUILD
+from tests.support.killed_builds import ROWS, KilledBuild
+from tests.support.s3 import serve_buckets
 from tests.support.sparkcluster import SparkCluster, driver_environment, spark_cluster
 
 HELD = {"18.bin": ["hold"], "22.bin": ["hold"]}  # of shards 4 and 5: one of each of two tasks
@@ -238,6 +242,22 @@ class TestEnds:
         here.server.release()  # now they could finish what belongs to nobody any more
         self.finish(cluster, here, out)
         assert before == {path: path.stat().st_ino for path in before}
+
+
+def test_a_build_on_s3_whose_driver_dies_is_finished_by_another(
+    cluster: SparkCluster, listed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rows with two URLs each."""
+    with serve_buckets() as new_bucket:
+        bucket = new_bucket()
+        enter(bucket, monkeypatch)
+        further = {f"spark.executorEnv.{name}": value for name, value in bucket.environment.items()}
+        environment = driver_environment(cluster.write_conf(tmp_path / "conf", further))
+        server, flags = listed(HELD_IN_BUILD).server, ["--distributor=pyspark"]
+        build = KilledBuild(server, tmp_path, f"{bucket.url}/data", ROWS, flags, environment)
+        before = build.kill_in_the_middle(4)
+        build.finish(before)
+        assert build.counts_of([*before]) == {1}
 
 
 def test_a_script_is_submitted(cluster: SparkCluster, listed: Any, tmp_path: Path) -> None:

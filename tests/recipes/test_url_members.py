@@ -1,14 +1,18 @@
 """Recipes whose samples have several files at URLs, of which some have options of their own or need not be there."""
 
+import hashlib
 import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 import any2ds
+from any2ds.config.options import InputOptions, ShareOptions, declared
 from any2ds.core.errors import UsageError
 from any2ds.testing.server import Server, serve
 
@@ -57,7 +61,7 @@ def test_a_mask_has_options_of_its_own_and_may_be_absent(server: Server, tmp_pat
     assert len(samples) == 3
     assert {sample["image"].shape for sample in samples} == {(12, 16, 3)}
     masks = [sample["mask"] for sample in samples if sample["mask"] is not None]
-    assert [(mask.shape[:2], sorted(set(mask.ravel()))) for mask in masks] == [((24, 32), [0, 1, 2])]
+    assert [(mask.shape, sorted(set(mask.ravel()))) for mask in masks] == [((24, 32, 1), [0, 1, 2])]
 
 
 def test_options_of_the_command_win(server: Server, tmp_path: Path) -> None:
@@ -78,3 +82,111 @@ def test_options_of_the_command_win(server: Server, tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused(server: Server, tmp_path: Path, of_rows: dict[str, Any], named: str) -> None:
     with pytest.raises(UsageError, match=named):
         build(recipe_of(server, **of_rows), tmp_path / "data")
+
+
+class _Hashed(any2ds.Recipe):
+    """Pictures, of which the third is another one than its hashes say."""
+
+    NAME = "hashed"
+    server: Server
+    url_col: Any = "url"
+
+    def info(self) -> any2ds.Info:
+        mask = {"mask": any2ds.Image()} if self.url_col != "url" else {}
+        return any2ds.Info({"image": any2ds.Image(), **mask, "n": int})
+
+    def splits(self, dl: Any) -> Any:
+        rows = [
+            {
+                "url": self.server.url(f"i{n}.jpg"),
+                "second": self.server.url(f"m{n}.png"),
+                "n": n,
+                "md5": hashlib.md5(picture("JPEG") + b"." * (n == 2)).digest(),  # as numbers, where a list has them so
+                "sha": hashlib.sha256(picture("PNG")).hexdigest().upper() if n else None,
+            }
+            for n in range(3)
+        ]
+        return {"train": any2ds.UrlRows(pa.Table.from_pylist(rows), url_col=self.url_col)}
+
+
+@pytest.mark.parametrize("way", ["fail_row", "drop", "flag"])
+def test_hashes_of_rows_are_verified(server: Server, tmp_path: Path, way: str) -> None:
+    recipe = type("_One", (_Hashed,), {"server": server})
+    report = build(recipe, tmp_path, output_format="parquet", verify_hash="md5:md5", on_hash_mismatch=way)
+    rest = {"fail_row": {"hash_mismatch": 1}, "drop": {"dropped": 1}, "flag": {}}[way]
+    assert report.status_dict == {"success": 3 - sum(rest.values()), **rest}
+    folder = tmp_path / "hashed/1.0.0"
+    found = pq.read_table(folder / "00000.parquet", columns=["n", "hash_matches"]).to_pylist()
+    assert {row["n"]: row["hash_matches"] for row in found} == {0: True, 1: True, 2: False}
+    assert sorted(sample["n"] for sample in any2ds.load(folder)) == ([0, 1, 2] if way == "flag" else [0, 1])
+    assert any2ds.verify(folder, quiet=True).ok
+
+
+def test_hashes_of_members_are_verified(server: Server, tmp_path: Path) -> None:
+    recipe = type("_Two", (_Hashed,), {"server": server, "url_col": {"image": "url", "mask": "second"}})
+    report = build(recipe, tmp_path, verify_hash="image:md5:md5,mask:sha:sha256")
+    assert report.status_dict == {"success": 2, "hash_mismatch": 1}
+    folder = tmp_path / "hashed/1.0.0"
+    assert {sample["n"]: sample["mask_hash_matches"] for sample in any2ds.load(folder)} == {0: None, 1: True}
+    (tmp_path / "media" / "i2.jpg").write_bytes(picture("JPEG") + b".")
+    report = any2ds.retry(folder, codes="hash_mismatch,http_404", quiet=True, report=False)
+    assert report.status_dict == {"http_404": 1}  # that of the mask, which stays
+    assert any2ds.verify(folder, quiet=True).ok
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"dedupe": "run"}, "dedupe=.run. cannot be given here"),
+        ({"bbox_col": "boxes"}, "'boxes' is no feature of hashed"),
+        ({"clips_col": "parts"}, "'parts' is no feature of hashed"),
+        ({"verify_hash": "md4:md5"}, "row 0 of split train has no column 'md4', it has url, second, n, md5, sha"),
+        ({"verify_hash": "image:md5:md5,mask:sha:sha256"}, "needs several URLs"),
+    ],
+)
+def test_what_rows_cannot_have_is_refused(server: Server, tmp_path: Path, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        build(type("_One", (_Hashed,), {"server": server}), tmp_path, **options)
+    assert not (tmp_path / "hashed/1.0.0").exists()
+
+
+OF_THE_RECIPE = [each.name for each in declared((InputOptions, ShareOptions))]
+
+
+OF_FOLDERS = {"output_folder": "out", "preset": "img2dataset", "incremental_mode": "extend", "data_column": "image"}
+
+
+@pytest.mark.parametrize("name", [*OF_THE_RECIPE, *OF_FOLDERS])
+def test_what_a_recipe_says_is_no_option(name: str, server: Server, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"{name}.* (cannot be given|has no effect)|unknown option '{name}'"):
+        build(type("_One", (_Hashed,), {"server": server}), tmp_path, **{name: OF_FOLDERS.get(name, 1)})
+
+
+class _Made(any2ds.Recipe):
+    """A picture that is no URL."""
+
+    NAME = "made"
+
+    def info(self) -> any2ds.Info:
+        return any2ds.Info({"image": any2ds.Image()})
+
+    def splits(self, dl: Any) -> Any:
+        return {"a": [], "b": [("a", {"image": picture("PNG")})]}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("file_size", 10),
+        ("encode_format", "jpg"),
+        ("only_images", True),
+        ("decode_check", True),
+        ("unpack", True),
+        ("verify_hash", "md5:md5"),
+        ("dedupe", "none"),
+        ("transform_threads", 2),
+    ],
+)
+def test_what_only_rows_with_urls_have_is_refused_for_samples(name: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"{name} has no effect on made:1.0.0: no split of it has rows with URLs"):
+        build(_Made, tmp_path, **{name: value})

@@ -1,6 +1,7 @@
 """Files of samples as arrays and texts, for training.
 
-    image   uint8 array, height x width x 3 (RGB), as it is stored: a turn in its Exif data is not applied
+    image   uint8 array, height x width x 3 (RGB), as it is stored: a turn in its Exif data is not applied; with the
+            channels that a recipe says, 1 (grey) or 4 (RGBA)
     audio   float32 array, samples x channels, between -1 and 1; the sample has its `rate` (Hz) as well
     video   a `Video`, whose frames are decoded when they are asked for
     text    str, as UTF-8; what is none becomes U+FFFD
@@ -12,10 +13,11 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from any2ds.core import plugins
@@ -26,34 +28,37 @@ _MOST_PIXELS = 200_000_000  # of an image or frame, as --max_image_area has it
 _kind = lru_cache(1024)(kind_of_ext)
 
 
-def decoded(sample: dict[str, Any], members: Sequence[str] = ()) -> dict[str, Any]:
+def decoded(
+    sample: dict[str, Any], members: Sequence[str] = (), channels: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, Any]:
     """The sample, whose `data` are decoded by the kind of its file, and so are its `members`, where it has several.
 
-    Raises DamagedShard, MissingExtra.
+    `channels` has those of `data` or members that are images of others than 3. Raises DamagedShard, MissingExtra.
     """
     data, ext = sample.get("data"), sample.get("ext")
     if not members:
-        return sample if data is None or not ext else _decoded(sample, "data", ext, "rate")
+        return sample if data is None or not ext else _decoded(sample, "data", ext, "rate", channels.get("data", 3))
     for member in members:
         if (found := sample.get(member)) is not None and (own := sample.get(f"{member}_ext")):
             if data is not None and found is data and ext == f"{member}.{own}":
-                _decoded(sample, member, own, "rate")
+                _decoded(sample, member, own, "rate", channels.get(member, 3))
                 sample["data"], data = sample[member], None
                 if "rate" in sample:
                     sample[f"{member}_rate"] = sample["rate"]
             else:
-                _decoded(sample, member, own, f"{member}_rate")
+                _decoded(sample, member, own, f"{member}_rate", channels.get(member, 3))
     if data is not None and ext:  # its member is not among the columns
-        _decoded(sample, "data", ext.rpartition(".")[2], "rate")
+        member, _, own = ext.rpartition(".")
+        _decoded(sample, "data", own, "rate", channels.get(member, 3))
     return sample
 
 
-def _decoded(sample: dict[str, Any], name: str, ext: str, rate: str) -> dict[str, Any]:
+def _decoded(sample: dict[str, Any], name: str, ext: str, rate: str, channels: int) -> dict[str, Any]:
     """It, with the file `name` decoded; `rate` is the column of the sample rate of sound."""
     data, kind = sample[name], _kind(ext)
     try:
         if kind == "image":
-            sample[name] = image(data)
+            sample[name] = image(data, channels)
         elif kind == "audio":
             sample[name], sample[rate] = audio(data)
         elif kind == "video":
@@ -69,15 +74,19 @@ def _decoded(sample: dict[str, Any], name: str, ext: str, rate: str) -> dict[str
     return sample
 
 
-def image(data: bytes) -> Any:
-    """uint8 array, height x width x 3."""
+_MODES = {1: ("GRAY", "L"), 3: ("RGB", "RGB"), 4: ("RGBA", "RGBA")}  # channels -> as simplejpeg and Pillow call them
+
+
+def image(data: bytes, channels: int = 3) -> Any:
+    """uint8 array, height x width x channels: 3, 1 (grey) or 4 (RGBA)."""
     import numpy as np
     import simplejpeg
     from PIL import Image
 
+    of_jpeg, mode = _MODES[channels]
     if data[:2] == b"\xff\xd8":
         try:
-            return simplejpeg.decode_jpeg(data, "RGB")
+            return simplejpeg.decode_jpeg(data, of_jpeg)
         except ValueError:  # CMYK, or damaged
             pass
     with warnings.catch_warnings():
@@ -85,7 +94,8 @@ def image(data: bytes) -> Any:
         with Image.open(io.BytesIO(data)) as opened:
             if opened.width * opened.height > _MOST_PIXELS:
                 raise ValueError(f"it has {opened.width:,} x {opened.height:,} pixels")
-            return np.array(opened.convert("RGB"))  # a copy, which can be written to
+            found = np.array(opened.convert(mode))  # a copy, which can be written to
+            return found[:, :, None] if channels == 1 else found
 
 
 def audio(data: bytes) -> tuple[Any, int]:

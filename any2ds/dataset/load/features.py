@@ -27,6 +27,13 @@ class RecipeFeatures:
     def features(self) -> Features:
         return self.recipe.features
 
+    @cached_property
+    def channels(self) -> dict[str, int]:
+        """`data`, or the names of files with URLs of their own -> the channels of images that have others than 3."""
+        leaves = self.features.files if self.of_urls else self.features.files[:1]
+        found = {leaf.column if self.of_urls else "data": _channels(leaf.feature) for leaf in leaves}
+        return {name: channels for name, channels in found.items() if channels != 3}
+
     def known(self) -> list[str]:
         """The names that `columns` may have besides those of the metadata."""
         tops = list(self.features.tree.parts)
@@ -90,11 +97,15 @@ def _at(nested: Mapping[str, Any], path: str) -> Any:
     return value
 
 
+def _channels(feature: Any) -> int:
+    return int(getattr(getattr(feature, "feature", feature), "channels", 3) or 3)
+
+
 def _decoded(content: bytes, name: str, feature: Any) -> Any:
     feature = getattr(feature, "feature", feature)
     kind = kind_of_ext(name.rpartition("_")[2])
     if kind == "image" or type(feature).__name__ == "Image":
-        return decode.image(content)
+        return decode.image(content, _channels(feature))
     if kind == "audio" or type(feature).__name__ == "Audio":
         return decode.audio(content)[0]
     if kind == "video" or type(feature).__name__ == "Video":

@@ -64,7 +64,7 @@ class _Finish:
         if fields.hashes:
             hashes.compare(sample, fields.hashes, members)
         if fields.decode:
-            sample = decoded(sample, members)
+            sample = decoded(sample, members, fields.features.channels if fields.features is not None else {})
         if fields.features is not None:
             named: dict[str, Any] = fields.features(sample, wanted, fields.decode)
             if wanted is not None and "rate" in sample:

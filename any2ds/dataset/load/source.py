@@ -259,6 +259,11 @@ class Source(Sequence[Sample]):
         """The columns of the files of a sample, where it has several; else none."""
         return self._fields.members
 
+    def channels_of(self, name: str) -> int:
+        """Of decoded images: of `data`, or of a member."""
+        features = self._fields.features
+        return 3 if features is None else features.channels.get(name, 3)
+
     @property
     def extensions(self) -> set[str]:
         """Of its files, as far as the metadata have them; else that of the first file."""

@@ -117,10 +117,11 @@ def _from_source(tf: Any, source: Source, columns: Mapping[str, _Column], option
     decoded: dict[str, Any] = {}
     if source.is_decoded:
         if "data" in columns:
-            decoded.update(_decoded_specs(tf, kind_of_files(source)))
+            decoded.update(_decoded_specs(tf, kind_of_files(source), channels=source.channels_of("data")))
         for member in source.members:
             if member in columns:
-                decoded.update(_decoded_specs(tf, kind_of_files(source, member), member, f"{member}_rate"))
+                kind, channels = kind_of_files(source, member), source.channels_of(member)
+                decoded.update(_decoded_specs(tf, kind, member, f"{member}_rate", channels))
     values = {name: column.value for name, column in columns.items() if name not in decoded}
     epochs = count()
 
@@ -146,10 +147,10 @@ def _nothing(spec: Any) -> Any:
     return np.zeros([size or 0 for size in spec.shape], spec.dtype.as_numpy_dtype)
 
 
-def _decoded_specs(tf: Any, kind: str, name: str = "data", rate: str = "rate") -> dict[str, Any]:
+def _decoded_specs(tf: Any, kind: str, name: str = "data", rate: str = "rate", channels: int = 3) -> dict[str, Any]:
     """Of what `decode` makes of files of one kind, which are in the column `name`. Raises UsageError."""
     if kind == "image":
-        return {name: tf.TensorSpec((None, None, 3), tf.uint8)}
+        return {name: tf.TensorSpec((None, None, channels), tf.uint8)}
     if kind == "audio":
         return {name: tf.TensorSpec((None, None), tf.float32), rate: tf.TensorSpec((), tf.int64)}
     if kind == "text":

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from os import environ, pathsep
 from pathlib import Path
@@ -50,7 +50,7 @@ _ROWS_PER_SHARD = 8
 _HUNT = 1.0  # seconds that we wait for a moment before we take any
 _LAST_SHARDS = 4  # with fewer to come than this, any moment will do as well
 _TURNS_TO_LOOK_FOR_WORKERS = 16
-_ENDS_WITHIN = 120.0  # seconds, whatever run it is
+_ENDS_WITHIN = 120.0  # seconds after it has last changed a shard
 _GRACE = 10.0  # seconds that a run has from SIGTERM or SIGINT on; if it takes less, nothing is left over
 _STOPS_WITHIN = 3 * _GRACE  # seconds in which it ends even on a machine that is busy with other things
 _ORPHANS_WITHIN = 15.0  # seconds in which processes end whose parent was killed
@@ -282,9 +282,10 @@ class _Story:
             if kind in _EXIT_CODES:
                 break
         asked = time.monotonic()
-        code = self._wait(running, _STOPS_WITHIN if kinds[-1:] in ([SIGTERM], [SIGINT]) else _ENDS_WITHIN)
+        is_stopping = kinds[-1:] in ([SIGTERM], [SIGINT])
+        code = self._wait(running, _STOPS_WITHIN) if is_stopping else self._wait_while_it_works(running)
         self._judge(code, kinds, phase)
-        if kinds[-1:] in ([SIGTERM], [SIGINT]):
+        if is_stopping:
             self._settle()
             if time.monotonic() - asked < _GRACE:
                 left = self._left_by(running.pid)
@@ -338,13 +339,23 @@ class _Story:
         said = (self._scratch / "said").read_text(encoding="utf-8", errors="replace")
         return " ".join(said.split())[-600:]
 
+    def _wait_while_it_works(self, running: subprocess.Popen[bytes]) -> int:
+        """However long it takes: a store may be slow, but a run that hangs changes no shard any more."""
+        look, changed = self._place.look(), time.monotonic()
+        while time.monotonic() - changed < _ENDS_WITHIN:
+            with suppress(subprocess.TimeoutExpired):
+                return running.wait(1)
+            if (now := self._place.look()).at_work(look):
+                look, changed = now, time.monotonic()
+        return self._wait(running, 0)
+
     def _wait(self, running: subprocess.Popen[bytes], within: float) -> int:
         try:
             return running.wait(within)
         except subprocess.TimeoutExpired:
             running.kill()
             running.wait()
-            raise _GaveUp(f"start {self._seen.starts} has not ended within {within:.0f} s") from None
+            raise _GaveUp(f"start {self._seen.starts} has not ended within {within or _ENDS_WITHIN:.0f} s") from None
 
     def _strike(
         self, running: subprocess.Popen[bytes], kill: Kill, before: Look, started: float, expected: Expected

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from any2ds.core.members import Members
 from any2ds.core.stats import Stats
 from any2ds.dataset import tfds
 from any2ds.dataset.listing import STATS_END, Entry, FilesInOrder, Listing, ShardFiles
+from any2ds.storage.disk.staging import staging
 from any2ds.storage.folders import OutputFolder, similar_beside
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import ShardWriter
@@ -170,7 +170,8 @@ class Dataset:
         with ExitStack() as stack:
             folder = Path()
             if not self.folder.is_local:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="any2ds-verify-")))
+                # Swept by a later run if this one is killed.
+                folder = stack.enter_context(staging(self.folder.staging_root))
             yield self.folder.local_copy(name, folder)
 
     # --- what is in the folder ---

@@ -19,6 +19,8 @@ from any2ds.core.histogram import PER_DOUBLING
 from any2ds.core.reports import RunReport
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import ShardFiles
+from any2ds.dataset.places import of_place
+from any2ds.dataset.recipe_file import RecipeFile
 from any2ds.dataset.summary import StatsSums, spread
 from any2ds.fetch.profiles import Profiles
 from any2ds.forecast.transfers import Cost, Sample, Transfer, parse
@@ -30,6 +32,7 @@ _SHARDS = 8  # whose metadata are read
 _MOST_ROWS = 50_000
 _COLUMNS = ("url", "status", "error_code", "bytes", "attempts")
 _NOT_TAKEN = ("output_folder", "incremental_mode", "limit")
+_NOT_TAKEN_OF_RECIPES = (*_NOT_TAKEN, "save_additional_columns")  # their rows have the recipe's own, lists have not
 
 
 def with_recorded(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -39,20 +42,21 @@ def with_recorded(given: Mapping[str, Any]) -> Mapping[str, Any]:
     if folder is None or given.get("preset") is not None:
         return given
     storage = parse_groups({"storage_options": given.get("storage_options")}, (StorageOptions,))[0]
-    dataset = Dataset(str(folder), Stores(storage.storage_options))
+    dataset = of_place(Dataset, str(folder), None, Stores(storage.storage_options))
     run = dataset.run
+    not_taken = _NOT_TAKEN if RecipeFile.found(dataset.folder, dataset.entries) is None else _NOT_TAKEN_OF_RECIPES
     known = {info.name for info in declared()}
     recorded = {
         name: value
         for name, value in changed(run.options if run is not None else {}).items()
-        if name in known and name not in _NOT_TAKEN
+        if name in known and name not in not_taken
     }
     files = [file.name for segment in run.lists for file in segment.files] if run is not None else []
     if files:
         recorded["url_list"] = files[0] if len(files) == 1 else files
     elif "url_list" not in given:
         raise OptionError(f"from_dataset={folder}: does not say of which list it was made: url_list is missing")
-    return {**recorded, **given}
+    return {**recorded, **given, "from_dataset": dataset.folder.url}
 
 
 def earlier_sample(folder: str, config: Config) -> Sample:

@@ -661,7 +661,7 @@ def test_remote_datasets_are_read_through_copies_that_do_not_stay(
         make(server, out, 3, output_format=output_format)  # type: ignore[arg-type]
         monkeypatch.setattr("any2ds.dataset.verify.verify._SMALL", 0 if output_format == "files" else 1 << 30)
         assert verify(out, processes_count=1).ok  # in another process, too
-    assert [path for path in tmp_path.iterdir() if path.name.startswith("any2ds-verify")] == []
+    assert [path for path in tmp_path.iterdir() if path.name.startswith("any2ds-")] == []
     with pytest.raises(UsageError, match=r"no such folder|no dataset"):
         verify("s3://bucket/absent")
 

@@ -26,7 +26,7 @@ from any2ds.readers.plan import cuts, plan
 from any2ds.testing.distributing import ProcessDistributorContract, ScriptedWorker, jobs_of
 from any2ds.testing.processes import LONG, descendants
 from any2ds.worker.worker import ShardWorker
-from tests.support.crowd import SHARD, crowd
+from tests.support.crowd import MOST, SHARD, crowd
 
 
 def running(**options: object) -> RunOptions:
@@ -222,7 +222,7 @@ MACHINE = "import pickle, sys; pickle.load(sys.stdin.buffer)()"
 
 
 @pytest.mark.slow
-def test_a_host_sees_no_more_of_all_tasks_than_it_allows_on_a_cluster_that_grows_and_loses_some(tmp_path: Path) -> None:
+def test_hosts_see_no_more_of_all_tasks_than_they_allow_on_a_cluster_that_grows_and_loses_some(tmp_path: Path) -> None:
     """Real workers, of which the first has a row that is held, so that many other tasks begin and end beside it."""
 
     def attempts(task: Task) -> None:
@@ -235,13 +235,12 @@ def test_a_host_sees_no_more_of_all_tasks_than_it_allows_on_a_cluster_that_grows
             here.wait_for_requests(12)
             for pid in (machine.pid, *descendants(machine.pid)):
                 os.kill(pid, signal.SIGKILL)
-            machine.wait()
-            raise OSError("the machine is gone")
+            machine.wait()  # and another one begins the task anew, as clusters have it
         if task.number == 3:
-            cluster.slots = 4
+            cluster.slots = cluster.most = MOST  # with more there are turns, and what is held outlasts its own
         task()
 
-    lost, cluster = [True], Threads(attempts)
+    lost, cluster = [True], Threads(attempts, most=2)
     (media := tmp_path / "media").mkdir()
     with crowd(media) as here, ThreadPoolExecutor(1) as threads:
         config = Config.from_options({**here.options, "output_folder": tmp_path / "out", "distributor": "pyspark"})
@@ -265,4 +264,4 @@ def test_a_host_sees_no_more_of_all_tasks_than_it_allows_on_a_cluster_that_grows
         released.result()
     assert {event.shard_id for event in events if isinstance(event, ShardReport)} == set(range(12))
     here.expect_limits()
-    assert cluster.slots == 4
+    assert cluster.slots == MOST

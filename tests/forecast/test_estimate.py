@@ -210,6 +210,36 @@ def test_prices_are_those_of_the_file(server: Server, asked: Any, tmp_path: Path
             asked([url(server, 0)], price=tmp_path / "prices.json")
 
 
+class Birds(any2ds.Recipe):
+    """Files of a list."""
+
+    VERSION = "1.0.0"
+    rows: pa.Table
+
+    def info(self) -> Any:
+        return any2ds.Info(features={"image": any2ds.Image()})
+
+    def splits(self, dl: Any) -> Any:
+        return {"train": any2ds.UrlRows(self.rows, url_col="url")}
+
+
+def test_dataset_of_a_recipe_is_a_sample_by_its_name(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a text list, of which a quarter is gone, with prices in YAML."""
+    rows = [url(server, number, "gone.bin" if number % 4 == 0 else None) for number in range(400)]
+    Birds.rows = pa.table({"url": rows[:100]})
+    any2ds.build(Birds, data_dir=str(tmp_path / "built"), quiet=True, report=False, distributor="inline")
+    (tmp_path / "urls.txt").write_text("\n".join(rows))
+    (tmp_path / "prices.yaml").write_text("currency: CHF\nmachine_hour: 3600\n")
+    monkeypatch.setenv("ANY2DS_DATA_DIR", str(tmp_path / "built"))
+    found = estimate(tmp_path / "urls.txt", from_dataset="birds", price=tmp_path / "prices.yaml", quiet=True)
+    assert found.model.success.value == 0.75
+    assert found.model.success.low < 0.75 < found.model.success.high
+    assert found.model.survey.rows == 400
+    assert (found.prices.currency, found.predictions[0].costs.compute) == ("CHF", found.predictions[0].seconds.value)
+
+
 def test_what_it_shows(server: Server, asked: Any) -> None:
     found = asked([url(server, number, "busy.bin" if number % 3 == 0 else None) for number in range(300)])
     assert repr(found).startswith("<Estimate ")

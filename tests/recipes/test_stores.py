@@ -77,7 +77,7 @@ def test_a_recipe_reads_files_on_a_store(
     (sample,) = any2ds.load("on_store", data_dir=tmp_path)
     assert (sample["recipe_key"], sample["image"], sample["caption"]) == ("a", picture(1), "a rose")
     monkeypatch.setitem(sys.modules, "upath", None)
-    with pytest.raises(MissingExtra, match=r"pip install .any2ds\[recipes\]"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[recipes\]"):
         build(OnStore, tmp_path, overwrite=True)
 
 

@@ -46,7 +46,10 @@ def test_each_place_tells_which_member_failed_and_why(tmp_path: Path, capsys: py
     assert ">19<" in hosts[0]  # of the URLs, of which one is blank
     assert inspect(str(folder)).mime_types == {"application/octet-stream": 15}  # nine images, six masks
     card(str(folder))
-    assert "| mask | 6 | 3 | 1 | http" in (folder / "README.md").read_text(encoding="utf-8")
+    shown = (folder / "README.md").read_text(encoding="utf-8")
+    assert "| mask | 6 | 3 | 1 | http" in shown
+    assert "| `image_*`, `mask_*` | |" in shown
+    assert "| `image_http_status` |" not in shown
 
     # After the retry the statistics are those of the dataset, those of the retry of what it tried.
     found = Counter[tuple[str, str]]()

@@ -340,11 +340,10 @@ def _meanings(dataset: Dataset, found: Overview, loadable: Loadable) -> dict[str
     )
     of_files = {loadable.data_column: "the file itself"} if dataset.output_format == "parquet" else {}
     known = {**_COLUMNS, **of_list, **of_files}
-    for member in dataset.members.names if dataset.members is not None else ():
-        of_member = {f"{member}_{name}": f"the same of the {member} alone" for name in found.columns}
-        known |= {name: text for name, text in of_member.items() if name in found.columns}
-        known[member] = f"the file of the {member}"
-    return {name: known.get(name, "") for name in found.columns}
+    members = dataset.members.names if dataset.members is not None else ()
+    known |= {member: f"the file of the {member}" for member in members}
+    of_members = {f"{member}_{name}" for member in members for name in found.columns} - of_list.keys()
+    return {name: known.get(name, "") for name in found.columns if name not in of_members}
 
 
 def _when(found: Overview) -> str:

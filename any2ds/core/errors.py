@@ -75,6 +75,16 @@ def error_text(error: BaseException) -> str:
     return redacted(" ".join(said_by(error).split())) or type(error).__name__
 
 
+def access_text(error: BaseException) -> str:
+    """`error_text` of a store's exception; "no such file" or "access denied" before it, where it does not say that."""
+    text = error_text(error)
+    if isinstance(error, FileNotFoundError) and not re.search("no such|not found", text, re.IGNORECASE):
+        return f"no such file: {text}"
+    if isinstance(error, PermissionError) and not re.search("denied|forbidden|permi", text, re.IGNORECASE):
+        return f"access denied: {text}"
+    return text
+
+
 def said_by(error: BaseException) -> str:
     """What it says; nothing if it cannot, which may happen with those of other people."""
     try:

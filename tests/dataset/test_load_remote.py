@@ -1,5 +1,6 @@
 """`any2ds.load` of datasets in stores: byte ranges, retries, copies of shards."""
 
+import importlib
 import multiprocessing
 import os
 import re
@@ -8,12 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import orjson
 import pytest
+from aiohttp import ClientTimeout
 from s3fs import S3FileSystem
 
 import any2ds
@@ -24,6 +27,7 @@ from any2ds.storage.patience import Patience, persist
 from any2ds.testing.server import serve
 from tests.support.s3 import Bucket, serve_buckets
 
+ANSWERS = [("403", "access denied"), ("404", "no such file"), ("500", "answers 500")]
 FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
 ROWS, SHARD = 12, 5
 
@@ -324,10 +328,11 @@ class TestRanges:
         assert ds[5]["data"] == content(5)
 
     @pytest.mark.usefixtures("hurried")
-    def test_a_store_that_is_down_is_an_error(self, stored: Bucket) -> None:
+    @pytest.mark.parametrize(("status", "text"), ANSWERS)
+    def test_a_bucket_that_refuses_to_read_a_sample(self, status: str, text: str, stored: Bucket) -> None:
         ds = any2ds.load(stored.url)
         assert ds[0]["data"] == content(0)
-        with stored.refusing("500", "00000.tar"), pytest.raises(DamagedShard, match=r"00000\.tar .*answers 500"):
+        with stored.refusing(status, "00000.tar"), pytest.raises(DamagedShard, match=rf"00000\.tar of 's3://.*{text}"):
             ds[[0, 1, 10]]
 
     @pytest.mark.usefixtures("hurried")
@@ -361,6 +366,61 @@ class TestRanges:
         keys = ds.keys
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert pool.apply(keys_of, (ds,)) == keys
+
+
+class Refusing(SimpleHTTPRequestHandler):
+    """Serves a folder; requests for what ends with `name` are answered with `status`, or never if it is 0."""
+
+    status, name, end = 200, "", threading.Event()
+
+    def send_head(self) -> Any:
+        if self.status == 200 or not self.path.endswith(self.name):
+            return super().send_head()
+        if self.status:
+            self.send_error(self.status)
+        else:
+            self.end.wait()
+        return None
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def web(datasets: Callable[[str], Path]) -> Iterator[tuple[str, type[Refusing]]]:
+    """The URL of a dataset, and the class by which its server is told what to answer."""
+
+    class Handler(Refusing):
+        end = threading.Event()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(datasets("webdataset"))))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", Handler
+    Handler.end.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(("status", "text"), [(403, "Forbidden"), (404, "no such"), (500, "500"), (0, "Timeout")])
+def test_a_web_server_that_refuses_or_hangs(
+    status: int, text: str, web: tuple[str, type[Refusing]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One error, which names the shard or the URL."""
+    for module in ("reading", "remote", "folders"):
+        if hasattr(importlib.import_module(f"any2ds.storage.{module}"), "persist"):
+            monkeypatch.setattr(f"any2ds.storage.{module}.persist", partial(persist, patience=Patience(1, 0, 0)))
+    url, handler = web
+    options = {"http": {"client_kwargs": {"timeout": ClientTimeout(total=0.5)}, "skip_instance_cache": True}}
+    ds = any2ds.load(url, storage_options=options)
+    handler.status, handler.name = status, ".tar"
+    with pytest.raises(DamagedShard, match=rf"(?s)shard 00001\.tar of '{url}': .*{text}"):
+        ds[SHARD]
+    handler.name = ""
+    with pytest.raises(OutputError, match=rf"(?s)'{url}'.*{text}"):
+        any2ds.load(url, storage_options=options)
 
 
 def set_environment(values: Mapping[str, str]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 Wsgi = Callable[[Mapping[str, Any], Any], Iterable[bytes]]
 
 FAILURES = ("500", "503", "cut", "done but cut")
-_ANSWERS = {"500": b"InternalError", "503": b"SlowDown", "403": b"AccessDenied"}
+_ANSWERS = {"500": b"InternalError", "503": b"SlowDown", "403": b"AccessDenied", "404": b"NoSuchKey"}
 _ERROR = b"<?xml version='1.0'?><Error><Code>%b</Code><Message>told to fail</Message></Error>"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -53,7 +53,7 @@ class Door:
 
 
 def refuse(environ: Mapping[str, Any], start_response: Any, status: str) -> list[bytes]:
-    """Answer `500`, `503` or `403`, once the body is read, which else would come before the next request."""
+    """Answer `500`, `503`, `403` or `404`, once the body is read, which else would come before the next request."""
     body, length = environ["wsgi.input"], environ.get("CONTENT_LENGTH")
     body.read() if environ.get("wsgi.input_terminated") else body.read(int(length or 0))
     start_response(f"{status} told to fail", [("Content-Type", "application/xml")])
@@ -148,7 +148,7 @@ class Bucket:
 
     @contextmanager
     def refusing(self, status: str, name: str) -> Iterator[None]:
-        """Requests for a file are answered with `500`, `503` or `403`."""
+        """Requests for a file are answered with `500`, `503`, `403` or `404`."""
         with self._having(lambda method, target: status if target.partition("?")[0].endswith(name) else ""):
             yield
 

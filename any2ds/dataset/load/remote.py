@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from any2ds.core.errors import DamagedShard, error_text, redacted
+from any2ds.core.errors import DamagedShard, access_text, error_text, redacted
 from any2ds.dataset.load.copies import ShardCopies
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder, joined
 from any2ds.storage.addresses import Address, address_of
@@ -114,7 +114,7 @@ class StoreReader:
         try:
             patiently(f"reading {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}", attempt)
         except Exception as error:  # every file system has exceptions of its own
-            raise RangeTrouble(error_text(error), wanted[at][0]) from error
+            raise RangeTrouble(access_text(error), wanted[at][0]) from error
         return [found[n] for n in range(len(wanted))]
 
     def _by_address(
@@ -231,7 +231,7 @@ class RemoteShard:
         try:
             return patiently(f"looking at {self.name}", attempt)
         except Exception as error:  # every file system has exceptions of its own
-            raise DamagedShard(error_text(error)) from error
+            raise DamagedShard(access_text(error)) from error
 
     def index(self, end: str, make: Callable[[Path], bytes]) -> bytes:
         name = self.name.rpartition(".")[0] + end

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from any2ds.config.options import OutputOptions
-from any2ds.core.errors import DamagedShard, OptionError, error_text
+from any2ds.core.errors import DamagedShard, OptionError, access_text, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import StoredSample
 from any2ds.writers.contract import Fields, ShardData
@@ -61,7 +61,7 @@ class ArrayrecordWriter(ExampleWriter):
             with path.open("rb"):  # the system's own word, if it says no; the library has none
                 pass
         except OSError as error:
-            raise DamagedShard(error_text(error)) from error
+            raise DamagedShard(access_text(error)) from error
         with _opened(path) as file:
             for _ in range(file.num_records()):
                 record: bytes = file.read()

@@ -11,7 +11,7 @@ from typing import Any
 
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
-from any2ds.core.errors import DamagedShard, error_text
+from any2ds.core.errors import DamagedShard, access_text, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import Sample, StoredSample
 from any2ds.writers.contract import Fields, ShardData
@@ -46,7 +46,7 @@ class FilesWriter:
         try:
             names = sorted(name for name in os.listdir(path) if not name.startswith("."))  # those are the system's
         except OSError as error:
-            raise DamagedShard(error_text(error)) from error
+            raise DamagedShard(access_text(error)) from error
         yield from in_samples((name, _stored(path / name)) for name in names)
 
     @staticmethod

@@ -20,7 +20,7 @@ from typing import IO, Any, cast
 from google_crc32c import extend, value
 
 from any2ds.config.options import OutputOptions
-from any2ds.core.errors import DamagedShard, UsageError, error_text
+from any2ds.core.errors import DamagedShard, UsageError, access_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import StoredSample
 from any2ds.writers.contract import Fields, ShardData
@@ -82,7 +82,7 @@ class TfrecordWriter(ExampleWriter):
                 for read, size in records:
                     yield stored_sample(read, size)
         except (OSError, EOFError, zlib.error) as error:
-            raise DamagedShard(error_text(error)) from error
+            raise DamagedShard(access_text(error)) from error
 
     @staticmethod
     def indexed(data: ShardData, fields: Fields) -> TfrecordShard:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from any2ds.config.options import OutputOptions
 from any2ds.core.bodies.stored import StoredBody
-from any2ds.core.errors import DamagedShard, error_text
+from any2ds.core.errors import DamagedShard, access_text, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import Sample, StoredSample
 from any2ds.writers.contract import Fields, ShardData
@@ -82,7 +82,7 @@ class WebdatasetWriter:
         except DamagedShard:
             raise
         except Exception as error:  # tarfile has no one kind for what it trips over in garbled headers
-            raise DamagedShard(error_text(error)) from error
+            raise DamagedShard(access_text(error)) from error
 
     @staticmethod
     def indexed(data: ShardData, fields: Fields) -> TarShard:

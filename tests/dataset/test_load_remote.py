@@ -1,6 +1,5 @@
 """`any2ds.load` of datasets in stores: byte ranges, retries, copies of shards."""
 
-import importlib
 import multiprocessing
 import os
 import re
@@ -409,9 +408,9 @@ def test_a_web_server_that_refuses_or_hangs(
     status: int, text: str, web: tuple[str, type[Refusing]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One error, which names the shard or the URL."""
-    for module in ("reading", "remote", "folders"):
-        if hasattr(importlib.import_module(f"any2ds.storage.{module}"), "persist"):
-            monkeypatch.setattr(f"any2ds.storage.{module}.persist", partial(persist, patience=Patience(1, 0, 0)))
+    once = Patience(1, 0, 0)
+    monkeypatch.setattr("any2ds.storage.reading.persist", partial(persist, patience=once))
+    monkeypatch.setattr("any2ds.storage.remote._Remote.patience", once)
     url, handler = web
     options = {"http": {"client_kwargs": {"timeout": ClientTimeout(total=0.5)}, "skip_instance_cache": True}}
     ds = any2ds.load(url, storage_options=options)

@@ -48,6 +48,7 @@ REPORT_FILE = "report.html"
 REPORT_MARK = b'<meta name="generator" content="any2ds'  # in its first 4 KB, which tells it from somebody's own
 TFDS_FEATURES = "features.json"
 TFDS_INFO = "dataset_info.json"
+TFDS_CONFIG = ".config/metadata.json"  # in the folder of all configs, not in that of a dataset
 REPORT_OUT_OF_SIGHT = f"{STATE_FOLDER}/{REPORT_FILE}"
 # That tell of the finished shards as a whole; the others are `tfds.names_of`.
 FOLDER_FILES = (SHARDS_FILE, REPORT_FILE, REPORT_OUT_OF_SIGHT)

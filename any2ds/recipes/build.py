@@ -46,6 +46,7 @@ from any2ds.core.members import URL as URL_OF_MEMBER
 from any2ds.core.members import column as column_of_member
 from any2ds.core.reports import RunReport
 from any2ds.core.rows import ShardJob
+from any2ds.dataset import tfds
 from any2ds.dataset.catalogue import rebuild
 from any2ds.dataset.features import KEY_COLUMN, SPLIT_COLUMN, Features, WrongValue
 from any2ds.dataset.load.files import cache_folder
@@ -208,6 +209,7 @@ class RecipeBuild:
         if not self.asked.overwrite and (found := self._finished(final)) is not None:
             what = found.full_name if found.trial is None else f"{found.full_name} ({trial_text(found.trial)})"
             log.warning("%s is there already, in %s: --overwrite makes it anew", what, final.url)
+            self._name_first_config()
             return RunReport(skipped_shards=sum(split.shards for split in found.splits))
         self._check_free(final)
         info = run_info("download", final, self.given, config.storage, config.output)
@@ -216,6 +218,7 @@ class RecipeBuild:
                 total = self._make_in(output, lock)
             if output.identity != final.identity:
                 self._put_in_place(output, final)
+            self._name_first_config()
             last_report.total = replace(total, shards=total.shards or 1)
         return total
 
@@ -360,6 +363,16 @@ class RecipeBuild:
             target.rename(previous)
         Path(output.path).rename(target)
         shutil.rmtree(previous, ignore_errors=True)
+
+    def _name_first_config(self) -> None:
+        """For TensorFlow Datasets, which looks there for the config that the name of the recipe alone stands for."""
+        if not self.recipe.CONFIGS or not tfds.names_for(self.config.output):
+            return
+        content = json.dumps({"default_config_name": self.recipe.CONFIGS[0].name}).encode()
+        folder = OutputFolder.at(self.final.rsplit("/", 2)[0], self.config.storage)
+        if folder.read(layout.TFDS_CONFIG) != content:
+            folder.create_folder(os.path.dirname(layout.TFDS_CONFIG))
+            folder.write(layout.TFDS_CONFIG, content)
 
     # --- samples ---
 

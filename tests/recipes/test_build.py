@@ -190,6 +190,22 @@ def test_a_folder_without_a_dataset_does_not_hide_the_dataset_of_that_name(
     assert len(any2ds.load("flowers", split="train")) == 22
 
 
+def test_a_garbled_file_is_found_by_its_hash_before_it_is_decoded(tmp_path: Path) -> None:
+    build(Flowers(), tmp_path, output_format="webdataset")
+    whole = any2ds.load("flowers", data_dir=tmp_path, check=True, decode=True)
+    number = next(n for n, sample in enumerate(whole) if sample["recipe_key"] == "flower_11")
+    assert whole[number]["image"].shape == (4, 4, 3)
+    assert whole[number]["mask"].shape == (4, 4, 1)
+    (tar,) = (path for path in tmp_path.rglob("*.tar") if picture(11, "jpeg") in path.read_bytes())
+    tar.write_bytes(tar.read_bytes().replace(picture(11, "jpeg"), picture(11, "jpeg")[:-1] + b"?"))
+    for options in ({}, {"decode": True}, {"columns": ["image"]}, {"columns": ["image", "label"], "decode": True}):
+        ds = any2ds.load("flowers", data_dir=tmp_path, check=True, **options)
+        with pytest.raises(DamagedShard, match="the md5 of its file is not that of the metadata"):
+            ds[number]
+        assert ds[number - 1]["image"] is not None
+    assert any2ds.load("flowers", data_dir=tmp_path, check=True, columns=["label"])[number] == {"label": 1}
+
+
 def one_split(samples: Any, **features: Any) -> any2ds.Recipe:
     class Small(any2ds.Recipe):
         """A few samples."""

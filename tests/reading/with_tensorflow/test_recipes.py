@@ -64,6 +64,21 @@ def test_tfds_reads_array_records_as_a_data_source(tmp_path: Path) -> None:
         np.testing.assert_array_equal(sample["box"], own["box"])
 
 
+def test_tfds_finds_the_first_config_by_the_name_alone(folder: Path, tmp_path: Path) -> None:
+    """The lines of docs/tfds.md; the other config may be there as well, or be the one that was built last."""
+    for name in ("flowers", "flowers:1.1.0", "flowers:1.*.*", "flowers/small", "flowers/small:1.1.0"):
+        samples: Any = tfds.load(name, data_dir=folder, split="test")
+        assert len(list(samples)) == 6, name
+    build(Flowers(), tmp_path, output_format="arrayrecord")
+    build(Flowers("full"), tmp_path, output_format="arrayrecord")
+    for name, count in (("flowers", 22), ("flowers:1.1.0", 22), ("flowers/full", 54)):
+        assert len(tfds.data_source(name, data_dir=tmp_path, split="train")) == count
+    assert len(any2ds.load("flowers", data_dir=tmp_path)) == 28
+    (tmp_path / "flowers" / ".config" / "metadata.json").unlink()  # as a build that was killed leaves it
+    build(Flowers(), tmp_path, output_format="arrayrecord")
+    assert len(tfds.data_source("flowers", data_dir=tmp_path, split="test")) == 6
+
+
 def test_tf_data_reads_the_columns_of_a_recipe(folder: Path) -> None:
     found = list(any2ds.load(folder / "flowers/small/1.1.0", split="test", columns=["image", "label"]).to_tf())
     assert len(found) == 6

@@ -226,6 +226,7 @@ class Squares(any2ds.Recipe):
                     "more": any2ds.Optional(any2ds.Image()),
                     "about": {"n": "int32"},
                 },
+                "frames": any2ds.Sequence(any2ds.Image()),
                 "numbers": any2ds.Sequence("uint64"),
                 "lines": any2ds.Sequence(any2ds.Sequence(any2ds.Text())),
                 "two": any2ds.Sequence("bool", length=2),
@@ -261,6 +262,7 @@ def sample(number: int) -> dict[str, Any]:
         "class": number,
         "second": label if number % 2 else None,
         "pair": {"mask": square(number), "more": square(number) if number % 2 else None, "about": {"n": number}},
+        "frames": [square(number)] * number,
         "numbers": [2**62 + number] * number,
         "lines": [[label] * line for line in range(number)],
         "two": [True, number > 2],
@@ -293,6 +295,7 @@ def features_of_squares() -> dict[str, Any]:
         "class": datasets.ClassLabel(num_classes=6),
         "second": label,
         "pair": {"mask": datasets.Image(mode="L"), "more": rgb, "about": {"n": datasets.Value("int32")}},
+        "frames": datasets.List(rgb),
         "numbers": datasets.List(datasets.Value("uint64")),
         "lines": datasets.List(datasets.List(text)),
         "two": datasets.List(datasets.Value("bool"), length=2),
@@ -342,6 +345,7 @@ def test_the_dataset_of_a_recipe_has_its_features(streaming: bool, squares: Path
         assert (pair["mask"].mode, pair["mask"].size, pair["about"]) == ("L", (4, 4), {"n": number})
         assert pair["more"] is None if not number % 2 else pair["more"].getpixel((0, 0)) == colour
         assert row["label"] == number % 3
+        assert [image.getpixel((0, 0)) for image in row["frames"]] == [colour] * number
         for same in ("numbers", "lines", "two", "line", "grid", "boxes", "any", "words", "raw", "text"):
             assert as_lists(row[same]) == expected[same], same
         parts = {name: [part[name] for part in expected["parts"]] for name in ("name", "corner", "label")}

@@ -67,6 +67,20 @@ def test_an_image_may_be_an_array_or_of_pillow(value: Any, expected: Any, tmp_pa
         assert np.array_equal(np.asarray(stored), expected)
 
 
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_files_in_sequences_are_read_as_bytes(output_format: str, tmp_path: Path) -> None:
+    content = io.BytesIO()
+    Image.fromarray(PIXELS).save(content, "png")
+    png = content.getvalue()
+    samples = {key: {"frames": [png] * count, "parts": [{"mask": png}] * count} for key, count in (("a", 2), ("b", 0))}
+    features = {"frames": any2ds.Sequence(any2ds.Image()), "parts": any2ds.Sequence({"mask": any2ds.Image()})}
+    build(one_split(list(samples.items()), **features), tmp_path, output_format=output_format)
+    found = {sample["recipe_key"]: sample for sample in any2ds.load("small", data_dir=tmp_path)}
+    for key, count in (("a", 2), ("b", 0)):
+        assert found[key]["frames"] == [png] * count
+        assert found[key]["parts"] == {"mask": [png] * count}
+
+
 def test_arrays_may_be_stored_as_jpeg_and_others_are_refused(tmp_path: Path) -> None:
     jpeg = any2ds.Image(encoding_format="jpeg")
     build(one_split([("a", {"image": PIXELS})], image=jpeg), tmp_path)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -120,6 +121,17 @@ def _from_json(type: pa.DataType) -> Callable[[Any], Any] | None:
     of = pa.types
     if of.is_binary(type) or of.is_large_binary(type) or of.is_fixed_size_binary(type):
         return base64.b64decode
+    if of.is_list(type) or of.is_large_list(type) or of.is_fixed_size_list(type):
+        restore = _from_json(type.value_type)
+        return None if restore is None else lambda values: [None if each is None else restore(each) for each in values]
+    if of.is_struct(type):
+        parts = {field.name: make for field in type if (make := _from_json(field.type)) is not None}
+        return partial(_with_parts, parts) if parts else None
     if not (of.is_temporal(type) or of.is_decimal(type)):
         return None
     return lambda text: value_of_text(text, type)
+
+
+def _with_parts(parts: Mapping[str, Callable[[Any], Any]], value: Mapping[str, Any]) -> dict[str, Any]:
+    """A struct, with `parts` made of the texts that stand for them."""
+    return {name: parts[name](each) if name in parts and each is not None else each for name, each in value.items()}

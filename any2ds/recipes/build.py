@@ -208,7 +208,8 @@ class RecipeBuild:
         check_private(output, config.run)
         if not self.asked.overwrite and (found := self._finished(final)) is not None:
             what = found.full_name if found.trial is None else f"{found.full_name} ({trial_text(found.trial)})"
-            log.warning("%s is there already, in %s: --overwrite makes it anew", what, final.url)
+            anew = "makes it anew, and registers the checksums" if self.asked.register_checksums else "makes it anew"
+            log.warning("%s is there already, in %s: --overwrite %s", what, final.url, anew)
             self._name_first_config()
             return RunReport(skipped_shards=sum(split.shards for split in found.splits))
         self._check_free(final)

@@ -156,6 +156,7 @@ def test_what_has_no_checksum_is_a_note_on_the_command_line(served: Server, tmp_
 
     text = f"no checksum of {url}: --register_checksums records what is there now"
     assert notes() == f"note: checksums.tsv: {text}\n"
+    assert notes("--register_checksums").endswith(": --overwrite makes it anew, and registers the checksums\n")
     assert notes("--register_checksums", "--overwrite") == ""
     assert notes().startswith("note: table:1.0.0 is there already, in ")
 

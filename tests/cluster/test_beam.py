@@ -367,6 +367,7 @@ def test_what_travels_passes_the_pickler_of_beam(library: str, tmp_path: Path) -
     mailbox.open(worker.folder)
     task = Task(0, worker, mailbox, running())
     task.leave([PackedJob.of(job) for job in jobs_of(2)])
+    mailbox.order(worker.folder, Orders({0: 0}, 1))
     pickler.set_library(library)
     packed = pickler.dumps(_Perform(task))
     assert len(packed) < 10_000

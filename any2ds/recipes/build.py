@@ -401,7 +401,7 @@ class RecipeBuild:
         try:
             with ExitStack() as stack:
                 wants_pipeline = "pipeline" in inspect.signature(recipe.splits).parameters
-                pipeline = self._beam(output, stack, wants_pipeline) if wants_pipeline else None
+                pipeline = self._beam(output, stack, True) if wants_pipeline else None
                 more = {"pipeline": pipeline.pipeline} if pipeline is not None else {}
                 splits = as_splits(recipe.splits(dl, **more))
                 by_beam = [name for name, samples in splits.items() if is_beam(samples)]

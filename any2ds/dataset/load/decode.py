@@ -74,7 +74,9 @@ def _decoded(sample: dict[str, Any], name: str, ext: str, rate: str, channels: i
     return sample
 
 
-_MODES = {1: ("GRAY", "L"), 3: ("RGB", "RGB"), 4: ("RGBA", "RGBA")}  # channels -> as simplejpeg and Pillow call them
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+"""Of Pillow, by the channels of an image."""
+_MODES_OF_JPEG = {**MODES, 1: "GRAY"}  # as simplejpeg calls them
 
 
 def image(data: bytes, channels: int = 3) -> Any:
@@ -83,10 +85,9 @@ def image(data: bytes, channels: int = 3) -> Any:
     import simplejpeg
     from PIL import Image
 
-    of_jpeg, mode = _MODES[channels]
     if data[:2] == b"\xff\xd8":
         try:
-            return simplejpeg.decode_jpeg(data, of_jpeg)
+            return simplejpeg.decode_jpeg(data, _MODES_OF_JPEG[channels])
         except ValueError:  # CMYK, or damaged
             pass
     with warnings.catch_warnings():
@@ -94,7 +95,7 @@ def image(data: bytes, channels: int = 3) -> Any:
         with Image.open(io.BytesIO(data)) as opened:
             if opened.width * opened.height > _MOST_PIXELS:
                 raise ValueError(f"it has {opened.width:,} x {opened.height:,} pixels")
-            found = np.array(opened.convert(mode))  # a copy, which can be written to
+            found = np.array(opened.convert(MODES[channels]))  # a copy, which can be written to
             return found[:, :, None] if channels == 1 else found
 
 

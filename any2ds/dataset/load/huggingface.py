@@ -22,6 +22,7 @@ from any2ds.dataset.features import (
     Tensor,
     Video,
 )
+from any2ds.dataset.load.decode import MODES
 from any2ds.dataset.load.libraries import imported, kind_of_files
 from any2ds.dataset.load.metadata import dataset_of
 from any2ds.dataset.load.shards import ShardSet
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 _FEATURES = {"image": "Image", "audio": "Audio"}
 _MOST_LABELS = 10_000
-_MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # of Pillow, by the channels of an image
 _MOST_DIMENSIONS = 5  # of an array of that library
 _TEXT, _MEDIA = "text", "media"
 
@@ -185,7 +185,7 @@ def _feature(feature: Feature) -> Any:
         names = {"names": list(feature.names)} if feature.names is not None else {"num_classes": feature.num_classes}
         return datasets.ClassLabel(**names)
     if isinstance(feature, Image):
-        return datasets.Image(mode=_MODES[feature.channels])
+        return datasets.Image(mode=MODES[feature.channels])
     if isinstance(feature, (Audio, Video)):
         return getattr(datasets, type(feature).__name__)()
     return _value(feature.arrow_type())

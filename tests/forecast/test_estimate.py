@@ -237,7 +237,8 @@ def test_dataset_of_a_recipe_is_a_sample_by_its_name(
     assert found.model.success.value == 0.75
     assert found.model.success.low < 0.75 < found.model.success.high
     assert found.model.survey.rows == 400
-    assert (found.prices.currency, found.predictions[0].costs.compute) == ("CHF", found.predictions[0].seconds.value)
+    assert found.prices.currency == "CHF"
+    assert found.predictions[0].costs.compute == pytest.approx(found.predictions[0].seconds.value)
 
 
 def test_what_it_shows(server: Server, asked: Any) -> None:

@@ -10,6 +10,7 @@ asked for.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
 from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
-from any2ds.fetch.policy.share import ALONE, HostShare, Share
+from any2ds.fetch.policy.share import ALONE, LEAST_LEAD, HostShare, Share, slot_names
 
 if TYPE_CHECKING:
     from any2ds.fetch.policy.window import Trial
@@ -59,12 +60,12 @@ class Host:
         "_limit",
         "_most",
         "_refusals",
-        "_share",
         "_silence",
         "_slow_start",
         "_spacing",
         "_started",
         "_timeouts",
+        "blocked_at",
         "deferred",
         "down_as",
         "down_until",
@@ -75,8 +76,11 @@ class Host:
         "not_before",
         "policy",
         "queue",
+        "share",
         "shared_until",
         "silent",
+        "slot",
+        "slots",
         "takes_turns",
         "woken_at",
     )
@@ -99,12 +103,15 @@ class Host:
         self.policy = policy
         self._spacing = policy.host_delay  # seconds between two starts of whomever
         self._started = 0.0  # when a transfer did last, if there have to be some between them
-        self._share: HostShare | None = None  # None: all of it is this fetcher's
+        self.share: HostShare | None = None  # None: all of it is this fetcher's
         self.takes_turns = False  # with other fetchers, by the time of day
+        self.slots: set[str] = set()  # that its transfers have, where fetchers take turns
+        self.slot = ""  # that the next one gets
+        self.blocked_at = 0.0  # time of day when others were last seen to have all slots
         self._most = policy.max_per_host
         self._delay = self._floor = policy.host_delay
         self._limit = min(max(_LEAST_FIRST, FIRST_AT_ONCE / share.fetchers), float(policy.max_per_host))
-        if share.parts:
+        if not share.is_all:
             self.divide(share)
         self._slow_start = True
         self._cut_at = -_ONE_ROUND
@@ -130,16 +137,48 @@ class Host:
     def has_slot(self) -> bool:
         return self.in_flight < self._limit
 
-    def may_start(self, now: float, time_of_day: float = 0.0) -> bool:
-        """Whether a transfer may start; `time_of_day` is what to add to the schedule's clock for `time.time()`."""
+    def may_start(self, now: float, time_of_day: float = 0.0, lead: float = LEAST_LEAD) -> bool:
+        """Whether a transfer may start; `time_of_day` is what to add to the schedule's clock for `time.time()`, and
+        `lead` the seconds that it takes to announce what outlasts a turn."""
         if self.in_flight >= self._limit or self.not_before > now:
             return False
-        return not self.takes_turns or self._has_turn(now, time_of_day)
+        return not self.takes_turns or self._has_turn(now, time_of_day, lead)
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether fetchers take turns because there are more of them than transfers."""
+        return self.share is not None and self.share.has_turns
+
+    def turn(self, time_of_day: float) -> tuple[int, float]:
+        """The number of the present turn, and the seconds that it takes, where it `has_slots`."""
+        assert self.share is not None
+        length = self.share.turn_seconds(self._spacing)
+        return math.floor(time_of_day / length), length
+
+    def slots_of(self, turn: int) -> frozenset[str]:
+        """The slots that are this fetcher's in a turn."""
+        assert self.share is not None
+        return slot_names(self.name, self.share.slots(turn))
+
+    def any_slot(self) -> str:
+        """One of its own slots, in whatever turn, and one that no transfer has if there is one."""
+        assert self.share is not None
+        own = slot_names(self.name, (part.starts for part in self.share.parts))
+        return min(own - self.slots or own)
+
+    @property
+    def excess(self) -> int:
+        """Transfers that are more than its share."""
+        return self.in_flight - self._most
+
+    def wait_for_others(self, until: float) -> None:
+        """Nothing starts before, because of what other fetchers have in flight."""
+        self.not_before = self.shared_until = until
 
     def divide(self, share: Share) -> None:
         """Keep from now on to this share of what the host allows."""
         own = share.of_host(self.name, self.policy.max_per_host)
-        self._share = own if share.fetchers > 1 else None
+        self.share = None if share.is_all else own
         self._most = own.most
         self._limit = min(self._limit, float(own.most))
         if self.shared_until == self.not_before:
@@ -157,7 +196,7 @@ class Host:
         if self._delay:
             self._started = max(self.not_before, now)
             self.not_before = self._started + self._delay
-            if self._share is not None and self._delay == self._floor:
+            if self.share is not None and self._delay == self._floor:
                 self.shared_until = self.not_before
 
     def learn(self, outcome: Payload | Failure, now: float) -> None:
@@ -218,12 +257,12 @@ class Host:
         if self._delay > self._floor:
             return f"refuses more: asked every {self._delay:.2g} s"
         if self._delay:
-            whose = "" if self._share is None else f" by this process, every {self._spacing:.2g} s by all"
+            whose = "" if self.share is None else f" by this process, every {self._spacing:.2g} s by all"
             return f"asked every {self._delay:.2g} s{whose}, as it or --host_delay wants it"
         if not self.queue:
             return "its rows are tried again later"
         if self.in_flight >= most:
-            return f"{most} at once, by {'our share of ' if self._share else ''}--max_per_host"
+            return f"{most} at once, by {'our share of ' if self.share else ''}--max_per_host"
         return f"at most {self.limit} at once, by how well it answers"
 
     @property
@@ -241,18 +280,18 @@ class Host:
 
     def _space(self) -> None:
         """Leave as much time between starts as all fetchers together need."""
-        share, floor = self._share, self._floor
+        share, floor = self.share, self._floor
         self._floor = self._spacing if share is None else share.interval(self._spacing)
         self._delay = self._floor if self._delay <= floor else max(self._delay, self._floor)
         self.takes_turns = share is not None and (share.has_turns or self._spacing > 0)
 
-    def _has_turn(self, now: float, time_of_day: float) -> bool:
+    def _has_turn(self, now: float, time_of_day: float, lead: float) -> bool:
         """Whether it is this fetcher's turn; else `not_before` is when that comes."""
-        assert self._share is not None
-        start = self._share.next_start(now + time_of_day, self._spacing) - time_of_day
+        assert self.share is not None
+        start = self.share.next_start(now + time_of_day, self._spacing, lead) - time_of_day
         if start <= now:
             return True
-        self.not_before = self.shared_until = start
+        self.wait_for_others(start)
         return False
 
     def _cut(self, now: float, busy: bool) -> bool:
@@ -287,3 +326,4 @@ class Attempt:
     asks: str = ""  # the origin whose robots.txt this is for; its row is none of the list
     trial: Trial | None = None  # of the window, when it was started
     late: bool = False  # it waits for a silent host for longer than answers take
+    slot: str = ""  # of those of its host, where fetchers take turns

@@ -21,7 +21,7 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.policy.hosts import SILENCE, Attempt, Host, HostPolicy
 from any2ds.fetch.policy.robots import RETRIES, Robots, origin_of
-from any2ds.fetch.policy.share import ALONE, Share
+from any2ds.fetch.policy.share import ALONE, CLOCKS, LEAST_LEAD, Announcements, Share
 from any2ds.fetch.urls import WEB, normalize
 from any2ds.storage.stores import SERVERS
 
@@ -41,6 +41,9 @@ _MANY = 64  # fewer transfers than this are meant as a limit, also for those tha
 _AUTO_SPARE = 256  # with thread_count=auto
 _MOST_SOCKETS = 400 if sys.platform == "win32" else 1 << 30  # select() takes 512
 _MOST_SILENT = 4  # times the slots: so many silent hosts may wait before no others are looked for
+_POLLS, _LOOKS_AGAIN = 0.05, 1.0  # seconds until announcements are looked at: those that are coming, and newer ones
+UNLIMITED = 1_000_000  # transfers at once to a host; from here on nobody counts
+PATIENCE = 5.0  # seconds in which what is more than a smaller share may end by itself
 _WAIT_CODES = frozenset({"http_429", "http_503"})
 
 # The time that one attempt may take grows by a second with so many bytes received. That is 64 kbit/s, the speed of an
@@ -97,6 +100,10 @@ class Schedule:
         self.queued = 0  # rows that wait for their host, or for its robots.txt
         self.deferred = 0  # rows that wait for their time
         self.share = ALONE  # of the limits of hosts
+        self.announcements: Announcements | None = None  # where others may have transfers that outlast their turns
+        self._limited: dict[Attempt, None] = {}  # in flight, to hosts with a limit that others share
+        self._look_at = 0.0  # at these, next
+        self._divided_at = 0.0
         self.time_of_day = 0.0  # seconds to add to the clock for `time.time()`; whoever divides the limits sets it
         self.shared_until = 0.0  # until then rows wait for nothing but this fetcher's turn at their host
         self._policy = policy or HostPolicy()
@@ -121,6 +128,7 @@ class Schedule:
     def divide(self, share: Share, now: float) -> None:
         """Keep from now on to this share of what hosts allow."""
         self.share = share
+        self._divided_at = now
         for host in self._hosts.values():
             host.divide(share)
             self._offer_turn(host, now)
@@ -181,7 +189,7 @@ class Schedule:
                 self._silent[host] = None
                 continue
             host.in_turn = False
-            if host.queue and host.may_start(now, self.time_of_day):
+            if host.queue and self._may_start(host, now):
                 self.queued -= 1
                 return self._start(host.queue.popleft(), now)
             self._offer_turn(host, now)
@@ -198,7 +206,7 @@ class Schedule:
             first = self._past_robots(attempt, now) if host.gated else attempt
             if first is None:
                 continue
-            if not host.queue and host.may_start(now, self.time_of_day) and not (crowded and self._comes_last(host)):
+            if not host.queue and self._may_start(host, now) and not (crowded and self._comes_last(host)):
                 return self._start(first, now)
             self._queue(first, now)
         self._interrupted = looked_at == _LOOKED_AT
@@ -208,7 +216,7 @@ class Schedule:
             host.in_turn = False
             if crowded and host.silent and host.in_flight >= SILENCE:
                 continue  # enough to tell whether it is down; it comes back when one of them ends
-            if host.queue and host.may_start(now, self.time_of_day):
+            if host.queue and self._may_start(host, now):
                 self.queued -= 1
                 return self._start(host.queue.popleft(), now)
             self._offer_turn(host, now)
@@ -255,8 +263,72 @@ class Schedule:
                 self._go_on_with(attempt.host, now)
         self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
 
+    def outlasting(self, now: float) -> list[Attempt]:
+        """Announce what outlasts its turn. Returns attempts that the caller has to cancel, and to suspend and excuse:
+        others do not know of them in time, or they are more than a smaller share allows."""
+        board = self.announcements
+        if not self._limited or now < self._look_at:
+            if board is not None and not self._limited:
+                board.announce(frozenset())
+            return []
+        self._look_at, time_of_day = now + _POLLS, now + self.time_of_day
+        is_settled = now >= self._divided_at + PATIENCE
+        announced = board.announced(time_of_day) if board is not None else frozenset()
+        outlasting: set[str] = set()
+        surplus: list[Attempt] = []
+        excess: dict[Host, int] = {}
+        for attempt in reversed(self._limited):
+            host = attempt.host
+            if host not in excess:
+                excess[host] = host.excess if is_settled else 0
+            if excess[host] > 0:
+                excess[host] -= 1
+                surplus.append(attempt)
+            elif host.has_slots and board is not None:
+                turn, length = host.turn(time_of_day)
+                if not attempt.slot:  # it began when there were no turns
+                    attempt.slot = host.any_slot()
+                    host.slots.add(attempt.slot)
+                is_own, left = attempt.slot in host.slots_of(turn), (turn + 1) * length - time_of_day
+                if attempt.slot in announced:
+                    outlasting.add(attempt.slot)
+                elif not is_own or not (left > CLOCKS + board.lead or attempt.slot in host.slots_of(turn + 1)):
+                    outlasting.add(attempt.slot)
+                    if left <= CLOCKS if is_own else is_settled:
+                        surplus.append(attempt)
+        if board is not None:
+            board.announce(frozenset(outlasting))
+        return surplus
+
+    def _may_start(self, host: Host, now: float) -> bool:
+        """Whether a transfer may start there, and in a slot that no other fetcher has."""
+        board = self.announcements
+        if not host.may_start(now, self.time_of_day, board.lead if board is not None else LEAST_LEAD):
+            return False
+        if board is None or not host.has_slots:
+            return True
+        time_of_day = now + self.time_of_day
+        turn, length = host.turn(time_of_day)
+        taken = board.of_others(max(turn * length, host.blocked_at))
+        if taken is None:
+            host.wait_for_others(now + _POLLS)
+            return False
+        own = host.slots_of(turn) - taken
+        free = own - host.slots
+        if not free or host.in_flight >= len(own):
+            host.wait_for_others(now + (_POLLS if own else _LOOKS_AGAIN))
+            if not own:
+                host.blocked_at = time_of_day
+            return False
+        host.slot = min(free)
+        return True
+
     def _release(self, attempt: Attempt) -> None:
         attempt.running = False
+        self._limited.pop(attempt, None)
+        if attempt.slot:
+            attempt.host.slots.discard(attempt.slot)
+            attempt.slot = ""
         self.in_flight -= 1
         attempt.host.in_flight -= 1
         if attempt.late:
@@ -373,6 +445,11 @@ class Schedule:
         self.in_flight += 1
         if host.silent:
             self._to_silent.append((now, attempt))
+        if host.share is not None and host.policy.max_per_host < UNLIMITED:
+            self._limited[attempt] = None
+            attempt.slot, host.slot = host.slot, ""
+            if attempt.slot:
+                host.slots.add(attempt.slot)
         host.start(now)
         if attempt.deadline != float("inf"):
             self._new.append(attempt)

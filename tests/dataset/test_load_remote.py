@@ -2,7 +2,9 @@
 
 import multiprocessing
 import os
+import pickle
 import re
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -365,6 +367,67 @@ class TestRanges:
         keys = ds.keys
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert pool.apply(keys_of, (ds,)) == keys
+
+
+class TestOtherTools:
+    """Tar files without indexes, which are read once as a whole."""
+
+    @pytest.fixture
+    def stored(self, bucket: Bucket, datasets: Callable[[str], Path]) -> Bucket:
+        store = bucket.connect()
+        for path in datasets("webdataset").glob("*.tar"):
+            store.put_file(str(path), f"{bucket.url}/{path.name}")
+        return bucket
+
+    def test_a_file_takes_two_requests_at_first_and_none_after_that(self, stored: Bucket, cache: Path) -> None:
+        with stored.recording() as asked:
+            ds = any2ds.load(stored.url)
+            assert [sample["data"] for sample in ds] == [content(n) for n in range(ROWS)]
+        assert of_shard(1, asked) == ["GET", "HEAD"]
+        at_first = len(asked) - 3 * 2
+        shutil.rmtree(cache / "shards")  # as where there is no room for copies
+        with stored.recording() as asked:
+            assert len(any2ds.load(stored.url)) == ROWS
+        assert len(asked) == at_first
+        with stored.recording() as asked:
+            assert pickle.loads(pickle.dumps(any2ds.load(stored.url)))[6]["data"] == content(6)
+        assert of_shard(1, asked) == ["GET"]
+
+    def test_one_that_is_replaced_is_an_error_and_then_another(self, stored: Bucket, cache: Path) -> None:
+        assert any2ds.load(stored.url)[5]["data"] == content(5)
+        shutil.rmtree(cache / "shards")
+        ds, store, tar = any2ds.load(stored.url), stored.connect(), f"{stored.url}/00001.tar"
+        store.pipe_file(tar, store.cat_file(tar).replace(b"file 5", b"file 8"))
+        with pytest.raises(DamagedShard, match=r"00001\.tar .*replaced"):
+            ds[5]
+        assert any2ds.load(stored.url)[5]["data"] == content(5).replace(b"file 5", b"file 8")
+
+    def test_one_that_is_damaged_is_named(self, stored: Bucket) -> None:
+        stored.connect().pipe_file(f"{stored.url}/00001.tar", b"no tar file" * 1000)
+        with pytest.raises(DamagedShard, match=r"shard 00001\.tar of 's3://.*index"):
+            any2ds.load(stored.url)
+
+    def test_those_of_img2dataset_are_looked_at_once(
+        self, stored: Bucket, datasets: Callable[[str], Path], cache: Path
+    ) -> None:
+        store = stored.connect()
+        for path in datasets("webdataset").glob("*_stats.json"):
+            described = orjson.loads(path.read_bytes())
+            own = {name: described[name] for name in ("count", "successes")}
+            store.pipe_file(f"{stored.url}/{path.name}", orjson.dumps(own))
+            table = path.name.replace("_stats.json", ".parquet")
+            store.put_file(str(path.with_name(table)), f"{stored.url}/{table}")
+        for shard_requests in (["HEAD", "GET", "HEAD"], ["HEAD"], ["HEAD", "GET"]):
+            with stored.recording() as asked:
+                assert any2ds.load(stored.url)[6]["data"] == content(6)
+            assert of_shard(1, asked) == shard_requests
+            if shard_requests == ["HEAD"]:
+                shutil.rmtree(cache / "shards")
+
+
+def of_shard(number: int, asked: list[tuple[str, str]]) -> list[str]:
+    """The methods of the requests for its data and its index."""
+    return [method for method, target in asked if f"/{number:05d}.tar" in target]
 
 
 class Refusing(SimpleHTTPRequestHandler):

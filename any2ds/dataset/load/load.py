@@ -86,8 +86,7 @@ def load(  # the public options, by keyword
     copies = ShardCopies(Path(cache_dir) if cache_dir is not None else cache_folder(), most)
     if not shards.total:  # other tools' tar files, whose counts are in their indexes
         opened = OpenShards(shards, Fields(), copies)
-        counts = [opened.count(shard) for shard in range(len(shards))]
-        shards = replace(shards, starts=array("Q", accumulate(counts, initial=0)))
+        shards = replace(shards, starts=array("Q", accumulate(opened.counts(), initial=0)))
     schema = schema_of(shards)
     compared = _hashes(shards, schema) if check else ()
     recipe = _recipe(shards)

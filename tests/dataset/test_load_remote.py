@@ -24,11 +24,11 @@ import any2ds
 from any2ds import download
 from any2ds.core.errors import DamagedShard, OptionError, OutputError
 from any2ds.storage.addresses import address_of
-from any2ds.storage.patience import Patience, persist
 from any2ds.testing.server import serve
 from tests.support.s3 import Bucket, serve_buckets
 
 ANSWERS = [("403", "access denied"), ("404", "no such file"), ("500", "answers 500")]
+IMPATIENT = {"s3": {"config_kwargs": {"read_timeout": 0.5}}}
 FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
 ROWS, SHARD = 12, 5
 
@@ -246,10 +246,6 @@ class TestRanges:
         bucket.connect().put(str(datasets("webdataset")), bucket.url, recursive=True)
         return bucket
 
-    @pytest.fixture
-    def hurried(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("any2ds.storage.reading.persist", partial(persist, patience=Patience(2, 0.01, 0.01)))
-
     def test_one_request_reads_what_lies_side_by_side_of_each_shard(self, stored: Bucket) -> None:
         ds = any2ds.load(stored.url)
         ds[::SHARD]
@@ -318,9 +314,8 @@ class TestRanges:
         assert found is not None
         assert "theirs%2F" in found.url
 
-    @pytest.mark.usefixtures("hurried")
     def test_what_the_store_refuses_names_shard_and_store_and_no_secret(self, stored: Bucket) -> None:
-        ds = any2ds.load(stored.url)
+        ds = any2ds.load(stored.url, retry_seconds=0)
         assert ds[0]["data"] == content(0)
         with stored.refusing("403", "00001.tar"), pytest.raises(DamagedShard) as raised:
             ds[[0, 5, 10]]
@@ -328,22 +323,44 @@ class TestRanges:
         assert "Signature" not in str(raised.value)
         assert ds[5]["data"] == content(5)
 
-    @pytest.mark.usefixtures("hurried")
     @pytest.mark.parametrize(("status", "text"), ANSWERS)
     def test_a_bucket_that_refuses_to_read_a_sample(self, status: str, text: str, stored: Bucket) -> None:
-        ds = any2ds.load(stored.url)
+        ds = any2ds.load(stored.url, retry_seconds=0)
         assert ds[0]["data"] == content(0)
         with stored.refusing(status, "00000.tar"), pytest.raises(DamagedShard, match=rf"00000\.tar of 's3://.*{text}"):
             ds[[0, 1, 10]]
 
-    @pytest.mark.usefixtures("hurried")
     def test_a_store_that_hangs_is_an_error(self, stored: Bucket) -> None:
-        options = {"s3": {"config_kwargs": {"read_timeout": 1}}}
-        ds = any2ds.load(stored.url, storage_options=options)
+        ds = any2ds.load(stored.url, storage_options=IMPATIENT, retry_seconds=0)
         assert ds[0]["data"] == content(0)
         with stored.hanging("00000.tar"), pytest.raises(DamagedShard, match=r"00000\.tar .*no answer of the store"):
             ds[1]
         assert ds[1]["data"] == content(1)
+
+    @pytest.mark.parametrize(("status", "text"), [("500", "Internal Server Error"), ("403", "access denied|Forbidden")])
+    @pytest.mark.parametrize("name", ["", "run", "00001.parquet"])
+    def test_a_bucket_that_refuses_to_open_a_dataset(self, status: str, text: str, name: str, stored: Bucket) -> None:
+        """One error, after as many requests as it takes."""
+        if (status, name) == ("403", "run"):  # a web server may hide it, and serve the rest
+            name = "00000.parquet"
+        with (
+            stored.refusing(status, name) as failed,
+            pytest.raises((OutputError, DamagedShard), match="'s3://") as raised,
+        ):
+            any2ds.load(stored.url, where="bytes > 5", retry_seconds=0)
+        assert re.search(text, str(raised.value))
+        assert failed.total() < 8
+        assert len(any2ds.load(stored.url, where="bytes > 5")) == ROWS
+
+    @pytest.mark.parametrize("name", ["/place", "shards", "00001.parquet"])
+    def test_a_bucket_that_hangs_while_a_dataset_is_opened(self, name: str, stored: Bucket) -> None:
+        with stored.hanging(name), pytest.raises((OutputError, DamagedShard), match=r"'s3://.*Read timeout"):
+            any2ds.load(stored.url, where="bytes > 5", storage_options=IMPATIENT, retry_seconds=0)
+
+    def test_a_store_that_fails_while_a_dataset_is_opened_is_asked_again(self, stored: Bucket) -> None:
+        with stored.failing(0.2) as failed:
+            assert len(any2ds.load(stored.url, where="bytes > 5")) == ROWS
+        assert failed.total()
 
     def test_a_shard_that_is_replaced_while_it_is_open_is_an_error(self, stored: Bucket) -> None:
         ds, store = any2ds.load(stored.url), stored.connect()
@@ -466,23 +483,21 @@ def web(datasets: Callable[[str], Path]) -> Iterator[tuple[str, type[Refusing]]]
     server.server_close()
 
 
-@pytest.mark.parametrize(("status", "text"), [(403, "Forbidden"), (404, "no such"), (500, "500"), (0, "Timeout")])
-def test_a_web_server_that_refuses_or_hangs(
-    status: int, text: str, web: tuple[str, type[Refusing]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("status", "text"), [(403, "Forbidden|403"), (404, "no such"), (500, "500"), (0, "Timeout|no answer")]
+)
+def test_a_web_server_that_refuses_or_hangs(status: int, text: str, web: tuple[str, type[Refusing]]) -> None:
     """One error, which names the shard or the URL."""
-    once = Patience(1, 0, 0)
-    monkeypatch.setattr("any2ds.storage.reading.persist", partial(persist, patience=once))
-    monkeypatch.setattr("any2ds.storage.remote._Remote.patience", once)
     url, handler = web
-    options = {"http": {"client_kwargs": {"timeout": ClientTimeout(total=0.5)}, "skip_instance_cache": True}}
-    ds = any2ds.load(url, storage_options=options)
+    limits = ClientTimeout(sock_read=0.5)
+    options = {"http": {"client_kwargs": {"timeout": limits}, "skip_instance_cache": True}}
+    ds = any2ds.load(url, storage_options=options, retry_seconds=0)
     handler.status, handler.name = status, ".tar"
     with pytest.raises(DamagedShard, match=rf"(?s)shard 00001\.tar of '{url}': .*{text}"):
         ds[SHARD]
     handler.name = ""
     with pytest.raises(OutputError, match=rf"(?s)'{url}'.*{text}"):
-        any2ds.load(url, storage_options=options)
+        any2ds.load(url, storage_options=options, retry_seconds=0)
 
 
 def set_environment(values: Mapping[str, str]) -> None:

@@ -33,7 +33,8 @@ def version_of_shard(shard: ShardOfFolder) -> str:
 
 def _version_now(shard: ShardOfFolder) -> str:
     try:
-        info = patiently(f"looking at {shard.name}", lambda: shard.folder.fs.info(shard.path()))
+        folder = shard.folder
+        info = patiently(f"looking at {shard.name}", lambda: folder.fs.info(shard.path()), patience=folder.patience)
     except Exception as error:  # every file system has exceptions of its own
         raise DamagedShard(error_text(error)) from error
     return "" if info["type"] == "directory" else version_of(info) or ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from itertools import accumulate
@@ -16,7 +17,16 @@ import pyarrow.compute as pc
 
 from any2ds.config.parsers import byte_count
 from any2ds.core import layout, plugins
-from any2ds.core.errors import DamagedShard, MissingColumns, OptionError, UsageError, redacted
+from any2ds.core.errors import (
+    Any2dsError,
+    DamagedShard,
+    MissingColumns,
+    OptionError,
+    OutputError,
+    UsageError,
+    access_text,
+    redacted,
+)
 from any2ds.core.metadata import SPLIT
 from any2ds.core.samples import row_key
 from any2ds.dataset.features import KEY_COLUMN
@@ -31,7 +41,8 @@ from any2ds.dataset.load.shards import ShardSet
 from any2ds.dataset.load.source import Source
 from any2ds.dataset.places import of_place
 from any2ds.dataset.recipe_file import RecipeFile
-from any2ds.storage.stores import Stores
+from any2ds.storage.patience import Patience
+from any2ds.storage.stores import ReadStores
 from any2ds.writers.contract import Fields
 
 _COPIES = "20GiB"
@@ -51,6 +62,7 @@ def load(  # the public options, by keyword
     storage_options: Mapping[str, Mapping[str, Any]] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
+    retry_seconds: float = 120.0,
 ) -> Source:
     """The samples of a finished dataset, by number: `len(ds)`, `ds[7]`, `ds[100:200]`, `ds[[5, 1, 9]]`, iteration.
 
@@ -72,13 +84,19 @@ def load(  # the public options, by keyword
         any2ds in the user's cache folder)
     cache_bytes: copy the shards that are read to cache_dir, and keep those used last up to so many bytes, such as
         "50GiB" (default: byte ranges are read, without a copy; 20GiB for arrayrecord and files, which need one)
+    retry_seconds: for how long what a store does not answer, or answers with an error of its own, is asked for again;
+        the last answer is waited for, up to 30 seconds without a byte (default: two minutes)
 
     Raises OutputError for a folder that is no dataset or has no finished shard, DamagedShard where files of it are
     missing or damaged, and UsageError for a split, condition or column that it does not have.
     """
-    stores = Stores(storage_options)
+    if not retry_seconds >= 0:
+        raise OptionError(f"invalid retry_seconds={retry_seconds!r}: expected seconds, 0 or more")
+    stores = ReadStores(storage_options, Patience.of_seconds(retry_seconds))
     place = os.fspath(folder)
-    shards = of_place(ShardSet.of, place, os.fspath(data_dir) if data_dir is not None else None, stores)
+    with _opening(place):
+        shards = of_place(ShardSet.of, place, os.fspath(data_dir) if data_dir is not None else None, stores)
+        recipe = _recipe(shards)
     try:
         most = byte_count(_COPIES if cache_bytes is None else cache_bytes)
     except ValueError as error:
@@ -89,7 +107,6 @@ def load(  # the public options, by keyword
         shards = replace(shards, starts=array("Q", accumulate(opened.counts(), initial=0)))
     schema = schema_of(shards)
     compared = _hashes(shards, schema) if check else ()
-    recipe = _recipe(shards)
     wanted = _wanted(columns, schema, (*shards.members, *(recipe.known() if recipe is not None else ())))
     fields = Fields(wanted, schema, shards.data_column, shards.members, decode, recipe, compared)
     opened = OpenShards(shards, fields, copies, is_copied=cache_bytes is not None)
@@ -97,6 +114,17 @@ def load(  # the public options, by keyword
     condition = _condition(where, schema)
     selection = _selection(rows, shards, split, condition, recipe.recipe if recipe is not None else None)
     return Source(shards, opened, replace(selection, where=condition), fields)
+
+
+@contextmanager
+def _opening(place: str) -> Iterator[None]:
+    """Raises OutputError for what a store or its library raises inside of the block."""
+    try:
+        yield
+    except Any2dsError:
+        raise
+    except Exception as error:  # every file system has exceptions of its own
+        raise OutputError(f"{redacted(place)!r} cannot be opened: {access_text(error)}") from error
 
 
 def _recipe(shards: ShardSet) -> RecipeFeatures | None:

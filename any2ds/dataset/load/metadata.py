@@ -14,9 +14,11 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 
-from any2ds.core.errors import DamagedShard, UsageError, error_text, redacted
+from any2ds.core.errors import DamagedShard, UsageError, access_text, error_text, redacted
 from any2ds.core.failures import SUCCESS
 from any2ds.dataset.load.shards import ShardSet
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.patience import is_permanent
 from any2ds.writers.formats.parquet import THRIFTY, body_columns
 
 if TYPE_CHECKING:
@@ -49,8 +51,19 @@ def dataset_of(shards: ShardSet, schema: pa.Schema) -> pads.Dataset:
     """The metadata of all finished shards; nothing is read yet."""
     folder = shards.in_this_process().folder
     paths = [f"{folder.path.rstrip('/')}/{table}" for table in shards.tables]
-    filesystem = LocalFileSystem() if folder.is_local else PyFileSystem(FSSpecHandler(folder.fs))
+    filesystem = LocalFileSystem() if folder.is_local else PyFileSystem(_PatientFiles(folder))
     return pads.FileSystemDataset.from_paths(paths, schema, pads.ParquetFileFormat(), filesystem)
+
+
+class _PatientFiles(FSSpecHandler):  # type: ignore[misc]
+    """The files of a folder in a store, for Arrow, with retries."""
+
+    def __init__(self, folder: OutputFolder) -> None:
+        super().__init__(folder.fs)
+        self._folder = folder
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        return pa.PythonFile(self._folder.open(path.removeprefix(f"{self._folder.path.rstrip('/')}/")), mode="r")
 
 
 class Rows:
@@ -115,8 +128,9 @@ class Rows:
             self._look_for_damage()
             raise UsageError(f"where: {_in_plain_words(error_text(error))}") from error
         except (pa.ArrowException, OSError) as error:
-            self._look_for_damage()
-            raise DamagedShard(f"metadata of {redacted(shards.folder.url)!r}: {error_text(error)}") from error
+            if shards.folder.is_local or is_permanent(error):
+                self._look_for_damage()
+            raise DamagedShard(f"metadata of {redacted(shards.folder.url)!r}: {access_text(error)}") from error
         if table.num_rows != shards.total:
             self._look_for_damage()
         return table
@@ -157,7 +171,7 @@ def translated(shards: ShardSet, shard: int) -> Iterator[None]:
     except (DamagedShard, UsageError):
         raise
     except Exception as error:  # of Arrow, or any file system
-        raise DamagedShard(f"metadata of {shards.describe(shard)}: {error_text(error)}") from error
+        raise DamagedShard(f"metadata of {shards.describe(shard)}: {access_text(error)}") from error
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

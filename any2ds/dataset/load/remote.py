@@ -113,7 +113,8 @@ class StoreReader:
 
         names = list(dict.fromkeys(file.name for file, _ in wanted))
         try:
-            patiently(f"reading {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}", attempt)
+            what = f"reading {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
+            patiently(what, attempt, patience=self._folder.patience)
         except Exception as error:  # every file system has exceptions of its own
             raise RangeTrouble(access_text(error), wanted[at][0]) from error
         return [found[n] for n in range(len(wanted))]
@@ -231,7 +232,7 @@ class RemoteShard:
 
     def _asked(self, attempt: Callable[[], Any]) -> Any:
         try:
-            return patiently(f"looking at {self.name}", attempt)
+            return patiently(f"looking at {self.name}", attempt, patience=self._shard.folder.patience)
         except Exception as error:  # every file system has exceptions of its own
             raise DamagedShard(access_text(error)) from error
 

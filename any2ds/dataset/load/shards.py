@@ -15,7 +15,7 @@ import orjson
 
 from any2ds.config.hashes import recorded_hash_columns
 from any2ds.core import layout
-from any2ds.core.errors import DamagedShard, OutputError, error_text, redacted
+from any2ds.core.errors import DamagedShard, OutputError, Unreachable, error_text, redacted
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import NamesInOrder, PerShard, ShardFiles
@@ -146,6 +146,8 @@ def look(url: str, stores: Stores | None = None) -> ShardSample | ShardSet:
     """A dataset, or the tar files of other tools that lie in a folder. Raises OutputError if it holds neither."""
     try:
         opened = ShardSample.of(url, stores, most=_ALL)
+    except Unreachable:
+        raise
     except OutputError as error:
         if (foreign := _tars(url, stores)) is not None:
             return foreign

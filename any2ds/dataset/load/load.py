@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
@@ -205,20 +205,22 @@ def _selection(
     return Selection((range(total),), either if mask is None else pc.and_(either, mask))
 
 
-def _hashed(keys: pa.ChunkedArray, part: splits.Part, is_own: bool) -> pa.BooleanArray:
+def _hashed(keys: Iterable[pa.ChunkedArray], part: splits.Part, is_own: bool) -> pa.BooleanArray:
     """The samples whose key has a hash of the part: that of its row, in datasets of any2ds."""
-    found = bytearray()
-    for start in range(0, len(keys), _KEYS_AT_ONCE):  # texts of Python take 60 bytes each
-        some = keys.slice(start, _KEYS_AT_ONCE).to_pylist()
-        found += splits.in_hashes(map(row_key, some) if is_own else some, part.hashes())
-    return pa.Array.from_buffers(pa.uint8(), len(found), [None, pa.py_buffer(found)]).cast(pa.bool_())
+    parts = [pa.array([], pa.bool_())]
+    for several in keys:
+        for start in range(0, len(several), _KEYS_AT_ONCE):  # texts of Python take 60 bytes each
+            some = several.slice(start, _KEYS_AT_ONCE).to_pylist()
+            found = splits.in_hashes(map(row_key, some) if is_own else some, part.hashes())
+            parts.append(pa.Array.from_buffers(pa.uint8(), len(found), [None, pa.py_buffer(found)]).cast(pa.bool_()))
+    return pa.concat_arrays(parts)
 
 
 def _by_hash(rows: Rows, part: splits.Part, is_own: bool) -> pa.BooleanArray:
     """By the keys that a recipe gave its samples, else by those of the samples."""
     if rows.has(KEY_COLUMN):
-        return _hashed(rows.column(KEY_COLUMN), part, is_own=False)
-    return _hashed(rows.keys(), part, is_own=is_own)
+        return _hashed(rows.each_column(KEY_COLUMN), part, is_own=False)
+    return _hashed(rows.each_keys(), part, is_own=is_own)
 
 
 def _of_recipe(shards: ShardSet, recipe: RecipeFile, part: splits.Part) -> range:

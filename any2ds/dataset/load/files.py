@@ -113,7 +113,7 @@ class LocalShard:
 
     def read(self, start: int, size: int) -> bytes:
         try:
-            found = _pread(self._descriptor, min(size, _MOST_AT_ONCE), start)
+            found = _pread(self._descriptor, size if size < _MOST_AT_ONCE else _MOST_AT_ONCE, start)
         except OSError as error:
             raise DamagedShard(error_text(error)) from error
         return found if len(found) == size else self._rest(found, start, size)

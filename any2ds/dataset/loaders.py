@@ -214,13 +214,13 @@ class Loadable:
 def extensions(dataset: Dataset) -> dict[str, int]:
     """Extension -> files that are stored with it, the most frequent first; empty where no stats tell."""
     found: Counter[str] = Counter()
-    for entry in _entries(dataset):
+    for entry in entries(dataset):
         found.update({str(ext): files for ext, files in entry.exts.items() if ext})
     return dict(found.most_common())
 
 
-def _entries(dataset: Dataset) -> Iterator[ShardEntry]:
-    """By the list of shards if it is true, else from the stats of each."""
+def entries(dataset: Dataset) -> Iterator[ShardEntry]:
+    """The finished shards in order, by the list of shards if it is true, else from the stats of each."""
     with contextlib.suppress(Exception):  # of any file system; ValueError of one that is none
         listed = ShardList.parse(dataset.read(layout.SHARDS_FILE))
         if not listed.is_open and listed.entries.keys() == dataset.shards.finished().keys():

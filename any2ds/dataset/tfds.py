@@ -114,21 +114,26 @@ def _by_split(entries: Sequence[ShardEntry], has_column: bool) -> tuple[dict[str
     Those that the column `split` names, if each shard has samples of one; else all in `SPLIT`.
     """
     found: dict[str, list[ShardEntry]] = {}
-    problem = ""
-    for entry in sorted(entries, key=lambda entry: entry.shard_id) if has_column else ():
-        if not entry.samples:
-            continue
-        name = next(iter(entry.splits), "")
-        if len(entry.splits) != 1 or not name:
-            problem = f"shard {entry.shard_id} has samples of several, or of none"
-        elif not _NAME.fullmatch(name):
-            problem = f"cannot be asked for {name!r}"
-        found.setdefault(name, []).append(entry)
-        if len(found) > MOST_SPLITS:
-            problem = f"here are more than {MOST_SPLITS}"
-        if problem:
-            return {SPLIT: list(entries)}, _MIXED.format(problem=problem)
+    try:
+        for entry in sorted(entries, key=lambda entry: entry.shard_id) if has_column else ():
+            if entry.samples:
+                found.setdefault(split_of(entry, _NAME), []).append(entry)
+            if len(found) > MOST_SPLITS:
+                raise ValueError(f"here are more than {MOST_SPLITS}")
+    except ValueError as problem:
+        return {SPLIT: list(entries)}, _MIXED.format(problem=problem)
     return found or {SPLIT: list(entries)}, ""
+
+
+def split_of(entry: ShardEntry, names: re.Pattern[str]) -> str:
+    """The split of a shard with samples, by its column `split`. Raises ValueError, with the reason, if its samples are
+    not all of one, or `names` does not match that."""
+    name = next(iter(entry.splits), "")
+    if len(entry.splits) != 1 or not name:
+        raise ValueError(f"shard {entry.shard_id} has samples of several, or of none")
+    if not names.fullmatch(name):
+        raise ValueError(f"cannot be asked for {name!r}")
+    return name
 
 
 def _lengths(entries: Sequence[ShardEntry], shards: int) -> list[str]:

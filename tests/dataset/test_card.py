@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from markdown_it import MarkdownIt
 
 import any2ds
 from any2ds import UsageError, card, download, inspect, report, retry, verify
+from any2ds.core.layout import Layout
 from any2ds.dataset.card.hub import features_of_columns, features_of_members, header, size_category, split
+from any2ds.dataset.card.split_files import data_files, of_samples
 from any2ds.dataset.rendering import code, plain
+from any2ds.dataset.shard_list import ShardEntry
 from any2ds.testing.server import Server, serve
 from tests.support.folder import names_in
 
@@ -252,3 +256,38 @@ def test_types_that_have_no_name_there_are_left_to_datasets() -> None:
     assert features_of_members(["npy", "json"], known) is None
     found = features_of_columns(pa.schema([("at", pa.timestamp("us", "UTC")), ("n", pa.null())]), "data", "image")
     assert found == [{"name": "at", "dtype": "timestamp[us, tz=UTC]"}, {"name": "n", "dtype": "string"}]
+
+
+def test_patterns_of_a_split_are_those_of_its_shards_and_of_no_other() -> None:
+    names = Layout(1, 2)  # some numbers have outgrown their digits
+    shards = range(1200)
+    files = {n: f"{names.shard_name(n)}.tar" for n in range(1200)}
+    for first, last in [(0, 0), (0, 9), (3, 12), (5, 20), (9, 10), (10, 99), (40, 71), (98, 101), (7, 1003), (0, 1199)]:
+        (found,) = data_files({"a": [(first, last)]}, names, shards, "tar")
+        patterns = [found["path"]] if isinstance(found["path"], str) else found["path"]
+        assert [n for n, file in files.items() if any(fnmatch(file, pattern) for pattern in patterns)] == list(
+            range(first, last + 1)
+        )
+        assert len(patterns) <= 9
+    lost = [1, 2, 7]  # a name has to be that of a file
+    assert data_files({"a": [(0, 2)], "b": [(4, 4)], "c": [(5, 9)]}, names, lost, "tar") == [
+        {"split": "a", "path": "0[1-2].tar"},
+        {"split": "c", "path": "07.tar"},
+    ]
+    assert data_files({}, names, lost, "tar") == [{"split": "train", "path": "[0-9]*.tar"}]
+
+
+@pytest.mark.parametrize(
+    ("splits", "runs"),
+    [
+        ([{"a": 2}, {}, {"a": 1}, {"b": 1}, {"a": 1}], {"a": [(0, 2), (4, 4)], "b": [(3, 3)]}),
+        ([{"a": 1}, {"a": 1, "b": 1}], {}),
+        ([{"a": 1}, {"": 1}], {}),
+        ([{"all": 1}], {}),
+        ([{"no-split": 1}], {}),
+        ([{"a": 1}, {"b": 1}] * 600, {}),
+    ],
+)
+def test_shards_of_one_split_each_make_splits(splits: list[dict[str, int]], runs: dict[str, Any]) -> None:
+    entries = (ShardEntry(n, 9, sum(own.values()), 0, 0, {}, own) for n, own in enumerate(splits))
+    assert of_samples(entries) == runs

@@ -10,7 +10,10 @@ import datasets
 import pytest
 from PIL import Image
 
+import any2ds
 from any2ds import card, retry, verify
+from any2ds.testing.server import Server
+from tests.recipes.test_build import Flowers, build, one_split
 
 
 def pixels(image: Any) -> bytes:
@@ -149,3 +152,57 @@ def test_the_dataset_of_another_tool(form: str, dataset: Callable[..., Any]) -> 
     shutil.rmtree("dataset/.any2ds")
     card("dataset")
     assert len(load()) == len(made.files)
+
+
+@pytest.mark.parametrize("form", ["webdataset", "parquet", "arrayrecord"])
+def test_the_splits_of_a_recipe(form: str, tmp_path: Path) -> None:
+    """In shards of several patterns; a split without samples has no files."""
+    build(Flowers("full"), tmp_path, output_format=form, number_sample_per_shard=3)
+    folder = str(tmp_path / "flowers/full/1.1.0")
+    card(folder)
+    found = datasets.load_dataset(folder)
+    assert {name: len(split) for name, split in found.items()} == {"train": 54, "test": 6}
+    rows = {name: [row["json"] if form == "webdataset" else row for row in split] for name, split in found.items()}
+    assert all({row["split"] for row in own} == {name} for name, own in rows.items())
+    assert datasets.get_dataset_config_names(folder)[0] == "full"
+    (streamed,) = datasets.load_dataset(folder, "full", split="test", streaming=True).take(1)
+    assert (streamed["json"] if form == "webdataset" else streamed)["caption"] == rows["test"][0]["caption"]
+
+
+def test_a_recipe_without_a_split_called_train(tmp_path: Path) -> None:
+    samples = {name: [(f"{name}{n}", {"text": name}) for n in range(3)] for name in ("small", "large")}
+    build(one_split(samples), tmp_path, output_format="parquet")
+    found = datasets.load_dataset(str(tmp_path / "small/1.0.0"))
+    assert "train" in found  # what `datasets` makes of the folder by itself
+    text = card(tmp_path / "small/1.0.0").text
+    assert 'split="small")' in text
+    found = datasets.load_dataset(str(tmp_path / "small/1.0.0"))
+    assert {name: set(split["text"]) for name, split in found.items()} == {"small": {"small"}, "large": {"large"}}
+
+
+@pytest.mark.parametrize("form", ["webdataset", "parquet"])
+def test_splits_that_a_column_names(form: str, of_splits: Callable[..., dict[str, list[str]]]) -> None:
+    wanted = of_splits(form)
+    folder = "data/birds/1.0.0"
+    text = card(folder).text
+    found = datasets.load_dataset(folder)
+    key = "__key__" if form == "webdataset" else "key"
+    keys = {name: [row[key].rpartition("/")[2] for row in split] for name, split in found.items()}
+    assert keys == wanted
+    assert 'split="train")' in text
+    if form == "parquet":
+        every = datasets.load_dataset(folder, "all_rows", split="train")
+        assert len(every) == sum(map(len, wanted.values())) + 1
+
+
+@pytest.mark.parametrize("form", ["webdataset", "parquet"])
+def test_a_split_whose_rows_have_all_failed(form: str, server: Server, tmp_path: Path) -> None:
+    """`datasets` cannot open a split without samples, and opens none then."""
+    rows = {"train": ["00.jpg", "01.jpg", "gone"], "test": ["gone"]}
+    samples = {name: [{"url": server.url(each)} for each in own] for name, own in rows.items()}
+    build(one_split(samples, image=any2ds.Image()), tmp_path, output_format=form, number_sample_per_shard=1)
+    card(folder := str(tmp_path / "small/1.0.0"))
+    assert {name: len(split) for name, split in datasets.load_dataset(folder).items()} == {"train": 2}
+    if form == "parquet":
+        every = datasets.load_dataset(folder, "all_rows")
+        assert {name: len(split) for name, split in every.items()} == {"train": 3, "test": 1}

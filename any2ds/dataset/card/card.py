@@ -26,11 +26,12 @@ from any2ds.config.signature import command
 from any2ds.core import layout
 from any2ds.core.errors import OutputError, error_text, printable
 from any2ds.core.failures import in_order
+from any2ds.core.metadata import SPLIT
 from any2ds.core.version import HOMEPAGE, __version__
-from any2ds.dataset.card import hub
+from any2ds.dataset.card import hub, split_files
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.inspect import Overview, overview
-from any2ds.dataset.loaders import Loadable, extensions, snippets
+from any2ds.dataset.loaders import Loadable, entries, extensions, snippets
 from any2ds.dataset.places import located
 from any2ds.dataset.recipe_file import RecipeFile, trial_text
 from any2ds.dataset.rendering import environment
@@ -228,9 +229,7 @@ def _header(facts: _Facts, wanted: CardOptions, name: str) -> dict[str, Any]:
     if not found.shards:
         return own
     is_tar, is_parquet = dataset.output_format == "webdataset", dataset.output_format == "parquet"
-    own["configs"] = hub.configs(
-        "tar" if is_tar else "parquet", is_parquet and "status" in found.columns, _state(dataset, found)
-    )
+    own["configs"] = _configs(dataset, found, recipe)
     features = None
     with contextlib.suppress(Exception):  # what cannot be read cannot be loaded either, and `datasets` says why
         features = (
@@ -239,6 +238,21 @@ def _header(facts: _Facts, wanted: CardOptions, name: str) -> dict[str, Any]:
     if features is not None:
         own["dataset_info"] = [{"config_name": each["config_name"], "features": features} for each in own["configs"]]
     return own
+
+
+def _configs(dataset: Dataset, found: Overview, recipe: RecipeFile | None) -> list[dict[str, Any]]:
+    of_samples = split_files.of_samples(entries(dataset)) if SPLIT in found.columns else {}
+    of_rows = split_files.of_rows(recipe) if recipe is not None else {}  # shards of a list may have rows of several
+    extension = "tar" if dataset.output_format == "webdataset" else "parquet"
+    samples, rows = (
+        split_files.data_files(runs, dataset.layout, dataset.finished.ids, extension)
+        for runs in (of_samples or of_rows, of_rows)
+    )
+    name = recipe.config if recipe is not None and recipe.config not in ("", hub.ALL_ROWS) else hub.DEFAULT
+    state = _state(dataset, found)
+    if dataset.output_format == "parquet" and "status" in found.columns:
+        return hub.configs(name, samples, rows, state)
+    return hub.configs(name, samples if dataset.output_format in ("webdataset", "parquet") else rows, None, state)
 
 
 def _features(recipe: RecipeFile) -> dict[str, tuple[str, str]]:
@@ -320,7 +334,8 @@ def _body(facts: _Facts, name: str, head: Mapping[str, Any]) -> str:
             outcomes=in_order(found.outcomes),
             exts=list(facts.exts.items()),
             meanings=_meanings(dataset, found, loadable),
-            configs=head.get("configs"),
+            configs=(configs := head.get("configs")),
+            split=_first_split(configs),
             # Where it lay when the card was written is of no use to others.
             loadable=(shown := loadable if loadable.is_remote else replace(loadable, folder=_name(loadable.folder))),
             snippets=snippets(shown),
@@ -331,6 +346,10 @@ def _body(facts: _Facts, name: str, head: Mapping[str, Any]) -> str:
             version=__version__,
         )
     )
+
+
+def _first_split(configs: Any) -> str:
+    return str(configs[0]["data_files"][0]["split"]) if configs else ""
 
 
 def _command(dataset: Dataset, found: Overview) -> str:

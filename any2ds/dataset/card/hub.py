@@ -20,7 +20,7 @@ from any2ds.dataset.kinds import DRAWN, kind_of_ext
 CARD_FILE = "README.md"
 BEGIN = "<!-- any2ds card: what stands from here to the end mark is written anew by `any2ds card` -->"
 END = "<!-- any2ds card: end -->"
-SPLIT = "train"
+DEFAULT, ALL_ROWS = "default", "all_rows"  # configurations
 _PLAIN_KEY = re.compile(r"[a-z][a-z_]*")
 _LINE = re.compile(r"""([a-z][a-z_]*|"(?:[^"\\]|\\.)*"):(?: (.+))?""")
 _SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
@@ -51,21 +51,23 @@ def size_category(samples: int) -> str:
     return (*_SIZES, *_LARGER)[min(10, max(0, len(str(samples)) - 3))]
 
 
-def configs(extension: str, holds_failures: bool, state: str) -> list[dict[str, Any]]:
-    """Which files are the data. Names of shards begin with a digit, unlike those of all other files in the folder.
+def configs(
+    name: str, files: Sequence[Mapping[str, Any]], all_files: Sequence[Mapping[str, Any]] | None, state: str
+) -> list[dict[str, Any]]:
+    """Which files are which split, in the configuration that `load_dataset` takes without another word.
 
-    Where `holds_failures`, rows that are not stored are left out, and a second configuration has them. `state` is
-    another text for each dataset, and for each state of one: of a local folder `datasets` keeps what it has read under
-    the folder's last name and this header, and would give the rows of another folder, or those before a retry.
+    With `all_files`, rows that are not stored are left out, and a second configuration has them. `state` is another
+    text for each dataset, and for each state of one: of a local folder `datasets` keeps what it has read under the
+    folder's last name and this header, and would give the rows of another folder, or those before a retry.
     """
     described = {"description": f"version {state} of the files: with another one, `datasets` reads them anew"}
-    files = [{"split": SPLIT, "path": f"[0-9]*.{extension}"}]
-    if not holds_failures:
-        return [{"config_name": "default", "data_files": files, **described}]
+    first = {"config_name": name, **({"default": True} if name != DEFAULT else {}), "data_files": files}
+    if all_files is None:
+        return [{**first, **described}]
     stored = [["status", "==", SUCCESS]]
     return [
-        {"config_name": "default", "data_files": files, "filters": stored, **described},
-        {"config_name": "all_rows", "data_files": files, **described},
+        {**first, "filters": stored, **described},
+        {"config_name": ALL_ROWS, "data_files": all_files, **described},
     ]
 
 
@@ -220,7 +222,7 @@ def merged(own: Mapping[str, Any], previous: Mapping[str, Any], ours: Sequence[s
     if tags or "tags" in own:
         result["tags"] = list(dict.fromkeys([*own.get("tags", ()), *tags]))
     if isinstance(theirs := previous.get("configs"), list):
-        names = {"default", "all_rows"}
+        names = {DEFAULT, ALL_ROWS, *(each["config_name"] for each in own.get("configs", ()))}
         further = [each for each in theirs if isinstance(each, dict) and each.get("config_name") not in names]
         if further:
             result["configs"] = [*own.get("configs", ()), *further]

@@ -59,15 +59,23 @@ class ShardSample:
         )
 
     @classmethod
-    def of(cls, url: str, stores: Stores | None = None, most: int = MOST_SHARDS, seed: int = 0) -> ShardSample:
-        """The same shards each time. Raises OutputError for a folder that holds no dataset."""
+    def of(
+        cls,
+        url: str,
+        stores: Stores | None = None,
+        most: int = MOST_SHARDS,
+        seed: int = 0,
+        unfinished: bool = False,
+    ) -> ShardSample:
+        """The same shards each time. Raises OutputError for a folder that holds no dataset, or one that is being built,
+        unless it may be `unfinished`."""
         chance = random.Random(seed)
         try:
             if (sample := _from_list(OutputFolder(url, stores=stores), stores, most, chance)) is not None:
                 return sample
         except Exception:  # the list of shards is missing or broken; any file system has exceptions of its own
             pass
-        dataset = Dataset(url, stores)
+        dataset = Dataset(url, stores, unfinished=unfinished)
         count = len(dataset.finished)
         if count > most:
             ids = dataset.finished.ids

@@ -67,7 +67,16 @@ from any2ds.run.monitor import Outlook
 from any2ds.run.reporting import reporters
 from any2ds.run.resume.overwrite import overwrite
 from any2ds.run.resume.resume import deciding_options
-from any2ds.run.session import check_parts, check_private, check_user_steps, distributing, run_info
+from any2ds.run.session import (
+    check_parts,
+    check_private,
+    check_user_steps,
+    checked_steps,
+    distributing,
+    refuse_clashes,
+    run_info,
+    samples_of,
+)
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import RunLock, locked
 from any2ds.transforms.chain import step_records
@@ -202,6 +211,7 @@ class RecipeBuild:
         """Make the dataset, or what is missing of it."""
         config = self.config
         check_parts(config.fetch, config.run, config.watch)
+        self._check_steps(config)
         check_user_steps(config.media, config.run)
         if not self.features.files:  # then no split can have rows with URLs
             self._check_effects(())
@@ -225,6 +235,10 @@ class RecipeBuild:
             self._name_first_config()
             last_report.total = replace(total, shards=total.shards or 1)
         return total
+
+    def _check_steps(self, config: Config) -> None:
+        columns = [*self.features.schema.names, KEY_COLUMN, SPLIT_COLUMN]  # those that a list of its rows would have
+        refuse_clashes(config, checked_steps(config), columns)
 
     def _make_in(self, output: OutputFolder, lock: RunLock) -> RunReport:
         """Make the dataset in the folder that it has for itself until it is complete."""
@@ -253,6 +267,7 @@ class RecipeBuild:
                 files=replace(config.files, member_options=options or None),
             )
         check_members(config)
+        self._check_steps(config)
         return replace(self, config=config)
 
     def _make_shards(self, output: OutputFolder, lock: RunLock, folder: Path, samples: Mapping[str, Any]) -> RunReport:
@@ -270,6 +285,7 @@ class RecipeBuild:
             info = replace(
                 run_info("download", output, self.given, self.config.storage, self.config.output),
                 finished=plan.finished,
+                samples=samples_of(self.config.output.output_folder, self.config.storage, unfinished=True),
             )
             watching = reporters(self.config.watch, info, self.config.run.quiet)
             ledger = Ledger(plan, lock, self.config.run.max_shard_retry)

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 import any2ds
-from any2ds.config.options import InputOptions, ShareOptions, declared
 from any2ds.core.errors import UsageError
 from any2ds.testing.server import Server, serve
 
@@ -148,18 +147,6 @@ def test_what_rows_cannot_have_is_refused(server: Server, tmp_path: Path, option
     with pytest.raises(UsageError, match=named):
         build(type("_One", (_Hashed,), {"server": server}), tmp_path, **options)
     assert not (tmp_path / "hashed/1.0.0").exists()
-
-
-OF_THE_RECIPE = [each.name for each in declared((InputOptions, ShareOptions))]
-
-
-OF_FOLDERS = {"output_folder": "out", "preset": "img2dataset", "incremental_mode": "extend", "data_column": "image"}
-
-
-@pytest.mark.parametrize("name", [*OF_THE_RECIPE, *OF_FOLDERS])
-def test_what_a_recipe_says_is_no_option(name: str, server: Server, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"{name}.* (cannot be given|has no effect)|unknown option '{name}'"):
-        build(type("_One", (_Hashed,), {"server": server}), tmp_path, **{name: OF_FOLDERS.get(name, 1)})
 
 
 class _Made(any2ds.Recipe):

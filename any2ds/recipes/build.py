@@ -420,13 +420,13 @@ class RecipeBuild:
         try:
             with ExitStack() as stack:
                 wants_pipeline = "pipeline" in inspect.signature(recipe.splits).parameters
-                pipeline = self._beam(output, stack, True) if wants_pipeline else None
+                pipeline = self._beam(output, stack) if wants_pipeline else None
                 more = {"pipeline": pipeline.pipeline} if pipeline is not None else {}
                 splits = {name: GivenSplit(name, own) for name, own in as_splits(recipe.splits(dl, **more)).items()}
                 self._check_effects(splits.values())
                 by_beam = [split for split in splits.values() if split.is_beam]
                 if by_beam:
-                    pipeline = pipeline or self._beam(output, stack, False)
+                    pipeline = pipeline or self._beam(output, stack)
                     for split in by_beam:
                         pipeline.add(split.name, split.samples, self.features.spec, self.info.disable_shuffling)
                     pipeline.run()
@@ -449,7 +449,7 @@ class RecipeBuild:
             )
         return {"splits": made, "download_bytes": dl.bytes, "members": members[0] if members else None}
 
-    def _beam(self, output: OutputFolder, stack: ExitStack, shares_steps: bool) -> BeamSplits:
+    def _beam(self, output: OutputFolder, stack: ExitStack) -> BeamSplits:
         """The pipeline of Beam, whose workers write into the dataset's folder. Raises MissingExtra without Beam."""
         try:
             from any2ds.recipes.beam_splits import BeamSplits, Target
@@ -459,7 +459,7 @@ class RecipeBuild:
         target = Target(f"{url}/{_SPOOL}-beam", self.config.storage.storage_options)
         target.remove()  # of an earlier attempt
         stack.callback(target.remove)
-        return BeamSplits(self.config.run.beam_options or (), target, self.recipe, shares_steps)
+        return BeamSplits(self.config.run.beam_options or (), target, self.recipe)
 
     def _check_effects(self, splits: Iterable[GivenSplit]) -> None:
         """Raises OptionError for options that only rows with URLs have, if there are none of these in any split."""

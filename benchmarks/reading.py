@@ -4,6 +4,7 @@
                                  [--environments=DIR] [--folder=FOLDER] [--page=benchmarks/README.md]
     python benchmarks/reading.py s3 …         # the same from a store: reading_s3.py
     python benchmarks/reading.py --opening    # how long it takes to open 10,000,000 samples and to search them
+    python benchmarks/reading.py --opening --shards=100000    # the same of 10^9 samples: links to 1,000 shards
 
 It makes a dataset in each format without the network, and what others read, in a RAM disk if there is one (8 GB).
 A reader is a process of its own, which takes an epoch, or what it gets of it in `--seconds`, once to warm up and once
@@ -121,6 +122,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="for the datasets, which are kept there")
     parser.add_argument("--page", type=Path, help="whose tables are replaced")
     parser.add_argument("--opening", action="store_true")
+    parser.add_argument("--shards", type=int, default=1000, help="of 10,000 samples each, to be opened")
     parser.add_argument("--child", nargs=2, metavar=("READER", "TASK"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -131,7 +133,7 @@ def main() -> None:
     os.environ.update(ANY2DS_CACHE=str(folder / "cache"), HF_HOME=str(folder / "huggingface"))
     try:
         if options.opening:
-            measure_opening(folder / "many")
+            measure_opening(folder / "many", options.shards)
             return
         wanted = tuple(options.readers.split(",")) if options.readers else ("",)
         runs = run(folder, options, [reader for reader in READERS if reader.name.startswith(wanted)])
@@ -582,10 +584,13 @@ def make(folder: Path, output_format: str, samples: int, size: int) -> None:
         (folder / name).write_bytes(content)
 
 
-def measure_opening(folder: Path, shards: int = 1000, rows: int = 10_000) -> None:
-    """Of a dataset whose tar files are empty: neither opening nor searching reads them."""
+def measure_opening(folder: Path, shards: int, rows: int = 10_000, real: int = 1000) -> None:
+    """Of a dataset whose tar files are empty: neither opening nor searching reads them.
+
+    `real` shards are made; the others are links to these.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    layout = Layout(rows, 5)
+    layout = Layout(rows, max(5, len(str(shards - 1))))
     numbers = range(rows)
     columns = {
         "url": [f"http://host/{n}" for n in numbers],
@@ -593,15 +598,19 @@ def measure_opening(folder: Path, shards: int = 1000, rows: int = 10_000) -> Non
         "width": [n % 2000 for n in numbers],
         "similarity": [n / rows for n in numbers],
     }
-    for shard in range(shards):
+    for shard in range(min(shards, real)):
         keys = list(map(layout.keys(shard), numbers))
         pq.write_table(pa.table({"key": keys, **columns}), folder / layout.metadata_name(shard))
         (folder / f"{layout.shard_name(shard)}.tar").touch()
         stats = {"count": rows, "successes": rows, "shard_id": shard, "any2ds": any2ds.__version__}
         (folder / layout.stats_name(shard)).write_bytes(orjson.dumps(stats))
+    for shard in range(real, shards):
+        for name in (layout.metadata_name, layout.stats_name, lambda number: f"{layout.shard_name(number)}.tar"):
+            os.link(folder / name(shard % real), folder / name(shard))
     for what, options in (
         ("opened", {}),
         ("opened once more", {}),
+        ("searched for few", {"where": "width = 7"}),
         ("searched", {"where": "width >= 512 and similarity > 0.3"}),
         ("split by hashes", {"split": "hash[:80%]"}),
     ):
@@ -609,7 +618,8 @@ def measure_opening(folder: Path, shards: int = 1000, rows: int = 10_000) -> Non
         ds = any2ds.load(folder, **options)  # type: ignore[arg-type]
         took, used = time.perf_counter() - wall, spent() - cpu
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"{what}: {len(ds):,} samples in {took:.2f} s ({used:.2f} s of CPU; at most {memory:,.0f} MB of memory)")
+        shown = f"{took:.2f} s ({used:.2f} s of CPU; at most {memory:,.0f} MB of memory)"
+        print(f"{what}: {len(ds):,} samples in {shown}", flush=True)
 
 
 if __name__ == "__main__":

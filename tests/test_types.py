@@ -68,6 +68,7 @@ def pyright(path: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
+@pytest.mark.slow
 def test_type_checkers_know_each_option_and_its_type(checker: Callable[[Path], set[int]], tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(RIGHT + "\n".join(WRONG) + "\n")

@@ -181,6 +181,10 @@ class OutputError(UsageError):
     pass
 
 
+class Unreachable(OutputError):
+    """A store gives no answer, or refuses: what lies in the folder is not known."""
+
+
 class OutputInUse(OutputError):
     """Another run is at work in the output folder; the words say which."""
 

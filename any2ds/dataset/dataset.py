@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from any2ds.config.parsers import METADATA_FORMATS
 from any2ds.core import layout, plugins
-from any2ds.core.errors import Any2dsError, OutputError, access_text, error_text
+from any2ds.core.errors import Any2dsError, OutputError, Unreachable, access_text, error_text
 from any2ds.core.layout import Layout
 from any2ds.core.manifest import Manifest
 from any2ds.core.members import Members
@@ -204,7 +204,7 @@ class Dataset:
         except FileNotFoundError:
             raise OutputError(f"{folder.url!r}: no such folder{similar_beside(folder.url)}") from None
         except Exception as error:  # every file system has exceptions of its own
-            raise OutputError(f"{folder.url!r} cannot be listed: {access_text(error)}") from error
+            raise Unreachable(f"{folder.url!r} cannot be listed: {access_text(error)}") from error
 
     def _in(self, inner: str) -> Iterator[Entry]:
         """What lies directly in the folder, or in a folder of it. Raises whatever the file system raises."""

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from any2ds.core import layout, plugins
-from any2ds.core.errors import OutputError
+from any2ds.core.errors import OutputError, Unreachable, access_text
 from any2ds.core.manifest import Manifest
 from any2ds.dataset import shard_list
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import Entry, PerShard
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.patience import is_permanent
 from any2ds.storage.stores import Stores
 from any2ds.writers.contract import ShardWriter
 
@@ -67,14 +68,17 @@ class ShardSample:
         seed: int = 0,
         unfinished: bool = False,
     ) -> ShardSample:
-        """The same shards each time. Raises OutputError for a folder that holds no dataset, or one that is being built,
-        unless it may be `unfinished`."""
-        chance = random.Random(seed)
+        """The same shards each time. Raises OutputError for a folder that holds no dataset, or gives no answer, and for
+        one that is being built, unless it may be `unfinished`."""
+        chance, folder = random.Random(seed), OutputFolder(url, stores=stores)
         try:
-            if (sample := _from_list(OutputFolder(url, stores=stores), stores, most, chance)) is not None:
+            if (sample := _from_list(folder, stores, most, chance)) is not None:
                 return sample
-        except Exception:  # the list of shards is missing or broken; any file system has exceptions of its own
+        except (OutputError, LookupError):  # the list of shards is broken
             pass
+        except Exception as error:  # it is missing, or broken; any file system has exceptions of its own
+            if not folder.is_local and not is_permanent(error):  # to list the folder would take as long, and fail, too
+                raise Unreachable(f"{url!r} cannot be opened: {access_text(error)}") from error
         dataset = Dataset(url, stores, unfinished=unfinished)
         count = len(dataset.finished)
         if count > most:

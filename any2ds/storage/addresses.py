@@ -155,13 +155,24 @@ def _http(fs: Any, path: str) -> Address | None:
     from fsspec.implementations.http import get_client
 
     options = {name: value for name, value in fs.kwargs.items() if name not in ("headers", "trust_env")}
-    session = {name: value for name, value in fs.client_kwargs.items() if name not in ("headers", "trust_env")}
+    session = {
+        name: value for name, value in fs.client_kwargs.items() if name not in ("headers", "trust_env", "timeout")
+    }
     if options or session or fs.asynchronous or fs.get_client is not get_client:
         return None
     headers = {**fs.client_kwargs.get("headers", {}), **fs.kwargs.get("headers", {})}
     proxy = _proxy(path) if fs.client_kwargs.get("trust_env") else ""
     follows = all(name.lower() in ("authorization", "user-agent") for name in headers)
-    return Address(str(fs.encode_url(path)), _lines(headers), follows=follows, proxy=proxy, until=_until())
+    limits = fs.client_kwargs.get("timeout")
+    return Address(
+        str(fs.encode_url(path)),
+        _lines(headers),
+        follows=follows,
+        proxy=proxy,
+        connect_timeout=_seconds(getattr(limits, "sock_connect", None), _PATIENCE[0]),
+        read_timeout=_seconds(getattr(limits, "sock_read", None) or getattr(limits, "total", None), _PATIENCE[1]),
+        until=_until(),
+    )
 
 
 def _lines(headers: Mapping[str, str]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from any2ds.core.manifest import ListFile
 from any2ds.storage.disk.space import RemoteSpace, Room
 from any2ds.storage.disk.staging import staging
 from any2ds.storage.local import LocalStore
+from any2ds.storage.patience import PATIENT
 from any2ds.storage.reading import opened, patiently, version_of
 from any2ds.storage.remote import FileServer, GoogleStore, Memory, ObjectStore, S3Store, renames
 from any2ds.storage.stores import Stores, appears_whole, is_local, protocols
@@ -194,7 +195,9 @@ class OutputFolder:
         self.url = url
         self.pid = os.getpid()  # of the process whose connections it has
         self._given = url, staging_dir, fsync, min_free_bytes, stores
-        self.fs, path = (stores or Stores()).open(os.path.expanduser(url))
+        stores = stores or Stores()
+        self.patience = stores.patience
+        self.fs, path = stores.open(os.path.expanduser(url))
         self.path = path.rstrip("/") or "/"
         self.is_local = is_local(self.fs)
         self.is_private = "memory" in protocols(self.fs)  # no other process can see it
@@ -357,11 +360,14 @@ class OutputFolder:
         """A file of it, for random access. Raises FileNotFoundError, or whatever its file system raises."""
         if self.is_local:
             return open(self._full(name), "rb")
-        return opened(name, lambda: self.fs.open(self._full(name), "rb", cache_type="none"), self._stop)
+        return opened(name, lambda: self.fs.open(self._full(name), "rb", cache_type="none"), self._stop, self.patience)
 
-    def local_copy(self, name: str, folder: Path) -> Path:
-        """A file or a folder of it on this machine: itself if it is local, else a copy in `folder`."""
-        return self._store.local_copy(name, folder / f"previous-{name}")
+    def local_copy(self, name: str, folder: Path, is_file: bool = False) -> Path:
+        """A file or a folder of it on this machine: itself if it is local, else a copy in `folder`.
+
+        A store need not be asked what it is if `is_file` says that.
+        """
+        return self._store.local_copy(name, folder / f"previous-{name}", is_file)
 
     def create_folder(self, name: str) -> None:
         """Make a folder in it, if it is not there; an object store has none."""
@@ -426,7 +432,10 @@ class OutputFolder:
             kind = S3Store
         elif appears_whole(self.fs) or not renames(self.fs):
             kind = ObjectStore
-        return kind(self.fs, self.path, self._stop, lambda: self.guard())
+        store = kind(self.fs, self.path, self._stop, lambda: self.guard())
+        if self.patience is not PATIENT:
+            store.patience = self.patience
+        return store
 
     def _full(self, name: str) -> str:
         return f"{self.path.rstrip('/')}/{name}"

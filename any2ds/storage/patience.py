@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -44,6 +45,12 @@ class Patience:
     attempts: int
     first: float  # seconds
     longest: float  # seconds
+    within: float | None = None  # seconds after which nothing is tried again; None: for as long as there are attempts
+
+    @classmethod
+    def of_seconds(cls, within: float) -> Patience:
+        """Tries again for so long, whatever an attempt takes."""
+        return cls(2 + int(within), PATIENT.first, PATIENT.longest, within)
 
     def pauses(self, chance: Callable[[], float] = random.random) -> Iterator[float]:
         """Seconds after each attempt but the last; up to a half is taken off by `chance`, which is below 1."""
@@ -84,7 +91,7 @@ def persist(
 
     `what` is for the log. Raises the last error; at once one of `answers`, or any if `stop` is set.
     """
-    pauses, brief_pauses = patience.pauses(), BRIEF.pauses()
+    pauses, brief_pauses, began = patience.pauses(), BRIEF.pauses(), time.monotonic()
     while True:
         try:
             return attempt()
@@ -94,7 +101,8 @@ def persist(
             pause = next(pauses, None)
             if pause is not None and is_permanent(error):
                 pause = next(brief_pauses, None)
-            if pause is None:
+            is_late = patience.within is not None and time.monotonic() - began + (pause or 0) > patience.within
+            if pause is None or is_late:
                 raise
             level = logging.WARNING if pause > 5 else logging.INFO
             log.log(level, "%s: %s; tried again in %.1f s", what, error_text(error), pause)

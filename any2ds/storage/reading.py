@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, TypeVar, cast
 
 from any2ds.core.errors import DamagedShard
-from any2ds.storage.patience import persist
+from any2ds.storage.patience import PATIENT, Patience, persist
 
 T = TypeVar("T")
 
@@ -23,15 +23,19 @@ def version_of(info: Any) -> str | None:
     return next((str(info[key]) for key in _VERSIONS if info.get(key) is not None), None)
 
 
-def opened(name: str, open: Callable[[], BinaryIO], stop: threading.Event | None = None) -> BinaryIO:
+def opened(
+    name: str, open: Callable[[], BinaryIO], stop: threading.Event | None = None, patience: Patience = PATIENT
+) -> BinaryIO:
     """The file that `open` gives, with retries; if it is not seekable, only opening it is retried."""
-    file = patiently(f"opening {name}", open, stop)
-    return cast(BinaryIO, PatientFile(name, open, file, stop)) if file.seekable() else file
+    file = patiently(f"opening {name}", open, stop, patience)
+    return cast(BinaryIO, PatientFile(name, open, file, stop, patience)) if file.seekable() else file
 
 
-def patiently(what: str, attempt: Callable[[], T], stop: threading.Event | None = None) -> T:
+def patiently(
+    what: str, attempt: Callable[[], T], stop: threading.Event | None = None, patience: Patience = PATIENT
+) -> T:
     """`persist`, but for what is an answer: there is no such file, or no library for it, or it is damaged."""
-    return persist(what, attempt, stop or threading.Event(), answers=(FileNotFoundError, ImportError, DamagedShard))
+    return persist(what, attempt, stop or threading.Event(), patience, (FileNotFoundError, ImportError, DamagedShard))
 
 
 class SeekableFile(io.RawIOBase):
@@ -66,10 +70,15 @@ class PatientFile(SeekableFile):
     """
 
     def __init__(
-        self, name: str, open: Callable[[], BinaryIO], file: BinaryIO, stop: threading.Event | None = None
+        self,
+        name: str,
+        open: Callable[[], BinaryIO],
+        file: BinaryIO,
+        stop: threading.Event | None = None,
+        patience: Patience = PATIENT,
     ) -> None:
         """`file` is what `open` has given."""
-        self._name, self._open, self._stop = name, open, stop
+        self._name, self._open, self._stop, self._patience = name, open, stop, patience
         self._file: Any = file
         self._as_it_was = self._persist(lambda: self._look(self._opened()))
 
@@ -91,7 +100,7 @@ class PatientFile(SeekableFile):
                 self._drop()
                 raise
 
-        return patiently(f"reading {self._name}", fresh, self._stop)
+        return patiently(f"reading {self._name}", fresh, self._stop, self._patience)
 
     def _drop(self) -> None:
         file, self._file = self._file, None

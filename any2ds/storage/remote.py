@@ -136,8 +136,8 @@ class _Remote:
         """Whether fsspec takes a path in it for a glob, where it is given several."""
         return any(char in self._root for char in "*?[")
 
-    def local_copy(self, name: str, target: Path) -> Path:
-        if self.is_folder(name):
+    def local_copy(self, name: str, target: Path, is_file: bool = False) -> Path:
+        if not is_file and self.is_folder(name):
             target.mkdir()
             self._at_once(lambda member: self._download(f"{name}/{member}", target / member), self.names(name))
         else:

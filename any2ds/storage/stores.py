@@ -10,6 +10,7 @@ from typing import Any
 
 from any2ds.core import plugins
 from any2ds.core.errors import InputError, conceal, error_text, redacted
+from any2ds.storage.patience import PATIENT, Patience
 
 # They log failures with tracebacks; the exceptions hold the same, and failures are common on a network.
 for _library in ("paramiko", "gcsfs"):
@@ -27,6 +28,7 @@ _SERVER_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "STORAGE_EMULATO
 _WHOSE = frozenset({"account_name", "host", "port"})  # options that name the server or account of the others
 _NO_SECRETS = frozenset({"anon", "browser", "cache", "cloud", "google_default"})  # what gcsfs takes as a token
 _ONE_SLASH = re.compile(r"(\w{2,}):/(?!/)")  # a drive of Windows has one letter
+_SECONDS = (10.0, 30.0)  # to connect, and without a byte, of stores that are read
 _LEAST = 4  # characters of what is kept out of messages; less would garble them, and is no secret
 
 
@@ -97,6 +99,8 @@ class Stores:
     What is secret among these is kept out of messages and logs from then on. It can be pickled.
     """
 
+    patience = PATIENT
+
     def __init__(self, options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self._options = options or {}
         conceal(secrets_in(self._options))
@@ -164,6 +168,38 @@ class Stores:
             return {}
         named = {name: value for name, value in in_url.items() if name in _WHOSE or name in options}
         return options if all(options.get(name) == value for name, value in named.items()) else {}
+
+
+class ReadStores(Stores):
+    """Those that are read alone: what gives no byte for 30 seconds has failed, and `patience` decides on more attempts.
+
+    Else the libraries of S3 and HTTP wait for minutes, again and again. Options for this in `options` hold as they are.
+    """
+
+    def __init__(self, options: Mapping[str, Mapping[str, Any]] | None, patience: Patience) -> None:
+        super().__init__(options)
+        self.patience = patience
+
+    def __reduce__(self) -> tuple[type[ReadStores], tuple[Any, ...]]:
+        return ReadStores, (self._options, self.patience)
+
+    def open(self, url: str) -> tuple[Any, str]:
+        fs, path = super().open(url)
+        if "s3" in protocols(fs) and hasattr(fs, "retries"):
+            fs.retries = 1
+        return fs, path
+
+    def of(self, protocol: str) -> dict[str, Any]:
+        options, (connecting, silent) = super().of(protocol), _SECONDS
+        if protocol in ("s3", "s3a"):
+            usual = {"connect_timeout": connecting, "read_timeout": silent, "retries": {"max_attempts": 0}}
+            options["config_kwargs"] = {**usual, **options.get("config_kwargs", {})}
+        elif protocol in ("http", "https"):
+            from aiohttp import ClientTimeout
+
+            limits = ClientTimeout(total=None, sock_connect=connecting, sock_read=silent)
+            options["client_kwargs"] = {"timeout": limits, **options.get("client_kwargs", {})}
+        return options
 
 
 def _kind(protocol: str) -> str:

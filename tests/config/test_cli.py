@@ -265,6 +265,7 @@ def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_created(
     assert is_unchanged
 
 
+@pytest.mark.slow
 def test_a_folder_made_with_other_options_is_refused_with_each_way_out(media: Path, tmp_path: Path) -> None:
     with serve(media) as server:
         (tmp_path / "urls.txt").write_text("".join(f"{server.url(str(n))}\n" for n in range(6)))

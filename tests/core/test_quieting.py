@@ -120,6 +120,7 @@ def test_what_a_step_says_in_python_is_heard(urls: Path, tmp_path: Path, distrib
     assert len(lines.splitlines()) == 4 * PICTURES
 
 
+@pytest.mark.slow
 def test_what_a_process_says_of_its_own_crash_is_heard(urls: Path, tmp_path: Path) -> None:
     """Also from the processes of processes, in which rows are tried alone."""
     step = tmp_path / "steps.py"

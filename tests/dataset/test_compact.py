@@ -129,6 +129,7 @@ any2ds.compact(sys.argv[1], rows_per_file=20)
 
 
 @pytest.mark.parametrize("published", [0, 2, 3])
+@pytest.mark.slow
 def test_a_call_that_is_killed_leaves_what_was_there_and_the_next_one_cleans_up(
     server: Server, tmp_path: Path, published: int
 ) -> None:
@@ -214,6 +215,7 @@ def test_folders_without_a_dataset_stay_as_they_are(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
 
 
+@pytest.mark.slow
 def test_on_an_object_store(s3_server: None, server: Server, tmp_path: Path) -> None:
     s3fs.S3FileSystem().mkdir("compact")
     make(server, "s3://compact/out")

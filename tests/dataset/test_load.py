@@ -370,6 +370,22 @@ class TestWhere:
         last = any2ds.load(tmp_path / "copy", split="all[-5:]", where="label = 1")
         assert [sample["key"] for sample in last] == [key for key in KEYS[-5:] if key in keys_of(folder, "label = 1")]
 
+    def test_metadata_are_read_some_shards_at_a_time(
+        self, made: Callable[[str], Path], own: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also where the data are in another order, as those of img2dataset."""
+        folder, asked = made("webdataset"), {"split": "hash[:50%]", "where": "label = 1"}
+        wanted = [sample["key"] for sample in any2ds.load(folder, **asked)]
+        monkeypatch.setattr("any2ds.dataset.load.metadata._SHARDS_AT_ONCE", 2)
+        ds = any2ds.load(folder, **asked)
+        assert [sample["key"] for sample in ds] == ds.keys == wanted
+        assert any2ds.load(folder).keys == KEYS
+        shutil.rmtree(own / ".any2ds")
+        for path in own.glob("*_stats.json"):
+            described = orjson.loads(path.read_bytes())
+            path.write_bytes(orjson.dumps({name: described[name] for name in ("count", "successes")}))
+        assert any2ds.load(own, where="label = 1").keys == keys_of(folder, "label = 1")
+
     def test_an_expression_of_pyarrow(self, made: Callable[[str], Path]) -> None:
         found = any2ds.load(
             made("webdataset"), where=pc.starts_with(pc.field("caption"), "größe 2"), split="train[:15]"

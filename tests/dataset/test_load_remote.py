@@ -2,7 +2,9 @@
 
 import multiprocessing
 import os
+import pickle
 import re
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -22,11 +24,11 @@ import any2ds
 from any2ds import download
 from any2ds.core.errors import DamagedShard, OptionError, OutputError
 from any2ds.storage.addresses import address_of
-from any2ds.storage.patience import Patience, persist
 from any2ds.testing.server import serve
 from tests.support.s3 import Bucket, serve_buckets
 
 ANSWERS = [("403", "access denied"), ("404", "no such file"), ("500", "answers 500")]
+IMPATIENT = {"s3": {"config_kwargs": {"read_timeout": 0.5}}}
 FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
 ROWS, SHARD = 12, 5
 
@@ -244,10 +246,6 @@ class TestRanges:
         bucket.connect().put(str(datasets("webdataset")), bucket.url, recursive=True)
         return bucket
 
-    @pytest.fixture
-    def hurried(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("any2ds.storage.reading.persist", partial(persist, patience=Patience(2, 0.01, 0.01)))
-
     def test_one_request_reads_what_lies_side_by_side_of_each_shard(self, stored: Bucket) -> None:
         ds = any2ds.load(stored.url)
         ds[::SHARD]
@@ -316,9 +314,8 @@ class TestRanges:
         assert found is not None
         assert "theirs%2F" in found.url
 
-    @pytest.mark.usefixtures("hurried")
     def test_what_the_store_refuses_names_shard_and_store_and_no_secret(self, stored: Bucket) -> None:
-        ds = any2ds.load(stored.url)
+        ds = any2ds.load(stored.url, retry_seconds=0)
         assert ds[0]["data"] == content(0)
         with stored.refusing("403", "00001.tar"), pytest.raises(DamagedShard) as raised:
             ds[[0, 5, 10]]
@@ -326,22 +323,44 @@ class TestRanges:
         assert "Signature" not in str(raised.value)
         assert ds[5]["data"] == content(5)
 
-    @pytest.mark.usefixtures("hurried")
     @pytest.mark.parametrize(("status", "text"), ANSWERS)
     def test_a_bucket_that_refuses_to_read_a_sample(self, status: str, text: str, stored: Bucket) -> None:
-        ds = any2ds.load(stored.url)
+        ds = any2ds.load(stored.url, retry_seconds=0)
         assert ds[0]["data"] == content(0)
         with stored.refusing(status, "00000.tar"), pytest.raises(DamagedShard, match=rf"00000\.tar of 's3://.*{text}"):
             ds[[0, 1, 10]]
 
-    @pytest.mark.usefixtures("hurried")
     def test_a_store_that_hangs_is_an_error(self, stored: Bucket) -> None:
-        options = {"s3": {"config_kwargs": {"read_timeout": 1}}}
-        ds = any2ds.load(stored.url, storage_options=options)
+        ds = any2ds.load(stored.url, storage_options=IMPATIENT, retry_seconds=0)
         assert ds[0]["data"] == content(0)
         with stored.hanging("00000.tar"), pytest.raises(DamagedShard, match=r"00000\.tar .*no answer of the store"):
             ds[1]
         assert ds[1]["data"] == content(1)
+
+    @pytest.mark.parametrize(("status", "text"), [("500", "Internal Server Error"), ("403", "access denied|Forbidden")])
+    @pytest.mark.parametrize("name", ["", "run", "00001.parquet"])
+    def test_a_bucket_that_refuses_to_open_a_dataset(self, status: str, text: str, name: str, stored: Bucket) -> None:
+        """One error, after as many requests as it takes."""
+        if (status, name) == ("403", "run"):  # a web server may hide it, and serve the rest
+            name = "00000.parquet"
+        with (
+            stored.refusing(status, name) as failed,
+            pytest.raises((OutputError, DamagedShard), match="'s3://") as raised,
+        ):
+            any2ds.load(stored.url, where="bytes > 5", retry_seconds=0)
+        assert re.search(text, str(raised.value))
+        assert failed.total() < 8
+        assert len(any2ds.load(stored.url, where="bytes > 5")) == ROWS
+
+    @pytest.mark.parametrize("name", ["/place", "shards", "00001.parquet"])
+    def test_a_bucket_that_hangs_while_a_dataset_is_opened(self, name: str, stored: Bucket) -> None:
+        with stored.hanging(name), pytest.raises((OutputError, DamagedShard), match=r"'s3://.*Read timeout"):
+            any2ds.load(stored.url, where="bytes > 5", storage_options=IMPATIENT, retry_seconds=0)
+
+    def test_a_store_that_fails_while_a_dataset_is_opened_is_asked_again(self, stored: Bucket) -> None:
+        with stored.failing(0.2) as failed:
+            assert len(any2ds.load(stored.url, where="bytes > 5")) == ROWS
+        assert failed.total()
 
     def test_a_shard_that_is_replaced_while_it_is_open_is_an_error(self, stored: Bucket) -> None:
         ds, store = any2ds.load(stored.url), stored.connect()
@@ -365,6 +384,67 @@ class TestRanges:
         keys = ds.keys
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert pool.apply(keys_of, (ds,)) == keys
+
+
+class TestOtherTools:
+    """Tar files without indexes, which are read once as a whole."""
+
+    @pytest.fixture
+    def stored(self, bucket: Bucket, datasets: Callable[[str], Path]) -> Bucket:
+        store = bucket.connect()
+        for path in datasets("webdataset").glob("*.tar"):
+            store.put_file(str(path), f"{bucket.url}/{path.name}")
+        return bucket
+
+    def test_a_file_takes_two_requests_at_first_and_none_after_that(self, stored: Bucket, cache: Path) -> None:
+        with stored.recording() as asked:
+            ds = any2ds.load(stored.url)
+            assert [sample["data"] for sample in ds] == [content(n) for n in range(ROWS)]
+        assert of_shard(1, asked) == ["GET", "HEAD"]
+        at_first = len(asked) - 3 * 2
+        shutil.rmtree(cache / "shards")  # as where there is no room for copies
+        with stored.recording() as asked:
+            assert len(any2ds.load(stored.url)) == ROWS
+        assert len(asked) == at_first
+        with stored.recording() as asked:
+            assert pickle.loads(pickle.dumps(any2ds.load(stored.url)))[6]["data"] == content(6)
+        assert of_shard(1, asked) == ["GET"]
+
+    def test_one_that_is_replaced_is_an_error_and_then_another(self, stored: Bucket, cache: Path) -> None:
+        assert any2ds.load(stored.url)[5]["data"] == content(5)
+        shutil.rmtree(cache / "shards")
+        ds, store, tar = any2ds.load(stored.url), stored.connect(), f"{stored.url}/00001.tar"
+        store.pipe_file(tar, store.cat_file(tar).replace(b"file 5", b"file 8"))
+        with pytest.raises(DamagedShard, match=r"00001\.tar .*replaced"):
+            ds[5]
+        assert any2ds.load(stored.url)[5]["data"] == content(5).replace(b"file 5", b"file 8")
+
+    def test_one_that_is_damaged_is_named(self, stored: Bucket) -> None:
+        stored.connect().pipe_file(f"{stored.url}/00001.tar", b"no tar file" * 1000)
+        with pytest.raises(DamagedShard, match=r"shard 00001\.tar of 's3://.*index"):
+            any2ds.load(stored.url)
+
+    def test_those_of_img2dataset_are_looked_at_once(
+        self, stored: Bucket, datasets: Callable[[str], Path], cache: Path
+    ) -> None:
+        store = stored.connect()
+        for path in datasets("webdataset").glob("*_stats.json"):
+            described = orjson.loads(path.read_bytes())
+            own = {name: described[name] for name in ("count", "successes")}
+            store.pipe_file(f"{stored.url}/{path.name}", orjson.dumps(own))
+            table = path.name.replace("_stats.json", ".parquet")
+            store.put_file(str(path.with_name(table)), f"{stored.url}/{table}")
+        for shard_requests in (["HEAD", "GET", "HEAD"], ["HEAD"], ["HEAD", "GET"]):
+            with stored.recording() as asked:
+                assert any2ds.load(stored.url)[6]["data"] == content(6)
+            assert of_shard(1, asked) == shard_requests
+            if shard_requests == ["HEAD"]:
+                shutil.rmtree(cache / "shards")
+
+
+def of_shard(number: int, asked: list[tuple[str, str]]) -> list[str]:
+    """The methods of the requests for its data and its index."""
+    return [method for method, target in asked if f"/{number:05d}.tar" in target]
 
 
 class Refusing(SimpleHTTPRequestHandler):
@@ -403,23 +483,21 @@ def web(datasets: Callable[[str], Path]) -> Iterator[tuple[str, type[Refusing]]]
     server.server_close()
 
 
-@pytest.mark.parametrize(("status", "text"), [(403, "Forbidden"), (404, "no such"), (500, "500"), (0, "Timeout")])
-def test_a_web_server_that_refuses_or_hangs(
-    status: int, text: str, web: tuple[str, type[Refusing]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("status", "text"), [(403, "Forbidden|403"), (404, "no such"), (500, "500"), (0, "Timeout|no answer")]
+)
+def test_a_web_server_that_refuses_or_hangs(status: int, text: str, web: tuple[str, type[Refusing]]) -> None:
     """One error, which names the shard or the URL."""
-    once = Patience(1, 0, 0)
-    monkeypatch.setattr("any2ds.storage.reading.persist", partial(persist, patience=once))
-    monkeypatch.setattr("any2ds.storage.remote._Remote.patience", once)
     url, handler = web
-    options = {"http": {"client_kwargs": {"timeout": ClientTimeout(total=0.5)}, "skip_instance_cache": True}}
-    ds = any2ds.load(url, storage_options=options)
+    limits = ClientTimeout(sock_read=0.5)
+    options = {"http": {"client_kwargs": {"timeout": limits}, "skip_instance_cache": True}}
+    ds = any2ds.load(url, storage_options=options, retry_seconds=0)
     handler.status, handler.name = status, ".tar"
     with pytest.raises(DamagedShard, match=rf"(?s)shard 00001\.tar of '{url}': .*{text}"):
         ds[SHARD]
     handler.name = ""
     with pytest.raises(OutputError, match=rf"(?s)'{url}'.*{text}"):
-        any2ds.load(url, storage_options=options)
+        any2ds.load(url, storage_options=options, retry_seconds=0)
 
 
 def set_environment(values: Mapping[str, str]) -> None:

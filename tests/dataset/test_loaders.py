@@ -62,6 +62,7 @@ HERE = {"webdataset", "DuckDB", "pandas", "webdataset, without any2ds", "plain f
 
 
 @pytest.mark.parametrize("form", ["webdataset", "parquet", "files", "dummy"])
+@pytest.mark.slow
 def test_snippets_run_as_they_stand(form: str, made: Callable[..., Any], tmp_path: Path) -> None:
     folder = tmp_path / ("odd" if sys.platform == "win32" else ODD)
     made(folder, form, **({"data_column": "a file"} if form == "parquet" else {}))

@@ -550,6 +550,7 @@ def test_pauses_between_runs_are_left_out() -> None:
     assert timeline([Work(5.0, 5.0, {"success": 1})]).spells[0].rows == 1
 
 
+@pytest.mark.slow
 def test_magnitudes_that_cannot_be_are_left_out(server: Server, tmp_path: Path) -> None:
     rows = [f"{server.url('photo0.jpg')}?n={n}" for n in range(5)]
     download(rows, output_folder=tmp_path / "out", distributor="inline", quiet=True, report=False, decode_check=True)

@@ -13,6 +13,7 @@ from tests.support.notebooks import ROOT, run_in_kernel
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
+@pytest.mark.slow
 def test_the_first_dataset(tmp_path: Path) -> None:
     notebook = run_in_kernel("first_dataset.ipynb", tmp_path)
     shown: list[dict[str, Any]] = [

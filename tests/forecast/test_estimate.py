@@ -94,6 +94,7 @@ def test_a_host_is_asked_a_few_times_a_second(server: Server, asked: Any) -> Non
     assert times[-1] - times[0] > 11 * 0.24
 
 
+@pytest.mark.slow
 def test_a_list_of_one_host_gets_a_clear_answer(server: Server, asked: Any) -> None:
     rows = [url(server, 40 * number) for number in range(5000)]
     found = asked(rows, sample=8, host_delay=0.02)

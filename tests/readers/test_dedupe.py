@@ -465,6 +465,7 @@ def test_a_url_is_fetched_once_in_a_run_and_later_rows_point_at_the_first(
     ("output_format", "distributor"),
     [*((made, "inline") for made in ("webdataset", "files", "parquet", "dummy")), ("webdataset", "multiprocessing")],
 )
+@pytest.mark.slow
 def test_shards_of_nothing_but_duplicates_are_made(
     media: Path,
     tmp_path: Path,

@@ -470,6 +470,7 @@ class TestJsonl:
             (b'{"url":"v","n":-9223372036854775808}', "column 'n': "),
         ],
     )
+    @pytest.mark.slow
     def test_a_bad_line_is_bad_wherever_a_block_of_a_long_list_begins(self, line: bytes, reason: str) -> None:
         good = b'{"url":"u","n":1.5}\n'
         data = good * 60_000 + (line + b"\n" + good) * 50_000

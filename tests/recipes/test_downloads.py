@@ -199,6 +199,7 @@ def of_urls(rows: Any) -> any2ds.Recipe:
     [(kind, "webdataset") for kind in ("parquet", "csv.gz", "jsonl", "table", "dicts", "generator")]
     + [("table", "tfrecord")],
 )
+@pytest.mark.slow
 def test_rows_with_urls_of_any_kind_go_through_the_engine(
     kind: str, output_format: str, served: Server, tmp_path: Path
 ) -> None:

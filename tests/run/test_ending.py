@@ -545,6 +545,7 @@ else:
         ("thread", signal.SIGTERM, -signal.SIGTERM, ""),
     ],
 )
+@pytest.mark.slow
 def test_a_script_that_downloads_is_stopped_as_any_script(
     where: str, number: signal.Signals, code: int, said: str, tmp_path: Path, server: Server, start: Start
 ) -> None:

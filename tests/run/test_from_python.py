@@ -34,6 +34,7 @@ assert [run.result().successes for run in runs] == [2, 2]""",
 
 
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.slow
 def test_it_works_there_and_python_warns_of_nothing(tmp_path: Path, place: str) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text(name)

@@ -180,6 +180,7 @@ def test_a_network_that_is_gone(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> 
     assert verdict.limit == "network"
 
 
+@pytest.mark.slow
 def test_a_process_that_is_always_busy(runs: Runs) -> None:
     verdict = runs.limit(
         runs.urls("big.bin", 240),

@@ -126,6 +126,7 @@ def run_any2ds(
 
 
 @pytest.mark.parametrize("start", [AS_MACOS, AS_WINDOWS], ids=["as on macOS", "as on Windows"])
+@pytest.mark.slow
 def test_every_command_works_without_what_other_systems_lack(start: str, tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
@@ -153,6 +154,7 @@ def test_every_command_works_without_what_other_systems_lack(start: str, tmp_pat
 
 
 @pytest.mark.parametrize("start", [AS_MACOS, AS_WINDOWS], ids=["as on macOS", "as on Windows"])
+@pytest.mark.slow
 def test_a_second_run_in_the_folder_is_refused_and_ctrl_c_ends_the_first(start: str, tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
@@ -177,6 +179,7 @@ def test_a_second_run_in_the_folder_is_refused_and_ctrl_c_ends_the_first(start: 
         assert third.returncode == 0, third.stderr
 
 
+@pytest.mark.slow
 def test_text_is_utf_8_where_the_system_has_another_encoding(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     rows = f"url,caption\n{(tmp_path / 'a.txt').as_uri()},Grüße 日本\n"

@@ -163,6 +163,7 @@ def processes_of(folder: Path, rows: int, *options: str) -> int:
         (100, ("--unpack",), 4),  # files are decoded: a few are worth a process
     ],
 )
+@pytest.mark.slow
 def test_a_process_begins_for_rows_that_are_worth_it(
     tmp_path: Path, rows: int, options: Sequence[str], expected: int
 ) -> None:

@@ -73,6 +73,7 @@ def stored(bucket: Bucket) -> dict[str, bytes]:
     return {str(name): bytes(fs.cat_file(name)) for name in fs.find(bucket.url)}
 
 
+@pytest.mark.slow
 def test_the_configuration_of_fsspec_holds_too(s3: tuple[Door, str], bucket: Bucket, tmp_path: Path) -> None:
     folder = tmp_path / ".config" / "fsspec"
     folder.mkdir(parents=True)

@@ -57,7 +57,7 @@ def refuse(environ: Mapping[str, Any], start_response: Any, status: str) -> list
     body, length = environ["wsgi.input"], environ.get("CONTENT_LENGTH")
     body.read() if environ.get("wsgi.input_terminated") else body.read(int(length or 0))
     start_response(f"{status} told to fail", [("Content-Type", "application/xml")])
-    return [_ERROR % _ANSWERS[status]]
+    return [] if environ["REQUEST_METHOD"] == "HEAD" else [_ERROR % _ANSWERS[status]]
 
 
 def reset(environ: Mapping[str, Any], after: int = 0) -> None:
@@ -147,10 +147,11 @@ class Bucket:
             yield asked
 
     @contextmanager
-    def refusing(self, status: str, name: str) -> Iterator[None]:
-        """Requests for a file are answered with `500`, `503`, `403` or `404`."""
+    def refusing(self, status: str, name: str) -> Iterator[Counter[str]]:
+        """Requests for a file are answered with `500`, `503`, `403` or `404`, and counted."""
+        self._door.failed = Counter()
         with self._having(lambda method, target: status if target.partition("?")[0].endswith(name) else ""):
-            yield
+            yield self._door.failed
 
     @contextmanager
     def hanging(self, name: str) -> Iterator[None]:

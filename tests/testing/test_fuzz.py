@@ -22,6 +22,7 @@ def test_damaged_files_each_have_an_outcome_and_harm_nobody(cases: int) -> None:
     assert {"too_many_pixels", "unpacks_too_large"} <= codes.keys()
 
 
+@pytest.mark.slow
 def test_whatever_goes_wrong_is_noticed(tmp_path: Path) -> None:
     step = tmp_path / "step.py"
     step.write_text(STEP, encoding="utf-8")

@@ -36,6 +36,7 @@ def decoded(data: bytes) -> Any:
     ("width", "height"),
     [(512, 512), (519, 601), (800, 600), (1025, 769), (1023, 1023), (1100, 1100), (1366, 1030), (2055, 2049)],
 )
+@pytest.mark.slow
 def test_decoding_less_of_a_jpeg_costs_less_quality_than_encoding_it_again(width: int, height: int) -> None:
     for pixels, at_least in ((photograph(width, height), 42.0), (harsh(width, height), 30.0)):
         data = jpeg(pixels)

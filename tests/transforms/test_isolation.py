@@ -153,6 +153,7 @@ def test_a_row_that_hangs_with_the_interpreters_lock_is_given_up(run: Run) -> No
     assert lost.codes == {"success": ROWS - 1, "transform_timeout": 1}
 
 
+@pytest.mark.slow
 def test_processes_have_a_step_as_it_was_when_the_run_began(run: Run, steps: Path) -> None:
     assert run("upper", {77: "vanish"}).codes == {"success": ROWS - 1, "transform_crash": 1}
     assert not steps.exists()

@@ -122,6 +122,7 @@ rows_of_a_list = st.lists(
     memory=st.sampled_from(["1KB", "1GB"]),
     dedupe=st.sampled_from(["shard", "run", "none"]),
 )
+@pytest.mark.slow
 def test_samples_are_in_the_order_of_the_list_each_once(
     output_format: str, wanted: list[Wanted], rows_per_shard: int, ahead: int, seed: int, memory: str, dedupe: str
 ) -> None:

@@ -46,6 +46,7 @@ def made(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("output_format", ["webdataset", "parquet", "files", "tfrecord", "arrayrecord"])
+@pytest.mark.slow
 def test_csv_and_jsonl_say_what_the_parquet_says(made: Any, output_format: str) -> None:
     out = made("out", output_format=output_format, metadata_format="jsonl,csv")
     for number in ("00000", "00001"):

@@ -23,10 +23,18 @@ _PARTIAL = ".partial-"
 _ABANDONED = 3600.0  # seconds without a byte, after which a download is one of a process that was killed
 
 
-def _version(shard: ShardOfFolder) -> str:
-    """Of the data file, by what its store says of it (ETag, time); "" for a folder. Raises DamagedShard."""
+def version_of_shard(shard: ShardOfFolder) -> str:
+    """Of the data file, by what its store says of it (ETag, time); "" for a folder, or if it says nothing.
+
+    Raises DamagedShard.
+    """
+    return shard.version or _version_now(shard)
+
+
+def _version_now(shard: ShardOfFolder) -> str:
     try:
-        info = patiently(f"looking at {shard.name}", lambda: shard.folder.fs.info(shard.path()))
+        folder = shard.folder
+        info = patiently(f"looking at {shard.name}", lambda: folder.fs.info(shard.path()), patience=folder.patience)
     except Exception as error:  # every file system has exceptions of its own
         raise DamagedShard(error_text(error)) from error
     return "" if info["type"] == "directory" else version_of(info) or ""
@@ -46,7 +54,8 @@ class ShardCopies:
         """The copy of a data file, made if there is none. Raises DamagedShard."""
         for attempt in range(_TRIES):
             try:
-                return LocalShard(shard, self._path(shard))
+                version = version_of_shard(shard)
+                return LocalShard(shard, self._path(shard, version), version)
             except (OSError, DamagedShard) as error:  # another process has just removed it to make room
                 cause = error.__cause__ if isinstance(error, DamagedShard) else error
                 if attempt == _TRIES - 1 or not isinstance(cause, FileNotFoundError) or not self._is_in(cause):
@@ -57,11 +66,24 @@ class ShardCopies:
         """Whether it is of a file in the folder of copies, not in the store."""
         return str(error.filename).startswith(str(self.folder))
 
-    def _path(self, shard: ShardOfFolder) -> Path:
-        version = _version(shard)
+    def kept(self, shard: ShardOfFolder, version: str) -> LocalShard | None:
+        """The copy of a data file, if there is one."""
+        copy = self._place(shard, version)
+        try:
+            opened = LocalShard(shard, copy, version)
+        except DamagedShard:  # it is not there, or cut
+            return None
+        with contextlib.suppress(OSError):
+            (copy.parent / _USED).touch()
+        return opened
+
+    def _place(self, shard: ShardOfFolder, version: str) -> Path:
         where = f"{server_of(shard.folder.fs)}/{shard.folder.identity}/{shard.name}/{shard.size}/{version}"
         name = hashlib.sha256(where.encode()).hexdigest()[:32]
-        copy = self.folder / "shards" / name / shard.name
+        return self.folder / "shards" / name / shard.name
+
+    def _path(self, shard: ShardOfFolder, version: str) -> Path:
+        copy = self._place(shard, version)
         if not copy.exists() or (shard.size and copy.stat().st_size != shard.size):
             self._download(shard, copy, version)
             self._make_room(copy.parent)
@@ -76,14 +98,14 @@ class ShardCopies:
             raise DamagedShard(f"it cannot be copied, as the cache cannot be written: {error_text(error)}") from error
         with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=self.folder / "shards") as staging:
             try:
-                found = shard.folder.local_copy(shard.name, Path(staging))
+                found = shard.folder.local_copy(shard.name, Path(staging), is_file=bool(version))
             except Exception as error:  # every file system has exceptions of its own
                 where = f"no room in the cache {self.folder}: " if is_full(error) else ""
                 raise DamagedShard(f"{where}{error_text(error)}") from error
             if shard.size and found.stat().st_size != shard.size:
                 raise DamagedShard(f"{found.stat().st_size:,} of {shard.size:,} bytes arrived")
             shard.folder.fs.invalidate_cache()
-            if _version(shard) != version:
+            if _version_now(shard) != version:
                 raise DamagedShard("it was replaced while it was copied")
             copy.parent.mkdir(exist_ok=True)
             (copy.parent / _USED).touch()

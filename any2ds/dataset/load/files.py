@@ -20,7 +20,10 @@ from any2ds.storage.folders import OutputFolder
 
 _MOST_AT_ONCE = 1 << 30  # bytes; a single read of the system gives no more than 2 GiB
 _MOST_JOINED = 8 << 20  # bytes that are read at once for neighbours
-_HEADER = struct.Struct("<4Q")  # of a made index: size, modification time and inode of its data file, size of the index
+_HEADER = struct.Struct("<4Q")  # of a made index: the `Version` of its data file, size of the index
+
+Version = tuple[int, int, int]
+"""Of a data file: size, modification time and inode; or size, and a digest of what its store says of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class ShardOfFolder:
     samples: int | None  # None if unknown
     cache: Path  # folder for indexes
     metadata: Callable[[Sequence[str]], pa.Table]
+    version: str = ""  # of the data file in its store, if the list of the folder says it
+    has_index: bool = True  # False if it is known that no index lies beside it
 
     def path(self, name: str = "") -> str:
         """Of the data file, or another one beside it, as the file system of the folder has it."""
@@ -40,10 +45,39 @@ class ShardOfFolder:
 
     def sidecar(self, end: str) -> bytes | None:
         """The file beside the data with this end of its name; None if it is not there. Raises DamagedShard."""
+        if not self.has_index:
+            return None
         try:
             return self.folder.read(self.name.rpartition(".")[0] + end)
         except Exception as error:  # every file system has exceptions of its own
             raise DamagedShard(f"its index cannot be read: {error_text(error)}") from error
+
+    def kept_index(self, end: str, version: Version) -> bytes | None:
+        """That of the data file in this version, from the cache of indexes; None if it is not there."""
+        with suppress(OSError):
+            content = self._kept(end).read_bytes()
+            if content[: _HEADER.size] == _HEADER.pack(*version, len(content) - _HEADER.size):
+                return content[_HEADER.size :]
+        return None
+
+    def keep_index(self, end: str, version: Version, content: bytes) -> None:
+        """For `kept_index`, in any process."""
+        kept = self._kept(end)
+        with suppress(OSError):  # without a cache, each process makes it for itself
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            staged = kept.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+            staged.write_bytes(_HEADER.pack(*version, len(content)) + content)
+            os.replace(staged, kept)
+
+    def _kept(self, end: str) -> Path:
+        name = hashlib.sha256(f"{self.folder.identity}/{self.name}{end}".encode()).hexdigest()[:32]
+        return self.cache / "indexes" / name[:2] / f"{name}.idx"
+
+
+def version_in_store(size: int, version: str) -> Version:
+    """By what the store says of a file (ETag, time)."""
+    first, second = struct.unpack_from("<2Q", hashlib.sha256(version.encode()).digest())
+    return size, first, second
 
 
 class LocalShard:
@@ -51,8 +85,11 @@ class LocalShard:
 
     is_local = True
 
-    def __init__(self, shard: ShardOfFolder, path: Path) -> None:
-        """Raises DamagedShard if the data file is not there, or not of its size."""
+    def __init__(self, shard: ShardOfFolder, path: Path, version: str = "") -> None:
+        """`version` is that in the store of which it is a copy, if the store says one.
+
+        Raises DamagedShard if the data file is not there, or not of its size.
+        """
         self.name, self.samples, self.size = shard.name, shard.samples, 0
         self._shard, self._path = shard, path
         self._descriptor = -1
@@ -66,7 +103,9 @@ class LocalShard:
             raise DamagedShard(error_text(error)) from error
         if shard.size and self.size != shard.size:
             raise DamagedShard(f"it has {self.size:,} bytes, and had {shard.size:,} when the dataset was opened")
-        self._version = (found.st_size, found.st_mtime_ns, found.st_ino)
+        self._version: Version = (found.st_size, found.st_mtime_ns, found.st_ino)
+        if version:
+            self._version = version_in_store(found.st_size, version)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # which is gone when the interpreter ends
         if self._descriptor >= 0:
@@ -74,7 +113,7 @@ class LocalShard:
 
     def read(self, start: int, size: int) -> bytes:
         try:
-            found = _pread(self._descriptor, min(size, _MOST_AT_ONCE), start)
+            found = _pread(self._descriptor, size if size < _MOST_AT_ONCE else _MOST_AT_ONCE, start)
         except OSError as error:
             raise DamagedShard(error_text(error)) from error
         return found if len(found) == size else self._rest(found, start, size)
@@ -98,22 +137,13 @@ class LocalShard:
         return found
 
     def index(self, end: str, make: Callable[[Path], bytes]) -> bytes:
-        return found if (found := self._shard.sidecar(end)) is not None else self._made(end, make)
+        return found if (found := self._shard.sidecar(end)) is not None else self.made_index(end, make)
 
-    def _made(self, end: str, make: Callable[[Path], bytes]) -> bytes:
-        """From the cache of indexes, where it is kept with size, time and inode of its data file."""
-        name = hashlib.sha256(f"{self._shard.folder.identity}/{self.name}{end}".encode()).hexdigest()[:32]
-        kept = self._shard.cache / "indexes" / name[:2] / f"{name}.idx"
-        with suppress(OSError):
-            content = kept.read_bytes()
-            if content[: _HEADER.size] == _HEADER.pack(*self._version, len(content) - _HEADER.size):
-                return content[_HEADER.size :]
-        content = make(self._path)
-        with suppress(OSError):  # without a cache, each process makes it for itself
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            staged = kept.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-            staged.write_bytes(_HEADER.pack(*self._version, len(content)) + content)
-            os.replace(staged, kept)
+    def made_index(self, end: str, make: Callable[[Path], bytes]) -> bytes:
+        """From the cache of indexes, else what `make` returns."""
+        if (content := self._shard.kept_index(end, self._version)) is None:
+            content = make(self._path)
+            self._shard.keep_index(end, self._version, content)
         return content
 
     def metadata(self, columns: Sequence[str]) -> pa.Table:

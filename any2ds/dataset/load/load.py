@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from itertools import accumulate
@@ -16,7 +17,16 @@ import pyarrow.compute as pc
 
 from any2ds.config.parsers import byte_count
 from any2ds.core import layout, plugins
-from any2ds.core.errors import DamagedShard, MissingColumns, OptionError, UsageError, redacted
+from any2ds.core.errors import (
+    Any2dsError,
+    DamagedShard,
+    MissingColumns,
+    OptionError,
+    OutputError,
+    UsageError,
+    access_text,
+    redacted,
+)
 from any2ds.core.metadata import SPLIT
 from any2ds.core.samples import row_key
 from any2ds.dataset.features import KEY_COLUMN
@@ -31,7 +41,8 @@ from any2ds.dataset.load.shards import ShardSet
 from any2ds.dataset.load.source import Source
 from any2ds.dataset.places import of_place
 from any2ds.dataset.recipe_file import RecipeFile
-from any2ds.storage.stores import Stores
+from any2ds.storage.patience import Patience
+from any2ds.storage.stores import ReadStores
 from any2ds.writers.contract import Fields
 
 _COPIES = "20GiB"
@@ -51,6 +62,7 @@ def load(  # the public options, by keyword
     storage_options: Mapping[str, Mapping[str, Any]] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
+    retry_seconds: float = 120.0,
 ) -> Source:
     """The samples of a finished dataset, by number: `len(ds)`, `ds[7]`, `ds[100:200]`, `ds[[5, 1, 9]]`, iteration.
 
@@ -72,13 +84,19 @@ def load(  # the public options, by keyword
         any2ds in the user's cache folder)
     cache_bytes: copy the shards that are read to cache_dir, and keep those used last up to so many bytes, such as
         "50GiB" (default: byte ranges are read, without a copy; 20GiB for arrayrecord and files, which need one)
+    retry_seconds: for how long what a store does not answer, or answers with an error of its own, is asked for again;
+        the last answer is waited for, up to 30 seconds without a byte (default: two minutes)
 
     Raises OutputError for a folder that is no dataset or has no finished shard, DamagedShard where files of it are
     missing or damaged, and UsageError for a split, condition or column that it does not have.
     """
-    stores = Stores(storage_options)
+    if not retry_seconds >= 0:
+        raise OptionError(f"invalid retry_seconds={retry_seconds!r}: expected seconds, 0 or more")
+    stores = ReadStores(storage_options, Patience.of_seconds(retry_seconds))
     place = os.fspath(folder)
-    shards = of_place(ShardSet.of, place, os.fspath(data_dir) if data_dir is not None else None, stores)
+    with _opening(place):
+        shards = of_place(ShardSet.of, place, os.fspath(data_dir) if data_dir is not None else None, stores)
+        recipe = _recipe(shards)
     try:
         most = byte_count(_COPIES if cache_bytes is None else cache_bytes)
     except ValueError as error:
@@ -86,11 +104,9 @@ def load(  # the public options, by keyword
     copies = ShardCopies(Path(cache_dir) if cache_dir is not None else cache_folder(), most)
     if not shards.total:  # other tools' tar files, whose counts are in their indexes
         opened = OpenShards(shards, Fields(), copies)
-        counts = [opened.count(shard) for shard in range(len(shards))]
-        shards = replace(shards, starts=array("Q", accumulate(counts, initial=0)))
+        shards = replace(shards, starts=array("Q", accumulate(opened.counts(), initial=0)))
     schema = schema_of(shards)
     compared = _hashes(shards, schema) if check else ()
-    recipe = _recipe(shards)
     wanted = _wanted(columns, schema, (*shards.members, *(recipe.known() if recipe is not None else ())))
     fields = Fields(wanted, schema, shards.data_column, shards.members, decode, recipe, compared)
     opened = OpenShards(shards, fields, copies, is_copied=cache_bytes is not None)
@@ -98,6 +114,17 @@ def load(  # the public options, by keyword
     condition = _condition(where, schema)
     selection = _selection(rows, shards, split, condition, recipe.recipe if recipe is not None else None)
     return Source(shards, opened, replace(selection, where=condition), fields)
+
+
+@contextmanager
+def _opening(place: str) -> Iterator[None]:
+    """Raises OutputError for what a store or its library raises inside of the block."""
+    try:
+        yield
+    except Any2dsError:
+        raise
+    except Exception as error:  # every file system has exceptions of its own
+        raise OutputError(f"{redacted(place)!r} cannot be opened: {access_text(error)}") from error
 
 
 def _recipe(shards: ShardSet) -> RecipeFeatures | None:
@@ -178,20 +205,22 @@ def _selection(
     return Selection((range(total),), either if mask is None else pc.and_(either, mask))
 
 
-def _hashed(keys: pa.ChunkedArray, part: splits.Part, is_own: bool) -> pa.BooleanArray:
+def _hashed(keys: Iterable[pa.ChunkedArray], part: splits.Part, is_own: bool) -> pa.BooleanArray:
     """The samples whose key has a hash of the part: that of its row, in datasets of any2ds."""
-    found = bytearray()
-    for start in range(0, len(keys), _KEYS_AT_ONCE):  # texts of Python take 60 bytes each
-        some = keys.slice(start, _KEYS_AT_ONCE).to_pylist()
-        found += splits.in_hashes(map(row_key, some) if is_own else some, part.hashes())
-    return pa.Array.from_buffers(pa.uint8(), len(found), [None, pa.py_buffer(found)]).cast(pa.bool_())
+    parts = [pa.array([], pa.bool_())]
+    for several in keys:
+        for start in range(0, len(several), _KEYS_AT_ONCE):  # texts of Python take 60 bytes each
+            some = several.slice(start, _KEYS_AT_ONCE).to_pylist()
+            found = splits.in_hashes(map(row_key, some) if is_own else some, part.hashes())
+            parts.append(pa.Array.from_buffers(pa.uint8(), len(found), [None, pa.py_buffer(found)]).cast(pa.bool_()))
+    return pa.concat_arrays(parts)
 
 
 def _by_hash(rows: Rows, part: splits.Part, is_own: bool) -> pa.BooleanArray:
     """By the keys that a recipe gave its samples, else by those of the samples."""
     if rows.has(KEY_COLUMN):
-        return _hashed(rows.column(KEY_COLUMN), part, is_own=False)
-    return _hashed(rows.keys(), part, is_own=is_own)
+        return _hashed(rows.each_column(KEY_COLUMN), part, is_own=False)
+    return _hashed(rows.each_keys(), part, is_own=is_own)
 
 
 def _of_recipe(shards: ShardSet, recipe: RecipeFile, part: splits.Part) -> range:

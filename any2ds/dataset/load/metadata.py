@@ -14,14 +14,17 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 
-from any2ds.core.errors import DamagedShard, UsageError, error_text, redacted
+from any2ds.core.errors import DamagedShard, UsageError, access_text, error_text, redacted
 from any2ds.core.failures import SUCCESS
 from any2ds.dataset.load.shards import ShardSet
+from any2ds.storage.folders import OutputFolder
+from any2ds.storage.patience import is_permanent
 from any2ds.writers.formats.parquet import THRIFTY, body_columns
 
 if TYPE_CHECKING:
     from any2ds.dataset.load.opened import OpenShards
 
+_SHARDS_AT_ONCE = 1000
 _IS_STORED = pc.field("status") == SUCCESS
 
 
@@ -49,8 +52,19 @@ def dataset_of(shards: ShardSet, schema: pa.Schema) -> pads.Dataset:
     """The metadata of all finished shards; nothing is read yet."""
     folder = shards.in_this_process().folder
     paths = [f"{folder.path.rstrip('/')}/{table}" for table in shards.tables]
-    filesystem = LocalFileSystem() if folder.is_local else PyFileSystem(FSSpecHandler(folder.fs))
+    filesystem = LocalFileSystem() if folder.is_local else PyFileSystem(_PatientFiles(folder))
     return pads.FileSystemDataset.from_paths(paths, schema, pads.ParquetFileFormat(), filesystem)
+
+
+class _PatientFiles(FSSpecHandler):  # type: ignore[misc]
+    """The files of a folder in a store, for Arrow, with retries."""
+
+    def __init__(self, folder: OutputFolder) -> None:
+        super().__init__(folder.fs)
+        self._folder = folder
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        return pa.PythonFile(self._folder.open(path.removeprefix(f"{self._folder.path.rstrip('/')}/")), mode="r")
 
 
 class Rows:
@@ -79,34 +93,51 @@ class Rows:
         if self._schema is None:
             raise UsageError(f"{redacted(self._shards.folder.url)!r} has no metadata that could be searched")
         columns = {"found": condition} if self._shards.is_own else {"found": condition, "key": pc.field("key")}
-        table = self._read(columns)
-        if not pa.types.is_boolean(table["found"].type):
-            raise UsageError(f"where: the condition is neither true nor false, but {table['found'].type}")
-        found = pc.fill_null(table["found"], False)
-        if self._shards.is_own:
-            return _one_chunk(found)
-        wanted = set(table["key"].filter(found).to_pylist())
-        return pa.array([key in wanted for key in self._keys_in_data()], pa.bool_())
-
-    def extensions(self) -> set[str]:
-        """Of the files of all samples, as far as the metadata have them."""
-        return set(self._read({"ext": pc.field("ext")})["ext"].unique().to_pylist()) if self.has("ext") else set()
+        parts = [pa.array([], pa.bool_())]
+        for numbers, table in self._tables(columns):
+            if not pa.types.is_boolean(table["found"].type):
+                raise UsageError(f"where: the condition is neither true nor false, but {table['found'].type}")
+            found = pc.fill_null(table["found"], False)
+            if not self._shards.is_own:
+                wanted = set(table["key"].filter(found).to_pylist())
+                parts.append(pa.array([key in wanted for key in self._keys_in_data(numbers)], pa.bool_()))
+            else:
+                parts.append(_one_chunk(found))
+        return pa.concat_arrays(parts)
 
     def keys(self) -> pa.ChunkedArray:
         """The key of each sample of the dataset. Raises DamagedShard."""
+        chunks = [chunk for part in self.each_keys() for chunk in part.chunks]
+        return pa.chunked_array(chunks, None if chunks else pa.string())
+
+    def each_keys(self) -> Iterator[pa.ChunkedArray]:
+        """The same, of some shards at a time."""
         if self._schema is None or not self._shards.is_own:
-            return pa.chunked_array([pa.array(self._keys_in_data(), pa.string())])
-        return self._read({"key": pc.field("key")})["key"]
+            for numbers in self._groups():
+                yield pa.chunked_array([pa.array(self._keys_in_data(numbers), pa.string())])
+        else:
+            yield from self.each_column("key")
 
-    def column(self, name: str) -> pa.ChunkedArray:
-        """The values of a column. Raises DamagedShard."""
-        return self._read({name: pc.field(name)})[name]
+    def each_column(self, name: str) -> Iterator[pa.ChunkedArray]:
+        """The values of a column, of some shards at a time. Raises DamagedShard."""
+        return (table[name] for _, table in self._tables({name: pc.field(name)}))
 
-    def _keys_in_data(self) -> Iterator[str]:
-        for shard in range(len(self._shards)):
+    def _keys_in_data(self, shards: range) -> Iterator[str]:
+        for shard in shards:
             yield from self._opened.keys(shard)
 
+    def _groups(self) -> Iterator[range]:
+        """The places of some shards at a time: Arrow keeps the footer of each file that it reads."""
+        for start in range(0, len(self._shards), _SHARDS_AT_ONCE):
+            yield range(start, min(start + _SHARDS_AT_ONCE, len(self._shards)))
+
+    def _tables(self, columns: dict[str, pc.Expression]) -> Iterator[tuple[range, pa.Table]]:
+        for numbers in self._groups():
+            some = self._shards if len(numbers) == len(self._shards) else self._shards.part(numbers)
+            yield numbers, Rows(some, self._schema, self._opened)._read(columns)
+
     def _read(self, columns: dict[str, pc.Expression]) -> pa.Table:
+        """Of all of its shards, which are few."""
         shards = self._shards
         dataset = dataset_of(shards, self._schema)
         try:
@@ -115,8 +146,9 @@ class Rows:
             self._look_for_damage()
             raise UsageError(f"where: {_in_plain_words(error_text(error))}") from error
         except (pa.ArrowException, OSError) as error:
-            self._look_for_damage()
-            raise DamagedShard(f"metadata of {redacted(shards.folder.url)!r}: {error_text(error)}") from error
+            if shards.folder.is_local or is_permanent(error):
+                self._look_for_damage()
+            raise DamagedShard(f"metadata of {redacted(shards.folder.url)!r}: {access_text(error)}") from error
         if table.num_rows != shards.total:
             self._look_for_damage()
         return table
@@ -157,7 +189,7 @@ def translated(shards: ShardSet, shard: int) -> Iterator[None]:
     except (DamagedShard, UsageError):
         raise
     except Exception as error:  # of Arrow, or any file system
-        raise DamagedShard(f"metadata of {shards.describe(shard)}: {error_text(error)}") from error
+        raise DamagedShard(f"metadata of {shards.describe(shard)}: {access_text(error)}") from error
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -206,6 +206,14 @@ class OpenShards:
         elif closed:
             self.count(closed[0])
 
+    def counts(self) -> list[int]:
+        """How many samples the index of each shard has; of a store, some are opened at once. Raises DamagedShard."""
+        shards = range(len(self._shards))
+        if self._shards.folder.is_local:
+            return list(map(self.count, shards))
+        with ThreadPoolExecutor(_READ_AT_ONCE) as threads:
+            return list(threads.map(self.count, shards))
+
     def count(self, shard: int) -> int:
         """How many samples its index has. Raises DamagedShard."""
         try:
@@ -253,6 +261,8 @@ class OpenShards:
             count,
             self._copies.folder,
             partial(stored_rows, shards, shard),
+            shards.versions[shard] if shards.versions else "",
+            shards.has_indexes,
         )
         if shards.folder.is_local:
             return LocalShard(of_folder, Path(shards.folder.path) / name)

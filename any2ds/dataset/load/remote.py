@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from any2ds.core.errors import DamagedShard, access_text, error_text, redacted
-from any2ds.dataset.load.copies import ShardCopies
-from any2ds.dataset.load.files import LocalShard, ShardOfFolder, joined
+from any2ds.dataset.load.copies import ShardCopies, version_of_shard
+from any2ds.dataset.load.files import LocalShard, ShardOfFolder, joined, version_in_store
 from any2ds.storage.addresses import Address, address_of
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.reading import patiently
@@ -38,6 +38,7 @@ class StoredFile:
     name: str
     path: str  # as its file system has it
     size: int  # bytes; 0 if unknown
+    etag: str = ""  # as the list of the folder had it; "" if unknown
 
 
 class RangeTrouble(DamagedShard):
@@ -112,7 +113,8 @@ class StoreReader:
 
         names = list(dict.fromkeys(file.name for file, _ in wanted))
         try:
-            patiently(f"reading {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}", attempt)
+            what = f"reading {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
+            patiently(what, attempt, patience=self._folder.patience)
         except Exception as error:  # every file system has exceptions of its own
             raise RangeTrouble(access_text(error), wanted[at][0]) from error
         return [found[n] for n in range(len(wanted))]
@@ -150,7 +152,7 @@ class StoreReader:
         if answer.file_size is not None and file.size and answer.file_size != file.size:
             raise DamagedShard(f"it has {answer.file_size:,} bytes, and had {file.size:,} when the dataset was opened")
         version = answer.version if answer.status in (200, 206) else None
-        if version and self._versions.setdefault(file.name, version) != version:
+        if version and self._versions.setdefault(file.name, file.etag or version) != version:
             raise DamagedShard("it was replaced while it was read")
         if answer.status == 200 and not answer.is_whole:
             raise DamagedShard("the server sends no byte ranges: copy the shards with cache_bytes")
@@ -212,7 +214,8 @@ class RemoteShard:
         path = shard.path()
         if not self.size:
             self.size = int(self._asked(lambda: shard.folder.fs.info(path))["size"] or 0)
-        self.file = StoredFile(self.name, path, self.size)
+        etag = shard.version if shard.version.startswith('"') else ""  # Google's lists have another than its answers
+        self.file = StoredFile(self.name, path, self.size, etag)
 
     @property
     def is_copied(self) -> bool:
@@ -229,18 +232,29 @@ class RemoteShard:
 
     def _asked(self, attempt: Callable[[], Any]) -> Any:
         try:
-            return patiently(f"looking at {self.name}", attempt)
+            return patiently(f"looking at {self.name}", attempt, patience=self._shard.folder.patience)
         except Exception as error:  # every file system has exceptions of its own
             raise DamagedShard(access_text(error)) from error
 
     def index(self, end: str, make: Callable[[Path], bytes]) -> bytes:
         name = self.name.rpartition(".")[0] + end
-        try:
-            return self.reader.read([(StoredFile(name, self._shard.path(name), 0), None)])[0]
-        except RangeTrouble as error:
-            if not isinstance(error.__cause__, FileNotFoundError):
-                raise DamagedShard(f"its index cannot be read: {error_text(error)}") from error
-        return self._local().index(end, make)
+        if self._shard.has_index:
+            try:
+                return self.reader.read([(StoredFile(name, self._shard.path(name), 0), None)])[0]
+            except RangeTrouble as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise DamagedShard(f"its index cannot be read: {error_text(error)}") from error
+        return self._made_index(end, make)
+
+    def _made_index(self, end: str, make: Callable[[Path], bytes]) -> bytes:
+        """From the cache of indexes, without a copy of the data; else both are made."""
+        if self._copy is None and (version := version_of_shard(self._shard)):
+            self._shard = replace(self._shard, version=version)  # asked for once
+            self._copy = self._copies.kept(self._shard, version)
+            content = self._shard.kept_index(end, version_in_store(self.size, version))
+            if self._copy is None and content is not None:
+                return content
+        return self._local().made_index(end, make)
 
     def metadata(self, columns: Sequence[str]) -> pa.Table:
         return self._shard.metadata(columns)

@@ -15,17 +15,19 @@ import orjson
 
 from any2ds.config.hashes import recorded_hash_columns
 from any2ds.core import layout
-from any2ds.core.errors import DamagedShard, OutputError, error_text, redacted
+from any2ds.core.errors import DamagedShard, OutputError, Unreachable, error_text, redacted
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import NamesInOrder, PerShard, ShardFiles
 from any2ds.dataset.load.remote import StoredFile, StoreReader
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.storage.folders import OutputFolder
-from any2ds.storage.stores import Stores
+from any2ds.storage.reading import version_of
+from any2ds.storage.stores import Stores, protocols
 
 _ALL = 1 << 62
-_TAR = ".tar"
+_TAR, _INDEX = ".tar", ".tar.idx"
+_LISTS_VERSIONS = frozenset({"s3", "gs"})  # whose lists have the same versions as what they say of one file
 _KIND_OF_WIDS = "wids-shard-index"
 _STATS_AT_ONCE = 10_000
 _LARGEST_INDEX = 64 << 20  # bytes
@@ -50,6 +52,8 @@ class ShardSet:
     members: tuple[str, ...] = ()  # of a sample, where the rows of the list have several URLs
     shard_ids: Sequence[int] = ()  # number of each shard; none for other tools' tar files
     hashes: tuple[str, ...] = ()  # columns with hashes of the files, if any2ds has written them
+    versions: Sequence[str] = ()  # of the data files in a store, as the list of the folder has them; () if unknown
+    has_indexes: bool = True  # False if it is known that there are no indexes beside the data
 
     @classmethod
     def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
@@ -72,6 +76,7 @@ class ShardSet:
         """
         dataset = opened.dataset
         samples, sizes = opened.samples, opened.data_bytes
+        has_indexes = not dataset.is_img2dataset or not dataset.entries.ends.keys().isdisjoint(opened.writer.sidecars)
         if not samples:
             counts, bytes_ = array("q"), array("q")
             for files, stats in _stats(dataset):
@@ -97,6 +102,7 @@ class ShardSet:
             dataset.members.names if dataset.members is not None else (),
             shards.ids,
             () if dataset.is_img2dataset else recorded_hash_columns(dataset.run.options if dataset.run else None),
+            has_indexes=has_indexes,
         )
 
     def __len__(self) -> int:
@@ -132,6 +138,7 @@ class ShardSet:
             starts=array("Q", (start - first for start in self.starts[numbers.start : numbers.stop + 1])),
             data_bytes=self.data_bytes[own],
             shard_ids=self.shard_ids[own],
+            versions=self.versions[own],
         )
 
 
@@ -139,6 +146,8 @@ def look(url: str, stores: Stores | None = None) -> ShardSample | ShardSet:
     """A dataset, or the tar files of other tools that lie in a folder. Raises OutputError if it holds neither."""
     try:
         opened = ShardSample.of(url, stores, most=_ALL)
+    except Unreachable:
+        raise
     except OutputError as error:
         if (foreign := _tars(url, stores)) is not None:
             return foreign
@@ -198,7 +207,8 @@ def _tars(url: str, stores: Stores | None) -> ShardSet | None:
     """A folder of tar files without statistics of any tool; None if it is not one."""
     folder = OutputFolder(url, stores=stores)
     with suppress(Exception):  # every file system has exceptions of its own, and the caller one that says more
-        sizes = folder.sizes()
+        listed = {str(info["name"]).rpartition("/")[2]: info for info in folder.listed() if info["type"] == "file"}
+        sizes = {name: int(info.get("size") or 0) for name, info in listed.items()}
         names = sorted(name for name in sizes if name.endswith(_TAR))
         if names == [folder.path.rpartition("/")[2]]:  # a file
             return None
@@ -206,8 +216,18 @@ def _tars(url: str, stores: Stores | None) -> ShardSet | None:
         if names and not is_of_a_run:
             counts = _counts_of_wids(folder, sizes)
             found = [counts.get(name, 0) for name in names] if counts.keys() >= set(names) else [0] * len(names)
-            starts, data_bytes = array("Q", accumulate(found, initial=0)), array("Q", [sizes[name] for name in names])
-            return ShardSet(folder, "webdataset", False, tuple(names), ("",) * len(names), starts, data_bytes)
+            versions = [version_of(listed[name]) or "" for name in names]
+            return ShardSet(
+                folder,
+                "webdataset",
+                False,
+                tuple(names),
+                ("",) * len(names),
+                array("Q", accumulate(found, initial=0)),
+                array("Q", [sizes[name] for name in names]),
+                versions=tuple(versions) if _LISTS_VERSIONS & protocols(folder.fs) else (),
+                has_indexes=any(name.endswith(_INDEX) for name in sizes),
+            )
     return None
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 TEXT = "text.txt"
 """The extension of what was taken out of a document that has a caption as well; readers decode it as `txt`."""
+_STORED_BYTES = STORED_BYTES.name
 
 
 def members(sample: Sample, metadata: MetadataTable) -> list[tuple[str, int, Iterable[bytes | memoryview]]]:
@@ -93,7 +94,7 @@ class SampleBuilder(Builder):
             ext = next((each for each in members if each != CAPTION), CAPTION if CAPTION in members else None)
         data = None if ext is None else members.pop(ext)
         if self._knows_size and data is not None:
-            size = sample.get(STORED_BYTES.name)
+            size = sample.get(_STORED_BYTES)
             if (size := sample.get("bytes") if size is None else size) is not None and len(data) != size:
                 raise DamagedShard(f"{key!r}: its file has {len(data):,} bytes, its metadata say {size}")
         if members:
@@ -105,10 +106,11 @@ class SampleBuilder(Builder):
                     sample[member] = content
                 else:
                     sample[member_column(further)] = member_value(further, content)
-        for member in self._members:
-            sample.setdefault(member, None)
-        if self._members and ext and (member := member_of_ext(ext, self._members)):
-            sample[member] = data
+        if self._members:
+            for member in self._members:
+                sample.setdefault(member, None)
+            if ext and (member := member_of_ext(ext, self._members)):
+                sample[member] = data
         sample["key"], sample["ext"], sample["data"] = key, ext, data
         for name, restore in self._restored.items():
             if (value := sample.get(name)) is not None:

@@ -52,7 +52,7 @@ class SpanShard(ABC):
             raise DamagedShard(f"its index has {count:,} samples, its statistics {data.samples:,}")
         if offsets[-1] > data.size:
             raise DamagedShard(f"its index ends at byte {offsets[-1]:,}, and the file at {data.size:,}")
-        self.data, self._offsets, self._count = data, offsets, count
+        self.data, self._offsets, self._count, self._end = data, offsets, count, offsets[-1]
 
     def __len__(self) -> int:
         return self._count
@@ -63,7 +63,7 @@ class SpanShard(ABC):
     def get(self, number: int) -> dict[str, Any]:
         offsets = self._offsets
         start, stop = offsets[number], offsets[number + 1]
-        if not start < stop <= offsets[-1]:
+        if not start < stop <= self._end:
             raise self._wrong(number)
         return self.sample(self.data.read(start, stop - start), 0, stop - start)
 
@@ -75,7 +75,7 @@ class SpanShard(ABC):
 
     def ranges(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
         """Start and size of each of these samples, for `data.read_many`. Raises DamagedShard."""
-        offsets, last = self._offsets, self._offsets[-1]
+        offsets, last = self._offsets, self._end
         ranges = [(offsets[number], offsets[number + 1] - offsets[number]) for number in numbers]
         for number, (start, size) in zip(numbers, ranges, strict=True):
             if size <= 0 or start + size > last:

@@ -321,6 +321,7 @@ def test_records_have_the_features_that_they_have_there(run: Run) -> None:
 
 @pytest.mark.usefixtures("with_report")
 @pytest.mark.parametrize("output_format", ["files", "webdataset", "parquet", "tfrecord", "dummy"])
+@pytest.mark.slow
 def test_what_lies_out_of_sight_goes_the_way_of_its_shard(output_format: str, run: Run) -> None:
     """It is made again by a retry, checked, and removed with it."""
     run(output_format)

@@ -956,7 +956,8 @@ def declared(groups: Sequence[Any] = GROUPS) -> Iterator[OptionInfo]:
             yield OptionInfo(f.name, group.__doc__, help, f.default, shown, parse is boolean, needs, parse)
 
 
-_DECIDED = (InputOptions, OutputOptions, *MEDIA_GROUPS)  # what is in a dataset, for the commands that find one there
+# What is in a dataset, for the commands that find one there. A group may say so of others in its own `DECIDED`.
+_DECIDED = ((InputOptions, OutputOptions, *MEDIA_GROUPS), "it was decided when the dataset was made")
 
 
 def _names_of(groups: Sequence[Any]) -> frozenset[str]:
@@ -968,13 +969,9 @@ def check_names(given: Mapping[str, Any] | Sequence[str], groups: Sequence[Any] 
     known = [f.name for group in groups for f in dataclasses.fields(group)]
     for name in given:
         if name not in known:
-            if "recipe" in known and name in _names_of([InputOptions]):
-                raise OptionError(
-                    f"{name!r} cannot be given here: a recipe says in its splits which lists it takes, and how; "
-                    "--max_examples_per_split=N takes the first N samples of each"
-                )
-            if name in _names_of(_DECIDED):
-                raise OptionError(f"{name!r} cannot be given here: it was decided when the dataset was made")
+            for decided, reason in (*(group.DECIDED for group in groups if hasattr(group, "DECIDED")), _DECIDED):
+                if name in _names_of(decided):
+                    raise OptionError(f"{name!r} cannot be given here: {reason}")
             hint = suggestions.for_option(str(name), known) or "any2ds --help=all lists the options"
             raise OptionError(f"unknown option {name!r}: {hint}")
 

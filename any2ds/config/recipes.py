@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from any2ds.config.media import MEDIA_GROUPS
-from any2ds.config.options import FetchOptions, OutputOptions, RunOptions, StorageOptions, WatchOptions
+from any2ds.config.options import (
+    FetchOptions,
+    InputOptions,
+    OutputOptions,
+    RunOptions,
+    StorageOptions,
+    WatchOptions,
+)
 from any2ds.config.parsers import boolean, flags, integer, names, option, optional, part, path, secret, stores, text
 
 
@@ -19,6 +26,12 @@ def recipe(value: Any) -> Any:
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
     """Which recipe"""
+
+    DECIDED: ClassVar[tuple[Sequence[Any], str]] = (
+        (InputOptions,),
+        "a recipe says in its splits which lists it takes, and how; --max_examples_per_split=N takes the first N"
+        " samples of each",
+    )
 
     recipe: Any = option("name[/config][:version] of a recipe, or the path of its file", recipe, shown="flowers")
     data_dir: str | None = option(

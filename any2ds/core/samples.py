@@ -96,7 +96,7 @@ class Sample:
     parts: int = 1  # how many samples its row has, where it has a part
     members: Mapping[str, bytes] = field(default_factory=dict)  # further files, by extension: {"txt": b"..."}
     extra_files: Mapping[str, Body | StoredBody] = field(default_factory=dict)  # the same when it is through all steps
-    not_processed: str = ""  # why a step of its media has not done to its file what was asked
+    not_processed: Mapping[str, str] | None = None  # its `member` -> why a step has left its file as it came
     seconds: float = 0.0  # that the transfer of its row took, if it succeeded
 
     @property
@@ -164,7 +164,7 @@ class Sample:
 
     def left_as_is(self, reason: str) -> Sample:
         """The same, with the reason why a step that was asked for does not process its file; the first one counts."""
-        return replace(self, not_processed=self.not_processed or encodable(reason)[:LONGEST_REASON])
+        return replace(self, not_processed=self.not_processed or {self.member: encodable(reason)[:LONGEST_REASON]})
 
     def failed(self, code: str, detail: str = "") -> Sample:
         """The failure of this file, with a code of the closed list, in its stead. Metadata that are known stay."""

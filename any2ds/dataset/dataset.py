@@ -38,15 +38,22 @@ _SHARDS_TRIED = 20  # until one can be read
 class Dataset:
     """A folder, listed once; contents are read when they are asked for.
 
-    `entries` are its files, if they are known. Raises OutputError if it cannot be listed, or holds no dataset.
+    `entries` are its files, if they are known. Raises OutputError if it cannot be listed, or holds no dataset, and for
+    one that is being built, unless it may be `unfinished`.
     """
 
-    def __init__(self, url: str, stores: Stores | None = None, entries: Iterable[Entry] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        stores: Stores | None = None,
+        entries: Iterable[Entry] | None = None,
+        unfinished: bool = False,
+    ) -> None:
         self.folder = OutputFolder(url, stores=stores)
         self.entries = Listing(self._listed() if entries is None else entries)
         self.run_problem: str | None = None  # why `run` is None though the file is there
         self.run = self._run_file()
-        if self.run is not None and self.run.is_being_built:
+        if self.run is not None and self.run.is_being_built and not unfinished:
             raise OutputError(f"{url!r} is being built: the same any2ds build command goes on with it")
         self.entries.settle(self.run.layout.shard_digits if self.run else None)
         # img2dataset writes no run file, and no number into its stats.

@@ -532,6 +532,11 @@ class Leaf:
     def column(self) -> str:
         return "/".join(self.path)
 
+    @property
+    def plain(self) -> Feature:
+        """The feature, also if it is optional."""
+        return self.feature.feature if isinstance(self.feature, Optional) else self.feature
+
 
 class Features:
     """The features of a dataset, ready to encode its samples: their columns, and the files of a sample."""

@@ -60,8 +60,16 @@ class ShardSample:
         )
 
     @classmethod
-    def of(cls, url: str, stores: Stores | None = None, most: int = MOST_SHARDS, seed: int = 0) -> ShardSample:
-        """The same shards each time. Raises OutputError for a folder that holds no dataset, or gives no answer."""
+    def of(
+        cls,
+        url: str,
+        stores: Stores | None = None,
+        most: int = MOST_SHARDS,
+        seed: int = 0,
+        unfinished: bool = False,
+    ) -> ShardSample:
+        """The same shards each time. Raises OutputError for a folder that holds no dataset, or gives no answer, and for
+        one that is being built, unless it may be `unfinished`."""
         chance, folder = random.Random(seed), OutputFolder(url, stores=stores)
         try:
             if (sample := _from_list(folder, stores, most, chance)) is not None:
@@ -71,7 +79,7 @@ class ShardSample:
         except Exception as error:  # it is missing, or broken; any file system has exceptions of its own
             if not folder.is_local and not is_permanent(error):  # to list the folder would take as long, and fail, too
                 raise Unreachable(f"{url!r} cannot be opened: {access_text(error)}") from error
-        dataset = Dataset(url, stores)
+        dataset = Dataset(url, stores, unfinished=unfinished)
         count = len(dataset.finished)
         if count > most:
             ids = dataset.finished.ids

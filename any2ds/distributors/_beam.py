@@ -11,9 +11,8 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any, NoReturn
 
 import apache_beam as beam
@@ -31,22 +30,16 @@ from apache_beam.runners.runner import PipelineState, create_runner
 from any2ds.core import suggestions
 from any2ds.core.errors import OptionError, error_text
 from any2ds.core.processes.resources import cores
+from any2ds.distributors._beam_options import dask_cluster_flag, full_name, has_flag, names_dask_cluster
 from any2ds.distributors._beam_protocol import CANCEL, Asked, Pipeline, State, Terms
 from any2ds.distributors._task import Task
 
 log = logging.getLogger(__name__)
 
-_SHORT = {
-    "daskrunner": "apache_beam.runners.dask.dask_runner.DaskRunner",  # which Beam has no short name for
-    # Beam would try to download Prism first, and go on with this one if it cannot.
-    "directrunner": "FnApiRunner",
-    "switchingdirectrunner": "FnApiRunner",
-}
 _MANY = 64  # tasks at a time where it is the cluster that finds machines for them
 _PATIENCE = 60.0  # seconds of silence, where nobody else notices that a process is gone
 _EMBEDDED = "embed"  # the job endpoint of PortableRunner that is in this process
 _LOCAL = ("BundleBasedDirectRunner", "PrismRunner")  # further runners that nobody but this machine knows of
-DASK_ADDRESSES = ("dask_client_address", "dask_scheduler_file")
 _LOST = "Worker subprocess exited"  # what the thread raises that waits for a process of multi_processing
 
 
@@ -76,11 +69,6 @@ class Runs:
         return self._run.state
 
 
-def full_name(runner: str) -> str:
-    """The name by which Beam finds a runner that may have been given by a short one."""
-    return _SHORT.get(runner.lower(), _SHORT.get(f"{runner.lower()}runner", runner))
-
-
 class _Wanted:
     """The options of PipelineOptions, with defaults that suit tasks of minutes."""
 
@@ -107,10 +95,10 @@ class _Wanted:
             slots = self._direct(flags, options, asked.slots)
         elif self.is_dask:
             slots = asked.slots or cores()
-            if not has_flag(flags, *DASK_ADDRESSES):
+            if not names_dask_cluster(flags):
                 is_local = True
                 if tasks:
-                    flags.append(f"--dask_client_address={dask_cluster(slots)}")
+                    flags.append(dask_cluster_flag(slots))
             if tasks and not has_flag(flags, "dask_npartitions", "dask_partition_size"):
                 flags.append(f"--dask_npartitions={tasks}")
         elif isinstance(self.runner, DataflowRunner) and not has_flag(flags, "number_of_worker_harness_threads"):
@@ -143,19 +131,6 @@ def _options(flags: Sequence[str]) -> PipelineOptions:
         for kind in (StandardOptions, DirectOptions, PortableOptions):
             options.view_as(kind)
     return options
-
-
-@cache
-def dask_cluster(slots: int) -> str:
-    """One for all pipelines of this process, in threads of it; Dask's own would be processes, and another each time."""
-    from dask.distributed import LocalCluster
-
-    cluster = LocalCluster(n_workers=1, threads_per_worker=slots, processes=False, dashboard_address=None)
-    _clusters.append(cluster)
-    return str(cluster.scheduler_address)
-
-
-_clusters: list[Any] = []  # they end with their object
 
 
 class _no_exit:  # noqa: N801 - used as a function
@@ -192,10 +167,6 @@ def _hint(flag: str, parser: Any) -> str:
     known = re.findall(r"--\w+", parser.format_usage())
     near = suggestions.for_name(flag.partition("=")[0], known)
     return near or "its options are in apache_beam/options/pipeline_options.py"
-
-
-def has_flag(flags: Iterable[str], *names: str) -> bool:
-    return any(flag.partition("=")[0] in {f"--{name}" for name in names} for flag in flags)
 
 
 def graph(wanted: _Wanted, numbers: Sequence[int], task: Task) -> beam.Pipeline:

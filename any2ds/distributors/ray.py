@@ -189,10 +189,14 @@ def _start(wanted: int | None) -> None:
         if "RAY_TMPDIR" not in os.environ and len(tempfile.gettempdir()) > _LONGEST_FOLDER:
             how["_temp_dir"] = "/tmp/ray"
     with signals(), environment():
-        try:
-            ray.init("local", **how)  # in this thread, with which the processes that it starts end
-        except (OSError, RuntimeError, ValueError, SystemExit, ray.exceptions.RayError) as error:
-            raise OptionError(f"no Ray can be started on this machine ({error_text(error)})") from error
+        for is_last in (False, True):
+            try:
+                ray.init("local", **how)  # in this thread, with which the processes that it starts end
+                return
+            except (Exception, SystemExit) as error:  # a plain one if a busy machine does not start it in 30 s
+                ray.shutdown()
+                if is_last or "timed out" not in str(error):
+                    raise OptionError(f"no Ray can be started on this machine ({error_text(error)})") from error
 
 
 PART = RayDistributor

@@ -26,7 +26,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from any2ds.core.errors import RunError, UsageError, error_text
 from any2ds.core.processes.resources import cores
 from any2ds.dataset.features import Features, WrongValue
-from any2ds.distributors._beam import DASK_ADDRESSES, dask_cluster, full_name, has_flag
+from any2ds.distributors._beam_options import dask_cluster_flag, full_name, names_dask_cluster
 from any2ds.recipes.recipe import Recipe, Skipped
 from any2ds.recipes.spool import Spool, order_of
 from any2ds.storage.stores import Stores
@@ -143,21 +143,14 @@ class _Write(beam.DoFn):  # type: ignore[misc]
 class BeamSplits:
     """The pipeline of a build, to which its splits are added."""
 
-    def __init__(self, options: Sequence[str], target: Target, recipe: Recipe, shares_steps: bool) -> None:
-        """`shares_steps` says that the recipe has the pipeline. Raises UsageError for options that Beam does not take,
-        and for a runner that cannot do that."""
+    def __init__(self, options: Sequence[str], target: Target, recipe: Recipe) -> None:
+        """Raises UsageError for options that Beam does not take."""
         try:
             flags = list(options)
             runner = full_name(PipelineOptions(flags).view_as(StandardOptions).runner or "DirectRunner")
             flags.append(f"--runner={runner}")
-            is_dask = runner.endswith("DaskRunner")
-            if is_dask and shares_steps:
-                raise UsageError(
-                    "beam_options: Beam's DaskRunner makes samples twice where splits share steps: let each split be a"
-                    " transform of its own (splits without `pipeline`), or choose another runner"
-                )
-            if is_dask and not has_flag(flags, *DASK_ADDRESSES):
-                flags.append(f"--dask_client_address={dask_cluster(cores())}")
+            if runner.endswith("DaskRunner") and not names_dask_cluster(flags):
+                flags.append(dask_cluster_flag(cores()))
             self.pipeline = beam.Pipeline(options=PipelineOptions(flags))
         except (ValueError, TypeError, SystemExit) as error:
             raise UsageError(f"beam_options: {error_text(error)}") from error

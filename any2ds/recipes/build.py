@@ -56,7 +56,7 @@ from any2ds.distributors._contract import Worker
 from any2ds.recipes import spool
 from any2ds.recipes.downloads import CHECKSUMS, Checksums, DownloadOptions, Downloads
 from any2ds.recipes.info import Info
-from any2ds.recipes.recipe import Recipe, Skipped, UrlRows, as_splits, is_beam, peeked, url_rows
+from any2ds.recipes.recipe import GivenSplit, Recipe, Skipped, as_splits
 from any2ds.recipes.registry import recipe_of
 from any2ds.recipes.sample_worker import Place, SampleWorker, inlined
 from any2ds.recipes.spool import KEY, Runs, Slice, Spool
@@ -67,7 +67,16 @@ from any2ds.run.monitor import Outlook
 from any2ds.run.reporting import reporters
 from any2ds.run.resume.overwrite import overwrite
 from any2ds.run.resume.resume import deciding_options
-from any2ds.run.session import check_parts, check_private, check_user_steps, distributing, run_info
+from any2ds.run.session import (
+    check_parts,
+    check_private,
+    check_user_steps,
+    checked_steps,
+    distributing,
+    refuse_clashes,
+    run_info,
+    samples_of,
+)
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import RunLock, locked
 from any2ds.transforms.chain import step_records
@@ -88,6 +97,7 @@ _OF_URLS = (  # options that change nothing of samples which a recipe generates
     "transform_threads",
     "transform_timeout",
     "max_decoded_bytes",
+    "max_staging_bytes",
     *(field.name for group in MEDIA_GROUPS for field in fields(group)),
 )
 
@@ -201,7 +211,10 @@ class RecipeBuild:
         """Make the dataset, or what is missing of it."""
         config = self.config
         check_parts(config.fetch, config.run, config.watch)
+        self._check_steps(config)
         check_user_steps(config.media, config.run)
+        if not self.features.files:  # then no split can have rows with URLs
+            self._check_effects(())
         final = OutputFolder.at(self.final, config.storage)
         output = OutputFolder.at(config.output.output_folder, config.storage)
         output.url = self.final  # which is what people are told
@@ -222,6 +235,10 @@ class RecipeBuild:
             self._name_first_config()
             last_report.total = replace(total, shards=total.shards or 1)
         return total
+
+    def _check_steps(self, config: Config) -> None:
+        columns = [*self.features.schema.names, KEY_COLUMN, SPLIT_COLUMN]  # those that a list of its rows would have
+        refuse_clashes(config, checked_steps(config), columns)
 
     def _make_in(self, output: OutputFolder, lock: RunLock) -> RunReport:
         """Make the dataset in the folder that it has for itself until it is complete."""
@@ -250,6 +267,7 @@ class RecipeBuild:
                 files=replace(config.files, member_options=options or None),
             )
         check_members(config)
+        self._check_steps(config)
         return replace(self, config=config)
 
     def _make_shards(self, output: OutputFolder, lock: RunLock, folder: Path, samples: Mapping[str, Any]) -> RunReport:
@@ -267,6 +285,7 @@ class RecipeBuild:
             info = replace(
                 run_info("download", output, self.given, self.config.storage, self.config.output),
                 finished=plan.finished,
+                samples=samples_of(self.config.output.output_folder, self.config.storage, unfinished=True),
             )
             watching = reporters(self.config.watch, info, self.config.run.quiet)
             ledger = Ledger(plan, lock, self.config.run.max_shard_retry)
@@ -401,25 +420,21 @@ class RecipeBuild:
         try:
             with ExitStack() as stack:
                 wants_pipeline = "pipeline" in inspect.signature(recipe.splits).parameters
-                pipeline = self._beam(output, stack, True) if wants_pipeline else None
+                pipeline = self._beam(output, stack) if wants_pipeline else None
                 more = {"pipeline": pipeline.pipeline} if pipeline is not None else {}
-                splits = as_splits(recipe.splits(dl, **more))
-                by_beam = [name for name, samples in splits.items() if is_beam(samples)]
+                splits = {name: GivenSplit(name, own) for name, own in as_splits(recipe.splits(dl, **more)).items()}
+                self._check_effects(splits.values())
+                by_beam = [split for split in splits.values() if split.is_beam]
                 if by_beam:
-                    if len(by_beam) == len(splits):
-                        self._check_without_urls()
-                    pipeline = pipeline or self._beam(output, stack, False)
-                    for name in by_beam:
-                        pipeline.add(name, splits[name], self.features.spec, self.info.disable_shuffling)
+                    pipeline = pipeline or self._beam(output, stack)
+                    for split in by_beam:
+                        pipeline.add(split.name, split.samples, self.features.spec, self.info.disable_shuffling)
                     pipeline.run()
-                for name, samples in splits.items():
-                    recipe.skipped.clear()
-                    if pipeline is not None and name in by_beam:
+                for name, split in splits.items():
+                    if pipeline is not None and split.is_beam:
                         made[name] = pipeline.taken(name, folder / name)
                         continue
-                    is_last = len(made) + 1 == len(splits)
-                    may_have_urls = not is_last or any(split["kind"] == "urls" for split in made.values())
-                    made[name] = self._spooled(folder / name, name, samples, may_have_urls)
+                    made[name] = self._spooled(folder / name, split)
                     made[name]["skipped"] = dict(recipe.skipped)
                     log.info("%s: %s: %d samples", recipe.full_name, name, made[name]["count"])
         except (UsageError, RunError):
@@ -434,7 +449,7 @@ class RecipeBuild:
             )
         return {"splits": made, "download_bytes": dl.bytes, "members": members[0] if members else None}
 
-    def _beam(self, output: OutputFolder, stack: ExitStack, shares_steps: bool) -> BeamSplits:
+    def _beam(self, output: OutputFolder, stack: ExitStack) -> BeamSplits:
         """The pipeline of Beam, whose workers write into the dataset's folder. Raises MissingExtra without Beam."""
         try:
             from any2ds.recipes.beam_splits import BeamSplits, Target
@@ -444,24 +459,20 @@ class RecipeBuild:
         target = Target(f"{url}/{_SPOOL}-beam", self.config.storage.storage_options)
         target.remove()  # of an earlier attempt
         stack.callback(target.remove)
-        return BeamSplits(self.config.run.beam_options or (), target, self.recipe, shares_steps)
+        return BeamSplits(self.config.run.beam_options or (), target, self.recipe)
 
-    def _check_without_urls(self) -> None:
-        """Raises OptionError for options that only rows with URLs have, of which there are none."""
-        if without_effect := [name for name in _OF_URLS if name in self.config.given]:
+    def _check_effects(self, splits: Iterable[GivenSplit]) -> None:
+        """Raises OptionError for options that only rows with URLs have, if there are none of these in any split."""
+        without_effect = [name for name in _OF_URLS if name in self.config.given]
+        if without_effect and not any(split.has_urls(self.recipe) for split in splits):
             raise OptionError(
                 f"{without_effect[0]} has no effect on {self.recipe.full_name}: no split of it has rows with URLs, and"
                 " samples are stored as the recipe makes them"
             )
 
-    def _spooled(self, folder: Path, name: str, samples: Any, may_have_urls: bool) -> dict[str, Any]:
-        """`may_have_urls` says whether any split may consist of rows with URLs, this one aside."""
-        rows = url_rows(samples)
-        if rows is None:
-            first, samples = peeked(samples, name)
-            if isinstance(first, Mapping):
-                rows = UrlRows(samples)
-        is_sorted, record = self.info.disable_shuffling, None
+    def _spooled(self, folder: Path, split: GivenSplit) -> dict[str, Any]:
+        name, is_sorted, record = split.name, self.info.disable_shuffling, None
+        rows = split.rows(self.recipe)
         if rows is not None:
             from any2ds.recipes.url_rows import member_record, members_of, spool_rows
 
@@ -471,10 +482,8 @@ class RecipeBuild:
             into = Spool(folder, self._url_schema_of(members), 0, is_sorted)
             spool_rows(rows, into, self.features, self.recipe, name, self.asked.max_examples_per_split, self.config)
         else:
-            if not may_have_urls:
-                self._check_without_urls()
             into = Spool(folder, self.features.schema, max(1, len(self.features.files)), is_sorted)
-            self._spool_samples(samples, into, name)
+            self._spool_samples(split.samples, into, name)
         into.flush()
         found = {"kind": "samples" if rows is None else "urls", "runs": into.runs, "count": into.count}
         return {**found, "members": record}

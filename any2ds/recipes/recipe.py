@@ -215,16 +215,57 @@ def as_splits(found: Any) -> dict[str, Any]:
     return splits
 
 
-def is_beam(samples: Any) -> bool:
-    """Whether a split is a PTransform or PCollection of Beam, without importing that."""
-    return any(
-        kind.__name__ in ("PTransform", "PCollection") and kind.__module__.startswith("apache_beam")
-        for kind in type(samples).__mro__
-    )
+class GivenSplit:
+    """A split, as the recipe has returned it."""
+
+    def __init__(self, name: str, samples: Any) -> None:
+        self.name = name
+        self.samples = samples  # (key, sample), or a transform or collection of Beam
+        self._rows = _url_rows(samples)
+        self._skipped: Counter[str] | None = None  # what its code has left out before its first item
+
+    @property
+    def is_beam(self) -> bool:
+        """Whether it is a PTransform or PCollection of Beam, without importing that."""
+        return any(
+            kind.__name__ in ("PTransform", "PCollection") and kind.__module__.startswith("apache_beam")
+            for kind in type(self.samples).__mro__
+        )
+
+    def has_urls(self, recipe: Recipe) -> bool:
+        """Whether it consists of rows with URLs; of a generator that needs its first item. Raises as `rows`."""
+        return self._rows is not None or (not self.is_beam and self._begun(recipe))
+
+    def rows(self, recipe: Recipe) -> UrlRows | None:
+        """The rows with URLs that it is; None if it yields samples. Of what `recipe` has skipped, that of this split is
+        left. Raises UsageError for what cannot be iterated over."""
+        if self._rows is None:
+            self._begun(recipe)
+        recipe.skipped.clear()
+        recipe.skipped.update(self._skipped or ())
+        return self._rows
+
+    def _begun(self, recipe: Recipe) -> bool:
+        """Look at its first item, once; whether that is a row with URLs."""
+        if self._skipped is None:
+            recipe.skipped.clear()
+            try:
+                found = iter(self.samples)
+            except TypeError:
+                raise UsageError(
+                    f"split {self.name}: expected samples as (key, sample), a list of URLs or a transform of Beam, "
+                    f"not {type(self.samples).__name__}"
+                ) from None
+            first = next(found, None)
+            self._skipped = Counter(recipe.skipped)
+            self.samples = _chained(first, found) if first is not None else ()
+            if isinstance(first, Mapping):
+                self._rows = UrlRows(self.samples)
+        return self._rows is not None
 
 
-def url_rows(samples: Any) -> UrlRows | None:
-    """The rows with URLs that a split is; None if it yields samples."""
+def _url_rows(samples: Any) -> UrlRows | None:
+    """The rows with URLs that a split is, as far as that can be told without its items."""
     if isinstance(samples, UrlRows):
         return samples
     is_table = any(hasattr(samples, name) for name in ("__arrow_c_stream__", "to_frame"))
@@ -233,19 +274,6 @@ def url_rows(samples: Any) -> UrlRows | None:
     if isinstance(samples, Sequence) and samples and all(isinstance(each, Mapping) for each in samples):
         return UrlRows(samples)
     return None
-
-
-def peeked(samples: Iterable[Any], split: str) -> tuple[Any, Iterable[Any]]:
-    """The first item, None if there is none, and all of them. Raises UsageError for what cannot be iterated over."""
-    try:
-        found = iter(samples)
-    except TypeError:
-        raise UsageError(
-            f"split {split}: expected samples as (key, sample), a list of URLs or a transform of Beam, "
-            f"not {type(samples).__name__}"
-        ) from None
-    first = next(found, None)
-    return first, _chained(first, found) if first is not None else ()
 
 
 def _chained(first: Any, rest: Iterable[Any]) -> Iterable[Any]:

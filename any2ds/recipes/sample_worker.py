@@ -167,7 +167,7 @@ class _Maker:
         self._context = ShardContext(options, writer, folder, MediaOptions(), columns)
         self._hashes = [(name, getattr(hashlib, name)) for name in hash_columns(options)]
         self._nothing = {**dict.fromkeys(OUTCOME_FIELDS), "status": SUCCESS}
-        self._exts = [getattr(getattr(leaf.feature, "feature", leaf.feature), "ext", "bin") for leaf in features.files]
+        self._exts = [getattr(leaf.plain, "ext", "bin") for leaf in features.files]
         self._told = time.monotonic()
 
     def make(self, job: ShardJob) -> Iterator[Event]:

@@ -9,14 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from any2ds.config import presets
 from any2ds.config.options import GROUPS, Config, FetchOptions, ParsedOptions
 from any2ds.config.signature import command
-from any2ds.core import plugins
-from any2ds.core.errors import OptionError, shard_count
+from any2ds.core.errors import shard_count
 from any2ds.core.reports import IncompleteRun, RunReport
 from any2ds.core.rows import ShardJob
-from any2ds.core.samples import METADATA, taken_extensions
 from any2ds.dataset.catalogue import Catalogue, is_closed, reopen
 from any2ds.distributors._contract import Distributor
 from any2ds.readers.sources import Source
@@ -28,11 +25,18 @@ from any2ds.run.reporters._contract import Reporter, RunInfo, ShardListener
 from any2ds.run.reporting import reporters
 from any2ds.run.resume.plan import ShardPlan
 from any2ds.run.resume.resume import resume
-from any2ds.run.session import check_parts, check_private, check_user_steps, distributing, run_info
+from any2ds.run.session import (
+    check_parts,
+    check_private,
+    check_user_steps,
+    checked_steps,
+    distributing,
+    refuse_clashes,
+    run_info,
+)
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import Guard, RunLock, locked
 from any2ds.storage.swap import finish_swaps, no_swap_left
-from any2ds.transforms.chain import Pipeline
 from any2ds.worker.worker import ShardWorker
 
 if TYPE_CHECKING:
@@ -159,35 +163,16 @@ def _record(plan: ShardPlan, lock: RunLock, rank: Rank) -> None:
 @contextmanager
 def _opened(config: Config) -> Iterator[tuple[Source, OutputFolder]]:
     """The URL list and the output folder, after all that can be checked before anything is created."""
-    writer = plugins.load("writers", config.output.output_format)
     check_parts(config.fetch, config.run, config.watch)
-    pipeline = Pipeline(config.media, presets.set_by(config.output.preset))
-    _check_file_ext(config, writer.has_members, pipeline)
-    if config.files.transform and config.run.distributor != "inline":
-        from any2ds.transforms.steps.user import check_travels
-
-        check_travels(config.files.transform)
+    steps = checked_steps(config)
     output = OutputFolder.at(config.output.output_folder, config.storage)
     source = Source.of(config)
     for hint in source.hints:
         log.warning(hint)
     try:
-        data_column = config.output.data_column if config.output.output_format == "parquet" else None
-        pipeline.refuse_clashes(source.schema.names, writer.has_members, data_column)
+        refuse_clashes(config, steps, source.schema.names)
         check_user_steps(config.media, config.run)
         yield source, output
     finally:
         with contextlib.suppress(ValueError):  # a thread that ends with us is reading from it
             source.close()
-
-
-def _check_file_ext(config: Config, has_members: bool, pipeline: Pipeline) -> None:
-    """Raises OptionError if all files are to have an extension that other members of a sample have."""
-    ext, has_captions = config.output.file_ext, config.input.caption_col is not None
-    if ext.lower() not in taken_extensions(has_members, has_captions, pipeline.further):
-        return
-    whose = "metadata" if ext.lower() == METADATA else "caption" if has_captions else "text that a step adds"
-    raise OptionError(
-        f"file_ext={ext}: with output_format={config.output.output_format} .{ext.lower()} is the extension of the"
-        f" {whose}: choose another one"
-    )

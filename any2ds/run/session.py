@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from any2ds.config import presets
 from any2ds.config.media import MediaOptions
-from any2ds.config.options import FetchOptions, OutputOptions, RunOptions, StorageOptions, public
+from any2ds.config.options import Config, FetchOptions, OutputOptions, RunOptions, StorageOptions, public
 from any2ds.config.watch import WatchOptions
 from any2ds.core import plugins
-from any2ds.core.errors import OutputError, UsageError
+from any2ds.core.errors import OptionError, OutputError, UsageError
 from any2ds.core.processes import quieting
 from any2ds.core.processes.signals import is_own_process
+from any2ds.core.samples import METADATA, taken_extensions
 from any2ds.distributors._contract import Distributor
 from any2ds.fetch.routes import check
 from any2ds.run.reporters._contract import RunInfo
 from any2ds.run.reporting import check_reporters
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.stores import Stores
+from any2ds.transforms.chain import Pipeline
 
 if TYPE_CHECKING:
     from any2ds.dataset.thumbnails import Thumbnail
@@ -56,6 +59,39 @@ def check_user_steps(media: MediaOptions, running: RunOptions) -> None:
         check_made(media.files.transform, running.transform_timeout, running.distributor == "inline")
 
 
+def checked_steps(config: Config) -> Pipeline:
+    """The steps of a run. Raises OptionError for some that cannot be together, MissingExtra."""
+    pipeline = Pipeline(config.media, presets.set_by(config.output.preset))
+    _check_file_ext(config, _has_members(config), pipeline)
+    if config.files.transform and config.run.distributor != "inline":
+        from any2ds.transforms.steps.user import check_travels
+
+        check_travels(config.files.transform)
+    return pipeline
+
+
+def refuse_clashes(config: Config, steps: Pipeline, columns: Collection[str]) -> None:
+    """Raises OptionError if a step fills one of the `columns` of the list."""
+    data_column = config.output.data_column if config.output.output_format == "parquet" else None
+    steps.refuse_clashes(columns, _has_members(config), data_column)
+
+
+def _has_members(config: Config) -> bool:
+    return bool(plugins.load("writers", config.output.output_format).has_members)
+
+
+def _check_file_ext(config: Config, has_members: bool, pipeline: Pipeline) -> None:
+    """Raises OptionError if all files are to have an extension that other members of a sample have."""
+    ext, has_captions = config.output.file_ext, config.input.caption_col is not None
+    if ext.lower() not in taken_extensions(has_members, has_captions, pipeline.further):
+        return
+    whose = "metadata" if ext.lower() == METADATA else "caption" if has_captions else "text that a step adds"
+    raise OptionError(
+        f"file_ext={ext}: with output_format={config.output.output_format} .{ext.lower()} is the extension of the"
+        f" {whose}: choose another one"
+    )
+
+
 @contextmanager
 def distributing(running: RunOptions) -> Iterator[Distributor]:
     """The distributor that the options ask for."""
@@ -82,20 +118,21 @@ def run_info(
         storage,
         output.identity,
         made,
-        samples=_samples(output, storage),
+        samples=samples_of(output.url, storage),
         from_shell=is_own_process(),
     )
 
 
-def _samples(output: OutputFolder, storage: StorageOptions) -> Callable[[int], Sequence[Thumbnail]]:
-    """`RunInfo.samples`."""
+def samples_of(url: str, storage: StorageOptions, unfinished: bool = False) -> Callable[[int], Sequence[Thumbnail]]:
+    """`RunInfo.samples` of the dataset in a folder, which may be `unfinished` if a build makes it."""
 
     def samples(count: int) -> Sequence[Thumbnail]:
         from any2ds.dataset.shard_sample import ShardSample
         from any2ds.dataset.thumbnails import thumbnails
 
         try:
-            return thumbnails(ShardSample.of(output.url, Stores(storage.storage_options)), count)
+            sample = ShardSample.of(url, Stores(storage.storage_options), unfinished=unfinished)
+            return thumbnails(sample, count)
         except UsageError as error:
             log.debug("there are no samples to show: %s", error)
             return ()

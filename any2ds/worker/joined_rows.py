@@ -170,12 +170,18 @@ class _Columns:
             fields["error_message"] = f"{name}: {next(filter(None, why), '')}"
         files = self._files(parts)
         seconds = outcome.seconds
-        left = next((part.not_processed for part in parts if part is not None and part.not_processed), "")
+        left = {
+            name: reason
+            for name, part in zip(self.members.names, parts, strict=True)
+            if part is not None and part.not_processed
+            for reason in part.not_processed.values()
+        }
         if not is_stored:
             kept = files if any(_may_pass(part) for part in parts) else {}
             if not kept:
                 release(part for part in parts if part is not None)
-            return Sample(row, None, "", fields, outcome.failure, extra_files=kept, seconds=seconds)
+            failure = outcome.failure
+            return Sample(row, None, "", fields, failure, extra_files=kept, not_processed=left, seconds=seconds)
         if not files:  # they are in the previous shard
             return Sample(row, None, "", fields, seconds=seconds)
         (ext, body), *others = files.items()

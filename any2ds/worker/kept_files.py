@@ -1,7 +1,8 @@
 """Files of failed rows that have arrived while another URL of their row failed: a retry needs not fetch them again.
 
-They lie in `.any2ds/kept/`, a tar file for each shard that has any, with the names that they have in shards. Nothing
-else depends on it: what it lacks is fetched.
+They lie in `.any2ds/kept/`, a tar file for each shard that has any, with the names that they have in shards. Where
+steps have left some as they came, a JSON file has the reasons, by member. Nothing else depends on it: what it lacks is
+fetched.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import orjson
 
 from any2ds.core.bodies.buffer import Body
 from any2ds.core.bodies.stored import StoredBody
@@ -20,6 +23,7 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.writers.formats.webdataset import WebdatasetWriter, header
 
 KEPT = "kept"
+NOT_PROCESSED = "json"  # extension of the reasons; those of files have a member and a dot
 _PIECE = 1 << 20  # bytes read at once
 
 
@@ -33,7 +37,8 @@ class KeptFiles:
 
     def add(self, sample: Sample) -> None:
         """Add the files of a sample that has failed."""
-        self.add_files(sample.key, sample.extra_files)
+        reasons = {NOT_PROCESSED: StoredBody.of(orjson.dumps(sample.not_processed))} if sample.not_processed else {}
+        self.add_files(sample.key, {**sample.extra_files, **reasons})
 
     def add_files(self, key: str, files: Mapping[str, Body | StoredBody]) -> None:
         """`files` by extension."""

@@ -60,13 +60,13 @@ class ShardStats:
         if shown := example_of(url):
             self.examples.setdefault(code, shown)
 
-    def add_file(self, ext: str | None, size: int | None, not_processed: str = "") -> None:
-        """A file is stored."""
+    def add_file(self, ext: str | None, size: int | None, not_processed: Mapping[str, str] | None = None) -> None:
+        """A sample is stored, of whose files `not_processed` were left as they came."""
         self._samples += 1
         if ext:
             self._exts[ext] += 1
         if not_processed:
-            self.not_processed[not_processed] += 1
+            self.not_processed.update(not_processed.values())
         self.bytes = None if size is None or self.bytes is None else self.bytes + size
 
     def add_member(self, ext: str, size: int) -> None:

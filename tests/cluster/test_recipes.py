@@ -72,7 +72,7 @@ def squares(tmp_path: Path, data_dir: Any, beam_options: str) -> None:
     )
 
 
-@pytest.mark.parametrize("runner", [name for name in RUNNERS if name != "dask"])
+@pytest.mark.parametrize("runner", RUNNERS)
 def test_splits_of_beam_share_steps_and_become_one_dataset(runner: str, tmp_path: Path) -> None:
     squares(tmp_path, tmp_path / "data", RUNNERS[runner])
     folder = tmp_path / "data" / "squares" / "1.0.0"
@@ -84,11 +84,6 @@ def test_splits_of_beam_share_steps_and_become_one_dataset(runner: str, tmp_path
     about = {split.name: (split.rows, dict(split.skipped)) for split in found.recipe.splits}
     assert about == {"even": (100, {}), "odd": (80, {"sevens": 20}), "more": (9, {"sevens": 1}), "plain": (1, {})}
     assert [path.name for path in (folder / ".any2ds").iterdir() if "spool" in path.name] == []
-
-
-def test_a_runner_that_makes_shared_steps_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="DaskRunner makes samples twice where splits share steps"):
-        squares(tmp_path, tmp_path / "data", RUNNERS["dask"])
 
 
 @pytest.mark.parametrize("runner", ["in_memory", "portable"])

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 import any2ds
-from any2ds.config.options import InputOptions, ShareOptions, declared
 from any2ds.core.errors import UsageError
 from any2ds.testing.server import Server, serve
 
@@ -150,18 +149,6 @@ def test_what_rows_cannot_have_is_refused(server: Server, tmp_path: Path, option
     assert not (tmp_path / "hashed/1.0.0").exists()
 
 
-OF_THE_RECIPE = [each.name for each in declared((InputOptions, ShareOptions))]
-
-
-OF_FOLDERS = {"output_folder": "out", "preset": "img2dataset", "incremental_mode": "extend", "data_column": "image"}
-
-
-@pytest.mark.parametrize("name", [*OF_THE_RECIPE, *OF_FOLDERS])
-def test_what_a_recipe_says_is_no_option(name: str, server: Server, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"{name}.* (cannot be given|has no effect)|unknown option '{name}'"):
-        build(type("_One", (_Hashed,), {"server": server}), tmp_path, **{name: OF_FOLDERS.get(name, 1)})
-
-
 class _Made(any2ds.Recipe):
     """A picture that is no URL."""
 
@@ -190,3 +177,49 @@ class _Made(any2ds.Recipe):
 def test_what_only_rows_with_urls_have_is_refused_for_samples(name: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"{name} has no effect on made:1.0.0: no split of it has rows with URLs"):
         build(_Made, tmp_path, **{name: value})
+
+
+class _Generated(any2ds.Recipe):
+    """Splits that are generators; `asked` is what they and `splits` have done."""
+
+    NAME = "generated"
+    asked: list[str]
+    feature: Any = any2ds.Image()
+    later: Any = ()
+
+    def info(self) -> any2ds.Info:
+        return any2ds.Info({"image": self.feature})
+
+    def splits(self, dl: Any) -> Any:
+        self.asked.append("splits")
+        return {name: self.samples(name) for name in ("train", "test")} | ({"urls": self.later} if self.later else {})
+
+    def samples(self, split: str) -> Any:
+        self.skip(split, "first")
+        for n in range(3):
+            self.asked.append(f"{split}{n}")
+            yield f"{split}{n}", {"image": picture("PNG")}
+
+
+def test_an_option_without_effect_is_refused_as_soon_as_that_is_known(tmp_path: Path) -> None:
+    asked: list[str] = []
+    recipe = type("_Known", (_Generated,), {"asked": asked, "feature": any2ds.Text()})
+    with pytest.raises(UsageError, match="file_size has no effect on generated"):
+        build(recipe, tmp_path, file_size=8)
+    assert not asked  # rows with URLs are of files, of which it has none
+    recipe = type("_Looked", (_Generated,), {"asked": asked})
+    with pytest.raises(UsageError, match="file_size has no effect on generated"):
+        build(recipe, tmp_path, file_size=8)
+    assert asked == ["splits", "train0", "test0"]
+
+
+def test_splits_whose_beginning_was_looked_at_are_whole(server: Server, tmp_path: Path) -> None:
+    rows = ({"url": server.url(f"i{n}.jpg")} for n in range(2))
+    recipe = type("_Mixed", (_Generated,), {"asked": [], "later": rows})
+    build(recipe, tmp_path, file_size=8)
+    found = any2ds.load(tmp_path / "generated/1.0.0")
+    assert found.recipe is not None
+    assert {split.name: split.rows for split in found.recipe.splits} == {"train": 3, "test": 3, "urls": 2}
+    skipped = {split.name: dict(split.skipped) for split in found.recipe.splits}
+    assert skipped == {"train": {"first": 1}, "test": {"first": 1}, "urls": {}}
+    assert recipe.asked == ["splits", "train0", "test0", "train1", "train2", "test1", "test2"]

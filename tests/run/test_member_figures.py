@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from any2ds import card, download, inspect, report, retry
 from any2ds.testing.server import serve
@@ -59,3 +60,26 @@ def test_each_place_tells_which_member_failed_and_why(tmp_path: Path, capsys: py
     codes = [*FAILED["mask"], "success", "absent"]
     assert {code: found["mask", code] for code in codes} == {"http_404": 2, "http_503": 1, "success": 6, "absent": 1}
     assert again.members["mask"] == {"http_503": 1}
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "files"])
+def test_each_file_that_a_step_leaves_as_it_came_is_counted(output_format: str, tmp_path: Path) -> None:
+    """Those of a row whose other file fails at first, when they are stored."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for n in range(4):
+        for name in "im":
+            (folder / f"{name}{n}.svg").write_bytes(b"<svg xmlns='http://www.w3.org/2000/svg'/>")
+    Image.new("L", (64, 64)).save(folder / "m0.svg", "png")
+    out = str(tmp_path / "out")
+    with serve(folder, {"m2.svg": ["503", "503", "ok"], "i3.svg": ["404"]}) as server:
+        rows = [{"img": server.url(f"i{n}.svg"), "seg": server.url(f"m{n}.svg")} for n in range(4)]
+        options: dict[str, Any] = {"distributor": "inline", "quiet": True, "report": False}
+        made = download(rows, out, url_col="image:img,mask:seg", output_format=output_format, file_size=8, **options)
+        assert made.not_processed == {"image/svg+xml is not decoded": 3}
+        found = [made.not_processed]
+        for _ in range(2):
+            retry(out, **options)
+            found.append(inspect(out).not_processed)
+        assert server.counts["i2.svg"] == 1
+    assert [sum(each.values()) for each in found] == [3, 3, 5]

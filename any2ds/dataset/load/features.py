@@ -34,7 +34,7 @@ class RecipeFeatures:
     def channels(self) -> dict[str, int]:
         """`data`, or the names of files with URLs of their own -> the channels of images that have others than 3."""
         leaves = self.features.files if self.of_urls else self.features.files[:1]
-        found = {leaf.column if self.of_urls else "data": _channels(leaf.feature) for leaf in leaves}
+        found = {leaf.column if self.of_urls else "data": _channels(leaf.plain) for leaf in leaves}
         return {name: channels for name, channels in found.items() if channels != 3}
 
     def known(self) -> list[str]:
@@ -75,9 +75,7 @@ class RecipeFeatures:
             name = leaf.column if leaf.column in found else self._member(leaf.column, found)
             if name is not None:
                 content = found.pop(name)
-                flat[leaf.column] = (
-                    _decoded(content, name, leaf.feature) if decodes and content is not None else content
-                )
+                flat[leaf.column] = _decoded(content, name, leaf.plain) if decodes and content is not None else content
             elif wanted is None or {leaf.column, leaf.path[0]} & {*wanted}:
                 flat[leaf.column] = None
         nested = features.decoded(flat)
@@ -101,11 +99,10 @@ def _at(nested: Mapping[str, Any], path: str) -> Any:
 
 
 def _channels(feature: Any) -> int:
-    return int(getattr(getattr(feature, "feature", feature), "channels", 3) or 3)
+    return int(getattr(feature, "channels", 3) or 3)
 
 
 def _decoded(content: bytes, name: str, feature: Any) -> Any:
-    feature = getattr(feature, "feature", feature)
     kind = kind_of_ext(name.rpartition("_")[2])
     if kind == "image" or type(feature).__name__ == "Image":
         return decode.image(content, _channels(feature))

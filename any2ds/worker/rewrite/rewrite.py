@@ -191,7 +191,7 @@ class RewrittenShard:
             self.stats.add_metadata([sample.fields for sample in samples], partial(rows.url, position))
             for sample in samples:
                 if sample.not_processed and sample.fields.get("status") == SUCCESS:
-                    self.stats.not_processed[sample.not_processed] += 1
+                    self.stats.not_processed.update(sample.not_processed.values())
         report = self.stats.report(self.job.shard_id)
         if self._outcomes:
             with closing(self._spool):

@@ -7,9 +7,11 @@ been kept is fetched.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from any2ds.core.bodies.stored import StoredBody
@@ -20,7 +22,7 @@ from any2ds.core.samples import Sample, Samples
 from any2ds.storage.folders import OutputFolder
 from any2ds.worker.job_rows import JobRows, SlotRows
 from any2ds.worker.joined_rows import JoinedRows, Parts
-from any2ds.worker.kept_files import read_kept
+from any2ds.worker.kept_files import NOT_PROCESSED, read_kept
 from any2ds.worker.rewrite.rewrite import RewrittenShard
 from any2ds.worker.shard import OpenShard
 from any2ds.writers.previous_shard import PreviousShard
@@ -85,7 +87,7 @@ class RewrittenMembers(RewrittenShard):
         names = [column(name, each) for name in members.names for each in own]
         rows = previous.values(["key", "status", *names])
         values = {position: rows[previous.rows_of[position][0]] for position in positions}
-        kept = self._kept_bodies({row["key"] for row in values.values() if row["status"] != SUCCESS})
+        kept, reasons = self._kept_bodies({row["key"] for row in values.values() if row["status"] != SUCCESS})
         known = dict[int, Parts]()
         for position, row in values.items():
             wanted = members.to_retry(row, self._is_meant)
@@ -105,24 +107,33 @@ class RewrittenMembers(RewrittenShard):
                     body = files.pop(ext, None)
                     further = {each.partition(".")[2]: one for each, one in files.items()}
                     is_whole = body is not None or self._data_name is None
-                    part = Sample(at, body, fields["ext"] or "", fields, extra_files=further)
+                    left = {name: reasons[at.key][name]} if name in reasons.get(at.key, ()) else None
+                    part = Sample(at, body, fields["ext"] or "", fields, extra_files=further, not_processed=left)
                     parts.append(part if is_whole else None)
             attempts = [row.get(column(name, "attempts")) or 0 for name in members.names]
             known[position] = Parts(parts, attempts)
         return known
 
-    def _kept_bodies(self, keys: set[str]) -> dict[tuple[str, str], dict[str, StoredBody]]:
-        """The kept files of the rows with these keys: key and member -> extension -> body, in the spool."""
+    def _kept_bodies(
+        self, keys: set[str]
+    ) -> tuple[dict[tuple[str, str], dict[str, StoredBody]], dict[str, dict[str, str]]]:
+        """The kept files of the rows with these keys: key and member -> extension -> body, in the spool; and key ->
+        member -> why a step has left its file as it came."""
         found: dict[tuple[str, str], dict[str, StoredBody]] = {}
+        reasons: dict[str, dict[str, str]] = {}
         if not keys:
-            return found
+            return found, reasons
         name = self._context.layout.kept_name(self.job.shard_id)
         for key, files in read_kept(self._output, name, self._context.folder):
             if key in keys:
                 for ext, body in files.items():
+                    if ext == NOT_PROCESSED:
+                        with suppress(ValueError):
+                            reasons[key] = orjson.loads(body.read())
+                        continue
                     of = found.setdefault((key, ext.partition(".")[0]), {})
                     of[ext] = self._spool.add(body.chunks())
-        return found
+        return found, reasons
 
     def _swapped(self, output: OutputFolder, files: Mapping[str, Path]) -> None:
         name = self._context.layout.kept_name(self.job.shard_id)

@@ -64,18 +64,16 @@ class RecipeFeatures:
         `stored` are those of its shard.
         """
         leaves = (*self.features.columns, *self.features.files)
-        found: dict[str, Any] = {}
-        columns = {leaf.column for leaf in leaves}
-        found.update((name, type) for name, type in stored.items() if name not in columns)
+        own = {leaf.column: _arrow_type(leaf.feature) for leaf in leaves}
+        found: dict[str, Any] = {name: type for name, type in stored.items() if name not in own}
         for leaf in leaves:
             place = found
             for name in leaf.path[:-1]:
                 place = place.setdefault(name, {})
-            place[leaf.path[-1]] = _arrow_type(leaf.feature)
+            place[leaf.path[-1]] = own[leaf.column]
         if wanted is None:
             return {name: _struct(type) for name, type in found.items()}
-        paths = {leaf.column: _arrow_type(leaf.feature) for leaf in leaves}
-        return {name: _struct(found.get(name, paths.get(name, stored.get(name)))) for name in wanted}
+        return {name: _struct(found.get(name, own.get(name, stored.get(name)))) for name in wanted}
 
     def __call__(self, sample: dict[str, Any], wanted: Sequence[str] | None, decodes: bool) -> dict[str, Any]:
         """A sample as its shard has it, with the features in the place of the columns that hold them.

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import random
 import re
 import shutil
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 
 import fsspec
 import orjson
+import pyarrow as pa
 import pytest
 from aiohttp import ClientTimeout
 from s3fs import S3FileSystem
@@ -384,6 +386,36 @@ class TestRanges:
         keys = ds.keys
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert pool.apply(keys_of, (ds,)) == keys
+
+
+@pytest.mark.parametrize("kind", ["binary", "image", "two URLs"])
+def test_of_parquet_a_sample_takes_its_page_and_not_its_row_group(kind: str, bucket: Bucket, tmp_path: Path) -> None:
+    bodies = [random.Random(n).randbytes(20_000) for n in range(60)]
+    (tmp_path / "media").mkdir()
+    for n, body in enumerate(bodies):
+        (tmp_path / "media" / f"{n}.bin").write_bytes(body)
+    options: dict[str, Any] = {"parquet_data": "image"} if kind == "image" else {}
+    with serve(tmp_path / "media", {"7.bin": ["404"]}) as server:
+        urls: Any = [server.url(f"{n}.bin") for n in range(60)]
+        if kind == "two URLs":
+            urls, options = pa.table({"a": urls, "b": urls[::-1]}), {"url_col": "first:a,second:b", "require": "first"}
+        download(
+            urls,
+            output_folder=tmp_path / "out",
+            output_format="parquet",
+            file_ext="bin",
+            distributor="inline",
+            quiet=True,
+            **options,
+        )
+    bucket.connect().put(str(tmp_path / "out"), bucket.url, recursive=True)
+    columns = ["key", "data"] if kind != "two URLs" else ["key", "first", "second"]
+    here, ds = any2ds.load(tmp_path / "out", columns=columns), any2ds.load(bucket.url, columns=columns)
+    assert ds[0] == here[0]
+    with bucket.measuring() as asked:
+        assert ds[[40, 12]] == here[[40, 12]]
+        assert asked() < 2 * len(columns) * 100_000  # of 1,200,000
+    assert ds[:] == here[:]
 
 
 class TestOtherTools:

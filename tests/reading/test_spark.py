@@ -59,6 +59,32 @@ def test_values_of_every_type(output_format: str, rich: Any) -> None:
     assert (second.place, second.when, third.score) == (None, None, 2.0)
 
 
+class Boxes(any2ds.Recipe):
+    """Files with boxes."""
+
+    def info(self) -> any2ds.Info:
+        box = {"corner": any2ds.Tensor((2,), "float32"), "name": any2ds.Text()}
+        return any2ds.Info({"file": any2ds.Bytes(), "mask": any2ds.Bytes(), "boxes": any2ds.Sequence(box)})
+
+    def splits(self, dl: Any) -> Any:
+        def samples() -> Iterator[tuple[int, dict[str, Any]]]:
+            for n in range(5):
+                yield (
+                    n,
+                    {"file": b"file%d" % n, "mask": b"mask%d" % n, "boxes": [{"corner": [n, 0.5], "name": "ü"}] * n},
+                )
+
+        return {"train": samples()}
+
+
+def test_the_dataset_of_a_recipe_has_its_features_and_all_files(tmp_path: Path) -> None:
+    any2ds.build(Boxes(), data_dir=tmp_path, number_sample_per_shard=2, quiet=True, report=False)
+    ds = any2ds.load("boxes", data_dir=tmp_path, columns=["file", "mask", "boxes"])
+    rows = sorted(ds.to_spark(SparkSession.builder.getOrCreate()).collect())
+    assert [(bytes(row.file), bytes(row.mask)) for row in rows] == [(b"file%d" % n, b"mask%d" % n) for n in range(5)]
+    assert (rows[2].boxes.corner, rows[2].boxes.name) == ([[2.0, 0.5]] * 2, ["ü"] * 2)
+
+
 def test_parquet_without_any2ds(dataset: Any) -> None:
     made = dataset("parquet")
     spark = SparkSession.builder.getOrCreate()

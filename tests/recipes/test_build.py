@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 from PIL import Image
 
@@ -109,6 +110,14 @@ def test_a_recipe_becomes_a_dataset_in_every_format(output_format: str, tmp_path
     assert train.recipe is not None
     assert train.recipe.features["label"].int2str(found["label"]) == "tulip"
     assert {split.name: dict(split.skipped) for split in train.recipe.splits}["train"] == {"corrupt": 3}
+    table = train.to_arrow().read_all()
+    assert {*table.column_names} == {*train.features} - {"data"} == {*train[0]} - {"data"}
+    row = table.filter(pc.field("recipe_key") == "flower_11").to_pylist()[0]
+    same = ("image", "mask", "label", "caption", "parts", "about", "key", "note")
+    assert {name: row[name] for name in same} == {name: found[name] for name in same}
+    assert row["box"] == found["box"].tolist()
+    wanted = ["mask", "parts/size", "about", "data"]
+    assert any2ds.load(folder, columns=wanted).to_arrow().read_all().column_names == wanted
     decoded = any2ds.load(folder, split="test", columns=["image", "mask", "parts"], decode=True)[0]
     assert list(decoded) == ["image", "mask", "parts"]
     assert (decoded["image"].shape, decoded["mask"].shape) == ((4, 4, 3), (4, 4, 1))

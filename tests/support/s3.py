@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import socket
 import struct
 import threading
@@ -34,9 +35,11 @@ class Door:
         self.fails: Callable[[str, str], str] = lambda method, target: ""
         self.cuts_beyond: int | None = None  # bytes after which the connection of a longer PUT is reset
         self.failed: Counter[str] = Counter()
+        self.ranges: list[str] = []  # that were asked for, as in the header
 
     def __call__(self, environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
         how = self.fails(environ["REQUEST_METHOD"], f"{environ['PATH_INFO']}?{environ['QUERY_STRING']}")
+        self.ranges.append(environ.get("HTTP_RANGE", ""))
         size = int(environ.get("CONTENT_LENGTH") or 0)
         if self.cuts_beyond is not None and environ["REQUEST_METHOD"] == "PUT" and size > self.cuts_beyond:
             self.failed["upload"] += 1
@@ -145,6 +148,13 @@ class Bucket:
         asked: list[tuple[str, str]] = []
         with self._having(lambda method, target: asked.append((method, target)) or ""):
             yield asked
+
+    @contextmanager
+    def measuring(self) -> Iterator[Callable[[], int]]:
+        """Gives how many bytes the requests since then have asked for; those for whole files count nothing."""
+        self._door.ranges = asked = []
+        pairs = (found for found in (re.fullmatch(r"bytes=(\d+)-(\d+)", each) for each in asked) if found)
+        yield lambda: sum(int(pair[2]) - int(pair[1]) + 1 for pair in pairs)
 
     @contextmanager
     def refusing(self, status: str, name: str) -> Iterator[Counter[str]]:

@@ -28,19 +28,28 @@ def reader(source: Source) -> pa.RecordBatchReader:
 
 def schema_of(source: Source) -> pa.Schema:
     of = pa.types
-    features = source.features.items()
+    features = dict(source.features)
+    if source.recipe is not None and source.columns is None and source.recipe.features.files:
+        features.pop("data", None)  # it has a name of its own
     return pa.schema(
-        [(name, pa.string() if of.is_duration(type) or of.is_time(type) else type) for name, type in features]
+        [(name, pa.string() if of.is_duration(type) or of.is_time(type) else type) for name, type in features.items()]
     )
 
 
 def batches(source: Source, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Raises UsageError for a column whose values have no place in Arrow."""
-    read = source.undecoded()
+    read = source.undecoded(with_features=True)
     for start in range(0, len(read), _ROWS_AT_ONCE):
         for samples in _parts(read[start : start + _ROWS_AT_ONCE]):
-            columns = [_column([sample.get(field.name) for sample in samples], field) for field in schema]
+            columns = [_column([_plain(sample.get(field.name)) for sample in samples], field) for field in schema]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _plain(value: Any) -> Any:
+    """With lists in the place of the arrays of a recipe's samples."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from any2ds.core.samples import member_column
-from any2ds.dataset.features import Features
+from any2ds.dataset.features import Features, Optional, Scalar, Sequence_, Tensor
 from any2ds.dataset.kinds import kind_of_ext
 from any2ds.dataset.load import decode
 from any2ds.dataset.recipe_file import RecipeFile
@@ -56,6 +58,23 @@ class RecipeFeatures:
             found += ["data" if leaf in data else leaf.column for leaf in own] or [name]
         return tuple(dict.fromkeys(found))
 
+    def types(self, stored: Mapping[str, pa.DataType], wanted: Sequence[str] | None) -> dict[str, pa.DataType]:
+        """What a sample has, as Arrow's types: dicts are structs, tensors lists of lists, files bytes.
+
+        `stored` are those of its shard.
+        """
+        leaves = (*self.features.columns, *self.features.files)
+        own = {leaf.column: _arrow_type(leaf.feature) for leaf in leaves}
+        found: dict[str, Any] = {name: type for name, type in stored.items() if name not in own}
+        for leaf in leaves:
+            place = found
+            for name in leaf.path[:-1]:
+                place = place.setdefault(name, {})
+            place[leaf.path[-1]] = own[leaf.column]
+        if wanted is None:
+            return {name: _struct(type) for name, type in found.items()}
+        return {name: _struct(found.get(name, own.get(name, stored.get(name)))) for name in wanted}
+
     def __call__(self, sample: dict[str, Any], wanted: Sequence[str] | None, decodes: bool) -> dict[str, Any]:
         """A sample as its shard has it, with the features in the place of the columns that hold them.
 
@@ -89,6 +108,27 @@ class RecipeFeatures:
     def _member(column: str, sample: Mapping[str, Any]) -> str | None:
         beginning = re.escape(member_column(column.replace("/", ".")))
         return next((name for name in sample if re.fullmatch(rf"{beginning}_[A-Za-z0-9]+", name)), None)
+
+
+def _arrow_type(feature: Any) -> pa.DataType:
+    """Of a value as `Feature.decode` gives it, with its arrays as lists."""
+    if isinstance(feature, Optional):
+        return _arrow_type(feature.feature)
+    if isinstance(feature, Sequence_):
+        return pa.list_(_arrow_type(feature.feature))
+    if isinstance(feature, Tensor):
+        found = Scalar(feature.dtype).arrow_type()
+        for _ in feature.shape:
+            found = pa.list_(found)
+        return found
+    return feature.arrow_type()
+
+
+def _struct(type: Any) -> pa.DataType:
+    """A dict of types is that of a dict of values."""
+    if isinstance(type, dict):
+        return pa.struct([(name, _struct(part)) for name, part in type.items()])
+    return type
 
 
 def _at(nested: Mapping[str, Any], path: str) -> Any:

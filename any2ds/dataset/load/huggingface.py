@@ -102,7 +102,7 @@ def _of_columns(source: Source, shards: ShardSet) -> tuple[Any, _Shape]:
 def _of_recipe(source: Source, own: Features) -> tuple[Any, _Shape]:
     """The features of a recipe, nested as a sample of the source has them, and the other columns."""
     datasets = imported("datasets", "to_hf")
-    types, wanted = source.features, source.columns
+    types, wanted = source.as_stored.features, source.columns
     leaves = (*own.columns, *own.files)
     by_column = {leaf.column: leaf for leaf in leaves}
     if own.files:

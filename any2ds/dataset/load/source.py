@@ -130,13 +130,14 @@ class Source(Sequence[Sample]):
 
     @cached_property
     def features(self) -> dict[str, pa.DataType]:
-        """Column -> Arrow type of what a sample has, as far as the dataset describes it: not of further files."""
+        """Column -> Arrow type of what a sample has, as far as the dataset describes it: not of further files, but for
+        those of a recipe."""
         own = {"data": pa.binary(), "key": pa.string(), "ext": pa.string()}
         described = {field.name: field.type for field in self._fields.schema or ()}
         members = dict.fromkeys(self._fields.members, pa.binary())
         known, wanted = {**own, **members, **described}, self._fields.columns
-        if self._fields.features is not None and wanted is not None:
-            wanted = self._fields.features.stored(wanted)
+        if self._fields.features is not None:
+            return dict(self._fields.features.types(known, wanted))
         return known if wanted is None else {name: known[name] for name in wanted if name in known}
 
     @property
@@ -320,7 +321,8 @@ class Source(Sequence[Sample]):
         return frameworks.webdataset(self, stream)
 
     def to_arrow(self) -> pa.RecordBatchReader:
-        """The samples in record batches of `features`, read one after the other; files are bytes."""
+        """The samples in record batches of `features`, read one after the other; files are bytes. The first file of a
+        recipe's samples has its own name, and is not there as `data` as well unless `columns` say so."""
         return arrow.reader(self)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:

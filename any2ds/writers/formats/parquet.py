@@ -30,6 +30,7 @@ from any2ds.writers.formats._wire import LENGTH
 
 if TYPE_CHECKING:
     from any2ds.writers.contract import Fields, ShardData
+    from any2ds.writers.formats._pages import Pages
 
 DATA = pa.field("data", pa.binary())
 """The column of the files, if it has no other name."""
@@ -167,8 +168,9 @@ class ParquetWriter:
 
 
 class ParquetShard:
-    """Rows that have files, by number. Of a file on this machine only the bytes of the sample are read, where they lie
-    in it as they are; what else a row says is read by row groups, as is all in a store. Those read last stay in memory.
+    """Rows that have files, by number. Of a file on this machine only the bytes of the sample are read, in a store the
+    page that has them, where they lie in it as they are; what else a row says is read by row groups. Those read last
+    stay in memory.
     """
 
     def __init__(self, data: ShardData, fields: Fields) -> None:
@@ -194,7 +196,8 @@ class ParquetShard:
         if data.samples is not None and len(self._rows) != data.samples:
             raise DamagedShard(f"it has {len(self._rows):,} samples, its statistics say {data.samples:,}")
         self._places = self._places_of_files()
-        if self._places is not None:
+        self._pages = self._pages_of_files()
+        if self._places is not None or self._pages:
             self._columns = [name for name in self._columns if name not in self._bodies]
 
     def _read_columns(self, schema: pa.Schema) -> list[str]:
@@ -223,6 +226,16 @@ class ParquetShard:
             raise DamagedShard(error_text(error)) from error
         return places if len(places) == 2 * len(self._rows) else None
 
+    def _pages_of_files(self) -> dict[str, Pages]:
+        """Those of each column of files that is asked for; none if they are read otherwise."""
+        wanted = [name for name in self._bodies if name in self._columns]
+        if self._data.is_local or not wanted:
+            return {}
+        from any2ds.writers.formats._pages import Pages  # not needed to write
+
+        found = {name: Pages.of(self._data, name, self._file.schema) for name in wanted}
+        return {name: pages for name, pages in found.items() if pages} if all(found.values()) else {}
+
     def __len__(self) -> int:
         return len(self._rows)
 
@@ -238,14 +251,16 @@ class ParquetShard:
         if self._places is not None:
             for row, file in zip(rows, self._files(numbers), strict=True):
                 row[self._bodies[0]] = file
+        for name, pages in self._pages.items():
+            for row, found in zip(rows, self._files_in_pages(pages, numbers), strict=True):
+                row[name] = found
         return list(map(self._sample, rows))
 
     def _row(self, number: int) -> dict[str, Any]:
         """What is read of it by row groups."""
         if not self._columns:
             return {}
-        group = bisect_right(self._ends, number)
-        at = number - (self._ends[group - 1] if group else 0)
+        group, at = self._place(number)
         found = self._groups.get(self, group, self._read)
         row = {name: values[at] for name, values in found.values.items()}
         for name, bodies in found.bodies.items():
@@ -261,6 +276,20 @@ class ParquetShard:
             if LENGTH.unpack_from(buffer, at) != (size - before,):
                 raise DamagedShard("the index of its files does not fit it")
             yield buffer[at + before : at + size]
+
+    def _files_in_pages(self, pages: Pages, numbers: Sequence[int]) -> Iterator[bytes | None]:
+        places = [self._place(self._rows[number]) for number in numbers]
+        spans = [pages.span(group, row) for group, row in places]
+        different = sorted(set(spans))
+        found = dict(zip(different, self._data.read_many(different), strict=True))
+        for span, (group, row) in zip(spans, places, strict=True):
+            buffer, at = found[span]
+            yield pages.value(buffer[at : at + span[1]], group, row)
+
+    def _place(self, number: int) -> tuple[int, int]:
+        """The row group that has a row, and its number in that."""
+        group = bisect_right(self._ends, number)
+        return group, number - (self._ends[group - 1] if group else 0)
 
     def _read(self, group: int) -> RowGroup:
         try:

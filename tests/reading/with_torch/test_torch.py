@@ -58,7 +58,8 @@ def test_batches_as_the_readme_has_them(
     dataset: Callable[..., Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (command,) = re.findall(r"^any2ds .*\\\n +(--file_size=.*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
-    options = dict(option.removeprefix("--").split("=") for option in command.split())
+    given = (option.removeprefix("--").partition("=") for option in command.split())
+    options = {name: value or True for name, _, value in given}
     made = dataset("webdataset", **options)
     code = re.findall(r"^```python\n([^`]*DataLoader[^`]*)^```$", README.read_text(encoding="utf-8"), re.MULTILINE)
     shapes = ([len(made.files), 256, 256, 3], [len(made.files), 3, 256, 256])  # any2ds.load, webdataset

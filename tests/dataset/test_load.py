@@ -226,6 +226,11 @@ class TestSource:
         assert [sample["key"] for sample in ds][2:4] == ["000002_0000", "000002_0001"]
         assert ds[3]["data"] == b"part 1 of " + content(2)
         assert (ds[3]["note_txt"], ds[3]["mask_bin"], ds[3]["caption"]) == ("grün", b"\x00\xff", "größe 2")
+        named = any2ds.load(folder, columns=["mask_bin", "key", "note_txt"])
+        assert named[3] == {"mask_bin": b"\x00\xff", "key": "000002_0001", "note_txt": "grün"}
+        assert named.to_arrow().read_all().slice(3, 1).to_pylist() == [named[3]]
+        with pytest.raises(MissingColumns, match="note_text"):
+            any2ds.load(folder, columns=["note_text"])
 
     def test_split_and_where_are_the_same_in_every_format(
         self, output_format: str, made: Callable[[str], Path]

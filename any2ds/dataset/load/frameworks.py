@@ -75,7 +75,7 @@ class _Members:
         found = {"__key__": sample["key"]}
         if data is not None:
             found[str(sample["ext"])] = data
-        found.update((ext, content) for ext, content in files.items() if content)
+        found.update((ext, content) for ext, content in files.items() if content is not None)
         found[METADATA] = to_json(described)
         if sample.get(_CAPTION) is not None and CAPTION not in found:
             found[CAPTION] = sample[_CAPTION].encode()

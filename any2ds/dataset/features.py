@@ -537,6 +537,10 @@ class Leaf:
         """The feature, also if it is optional."""
         return self.feature.feature if isinstance(self.feature, Optional) else self.feature
 
+    def is_among(self, names: Sequence[str]) -> bool:
+        """Whether it, or the feature of which it is a part, is one of these."""
+        return self.column in names or self.path[0] in names
+
 
 class Features:
     """The features of a dataset, ready to encode its samples: their columns, and the files of a sample."""

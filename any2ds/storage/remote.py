@@ -7,13 +7,14 @@ and stays as it is when it breaks off: there it has a temporary name, and is ren
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -106,7 +107,9 @@ class _Remote:
     def read(self, name: str) -> bytes | None:
         path = self._full(name)
         with contextlib.suppress(FileNotFoundError):
-            return self._persist(f"reading {name}", lambda: bytes(self.fs.cat_file(path)), answers=(FileNotFoundError,))
+            return self._persist(
+                f"reading {name}", lambda: bytes(self.fs.cat_file(path, **self._whole)), answers=(FileNotFoundError,)
+            )
         return None
 
     def read_many(self, names: Sequence[str]) -> list[bytes | None]:
@@ -116,7 +119,8 @@ class _Remote:
         known: dict[str, bytes | None] = {}  # also from attempts that did not get them all
 
         def attempt() -> None:
-            found = self.fs.cat([path for path in paths if path not in known], on_error="return", recursive=False)
+            missing = [path for path in paths if path not in known]
+            found = self.fs.cat(missing, on_error="return", recursive=False, **self._whole)
             trouble = None
             for path, content in found.items():
                 if isinstance(content, FileNotFoundError):
@@ -130,6 +134,12 @@ class _Remote:
 
         self._persist(f"reading {names[0]} and {len(names) - 1} more", attempt)
         return [known.get(path) for path in paths]
+
+    @cached_property
+    def _whole(self) -> Mapping[str, int]:
+        """How to read files as they are. s3fs would ask for their size first, to read large ones in parts at once."""
+        read = getattr(self.fs, "_cat_file", None)
+        return {"max_concurrency": 1} if read and "max_concurrency" in inspect.signature(read).parameters else {}
 
     @property
     def _looks_like_glob(self) -> bool:

@@ -13,6 +13,7 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -208,6 +209,23 @@ class TestSource:
             with multiprocessing.get_context(method).Pool(2) as pool:
                 assert pool.map(ds.__getitem__, range(len(ds))) == wanted
 
+    @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists descriptors there")
+    def test_a_child_shares_no_descriptor(self, output_format: str, made: Callable[[str], Path]) -> None:
+        folder = made(output_format)
+        ds = any2ds.load(folder)
+        ds[0]
+        assert not any(map(os.get_inheritable, opened_in(folder)))  # by what it executes
+        context = multiprocessing.get_context("fork")
+        found = context.SimpleQueue()
+        child = context.Process(target=lambda: found.put((ds[len(ds) - 1], [*opened_in(folder).values()])))
+        child.start()
+        sample, opened = found.get()
+        child.join()
+        assert sample == ds[len(ds) - 1]
+        assert all(name.startswith(str(folder / "00004")) for name in opened)  # the last shard's, and not the first's
+        if output_format in ("webdataset", "tfrecord", "arrayrecord"):
+            assert any(name.startswith(str(folder / "00000")) for name in opened_in(folder).values())
+
     def test_in_threads(self, output_format: str, made: Callable[[str], Path]) -> None:
         ds = any2ds.load(made(output_format))
         wanted = list(ds)
@@ -226,6 +244,11 @@ class TestSource:
         assert [sample["key"] for sample in ds][2:4] == ["000002_0000", "000002_0001"]
         assert ds[3]["data"] == b"part 1 of " + content(2)
         assert (ds[3]["note_txt"], ds[3]["mask_bin"], ds[3]["caption"]) == ("grün", b"\x00\xff", "größe 2")
+        named = any2ds.load(folder, columns=["mask_bin", "key", "note_txt"])
+        assert named[3] == {"mask_bin": b"\x00\xff", "key": "000002_0001", "note_txt": "grün"}
+        assert named.to_arrow().read_all().slice(3, 1).to_pylist() == [named[3]]
+        with pytest.raises(MissingColumns, match="note_text"):
+            any2ds.load(folder, columns=["note_text"])
 
     def test_split_and_where_are_the_same_in_every_format(
         self, output_format: str, made: Callable[[str], Path]
@@ -243,6 +266,16 @@ def test_files_in_a_feature_of_hugging_face(server: Server, tmp_path: Path) -> N
     assert [sample["data"] for sample in ds] == [content(n) for n in range(ROWS) if n != FAILED]
     assert ds[9]["label"] == 1
     assert any2ds.load(folder, columns=["data"])[9] == {"data": content(10)}
+
+
+def opened_in(folder: Path) -> dict[int, str]:
+    """The descriptors that this process has of files in a folder, and their names."""
+    found = {}
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of the list itself
+            if (name := os.readlink(f"/proc/self/fd/{descriptor}")).startswith(f"{folder}/"):
+                found[int(descriptor)] = name
+    return found
 
 
 class TestSplits:

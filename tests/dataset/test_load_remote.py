@@ -235,6 +235,21 @@ class TestCopies:
             thread.join()
         assert found == [[content(n) for n in range(ROWS)]] * 8
 
+    def test_processes_share_the_folder(self, url: str, tmp_path: Path) -> None:
+        asked = url, str(tmp_path / "copies")
+        with multiprocessing.get_context("fork").Pool(4) as pool:
+            found = pool.starmap(read_through_copies, [asked] * 12)
+        assert found == [[content(n) for n in range(ROWS)]] * 12
+
+    def test_what_a_killed_process_has_left_is_removed_after_an_hour(self, url: str, tmp_path: Path) -> None:
+        for name in ("old", "new"):
+            (tmp_path / "copies" / "shards" / f".partial-{name}").mkdir(parents=True)
+            (tmp_path / "copies" / "shards" / f".partial-{name}" / "previous-00000.tar").write_bytes(b"half")
+        for path in (tmp_path / "copies" / "shards" / ".partial-old", *tmp_path.rglob(".partial-old/*")):
+            os.utime(path, (0, 0))
+        assert any2ds.load(url, cache_dir=tmp_path / "copies", cache_bytes="1MiB")[0]["data"] == content(0)
+        assert [path.name for path in tmp_path.rglob(".partial-*")] == [".partial-new"]
+
     def test_a_size_that_is_none(self, url: str) -> None:
         with pytest.raises(OptionError, match="cache_bytes"):
             any2ds.load(url, cache_bytes="much")
@@ -539,6 +554,10 @@ def set_environment(values: Mapping[str, str]) -> None:
 
 def read_all(ds: Any) -> list[bytes]:
     return [sample["data"] for sample in ds]
+
+
+def read_through_copies(url: str, folder: str) -> list[bytes]:
+    return read_all(any2ds.load(url, cache_dir=folder, cache_bytes="50kB"))
 
 
 def keys_of(ds: Any) -> list[str]:

@@ -43,6 +43,25 @@ def test_columns_that_are_left_out(dataset: Callable[..., Any]) -> None:
     assert [set(sample) for sample in found] == [{"__key__", "json"}] * len(made.files)
 
 
+class Masks(any2ds.Recipe):
+    """Files with masks."""
+
+    def info(self) -> any2ds.Info:
+        return any2ds.Info({"file": any2ds.Bytes(), "seg_map": any2ds.Bytes(), "about": {"n": "int32"}})
+
+    def splits(self, dl: Any) -> Any:
+        return {"train": ((n, {"file": b"file", "seg_map": b"mask%d" % n, "about": {"n": n}}) for n in range(3))}
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "tfrecord"])
+def test_all_files_of_a_recipe_s_sample_are_there(output_format: str, tmp_path: Path) -> None:
+    any2ds.build(Masks(), data_dir=tmp_path, output_format=output_format, quiet=True, report=False)
+    found = list(any2ds.load("masks", data_dir=tmp_path).to_webdataset().decode())
+    name = "seg_map.bin" if output_format == "webdataset" else "seg_map"
+    assert sorted((sample["bin"], sample[name]) for sample in found) == [(b"file", b"mask%d" % n) for n in range(3)]
+    assert all(sample["json"]["about/n"] in range(3) and "seg_map" not in str(sample["json"]) for sample in found)
+
+
 @pytest.mark.parametrize("kind", ["images", "mixed"])
 def test_without_any2ds_samples_are_shuffled_and_decoded(
     kind: str, dataset: Callable[..., Any], readme: Callable[..., Any]

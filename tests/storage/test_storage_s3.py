@@ -64,6 +64,17 @@ def output(s3: Door) -> OutputFolder:
     return found
 
 
+def test_a_small_file_takes_one_request(s3: Door, output: OutputFolder) -> None:
+    contents = {f"{number:05d}_stats.json": b"{}" * number for number in range(5)}
+    for name, content in contents.items():
+        output.write(name, content)
+    asked: list[str] = []
+    s3.fails = lambda method, target: asked.append(method) or ""
+    assert dict(output.read_many(list(contents))) == contents
+    assert output.read("00004_stats.json") == contents["00004_stats.json"]
+    assert asked == ["GET"] * 6
+
+
 def test_with_a_quarter_of_the_requests_failing_every_file_of_a_folder_arrives(
     s3: Door, output: OutputFolder, tmp_path: Path
 ) -> None:

@@ -95,7 +95,7 @@ class RecipeFeatures:
             if name is not None:
                 content = found.pop(name)
                 flat[leaf.column] = _decoded(content, name, leaf.plain) if decodes and content is not None else content
-            elif wanted is None or {leaf.column, leaf.path[0]} & {*wanted}:
+            elif wanted is None or leaf.is_among(wanted):
                 flat[leaf.column] = None
         nested = features.decoded(flat)
         found.update(nested)

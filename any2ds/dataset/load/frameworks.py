@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from any2ds.dataset.load.stream import Stream
 
 
+_CAPTION = "caption"
+_TEXTS = ("_txt", "_json")  # ends of the names of further files that are texts
 _THREADS = 16  # which wait for a store, in one process
 _THREADS_OF_ALL = 64  # of all workers
 
@@ -39,15 +41,22 @@ def webdataset(source: Source, options: Mapping[str, Any]) -> Any:
     wds = imported("webdataset", "to_webdataset")
     exts = [f"{member}_ext" for member in source.members]
     stream = source.undecoded("key", "ext", *exts).stream(**options)
-    return wds.FluidWrapper(_Members(stream, source.columns, source.members))
+    return wds.FluidWrapper(_Members(stream, source))
+
+
+def _bytes_of(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else None
 
 
 class _Members:
     """The first stage of a pipeline of webdataset."""
 
-    def __init__(self, stream: Stream, columns: tuple[str, ...] | None, files: tuple[str, ...] = ()) -> None:
-        """`columns` are those that the `.json` has; None: all. `files` are those of a sample that has several."""
-        self._stream, self._columns, self._files = stream, columns, files
+    def __init__(self, stream: Stream, source: Source) -> None:
+        """`stream` gives the samples of the source as they are stored."""
+        self._stream, self._columns, self._files = stream, source.columns, source.members
+        self._known = frozenset(source.as_stored.features)
+        of_recipe = source.recipe.features.files[1:] if source.recipe is not None and not source.members else ()
+        self._further = [leaf for leaf in of_recipe if self._columns is None or leaf.is_among(self._columns)]
 
     def __call__(self) -> Iterator[dict[str, Any]]:
         return map(self._of, self._stream)
@@ -55,6 +64,12 @@ class _Members:
     def _of(self, sample: dict[str, Any]) -> dict[str, Any]:
         data = sample.pop("data", None)
         files = {f"{name}.{sample.get(f'{name}_ext')}": sample.pop(name, None) for name in self._files}
+        for leaf in self._further:
+            if leaf.column in sample:  # in formats that have further files as columns
+                files[leaf.column.replace("/", ".")] = sample.pop(leaf.column)
+        for name in [name for name in sample if name not in self._known and name != _CAPTION]:
+            if isinstance(sample[name], bytes) or name.endswith(_TEXTS):
+                files[".".join(name.rsplit("_", 1))] = _bytes_of(sample.pop(name))
         wanted = self._columns
         described = sample if wanted is None else {name: sample[name] for name in wanted if name in sample}
         found = {"__key__": sample["key"]}
@@ -62,6 +77,6 @@ class _Members:
             found[str(sample["ext"])] = data
         found.update((ext, content) for ext, content in files.items() if content is not None)
         found[METADATA] = to_json(described)
-        if sample.get("caption") is not None and CAPTION not in found:
-            found[CAPTION] = sample["caption"].encode()
+        if sample.get(_CAPTION) is not None and CAPTION not in found:
+            found[CAPTION] = sample[_CAPTION].encode()
         return found

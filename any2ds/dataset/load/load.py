@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
@@ -107,8 +107,10 @@ def load(  # the public options, by keyword
         shards = replace(shards, starts=array("Q", accumulate(opened.counts(), initial=0)))
     schema = schema_of(shards)
     compared = _hashes(shards, schema) if check else ()
-    wanted = _wanted(columns, schema, (*shards.members, *(recipe.known() if recipe is not None else ())))
-    fields = Fields(wanted, schema, shards.data_column, shards.members, decode, recipe, compared)
+    known = (*shards.members, *(recipe.known() if recipe is not None else ()))
+    further = _further(shards, copies, columns, {*_OF_FILES, *known, *schema.names}) if schema is not None else ()
+    wanted = _wanted(columns, schema, (*known, *(field.name for field in further)))
+    fields = Fields(wanted, schema, shards.data_column, shards.members, further, decode, recipe, compared)
     opened = OpenShards(shards, fields, copies, is_copied=cache_bytes is not None)
     rows = Rows(shards, schema, opened)
     condition = _condition(where, schema)
@@ -138,6 +140,18 @@ def _recipe(shards: ShardSet) -> RecipeFeatures | None:
     if found is None:
         return None
     return RecipeFeatures(found, bool(plugins.load("writers", shards.output_format).has_members), bool(shards.members))
+
+
+def _further(
+    shards: ShardSet, copies: ShardCopies, columns: Sequence[str] | None, known: Set[str]
+) -> tuple[pa.Field, ...]:
+    """Those of the columns that are further files of the first sample, where these are files and not columns."""
+    missing = [name for name in columns or () if name not in known]
+    if not missing or not shards.total or not plugins.load("writers", shards.output_format).has_members:
+        return ()
+    first = OpenShards(shards, Fields(data_column=shards.data_column), copies).get(0, 0)
+    types: dict[Any, pa.DataType] = {str: pa.string(), bytes: pa.binary()}
+    return tuple(pa.field(name, types[type(first[name])]) for name in missing if type(first.get(name)) in types)
 
 
 def _wanted(

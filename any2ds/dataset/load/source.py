@@ -130,10 +130,10 @@ class Source(Sequence[Sample]):
 
     @cached_property
     def features(self) -> dict[str, pa.DataType]:
-        """Column -> Arrow type of what a sample has, as far as the dataset describes it: not of further files, but for
-        those of a recipe."""
+        """Column -> Arrow type of what a sample has, as far as the dataset describes it: of further files those of a
+        recipe, those that are columns (parquet, records), and those that `columns` name."""
         own = {"data": pa.binary(), "key": pa.string(), "ext": pa.string()}
-        described = {field.name: field.type for field in self._fields.schema or ()}
+        described = {field.name: field.type for field in (*(self._fields.schema or ()), *self._fields.further)}
         members = dict.fromkeys(self._fields.members, pa.binary())
         known, wanted = {**own, **members, **described}, self._fields.columns
         if self._fields.features is not None:

@@ -50,7 +50,7 @@ class UrlFetcher:
             ),
             profiles.default.policy,
             robots=self._robots,
-            host_of=profiles.host_of if profiles.differ else None,
+            host_of=profiles.host_of if profiles.tells_hosts_apart else None,
         )
         schedule.announcements = self._overtime
         self._buffer.share_among(most + schedule.spare)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from any2ds.forecast.survey import Hosts
 
 _ENOUGH = 5  # transfers of a host, with which it is taken as it was seen
+NO_URLS = frozenset({"bad_row", "bad_url", "unsupported_scheme"})
 _FAST_FAILURES = frozenset({"dns", "bad_url", "bad_row", "unsupported_scheme", "blocked_address"})
 _FAST = 0.02  # seconds of those
 _FEW = 3  # transfers without an answer, from which on it is the host that refuses
@@ -39,8 +40,10 @@ class Behaviour:
     def __init__(self, hosts: Hosts, transfers: Sequence[Transfer], options: FetchOptions, seed: int = 0) -> None:
         self._rng = random.Random(seed)
         self._options = options
-        self._seen = by_host(transfers)
-        self._pool = [found for host, found in self._seen.items() if host] or [[Transfer("", SUCCESS, 0.2, 0)]]
+        # What is no URL is not fetched; without a host are data: and file:.
+        self._seen = by_host(each for each in transfers if each.host or each.code not in NO_URLS)
+        of_hosts = [found for host, found in self._seen.items() if host]
+        self._pool = of_hosts or [*self._seen.values()] or [[Transfer("", SUCCESS, 0.2, 0)]]
         self._weights = [sum(each.weight for each in found) for found in self._pool]
         self._answers: dict[str, list[Answer]] = {}
         self._of_all = [each for each in transfers if each.code == SUCCESS]

@@ -18,9 +18,10 @@ from any2ds.core.failures import SUCCESS
 from any2ds.core.processes import resources
 from any2ds.fetch.policy.rules import address_of
 from any2ds.fetch.policy.share import Share
-from any2ds.forecast.behaviour import Behaviour, mean_seconds
+from any2ds.forecast.behaviour import NO_URLS, Behaviour, mean_seconds
 from any2ds.forecast.prices import Costs, Prices
 from any2ds.forecast.simulation import Machine, Simulated, simulate
+from any2ds.forecast.survey import FETCHED
 from any2ds.forecast.transfers import Interval, Sample, effective_count, mean, shares, wilson
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ Limit = Literal["hosts", "bandwidth", "cpu", "latency", "timeouts"]
 
 SIMULATED = 20_000  # rows of a worker that are simulated one by one
 _MODEL_ERROR = 0.1  # of the time: the model and measured runs agree to this (benchmarks/scenarios.py)
-NO_URLS = frozenset({"bad_row", "bad_url", "unsupported_scheme"})
 _DRAWS = 3  # simulations with other random numbers
 _LEAST_CPU = 2e-5  # seconds for a row, where too few were fetched to measure it
 _USUAL_MEMORY = 110e6  # bytes of a worker with nothing in flight, where it was not measured
@@ -85,11 +85,10 @@ class Model:
 
     @property
     def fetched(self) -> int:
-        """URLs for which there is a transfer: not those that cannot be read, nor duplicates as far as `dedupe` goes."""
+        """URLs for which there is a transfer: not what is none, nor duplicates as far as `dedupe` goes."""
         survey = self.survey
-        without = survey.schemes.get("", 0) / survey.urls_per_row
-        bad = (survey.bad + without) / survey.read if survey.read else 0.0
-        return max(0, round(survey.urls * self._distinct * (1 - bad)))
+        urls = sum(rows for scheme, rows in survey.schemes.items() if scheme in FETCHED)
+        return round(survey.urls * self._distinct * urls / (survey.read * survey.urls_per_row)) if survey.read else 0
 
     @property
     def is_hopeless(self) -> bool:

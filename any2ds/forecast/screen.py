@@ -106,7 +106,7 @@ def _list(estimate: Estimate) -> Iterator[tuple[str, str]]:
     yield "duplicates", f"{repeated}{inside}"
     hosts = survey.hosts
     largest = ", ".join(f"{host} {text.percent(rows, survey.urls)}" for host, rows in hosts.top(_MOST_HOSTS).items())
-    yield "hosts", f"{hosts.count:,}; the largest: {largest or 'none'}"
+    yield "hosts", f"{hosts.count:,}; the largest: {largest}" if largest else "none"
 
 
 def _scheme(name: str) -> str:

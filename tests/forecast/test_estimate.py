@@ -120,6 +120,39 @@ def test_of_a_host_so_many_rows_are_fetched_as_its_pace_allows(server: Server, a
     assert choose_rows(slow, survey(slow, 300)).pace == "at most one every 2 s per host: about 38 s"
 
 
+@pytest.mark.parametrize("scheme", ["data", "file"])
+def test_what_has_no_host_is_asked_at_any_pace(scheme: str, asked: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"content")
+    rows = [f"data:,{number}" if scheme == "data" else f"file://{tmp_path}/a.bin" for number in range(400)]
+    config = Config.from_options({"url_list": [*rows, "nonsense"]})
+    chosen = choose_rows(config, survey(config, 300))
+    assert (chosen.rows.num_rows, chosen.weights, chosen.seconds, chosen.pace) == (300, {}, 0.0, "")
+    found = asked([*rows, "nonsense"], sample=300, machines=1, dedupe="none")
+    assert found.model.fetched == 400
+    assert found.model.success.low < 400 / 401 < found.model.success.high
+    assert found.model.sample.cost.seconds < 30  # at the pace of a host they take 75 s
+    assert found.predictions[0].seconds.value > 0
+    text = found.to_markdown()
+    assert "| hosts | none |" in text
+    assert f"| schemes | {scheme} 99.8%, no URL 0.2% |" in text
+
+
+def test_hosts_and_what_has_none_are_asked_together(server: Server, asked: Any) -> None:
+    rows = [row for number in range(200) for row in (f"data:,{number}", url(server, 40 * number))]
+    config = Config.from_options({"url_list": rows})
+    chosen = choose_rows(config, survey(config, 400))
+    assert (chosen.rows.num_rows, chosen.weights) == (240, {f"127.0.0.1:{server.port}": 5.0})
+    assert chosen.pace == "at most 4 a second per host: about 10 s"
+
+
+def test_rows_that_cannot_be_read_count_once(asked: Any, tmp_path: Path) -> None:
+    lines = [f'{{"url": "data:,{number}"}}' if number % 10 else "{broken" for number in range(1, 200)]
+    (tmp_path / "urls.jsonl").write_text("\n".join(lines))
+    found = asked(tmp_path / "urls.jsonl", machines=1)
+    assert (found.model.survey.bad, found.model.fetched) == (19, 180)
+    assert found.model.survey.schemes == {"data": 180}
+
+
 def test_rows_without_a_host_are_no_host(server: Server, asked: Any) -> None:
     rows = ["nonsense", "htp://some.where/1", "http:///2", *(url(server, 40 * number) for number in range(9))]
     found = asked(rows, host_delay=0)

@@ -20,6 +20,7 @@ from any2ds.fetch.policy.schedule import Schedule, ScheduleLimits, spare_transfe
 from any2ds.fetch.policy.share import ALONE, Share
 from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.routes import Routes
+from any2ds.fetch.urls import normalize
 from any2ds.storage.stores import Stores
 
 
@@ -71,6 +72,12 @@ class UrlFetcher:
 
     def traffic(self) -> Traffic:
         return self._loop.traffic() if self._loop else Traffic()
+
+    def crawl_delay(self, url: str | None) -> float:
+        """Seconds between two requests that the robots.txt of its host asks for, as far as that is known."""
+        if self._robots is None or not isinstance(normal := normalize(url), str):
+            return 0.0
+        return self._robots.delay_of(normal)
 
     def robots_cost(self) -> RobotsCost:
         return self._robots.take_cost() if self._robots else RobotsCost()

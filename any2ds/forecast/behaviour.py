@@ -47,9 +47,7 @@ class Behaviour:
         self._weights = [sum(each.weight for each in found) for found in self._pool]
         self._answers: dict[str, list[Answer]] = {}
         self._of_all = [each for each in transfers if each.code == SUCCESS]
-        self._refusing = {
-            host for host, found in self._seen.items() if len(found) >= _FEW and all(map(_is_flaky, found))
-        }
+        self._refusing = refusing_hosts(transfers)
         self._flaky, self._flaky_code = _flakiness(transfers, self._refusing)
         names, shares = _shares(hosts)
         self._names, self._cumulated = names, list(itertools.accumulate(shares))
@@ -99,6 +97,11 @@ class Behaviour:
         if code in _NOT_ASKED:  # the answer to its robots.txt, or nothing
             return Answer(seconds, 0)
         return Answer(seconds, 0, failure_of(code))
+
+
+def refusing_hosts(transfers: Sequence[Transfer]) -> set[str]:
+    """Those that refuse all of several requests."""
+    return {host for host, found in by_host(transfers).items() if len(found) >= _FEW and all(map(_is_flaky, found))}
 
 
 def _is_flaky(transfer: Transfer) -> bool:

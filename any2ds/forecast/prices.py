@@ -35,7 +35,9 @@ class Prices:
                 raise OptionError(f"price={path}: {name!r} is no price: there are {', '.join(found)}")
             is_price = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
             if not (isinstance(value, str) if name == "currency" else is_price):
-                raise OptionError(f"price={path}: {name} must be {'a text' if name == 'currency' else 'a number'}")
+                raise OptionError(
+                    f"price={path}: {name} must be {'a text' if name == 'currency' else 'a number of at least 0'}"
+                )
         return cls(**{**found, **given})
 
     def to_json(self) -> dict[str, Any]:

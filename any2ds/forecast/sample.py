@@ -42,6 +42,7 @@ class ChosenRows:
     weights: Mapping[str, float] = field(default_factory=dict)  # large host -> rows that each of its rows stands for
     seconds: float = 0.0  # that the pace alone takes
     has_hosts: bool = True  # with a pace
+    files: tuple[str, ...] = ()  # of the list
 
     @property
     def pace(self) -> str:
@@ -83,6 +84,7 @@ def choose_rows(config: Config, found: Survey) -> ChosenRows:
         weights,
         longest,
         any(delay for _, delay in of_hosts),
+        found.files,
     )
 
 
@@ -114,7 +116,7 @@ def fetch_sample(chosen: ChosenRows, folder: str, reporter: Reporter) -> Sample:
             problem = str(error)
         found, cost = parse(recorder.lines())
     transfers = [replace(each, weight=weights.get(each.host, 1.0)) for each in found]
-    lines = [*(asdict(each) for each in transfers), {"worker": asdict(cost)}]
+    lines = [{"files": chosen.files}, *(asdict(each) for each in transfers), {"worker": asdict(cost)}]
     output.write(layout.TRANSFERS_FILE, b"".join(orjson.dumps(line) + b"\n" for line in lines))
     if not transfers and problem:
         raise RunError(f"the sample could not be fetched: {problem}")

@@ -69,6 +69,7 @@ class Survey:
     error: str  # why the list was not read to its end; "" if it was
     seconds: float  # that reading took
     sample: pa.Table  # rows drawn at random, in the order of the list, with the columns of the dataset
+    files: tuple[str, ...] = ()  # that the list consists of; empty if rows come from elsewhere
 
     @property
     def urls(self) -> int:
@@ -118,7 +119,8 @@ def survey(
     is_exact = rows is not None and not error
     if rows is None:
         rows = round(found.read / share) if share else found.read
-    return found.survey(max(rows, found.read), is_exact, error, time.monotonic() - began, schema)
+    result = found.survey(max(rows, found.read), is_exact, error, time.monotonic() - began, schema)
+    return replace(result, files=tuple(file.name for file in source.list_files))
 
 
 def _bytes(source: Source) -> int:

@@ -172,6 +172,18 @@ def test_machines_that_do_not_help_have_no_column(server: Server, asked: Any) ->
     assert any("more machines do not help so small a list" in remark for remark in found.remarks)
 
 
+def test_what_robots_txt_asks_for_is_known_of_the_sample(asked: Any, tmp_path: Path) -> None:
+    (tmp_path / "media").mkdir()
+    (tmp_path / "media" / "robots.txt").write_text("User-agent: *\nCrawl-delay: 0.3\n")
+    (tmp_path / "media" / "a.bin").write_bytes(b"content")
+    with serve(tmp_path / "media") as polite:
+        rows = [f"{polite.base_url}a.bin?{number}" for number in range(1000)]
+        found = asked(rows, sample=4, host_delay=0, robots="respect")
+    assert found.model.slowest_host().crawl_delay == 0.3
+    assert found.predictions[0].limit == "hosts"
+    assert any("asks for 0.3 s between two requests: its 1,000 rows take 0:05:00" in each for each in found.remarks)
+
+
 def test_an_empty_list_is_refused(asked: Any, tmp_path: Path) -> None:
     (tmp_path / "urls.txt").write_text("")
     with pytest.raises(UsageError, match="the url list is empty"):
@@ -305,6 +317,10 @@ def test_formats_of_the_command_line(server: Server, tmp_path: Path) -> None:
     done = subprocess.run([*command, "--format=json"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["list"]["rows"] == 50
     assert done.stderr == ""
-    again = [*command, "--format=md", "--from=estimate-sample"]
-    done = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("## The list")
+    of_the_same_list = [*command[:4], "--quiet", "--format=md", "--from=estimate-sample"]
+    done = subprocess.run(of_the_same_list, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("## The list\n\n| | |\n|---|---|\n| rows | 50 |")
+    (tmp_path / "nothing").mkdir()
+    done = subprocess.run([*command, "--from=nothing"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "from_dataset" not in done.stderr

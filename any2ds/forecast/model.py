@@ -226,14 +226,7 @@ class Model:
 
     def costs(self, hours: float, prices: Prices) -> Costs:
         """`hours` of all machines together."""
-        stored = self.stored_bytes / 1e9
-        return Costs(
-            compute=hours * prices.machine_hour,
-            ingress=self.received_bytes / 1e9 * prices.ingress_gb,
-            requests=3 * self.shards / 1000 * prices.requests_1000,  # data, metadata and statistics
-            storage_month=stored * prices.storage_gb_month,
-            egress=stored * prices.egress_gb,
-        )
+        return prices.costs(hours, self.received_bytes, self.stored_bytes, self.shards)
 
     def slowest_host(self, at_once: int | None = None) -> SlowestHost:
         """The host that takes longest, with `at_once` transfers from all workers together; or, if None, with what

@@ -165,6 +165,11 @@ class Host:
         assert self.share is not None
         return self.share.slots(turn)
 
+    def owns(self, slot: int, turn: int) -> bool:
+        """Whether it is among `own_slots(turn)`."""
+        assert self.share is not None
+        return self.share.owns(slot, turn)
+
     def take_slot(self, slot: int | None) -> int | None:
         """Have a transfer in this slot, or if it is None in one of its own that is free, whoever's turn it is."""
         if slot is None:

@@ -294,7 +294,7 @@ class Schedule:
             for attempt in self._limited:
                 if attempt.leaves_at <= now and (slot := self._leaving(attempt, board.lead, now)) is not None:
                     outlasting.add(name := slot_name(attempt.host.name, slot))
-                    if name not in announced and self._is_too_late(attempt, now):
+                    if name not in announced and self._is_too_late(attempt, slot, now):
                         surplus.append(attempt)
             board.announce(frozenset(outlasting))
         return [attempt for attempt in dict.fromkeys(surplus) if attempt.withdrawals < _MOST_WITHDRAWALS]
@@ -319,8 +319,8 @@ class Schedule:
             return None
         turn, length = host.turn(time_of_day)
         left = (turn + 1) * length - time_of_day
-        if attempt.slot in host.own_slots(turn):
-            if attempt.slot in host.own_slots(turn + 1):
+        if host.owns(attempt.slot, turn):
+            if host.owns(attempt.slot, turn + 1):
                 attempt.leaves_at = now + left
                 return None
             if left > CLOCKS + lead:
@@ -328,11 +328,11 @@ class Schedule:
                 return None
         return attempt.slot
 
-    def _is_too_late(self, attempt: Attempt, now: float) -> bool:
+    def _is_too_late(self, attempt: Attempt, slot: int, now: float) -> bool:
         """Whether others may begin in the slot of an attempt that outlasts its turn, unless they know of it."""
         host, time_of_day = attempt.host, now + self.time_of_day
         turn, length = host.turn(time_of_day)
-        if attempt.slot in host.own_slots(turn):
+        if host.owns(slot, turn):
             return (turn + 1) * length - time_of_day <= CLOCKS
         return now >= self._settled_at
 

@@ -133,6 +133,11 @@ class HostShare:
         turn += self.salt
         return frozenset(slot for part in self.parts if part.turns.first(turn) == turn for slot in part.slots)
 
+    def owns(self, slot: int, turn: int) -> bool:
+        """Whether it is among `slots(turn)`."""
+        turn += self.salt
+        return any(slot in part.slots and not (turn - part.turns.number) % part.turns.length for part in self.parts)
+
     def _places(self, part: Part, width: float) -> int:
         """Places of a turn."""
         length = part.starts.length

@@ -96,8 +96,8 @@ def is_local(fs: Any) -> bool:
 class Stores:
     """How the stores of a run are reached: protocol -> options of its file system (`storage_options`).
 
-    What is secret among these is kept out of messages and logs from then on. `patience` decides on more attempts at what
-    fails. It can be pickled.
+    What is secret among these is kept out of messages and logs from then on. `patience` decides on more attempts at
+    what fails. It can be pickled.
     """
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]] | None = None, patience: Patience = PATIENT) -> None:

@@ -22,7 +22,7 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.policy.hosts import SILENCE, Attempt, Host, HostPolicy
 from any2ds.fetch.policy.robots import RETRIES, Robots, origin_of
-from any2ds.fetch.policy.share import ALONE, CLOCKS, LEAST_LEAD, MOST_LEAD, Announcements, Share, slot_name
+from any2ds.fetch.policy.share import ALONE, CLOCKS, LEAST_LEAD, Announcements, Share, slot_name
 from any2ds.fetch.urls import WEB, normalize
 from any2ds.storage.stores import SERVERS
 
@@ -105,7 +105,9 @@ class Schedule:
         self.announcements: Announcements | None = None  # where others may have transfers that outlast their turns
         self._is_shared = False  # there are others, or may be
         self._limited: dict[Attempt, None] = {}  # in flight, to hosts with a limit that others share
-        self._look_at = 0.0  # at these, next
+        self._outlasting: dict[Attempt, str] = {}  # those that are announced, or to be, with the names of their slots
+        self._has_news = False  # of these
+        self._look_at = 0.0  # at all of these, next
         self._has_begun = False
         self._settled_at = -math.inf  # from then on, nobody has more in flight than the last shares allow
         self._looks_for_surplus_at = math.inf
@@ -141,6 +143,8 @@ class Schedule:
             self._offer_turn(host, now)
         for attempt in self._limited:
             attempt.leaves_at = now
+        self._has_news |= bool(self._outlasting)
+        self._outlasting.clear()
 
     @property
     def idle(self) -> bool:
@@ -282,21 +286,23 @@ class Schedule:
         """Announce what outlasts its turn. Returns attempts that the caller has to cancel and to `withdraw`: others do
         not know of them in time, or they are more than a smaller share allows."""
         board = self.announcements
-        if not self._limited or now < self._look_at:
-            if board is not None and not self._limited:
-                board.announce(frozenset())
+        if now < self._look_at and (self._limited or not self._has_news):
             return []
         self._look_at = now + _POLLS
         surplus = self._surplus() if self._looks_for_surplus_at <= now else []
         if board is not None:
-            announced = board.announced()
-            outlasting: set[str] = set()
             for attempt in self._limited:
                 if attempt.leaves_at <= now and (slot := self._leaving(attempt, board.lead, now)) is not None:
-                    outlasting.add(name := slot_name(attempt.host.name, slot))
-                    if name not in announced and self._is_too_late(attempt, slot, now):
-                        surplus.append(attempt)
-            board.announce(frozenset(outlasting))
+                    attempt.leaves_at = math.inf
+                    self._outlasting[attempt] = slot_name(attempt.host.name, slot)
+                    self._has_news = True
+            if self._outlasting:
+                known = board.announced()
+                unknown = (attempt for attempt, name in self._outlasting.items() if name not in known)
+                surplus += [attempt for attempt in unknown if self._is_too_late(attempt, now)]
+            if self._has_news:
+                board.announce(frozenset(self._outlasting.values()))
+                self._has_news = False
         return [attempt for attempt in dict.fromkeys(surplus) if attempt.withdrawals < _MOST_WITHDRAWALS]
 
     def _surplus(self) -> list[Attempt]:
@@ -324,15 +330,15 @@ class Schedule:
                 attempt.leaves_at = now + left
                 return None
             if left > CLOCKS + lead:
-                attempt.leaves_at = now + max(left - CLOCKS - MOST_LEAD, 0.0)
+                attempt.leaves_at = now + (left - CLOCKS - lead) / 2  # by then an announcement may take longer
                 return None
         return attempt.slot
 
-    def _is_too_late(self, attempt: Attempt, slot: int, now: float) -> bool:
+    def _is_too_late(self, attempt: Attempt, now: float) -> bool:
         """Whether others may begin in the slot of an attempt that outlasts its turn, unless they know of it."""
         host, time_of_day = attempt.host, now + self.time_of_day
         turn, length = host.turn(time_of_day)
-        if host.owns(slot, turn):
+        if attempt.slot is not None and host.owns(attempt.slot, turn):
             return (turn + 1) * length - time_of_day <= CLOCKS
         return now >= self._settled_at
 
@@ -365,6 +371,8 @@ class Schedule:
     def _release(self, attempt: Attempt) -> None:
         attempt.running = False
         self._limited.pop(attempt, None)
+        if self._outlasting and self._outlasting.pop(attempt, None) is not None:
+            self._has_news = True
         if attempt.slot is not None:
             attempt.host.free_slot(attempt.slot)
             attempt.slot = None

@@ -42,7 +42,11 @@ class Places:
         self._waiting.pop(task, None)
         if (place := self.taken.pop(task, None)) is not None:
             del self._known[task]
-            self._free.append(place[:-1] if self._halves.pop(task, None) else place)
+            place = place[:-1] if self._halves.pop(task, None) else place
+            while len(place) > 1 and (other := (*place[:-1], (1 - place[-1][0], 2))) in self._free:
+                self._free.remove(other)  # both halves of a place are free
+                place = place[:-1]
+            self._free.append(place)
 
     def assign(self, slots: int) -> bool:
         """Give places to tasks that wait for one, on a cluster that runs `slots` tasks at a time: whether there is

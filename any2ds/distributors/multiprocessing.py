@@ -153,10 +153,11 @@ class _Team:
     def _divide_hosts(self) -> None:
         """What they allow, among all processes that may fetch at a time: before the last job is known, all of them.
 
-        A part is a process's until that has ended: nothing is in flight then that would count as another's.
+        A part is a process's until that has ended or was killed.
         """
         if not self._more and self._children:
-            kept = min(len(self._free), self._waiting)  # for processes that are going to be started
+            to_start = min(self._waiting, max(0, self._most_children - len(self._children)))
+            kept = min(len(self._free), to_start)
             for number in sorted(self._free)[kept:]:
                 self._free.remove(number)
                 min(self._children, key=lambda child: len(child.numbers)).numbers.add(number)

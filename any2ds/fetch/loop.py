@@ -183,8 +183,7 @@ class Loop:
             self._transport.cancel(attempt)
             if attempt.trial is not None:
                 attempt.trial.started -= 1
-            schedule.suspend(attempt, now)
-            schedule.excuse(attempt, now)
+            schedule.withdraw(attempt, now)
         return done
 
     def _judge(self, now: float) -> Iterator[Fetched]:

@@ -36,6 +36,7 @@ from any2ds.core.samples import Fetched
 from any2ds.core.shares import SharePath
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.patience import ONCE
 from any2ds.storage.stores import Stores, absolute
 from any2ds.transforms.chain import Pipeline, carried, step_records
 
@@ -120,7 +121,10 @@ class ShardWorker:
         from any2ds.fetch.fetcher import UrlFetcher
         from any2ds.fetch.overtime import Overtime
 
-        return UrlFetcher(fetch, buffer, Stores(self._storage.storage_options), Overtime(lambda: self.folder))
+        stores = Stores(self._storage.storage_options)
+        hasty = Stores(self._storage.storage_options, ONCE)
+        overtime = Overtime(lambda: OutputFolder(self._options.output_folder, stores=hasty))
+        return UrlFetcher(fetch, buffer, stores, overtime)
 
     @property
     def folder(self) -> OutputFolder:

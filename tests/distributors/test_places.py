@@ -74,6 +74,29 @@ def test_places_of_tasks_that_run_have_nothing_in_common(seed: int) -> None:
             others = placed[number + 1 :]
             assert not any(place[: len(other)] == other[: len(place)] for other in others), (place, others)
         assert sum(map(size, placed)) <= 1 + 1e-9
+    for _ in range(10):  # where all hear and answer, all have a place in the end
+        for task in machines.running:
+            if (place := machines.places.taken.get(task)) is not None:
+                machines.running[task] = place
+                machines.places.confirm(task, place)
+        machines.places.assign(slots)
+    assert machines.running.keys() == machines.places.taken.keys()
+
+
+def test_two_halves_that_are_free_are_one_place_again() -> None:
+    places = Places()
+    for task in range(4):
+        places.ask(task)
+        places.assign(2)
+        for other, place in list(places.taken.items()):
+            places.confirm(other, place)
+        places.assign(2)
+    assert places.taken == {0: ((0, 2), (0, 2)), 1: ((1, 2), (0, 2)), 2: ((0, 2), (1, 2)), 3: ((1, 2), (1, 2))}
+    for task in (0, 2):
+        places.leave(task)
+    places.ask(4)
+    places.assign(2)
+    assert places.taken[4] == ((0, 2),)
 
 
 def test_a_task_gives_half_of_its_place_to_one_that_is_too_many_once_it_has_answered() -> None:

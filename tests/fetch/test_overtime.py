@@ -1,38 +1,58 @@
-"""What processes let each other know of transfers that outlast their turns: on a disk and on S3."""
+"""What processes let each other know of transfers that outlast their turns: on a disk, on S3 and through SFTP."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 from s3fs import S3FileSystem
 
-from any2ds.config.options import StorageOptions
 from any2ds.core import layout
 from any2ds.fetch import overtime
 from any2ds.fetch.overtime import Overtime
+from any2ds.fetch.policy.share import LONGEST_REQUEST
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.patience import ONCE
+from any2ds.storage.stores import Stores
 from any2ds.testing.processes import wait_until
-from tests.support.s3 import serve_buckets
+from tests.support.s3 import Bucket, serve_buckets
+from tests.support.sftp import serve_sftp
 
 Places = Callable[[], OutputFolder]
 
 
-@pytest.fixture(params=["disk", "s3"])
-def output(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
-    if request.param == "disk":
-        yield lambda: OutputFolder.at(str(tmp_path), StorageOptions())
-        return
-    with serve_buckets() as new_bucket:
-        bucket = new_bucket()
-        for name, value in bucket.environment.items():
-            monkeypatch.setenv(name, value)
-        S3FileSystem.clear_instance_cache()  # those of other tests know another server
-        yield lambda: OutputFolder.at(bucket.url, StorageOptions())
+def places(url: str) -> Places:
+    return lambda: OutputFolder(url, stores=Stores(patience=ONCE))
 
 
 @pytest.fixture
-def new(output: Places) -> Iterator[Callable[[], Overtime]]:
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    with serve_buckets() as new_bucket:
+        found = new_bucket()
+        for name, value in found.environment.items():
+            monkeypatch.setenv(name, value)
+        S3FileSystem.clear_instance_cache()  # those of other tests know another server
+        yield found
+
+
+@pytest.fixture(params=["disk", "s3", "sftp"])
+def output(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
+    (tmp_path / "out" / layout.STATE_FOLDER).mkdir(parents=True)
+    if request.param == "disk":
+        yield places(str(tmp_path / "out"))
+    elif request.param == "s3":
+        yield places(request.getfixturevalue("bucket").url)
+    else:
+        with serve_sftp() as server:
+            monkeypatch.setitem(fsspec.config.conf, "sftp", server.options)
+            yield places(server.url(tmp_path / "out"))
+
+
+@pytest.fixture
+def new(output: Places, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Overtime]]:
+    monkeypatch.setattr(overtime, "LONGEST_REQUEST", 60.0)  # a busy machine is not a slow store
     made: list[Overtime] = []
 
     def new() -> Overtime:
@@ -46,13 +66,13 @@ def new(output: Places) -> Iterator[Callable[[], Overtime]]:
 
 def announce(process: Overtime, slots: frozenset[str]) -> None:
     process.announce(slots)
-    wait_until(lambda: process.announced(time.time()) == slots)
+    wait_until(lambda: process.announced() == slots)
 
 
 def seen(process: Overtime) -> frozenset[str]:
-    since = time.time()
-    wait_until(lambda: process.of_others(since) is not None)
-    found = process.of_others(since)
+    since = time.monotonic()
+    wait_until(lambda: process.of_others(time.monotonic() - since) is not None)
+    found = process.of_others(time.monotonic() - since)
     assert found is not None
     return found
 
@@ -64,15 +84,17 @@ def names(output: Places) -> list[str]:
 def test_others_see_what_a_process_has_announced_until_it_is_over(new: Callable[[], Overtime], output: Places) -> None:
     first, second, third = new(), new(), new()
     assert seen(third) == frozenset()
-    many = frozenset(f"{number:04d}" for number in range(150))  # more than a name has room for
+    many = frozenset(f"{number:04d}" for number in range(50))  # more than a name has room for
     announce(first, many)
     announce(second, frozenset({"abcd"}))
     assert seen(third) == many | {"abcd"}
     assert seen(second) == many
+    written = len(names(output))
     announce(first, many | {"more"})
     assert seen(third) == many | {"abcd", "more"}
+    assert len(names(output)) == written + 1  # those that were there have stayed
     announce(first, frozenset({"0001"}))
-    assert seen(third) == {"0001", "abcd"}
+    wait_until(lambda: seen(third) == {"0001", "abcd"})
     announce(first, frozenset())
     wait_until(lambda: seen(third) == {"abcd"})
     second.close()
@@ -85,7 +107,6 @@ def test_others_see_what_a_process_has_announced_until_it_is_over(new: Callable[
 def test_what_a_killed_process_has_left_counts_for_a_while(
     new: Callable[[], Overtime], output: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overtime, "_RENEWED", 0.0)  # nobody renews it
     killed, other = new(), new()
     announce(killed, frozenset({"abcd"}))
     assert seen(other) == {"abcd"}
@@ -95,24 +116,50 @@ def test_what_a_killed_process_has_left_counts_for_a_while(
 
 
 def test_an_announcement_is_renewed_as_long_as_it_is_wanted(
-    new: Callable[[], Overtime], monkeypatch: pytest.MonkeyPatch
+    new: Callable[[], Overtime], output: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overtime, "_LIFE", 1.0)
+    monkeypatch.setattr(overtime, "_LIFE", 2.0)
     process, other = new(), new()
     announce(process, frozenset({"abcd"}))
-    first = process._files.until
-    wait_until(lambda: process._files.until > first + 2)
-    assert process.announced(time.time()) == {"abcd"}
-    assert seen(other) == {"abcd"}
+    (first,) = names(output)
+    wait_until(lambda: names(output) not in ([first], []) and first not in names(output))
+    wait_until(lambda: seen(other) == {"abcd"})
+    assert process.announced() == {"abcd"}
 
 
-def test_nothing_is_announced_or_known_while_the_folder_is_out_of_reach(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    process = Overtime(lambda: OutputFolder.at(str(tmp_path / "file"), StorageOptions()))
+def test_a_clock_that_is_far_ahead_blocks_nobody(new: Callable[[], Overtime], output: Places) -> None:
+    output().create_folder(layout.OVERTIME_FOLDER)
+    until = round((time.time() + 3600) * 1000)
+    output().write(f"{layout.OVERTIME_FOLDER}/{until}.0123456789ab.1.abcd", b"any2ds")
+    assert seen(new()) == frozenset()
+
+
+def test_a_folder_that_is_gone_is_not_made_anew_and_keeps_nobody_from_fetching(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    process = Overtime(places(str(tmp_path / "gone")))
     process.announce(frozenset({"abcd"}))
-    assert process.of_others(time.time()) is None
-    wait_until(lambda: process._thread is not None)
-    (tmp_path / "file").unlink()  # and then it can be made
-    wait_until(lambda: process.announced(time.time()) == {"abcd"})
+    wait_until(lambda: process.announced() == {"abcd"})
+    assert seen(process) == frozenset()
+    assert not (tmp_path / "gone").exists()
+    (tmp_path / "gone" / layout.STATE_FOLDER).mkdir(parents=True)
+    wait_until(lambda: len(names(places(str(tmp_path / "gone")))) == 1)
     process.close()
-    assert not list(tmp_path.glob("file/.any2ds/work/*"))
+    assert not list(tmp_path.glob("gone/.any2ds/*"))
+    warned = [record for record in caplog.records if "--max_per_host" in record.message]
+    assert [record.levelno for record in warned[:2]] == [logging.WARNING, logging.DEBUG][: len(warned)]
+
+
+@pytest.mark.parametrize("method", ["PUT", "GET"])
+def test_a_store_that_is_slow_or_refuses_keeps_nobody_from_fetching(bucket: Bucket, method: str) -> None:
+    process = Overtime(places(bucket.url))
+    announce(process, frozenset({"0001"}))
+    assert seen(process) == frozenset()
+    with bucket.slow(method, LONGEST_REQUEST + 0.5):
+        process.announce(frozenset({"0001", "abcd"}))
+        since = time.monotonic()
+        process.of_others(0.0)
+        wait_until(lambda: process.announced() == {"0001", "abcd"})
+        assert process.of_others(time.monotonic() - since) == frozenset()
+    process.close()

@@ -10,7 +10,7 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
 from any2ds.fetch.policy.hosts import Attempt, HostPolicy
 from any2ds.fetch.policy.schedule import Schedule, ScheduleLimits
-from any2ds.fetch.policy.share import CLOCKS, LEAST_LEAD, Share
+from any2ds.fetch.policy.share import CLOCKS, LEAST_LEAD, LONGEST_REQUEST, Share
 
 OK: Payload = Payload(body=None, media_type=None, http_status=200, final_url=None, seconds=0.1)  # type: ignore[arg-type]
 START = 1.7e9  # time of day
@@ -37,11 +37,17 @@ class OwnBoard:
         self.board, self.fetcher, self.wrong = board, fetcher, wrong
         self.now = self.looked_at = 0.0  # really; the time of day is that and an offset
         self.others: frozenset[str] = frozenset()
-        self.lead = LEAST_LEAD + 2 * board.took
+        self.lead = LEAST_LEAD + 2 * min(LONGEST_REQUEST, board.took)
         board.files[fetcher] = [(-1.0, frozenset())]
 
-    def of_others(self, since: float) -> frozenset[str] | None:
-        if self.looked_at < (since := since - START - self.wrong):
+    @property
+    def is_useless(self) -> bool:
+        return self.board.took > LONGEST_REQUEST
+
+    def of_others(self, age: float) -> frozenset[str] | None:
+        if self.is_useless:
+            return EMPTY
+        if self.looked_at < (since := self.now - age):
             if self.now < since + self.board.took:
                 return None
             self.looked_at = since
@@ -53,8 +59,9 @@ class OwnBoard:
         if slots != files[-1][1]:
             files.append((self.now + self.board.took, slots))
 
-    def announced(self, now: float) -> frozenset[str]:
-        return self.board.files[self.fetcher][-1][1] if self.board.files[self.fetcher][-1][0] <= self.now else EMPTY
+    def announced(self) -> frozenset[str]:
+        last = self.board.files[self.fetcher][-1]
+        return last[1] if last[0] <= self.now or self.is_useless else EMPTY
 
 
 class Machines:
@@ -70,35 +77,47 @@ class Machines:
         took: float = 0.1,  # seconds, by an announcement
         wrong: float = 0.0,  # seconds, of each clock at most
     ) -> None:
-        rng = random.Random(1)
-        self.seconds = seconds
+        self.rng = random.Random(1)
+        self.policy, self.seconds, self.wrong = policy, seconds, wrong
         self.cancelled = 0
-        board = Board(took)
-        self.boards = [OwnBoard(board, number, rng.uniform(-wrong, wrong)) for number in range(len(shares))]
+        self.board = Board(took)
+        self.boards: list[OwnBoard] = []
+        self.now = 0.0
         self.at_once = self.most_at_once = 0
         self.starts: list[float] = []
-        self.served = [0] * len(shares)
-        self.schedules = []
-        self.offsets = [rng.uniform(0, 1e5) for _ in shares]  # of the clock of each, which began when it did
-        for share, offset in zip(shares, self.offsets, strict=True):
-            schedule = Schedule(ScheduleLimits(1000), policy)
-            schedule.divide(share, offset)
-            own = self.boards[len(self.schedules)]
-            schedule.time_of_day = START + own.wrong - offset
-            schedule.announcements = own
-            schedule.fresh.extend(Row(0, n, str(n), URL.format(n)) for n in range(rows))
-            self.schedules.append(schedule)
+        self.served: list[int] = []
+        self.schedules: list[Schedule] = []
+        self.offsets: list[float] = []  # of the clock of each, which began when it did
+        self.looks: list[float] = []
+        self.order = itertools.count()
+        self.events: list[tuple[float, int, int, Attempt | None]] = []
+        for share in shares:
+            self.add(share, rows)
+
+    def add(self, share: Share, rows: int) -> None:
+        fetcher, offset = len(self.schedules), self.rng.uniform(0, 1e5)
+        own = OwnBoard(self.board, fetcher, self.rng.uniform(-self.wrong, self.wrong))
+        schedule = Schedule(ScheduleLimits(1000), self.policy)
+        schedule.divide(share, self.now + offset)
+        schedule.time_of_day = START + own.wrong - offset
+        schedule.announcements = own
+        schedule.fresh.extend(Row(0, n, str(n), URL.format(n)) for n in range(rows))
+        self.schedules.append(schedule)
+        self.offsets.append(offset)
+        self.boards.append(own)
+        self.served.append(0)
+        self.looks.append(0.0)
+        heapq.heappush(self.events, (self.now, next(self.order), fetcher, None))
+
+    def divide(self, fetcher: int, share: Share) -> None:
+        self.schedules[fetcher].divide(share, self.now + self.offsets[fetcher])
 
     def run(self, until: float = 1e6) -> float:
         """Seconds until all rows were fetched, or `until`."""
-        order = itertools.count()
-        events: list[tuple[float, int, int, Attempt | None]] = [
-            (0.0, next(order), fetcher, None) for fetcher in range(len(self.schedules))
-        ]
-        heapq.heapify(events)
-        now, looks = 0.0, [0.0] * len(self.schedules)
-        while events and now < until:
+        events, looks = self.events, self.looks
+        while events and events[0][0] < until:
             now, _, fetcher, attempt = heapq.heappop(events)
+            self.now = now
             schedule, clock = self.schedules[fetcher], now + self.offsets[fetcher]
             self.boards[fetcher].now = now
             if attempt is not None and attempt.running:
@@ -108,18 +127,17 @@ class Machines:
             for late in schedule.outlasting(clock):
                 self.at_once -= 1
                 self.cancelled += 1
-                schedule.suspend(late, clock)
-                schedule.excuse(late, clock)
+                schedule.withdraw(late, clock)
             while started := schedule.next(clock):
                 self.at_once += 1
                 self.most_at_once = max(self.most_at_once, self.at_once)
                 self.starts.append(now)
-                heapq.heappush(events, (now + self.seconds, next(order), fetcher, started))
+                heapq.heappush(events, (now + self.seconds, next(self.order), fetcher, started))
             wait = min(schedule.wait(clock), 0.06 if schedule.in_flight else 1e9)
             if wait < 1e9 and (looks[fetcher] <= now or now + wait < looks[fetcher]):
                 looks[fetcher] = now + wait
-                heapq.heappush(events, (now + wait + 1e-6, next(order), fetcher, None))
-        return now
+                heapq.heappush(events, (now + wait + 1e-6, next(self.order), fetcher, None))
+        return self.now
 
     @property
     def least_apart(self) -> float:
@@ -179,13 +197,42 @@ def test_transfers_that_outlast_turns_count_against_the_limit_and_come_to_their_
     assert run.cancelled == 0
 
 
-def test_what_cannot_be_announced_in_time_is_cancelled() -> None:
+def test_what_cannot_be_announced_in_time_is_cancelled_a_few_times() -> None:
     run = Machines(processes(4), HostPolicy(2), seconds=7.0, rows=2)
     for board in run.boards:
-        board.announced = lambda now: EMPTY  # type: ignore[method-assign]
-    run.run(until=200)
-    assert run.cancelled > 0
+        board.announced = lambda: EMPTY  # type: ignore[method-assign]
+    run.run(until=40)
     assert run.most_at_once == 2
+    run.run(until=2000)
+    assert run.cancelled == 4 * 2 * 3
+    assert run.served == [2] * 4
+
+
+@pytest.mark.parametrize("took", [0.97, 1.45, 20.0])
+@pytest.mark.parametrize("policy", [HostPolicy(1), HostPolicy(2, 0.3)])
+def test_a_slow_store_keeps_nobody_from_fetching(policy: HostPolicy, took: float) -> None:
+    run = Machines(processes(4), policy, seconds=0.2, rows=12, took=took)
+    assert run.run() < 400
+    assert run.served == [12] * 4
+    assert run.cancelled == 0
+    assert run.most_at_once <= policy.max_per_host
+
+
+@pytest.mark.parametrize("most", [3, 6, 10])
+@pytest.mark.parametrize("count", [4, 8])
+def test_what_outlasts_turns_counts_where_a_machine_gives_half_of_its_share_away(most: int, count: int) -> None:
+    """Those of the new machine begin when what the others have beyond their smaller shares has had its time."""
+    shares = [Share.of((machine, 2), (number, count)) for machine in range(2) for number in range(count)]
+    run = Machines(shares, HostPolicy(most), seconds=60.0, rows=2)
+    run.run(until=33)
+    for number in range(count):
+        run.divide(number, Share.of((0, 2), (0, 2), (number, count)))
+    run.run(until=40)
+    for number in range(count):
+        run.add(Share.of((0, 2), (1, 2), (number, count)), rows=2)
+    run.run()
+    assert run.served == [2] * 3 * count
+    assert run.most_at_once <= most
 
 
 @pytest.mark.parametrize("delay", [0.01, 0.3, 7.0])

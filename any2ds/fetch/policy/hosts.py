@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
 from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
-from any2ds.fetch.policy.share import ALONE, LEAST_LEAD, HostShare, Share, slot_names
+from any2ds.fetch.policy.share import ALONE, LEAST_LEAD, HostShare, Share
 
 if TYPE_CHECKING:
     from any2ds.fetch.policy.window import Trial
@@ -57,6 +58,8 @@ class Host:
         "_cut_at",
         "_delay",
         "_floor",
+        "_freed",
+        "_fresh",
         "_limit",
         "_most",
         "_refusals",
@@ -105,9 +108,11 @@ class Host:
         self._started = 0.0  # when a transfer did last, if there have to be some between them
         self.share: HostShare | None = None  # None: all of it is this fetcher's
         self.takes_turns = False  # with other fetchers, by the time of day
-        self.slots: set[str] = set()  # that its transfers have, where fetchers take turns
-        self.slot = ""  # that the next one gets
-        self.blocked_at = 0.0  # time of day when others were last seen to have all slots
+        self.slots: set[int] = set()  # that its transfers have, where there are other fetchers
+        self._freed: list[int] = []  # of its own, that transfers had
+        self._fresh: Iterator[int] = iter(())  # others of its own
+        self.slot: int | None = None  # that the next one gets
+        self.blocked_at = -math.inf  # when others were last seen to have all slots
         self._most = policy.max_per_host
         self._delay = self._floor = policy.host_delay
         self._limit = min(max(_LEAST_FIRST, FIRST_AT_ONCE / share.fetchers), float(policy.max_per_host))
@@ -155,16 +160,28 @@ class Host:
         length = self.share.turn_seconds(self._spacing)
         return math.floor(time_of_day / length), length
 
-    def slots_of(self, turn: int) -> frozenset[str]:
+    def own_slots(self, turn: int) -> frozenset[int]:
         """The slots that are this fetcher's in a turn."""
         assert self.share is not None
-        return slot_names(self.name, self.share.slots(turn))
+        return self.share.slots(turn)
 
-    def any_slot(self) -> str:
-        """One of its own slots, in whatever turn, and one that no transfer has if there is one."""
+    def owns(self, slot: int, turn: int) -> bool:
+        """Whether it is among `own_slots(turn)`."""
         assert self.share is not None
-        own = slot_names(self.name, (part.starts for part in self.share.parts))
-        return min(own - self.slots or own)
+        return self.share.owns(slot, turn)
+
+    def take_slot(self, slot: int | None) -> int | None:
+        """Have a transfer in this slot, or if it is None in one of its own that is free, whoever's turn it is."""
+        if slot is None:
+            slot = self._freed.pop() if self._freed else next(self._fresh, None)
+        if slot is not None:
+            self.slots.add(slot)
+        return slot
+
+    def free_slot(self, slot: int) -> None:
+        self.slots.discard(slot)
+        if self.share is not None and any(slot in part.slots for part in self.share.parts):
+            self._freed.append(slot)
 
     @property
     def excess(self) -> int:
@@ -179,6 +196,8 @@ class Host:
         """Keep from now on to this share of what the host allows."""
         own = share.of_host(self.name, self.policy.max_per_host)
         self.share = None if share.is_all else own
+        self._freed = []
+        self._fresh = (slot for part in own.parts for slot in part.slots if slot not in self.slots)
         self._most = own.most
         self._limit = min(self._limit, float(own.most))
         if self.shared_until == self.not_before:
@@ -326,4 +345,6 @@ class Attempt:
     asks: str = ""  # the origin whose robots.txt this is for; its row is none of the list
     trial: Trial | None = None  # of the window, when it was started
     late: bool = False  # it waits for a silent host for longer than answers take
-    slot: str = ""  # of those of its host, where fetchers take turns
+    slot: int | None = None  # of those of its host, where there are other fetchers
+    leaves_at: float = 0.0  # when to look whether it outlasts its turn
+    withdrawals: int = 0  # how often it was cancelled because it outlasted a turn, or a share got smaller

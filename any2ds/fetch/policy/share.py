@@ -3,51 +3,55 @@
 Nobody coordinates them: each knows its share, and all have about the same time of day.
 
 - Transfers at once are divided: of 64, each of 8 fetchers has 8.
-- Where there are more fetchers than transfers, fetchers take turns of a few seconds, by the clock. Each transfer that
-  the host allows is a slot, which is one fetcher's at a time. What outlasts a turn is announced (`Announcements`), and
-  its slot stays taken.
+- Each transfer that the host allows is a slot. Where there are more fetchers than slots, fetchers take turns of a few
+  seconds, by the clock: a slot is one fetcher's at a time. What outlasts a turn is announced (`Announcements`), and its
+  slot stays taken.
 - Starts that must be some seconds apart have places on a grid of time, and each fetcher has every so many-th of them.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import math
 import zlib
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from any2ds.core.shares import SharePath
 
 TURN = 5.0  # seconds that a slot is one fetcher's, where there are more of them than transfers
 CLOCKS = 0.5  # seconds by which clocks of machines may differ
-LEAST_LEAD = 0.3  # seconds that an announcement takes, at least
-MOST_LEAD = 3.0
+LONGEST_REQUEST = 1.0  # seconds, to the store through which fetchers make announcements; else it is of no use
+LEAST_LEAD = 0.5  # seconds that an announcement takes, at least
+MOST_LEAD = LEAST_LEAD + 2 * LONGEST_REQUEST
 _SHORT = 0.2  # seconds between the last start of a turn and the moment when what still runs is announced
 _MOST_GUARD = CLOCKS + MOST_LEAD + _SHORT
 _LATE = (0.02, 0.1)  # seconds, and part of the delay, by which a start may miss its place on the grid
 
 
 class Announcements(Protocol):
-    """What fetchers let each other know of transfers that outlast their turns. Times are `time.time()`; no method
-    waits."""
+    """What fetchers let each other know of transfers that outlast their turns, by the names of slots. No method waits.
+
+    Where that does not work, nothing is known of others, and all that is to be announced counts as announced.
+    """
 
     @property
     def lead(self) -> float:
         """Seconds that an announcement takes."""
         ...
 
-    def of_others(self, since: float) -> frozenset[str] | None:
-        """The slots that others have announced and not taken back, as known at `since` or later; None: not yet."""
+    def of_others(self, age: float) -> frozenset[str] | None:
+        """The slots that others have announced and not taken back, as known `age` seconds ago or later; None: wait."""
         ...
 
     def announce(self, slots: frozenset[str]) -> None:
         """Have others know of these and no others, from now on."""
         ...
 
-    def announced(self, now: float) -> frozenset[str]:
+    def announced(self) -> frozenset[str]:
         """Those that others surely know of."""
         ...
 
@@ -72,8 +76,8 @@ class Cycle:
 class Part:
     """A part of what a host allows."""
 
-    most: int  # transfers at once, in its turn; with turns it is one
-    starts: Cycle = Cycle()  # its places on the grid, where starts must be some time apart; with turns, its slot
+    slots: range  # numbers of the transfers that it may have at once, in its turn; with turns it is one
+    starts: Cycle = Cycle()  # its places on the grid, where starts must be some time apart
     turns: Cycle = Cycle()
 
 
@@ -87,7 +91,10 @@ class HostShare:
     @property
     def most(self) -> int:
         """Transfers at once, in the best of turns."""
-        return sum(part.most for part in self.parts)
+        in_turn: Counter[int] = Counter()
+        for part in self.parts:  # which have as many turns each
+            in_turn[part.turns.number] += len(part.slots)
+        return max(in_turn.values())
 
     @property
     def has_turns(self) -> bool:
@@ -121,10 +128,15 @@ class HostShare:
         width = delay + max(_LATE[0], _LATE[1] * delay)
         return self._places(self.parts[0], width) * width if delay else TURN
 
-    def slots(self, turn: int) -> frozenset[Cycle]:
+    def slots(self, turn: int) -> frozenset[int]:
         """Those that are its own in the `turn`-th turn since the beginning of time."""
         turn += self.salt
-        return frozenset(part.starts for part in self.parts if part.turns.first(turn) == turn)
+        return frozenset(slot for part in self.parts if part.turns.first(turn) == turn for slot in part.slots)
+
+    def owns(self, slot: int, turn: int) -> bool:
+        """Whether it is among `slots(turn)`."""
+        turn += self.salt
+        return any(slot in part.slots and not (turn - part.turns.number) % part.turns.length for part in self.parts)
 
     def _places(self, part: Part, width: float) -> int:
         """Places of a turn."""
@@ -170,6 +182,10 @@ class Share:
     def is_all(self) -> bool:
         return self.fetchers <= 1
 
+    def has_all_of(self, other: Share) -> bool:
+        """Whether nothing of `other` is missing."""
+        return self.is_all or (bool(other.paths) and not other.is_all and {*other.paths} <= {*self.paths})
+
     @property
     def fetchers(self) -> float:
         """How many fetchers with such a share there could be."""
@@ -183,23 +199,24 @@ class Share:
 
 
 def _part(path: SharePath, most: int, salt: int) -> Part:
-    starts = turns = Cycle()
+    slots, starts, turns = range(most), Cycle(), Cycle()
     for number, of in path:
-        active = min(of, most)  # at the same time
+        active = min(of, len(slots))  # at the same time
         starts = starts.within(number % active, active)
         turns = turns.within(number // active, -(-of // active))
-        rest = most % of if active == of else 0
-        most = most // active + ((number + salt) % of < rest)
-    return Part(most, starts, turns)
+        slots = slots[(number + salt) % of :: of] if active == of else slots[number % active :][:1]
+    return Part(slots, starts, turns)
 
 
-def slot_name(host: str, slot: Cycle) -> str:
+@lru_cache(1 << 14)
+def slot_name(host: str, slot: int) -> str:
     """Four characters that stand for it; for another one as well in one of 16 million cases, which does no harm."""
-    digest = hashlib.sha1(f"{host} {slot.number} {slot.length}".encode("utf-8", "replace"), usedforsecurity=False)
-    return base64.urlsafe_b64encode(digest.digest()[:3]).decode()
+    return base64.urlsafe_b64encode(
+        zlib.crc32(f"{host} {slot}".encode("utf-8", "replace")).to_bytes(4, "big")[:3]
+    ).decode()
 
 
-def slot_names(host: str, slots: Iterable[Cycle]) -> frozenset[str]:
+def slot_names(host: str, slots: Iterable[int]) -> frozenset[str]:
     return frozenset(slot_name(host, slot) for slot in slots)
 
 

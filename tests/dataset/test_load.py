@@ -210,8 +210,11 @@ class TestSource:
                 assert pool.map(ds.__getitem__, range(len(ds))) == wanted
 
     @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists descriptors there")
-    def test_a_child_shares_no_descriptor(self, output_format: str, made: Callable[[str], Path]) -> None:
-        folder = made(output_format)
+    def test_a_child_shares_no_descriptor(
+        self, output_format: str, made: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "dataset"  # which no other test has opened
+        shutil.copytree(made(output_format), folder)
         ds = any2ds.load(folder)
         ds[0]
         assert not any(map(os.get_inheritable, opened_in(folder)))  # by what it executes
@@ -580,7 +583,30 @@ def test_a_process_in_another_folder_opens_the_same(own: Path, monkeypatch: pyte
     assert list(received) == list(ds)
 
 
+class Evil:
+    """Unpickling it makes a file."""
+
+    def __init__(self, made: Path) -> None:
+        self._made = made
+
+    def __reduce__(self) -> Any:
+        return open, (str(self._made), "w")
+
+
 class TestBadInput:
+    @pytest.mark.parametrize("options", [{}, {"decode": True}])
+    def test_a_pickle_among_the_files_is_not_executed(self, options: dict[str, Any], tmp_path: Path) -> None:
+        evil = pickle.dumps(Evil(tmp_path / "executed"))
+        with webdataset.TarWriter(str(tmp_path / "0.tar"), encoder=False) as sink:
+            for n, first in enumerate(("pyd", "pickle", "pth", "npy")):
+                sink.write({"__key__": str(n), first: evil, "pkl": evil})
+        ds = any2ds.load(tmp_path, **options)
+        files = [
+            [value for value in sample.values() if isinstance(value, bytes)] for sample in [*ds, *ds[:], ds[2]]
+        ]
+        assert files == [[evil, evil]] * 9
+        assert not (tmp_path / "executed").exists()
+
     def test_a_folder_that_is_none(self, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match="no such folder"):
             any2ds.load(tmp_path / "nothing")

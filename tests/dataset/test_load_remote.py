@@ -138,6 +138,32 @@ def test_a_shard_in_a_store_that_is_spoilt_while_the_dataset_is_open(
     assert [sample["data"] for sample in ds[:SHARD]] == [content(n) for n in range(SHARD)]
 
 
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "tfrecord"])  # the others are copied
+def test_a_shard_in_the_place_of_another(output_format: str, bucket: Bucket, datasets: Callable[[str], Path]) -> None:
+    """It is noticed without a request for that, also where no version is known yet."""
+    store, extension = bucket.connect(), {"webdataset": "tar"}.get(output_format, output_format)
+    store.put(str(datasets(output_format)), bucket.url, recursive=True)
+    ds = any2ds.load(bucket.url)
+    with bucket.recording() as asked:
+        assert ds[SHARD]["data"] == content(SHARD)
+    names = [f"{bucket.url}/0000{shard}.{extension}" for shard in (0, 1)]
+    for end in ("", ".idx") if output_format != "parquet" else ("",):
+        first, second = (store.cat_file(f"{name}{end}") for name in names)
+        store.pipe({f"{names[0]}{end}": second, f"{names[1]}{end}": first})
+    wrong = r"shard 00001.* of 's3://.*(which is none of this shard|and had .* when)"
+    for options in ({}, {"columns": ["data"]}):
+        with bucket.recording() as again, pytest.raises(DamagedShard, match=wrong):
+            any2ds.load(bucket.url, **options)[SHARD]
+        assert of_data(again) <= of_data(asked)
+    with pytest.raises(DamagedShard, match=wrong):
+        pickle.loads(pickle.dumps(ds))[[SHARD, SHARD + 1]]
+
+
+def of_data(asked: list[tuple[str, str]]) -> Counter[str]:
+    """Requests for the files of the second shard."""
+    return Counter(method for method, target in asked if re.search(r"/00001\.(tar|tfrecord)", target))
+
+
 def test_requests_that_fail_are_made_again(bucket: Bucket, datasets: Callable[[str], Path]) -> None:
     bucket.connect().put(str(datasets("webdataset")), bucket.url, recursive=True)
     ds = any2ds.load(bucket.url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -263,6 +264,8 @@ class OpenShards:
             partial(stored_rows, shards, shard),
             shards.versions[shard] if shards.versions else "",
             shards.has_indexes,
+            shards.marks[shard] if shards.marks and shards.machine == platform.node() else None,
+            name.partition(".")[0] if shards.is_own else "",
         )
         if shards.folder.is_local:
             return LocalShard(of_folder, Path(shards.folder.path) / name)

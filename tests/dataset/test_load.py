@@ -488,6 +488,23 @@ class TestOtherTools:
         with pytest.raises(UsageError, match="no metadata"):
             any2ds.load(folder, where=pc.field("x") == 1)
 
+    def test_columns_are_those_of_the_first_samples(self, tmp_path: Path) -> None:
+        with webdataset.TarWriter(str(tmp_path / "0.tar")) as sink:
+            for n in range(10):
+                sink.write(
+                    {
+                        "__key__": str(n),
+                        "jpg": b"image",
+                        "json": {"label": n},
+                        **({"txt": f"text {n}"} if n > 3 else {}),
+                    }
+                )
+        assert any2ds.load(tmp_path, columns=["label"])[3] == {"label": 3}
+        assert any2ds.load(tmp_path, columns=["caption", "key"])[9] == {"caption": "text 9", "key": "9"}
+        assert any2ds.load(tmp_path, columns=["jpg", "key"])[9] == {"jpg": b"image", "key": "9"}
+        with pytest.raises(MissingColumns, match=r"no column 'labell'; .*: data, key, ext, label"):
+            any2ds.load(tmp_path, columns=["data", "labell"])
+
     def test_an_index_of_wids_says_how_many_samples_there_are(self, tmp_path: Path, cache: Path) -> None:
         shards = []
         for shard, count in enumerate((4, 1, 3)):
@@ -601,9 +618,7 @@ class TestBadInput:
             for n, first in enumerate(("pyd", "pickle", "pth", "npy")):
                 sink.write({"__key__": str(n), first: evil, "pkl": evil})
         ds = any2ds.load(tmp_path, **options)
-        files = [
-            [value for value in sample.values() if isinstance(value, bytes)] for sample in [*ds, *ds[:], ds[2]]
-        ]
+        files = [[value for value in sample.values() if isinstance(value, bytes)] for sample in [*ds, *ds[:], ds[2]]]
         assert files == [[evil, evil]] * 9
         assert not (tmp_path / "executed").exists()
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _CAPTION = "caption"
 _TEXTS = ("_txt", "_json")  # ends of the names of further files that are texts
-_EXECUTED = frozenset({"pkl", "pickle", "pyd", "pth", "pt"})  # last extensions of what `decode()` of webdataset unpickles
+_EXECUTED = frozenset({"pkl", "pickle", "pyd", "pth", "pt"})  # what `decode()` of webdataset unpickles
 _THREADS = 16  # which wait for a store, in one process
 _THREADS_OF_ALL = 64  # of all workers
 

@@ -88,6 +88,8 @@ class TfrecordWriter(ExampleWriter):
     def indexed(data: ShardData, fields: Fields) -> TfrecordShard:
         index = data.index(INDEX_END, _index_of)
         if not index:
+            if not _is_gzip(data.read(0, min(_HEADER.size, data.size))):
+                raise DamagedShard("its index is empty")
             raise UsageError("gzip-compressed tfrecord has no samples by number: make it without compression")
         try:
             return TfrecordShard(data, _tarindex.unpack(index), fields)

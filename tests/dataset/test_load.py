@@ -471,6 +471,11 @@ class TestWhere:
         assert table["key"].to_pylist() == ds.keys
         assert set(table["label"].to_pylist()) == {2}
 
+    def test_a_split_does_not_show_in_the_metadata_but_can_be_asked_of_them(self, made: Callable[[str], Path]) -> None:
+        ds = any2ds.load(made("webdataset"), split="all[:3]")
+        assert ds.metadata.count_rows() == len(KEYS)
+        assert ds.metadata.filter(pc.field("key").isin(ds.keys)).to_table()["key"].to_pylist() == KEYS[:3]
+
 
 class TestOtherTools:
     def test_a_folder_of_tar_files_of_webdataset(self, tmp_path: Path, cache: Path) -> None:
@@ -501,7 +506,6 @@ class TestOtherTools:
                 )
         assert any2ds.load(tmp_path, columns=["label"])[3] == {"label": 3}
         assert any2ds.load(tmp_path, columns=["caption", "key"])[9] == {"caption": "text 9", "key": "9"}
-        assert any2ds.load(tmp_path, columns=["jpg", "key"])[9] == {"jpg": b"image", "key": "9"}
         with pytest.raises(MissingColumns, match=r"no column 'labell'; .*: data, key, ext, label"):
             any2ds.load(tmp_path, columns=["data", "labell"])
 
@@ -557,12 +561,13 @@ class TestOtherTools:
         assert list(offsets) == [0, len(content)]
 
     def test_an_index_in_the_cache_is_made_anew_for_another_file(self, tmp_path: Path, cache: Path) -> None:
-        for count in (3, 5):
+        for count in (6, 8):
             with webdataset.TarWriter(str(tmp_path / "0.tar")) as sink:
                 for n in range(count):
                     sink.write({"__key__": str(n), "jpg": b"image %d of %d" % (n, count)})
             ds = any2ds.load(tmp_path)
             assert [sample["data"] for sample in ds] == [b"image %d of %d" % (n, count) for n in range(count)]
+            assert (tmp_path / "0.tar").stat().st_size == 20_480  # of the same size: its time alone tells
 
     def test_samples_of_img2dataset_are_not_in_the_order_of_its_metadata(self, own: Path) -> None:
         """As it writes them: in the order in which they arrived, without an index and a list of shards."""
@@ -633,6 +638,21 @@ class TestBadInput:
         with pytest.raises(OutputError, match=f"takes the folder, {str(own)!r}"):
             any2ds.load(own / name)
 
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"where": 5}, "where takes a text, .* not 5"),
+            ({"split": 5}, "split takes a text, .* not 5"),
+            ({"split": ["train"]}, "split takes a text"),
+            ({"columns": 5}, "columns takes a list of names, .* not 5"),
+            ({"columns": [5]}, "columns takes a list of names"),
+            ({"columns": "data"}, r"columns takes a list of names: \['data'\]"),
+        ],
+    )
+    def test_options_of_another_type(self, options: dict[str, Any], message: str, own: Path) -> None:
+        with pytest.raises(UsageError, match=message):
+            any2ds.load(own, **options)
+
     def test_no_finished_shard(self, own: Path) -> None:
         for path in (*own.glob("*_stats.json"), own / ".any2ds" / "shards"):
             path.unlink()
@@ -661,19 +681,24 @@ class TestBadInput:
         with pytest.raises(DamagedShard, match=r"shard 00004\.tar .*No such file"):
             ds[-1]
 
-    def test_an_index_that_does_not_fit_its_shard(self, own: Path) -> None:
-        good = (own / "00000.tar.idx").read_bytes()
+    @pytest.mark.parametrize("output_format", ["webdataset", "tfrecord"])
+    def test_an_index_that_does_not_fit_its_shard(
+        self, output_format: str, made: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        own = shutil.copytree(made(output_format), tmp_path / "dataset")
+        name = {"webdataset": "00000.tar", "tfrecord": "00000.tfrecord"}[output_format]
+        good = (own / f"{name}.idx").read_bytes()
         for bad, message in (
-            (b"", "empty"),
+            (b"", "index is empty"),
             (good[:-3], "index cannot be read"),
             (good[:-8], "index has 4 samples, its statistics 5"),
             (good[:-8] + (1 << 40).to_bytes(8, "little"), "ends at byte 1,099,511,627,776"),
             (good[:8] + good[:8] + good[16:], "says that sample 0 goes from byte 0 to 0$"),
-            (good[:8] + good[16:24] * 2 + good[24:], "lie where one sample should|no sample begins"),
-            (bytes(8) + (512).to_bytes(8, "little") + good[16:], "ends after its sample|no sample begins"),
+            (good[:8] + good[16:24] * 2 + good[24:], "lie where one sample should|no sample begins|garbled"),
+            (bytes(8) + (512).to_bytes(8, "little") + good[16:], "ends after its sample|no sample begins|garbled"),
         ):
-            (own / "00000.tar.idx").write_bytes(bad)
-            with pytest.raises(DamagedShard, match=f"shard 00000.tar .*({message})"):
+            (own / f"{name}.idx").write_bytes(bad)
+            with pytest.raises(DamagedShard, match=f"shard {name} .*({message})"):
                 any2ds.load(own)[:1]
 
     def test_damaged_metadata_of_a_sample_name_its_key(self, own: Path) -> None:

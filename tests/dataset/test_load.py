@@ -303,6 +303,11 @@ class TestSplits:
             ("all[-2shard:-1shard]", KEYS[14:19]),
             ("all[1shard]", KEYS[5:9]),
             ("all[-1shard]", KEYS[19:]),
+            ("all[10:20%]", KEYS[2:4]),
+            ("all[10%:20]", KEYS[2:4]),
+            ("all[-2:-1shard]", KEYS[14:19]),
+            ("all[:9shard]", KEYS),
+            ("all[-22:22]", KEYS),
         ],
     )
     def test_which_samples(self, split: str, keys: list[str], made: Callable[[str], Path]) -> None:
@@ -344,7 +349,10 @@ class TestSplits:
             "",
             "all[",
             "all[a:]",
-            "all[10:50%]",
+            "all[1shard:50%]",
+            "all[:23]",
+            "all[-23:]",
+            "test[:5]",
             "test[1shard]",
             "all[1.5:]",
             "all[1:2:3]",

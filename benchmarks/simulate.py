@@ -140,7 +140,7 @@ class Crawl:
         cluster = self.cluster
         line = cluster.bandwidth / 8 / cluster.processes
         hosts = _Hosts(self.web, self.classes, 7)
-        share = Share(((0, cluster.machines), (0, cluster.processes)))
+        share = Share.of((0, cluster.machines), (0, cluster.processes))
         return simulate(options, hosts.rows_of(rows), hosts.answer, Machine(line, self.cpu, share), 7)
 
     @property
@@ -216,7 +216,7 @@ def polite(cluster: Cluster, web: Web, cpu: float, option: str) -> HostLog:
 
     def plan(machine: int, process: int, begins: float, dies: float) -> WorkerPlan:
         rows = [Row(0, n, "", f"http://h{n % 2}.example.org/{n}") for n in range(count)]
-        share = Share(((machine, cluster.machines), (process, cluster.processes)))
+        share = Share.of((machine, cluster.machines), (process, cluster.processes))
         return WorkerPlan(rows, Machine(cpu=cpu, share=share), begins, dies)
 
     plans = []

@@ -20,6 +20,7 @@ wandb                    which run of Weights & Biases tells of this dataset; `w
 progress/<time>.log      how runs went, of the reporter jsonl
 tensorboard/             the same for TensorBoard
 work/<run>/              word that the workers of a cluster leave for the run, and the run for them
+work/overtime/           which transfers outlast the turn of their process at a host, by the names of files
 metadata/00000.metadata  with a preset: the full metadata of each row, where 00000.parquet is as the other tool
                          has it
 compact/index            which files have the metadata of all shards, after `any2ds compact`
@@ -57,6 +58,7 @@ PROGRESS_FOLDER = f"{STATE_FOLDER}/progress"
 TENSORBOARD_FOLDER = f"{STATE_FOLDER}/tensorboard"
 WATCHING = (WANDB_FILE, PROGRESS_FOLDER, TENSORBOARD_FOLDER)
 WORK_FOLDER = f"{STATE_FOLDER}/work"
+OVERTIME_FOLDER = f"{WORK_FOLDER}/overtime"
 METADATA_FOLDER = f"{STATE_FOLDER}/metadata"
 METADATA_END = ".metadata"
 COMPACT_FOLDER = f"{STATE_FOLDER}/compact"

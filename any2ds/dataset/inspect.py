@@ -94,14 +94,18 @@ def inspect(options: ParsedOptions) -> Overview:
     (wanted,) = options.groups
     stores = Stores(wanted.storage_options)
     wanted = located(wanted, stores)
-    dataset = Dataset(wanted.output_folder, stores)
+    return overview(Dataset(wanted.output_folder, stores), wanted.output_folder, wanted.samples)
+
+
+def overview(dataset: Dataset, folder: str, samples: int = 0) -> Overview:
+    """Of a dataset in `folder`, with so many samples at most."""
     finished = dataset.finished
-    stats, metadata = StatsSums(keeps_works=False), MetadataSums(wanted.samples)
+    stats, metadata = StatsSums(keeps_works=False), MetadataSums(samples)
     stats.read(dataset, finished)
     metadata.read(dataset, spread(finished, _SHARDS_OF_METADATA), random.Random(0))
     numbers, names = finished.ids, dataset.layout
     return Overview(
-        output_folder=redacted(wanted.output_folder),
+        output_folder=redacted(folder),
         made_by=dataset.made_by,
         output_format=dataset.output_format,
         recipe=_recipe(dataset),
@@ -133,8 +137,7 @@ def inspect(options: ParsedOptions) -> Overview:
         widths=_quartiles(metadata, "width"),
         heights=_quartiles(metadata, "height"),
         samples=tuple(
-            {name: _kept(value) for name, value in sample.items()}
-            for sample in spread(metadata.samples, wanted.samples)
+            {name: _kept(value) for name, value in sample.items()} for sample in spread(metadata.samples, samples)
         ),
         compacted=_compacted(dataset),
         problems=(*stats.problems, *metadata.problems, *dataset.problems),

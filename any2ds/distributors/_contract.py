@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from any2ds.core.reports import Event
 from any2ds.core.rows import ShardJob
+from any2ds.core.shares import SharePath
 
 if TYPE_CHECKING:
     from any2ds.storage.folders import OutputFolder
@@ -31,9 +32,9 @@ class Worker(Protocol):
         to take no more than its part of the cores. Not asked if it is the only one."""
         ...
 
-    def divide(self, number: int, of: int) -> None:
-        """Asked from another thread, or before it has begun: at most `of` workers fetch at the same time now, of which
-        it is `number`, from 0. It is to keep to its share of what a host allows."""
+    def divide(self, paths: Sequence[SharePath]) -> None:
+        """Asked from another thread, or before it has begun: it is to keep to these parts of what a host allows, since
+        others fetch at the same time; none: all of it."""
         ...
 
     def part(self, number: int, of: int) -> Worker:

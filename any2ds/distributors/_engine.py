@@ -248,7 +248,7 @@ class _Driver:
         if not self._has_news:
             return
         try:
-            self._mailbox.order(self._output, Orders(dict(self._places.taken), self._places.of, self._grace))
+            self._mailbox.order(self._output, Orders(dict(self._places.taken), self._grace))
             self._has_news = False
         except Exception as error:  # every file system has exceptions of its own
             log.info("the tasks of the cluster cannot be reached: %s", error_text(error))

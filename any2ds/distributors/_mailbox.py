@@ -19,13 +19,14 @@ from typing import Any, Literal, Protocol
 
 from any2ds.core import layout
 from any2ds.core.errors import LockLost, error_text
+from any2ds.core.shares import SharePath
 from any2ds.storage.folders import OutputFolder
 
 log = logging.getLogger(__name__)
 
 Kind = Literal["began", "placed", "event", "stderr", "broken", "fatal", "ended"]
-"""Messages of a task: it has begun; of how many places it knows; an event; a line of its standard error; why its worker
-cannot go on; an error that ends the run; it has ended."""
+"""Messages of a task: it has begun; which place it knows to be its; an event; a line of its standard error; why its
+worker cannot go on; an error that ends the run; it has ended."""
 
 _NAME = re.compile(r"(\d+)-([0-9a-f]{32})-(\d+)\.post")
 _ORDERS = "orders"
@@ -36,8 +37,7 @@ _SIGNATURE = hashlib.sha256().digest_size
 class Orders:
     """What the run has to say to its tasks."""
 
-    places: Mapping[int, int] = field(default_factory=dict)  # task -> its place (see `_places`)
-    of: int = 0  # how many places there are
+    places: Mapping[int, SharePath] = field(default_factory=dict)  # task -> its place (see `_places`)
     grace: float | None = None  # seconds that open shards may take, once the run is to stop
 
 
@@ -46,7 +46,7 @@ class Controls(Protocol):
 
     def stop(self, grace: float) -> None: ...
 
-    def divide(self, number: int, of: int) -> None: ...
+    def divide(self, place: SharePath) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Outbox:
         self._mailbox, self._output, self._task, self._attempt = mailbox, output, task, attempt
         self._controls = controls
         self._is_stopping = False
-        self._place: tuple[int, int] | None = None
+        self._place: SharePath | None = None
         self._may_begin = threading.Event()  # or has to end
         self._lock = threading.Lock()
         self._unsent: list[tuple[Kind, Any]] = []
@@ -197,10 +197,10 @@ class Outbox:
             self._is_stopping = True
             self._controls.stop(orders.grace)
             self._may_begin.set()
-        if (number := orders.places.get(self._task)) is not None and (number, orders.of) != self._place:
-            self._place = number, orders.of
-            self._controls.divide(*self._place)
-            self.send("placed", orders.of)
+        if (place := orders.places.get(self._task)) is not None and place != self._place:
+            self._place = place
+            self._controls.divide(place)
+            self.send("placed", place)
             self._may_begin.set()
 
     def _deliver(self) -> None:

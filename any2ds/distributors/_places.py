@@ -1,22 +1,26 @@
 """Which part of the limits of hosts each running task of a cluster has, so that all of them together keep the limits.
 
-A place is one of so many equal parts. A task asks for one when it begins, and has it until it is over, however often
-its machine is lost. Where more tasks run than there are places, there get to be more: those that have one confirm the
-new number before a new task gets one.
+A task asks for a place when it begins, and has it until it is over, however often its machine is lost. Where more tasks
+run than there are places, a task gives half of its own to a new one: it confirms that it knows of it first.
 """
 
 from __future__ import annotations
 
-SETTLING = 1.0  # seconds after which a task whose place got smaller has no more in flight than that allows
+from any2ds.core.shares import SharePath
+
+# Seconds after which a task whose place got smaller has no more in flight than that allows: what is more is given
+# `fetch.policy.schedule.PATIENCE` seconds to end.
+SETTLING = 7.0
 
 
 class Places:
-    """Tasks, by number, and their places. Tasks that run have different places of the same number of places."""
+    """Tasks, by number, and their places, which have nothing in common."""
 
     def __init__(self) -> None:
-        self.of = 0  # how many there are
-        self.taken: dict[int, int] = {}  # task -> its place, from 0
-        self._known: dict[int, int] = {}  # task -> of how many places it surely knows
+        self.taken: dict[int, SharePath] = {}
+        self._known: dict[int, SharePath] = {}  # task -> the place that it surely knows
+        self._halves: dict[int, SharePath] = {}  # task -> what it is going to give away
+        self._free: list[SharePath] = []
         self._waiting: dict[int, None] = {}  # tasks that have begun and have none, in this order
 
     def ask(self, task: int) -> None:
@@ -24,34 +28,43 @@ class Places:
         if task not in self.taken:
             self._waiting[task] = None
 
-    def confirm(self, task: int, of: int) -> bool:
-        """It knows of so many places now: whether its own has become smaller by that."""
-        if task not in self.taken:
+    def confirm(self, task: int, place: SharePath) -> bool:
+        """It knows of this place now: whether its own has become smaller by that."""
+        if task not in self.taken or len(place) <= len(self._known[task]):
             return False
-        is_smaller = self._known[task] < of
-        self._known[task] = of
-        return is_smaller
+        self._known[task] = place
+        if place == self.taken[task] and task in self._halves:
+            self._free.append(self._halves.pop(task))
+        return True
 
     def leave(self, task: int) -> None:
         """It is over."""
         self._waiting.pop(task, None)
-        self.taken.pop(task, None)
-        self._known.pop(task, None)
+        if (place := self.taken.pop(task, None)) is not None:
+            del self._known[task]
+            place = place[:-1] if self._halves.pop(task, None) else place
+            while len(place) > 1 and (other := (*place[:-1], (1 - place[-1][0], 2))) in self._free:
+                self._free.remove(other)  # both halves of a place are free
+                place = place[:-1]
+            self._free.append(place)
 
     def assign(self, slots: int) -> bool:
         """Give places to tasks that wait for one, on a cluster that runs `slots` tasks at a time: whether there is
         news for anybody."""
         if not self._waiting:
             return False
-        wanted = max(slots, len(self.taken) + len(self._waiting))
-        is_news = wanted > self.of or not self.taken
-        if is_news:
-            self.of = wanted
-        if any(known != self.of for known in self._known.values()):
-            return is_news
-        free = iter(sorted(set(range(self.of)) - set(self.taken.values())))
-        for task in self._waiting:
-            self.taken[task] = next(free)
-            self._known[task] = self.of
-        self._waiting.clear()
-        return True
+        if not self.taken:
+            of = max(slots, len(self._waiting))
+            self._free = [((number, of),) for number in range(of)]
+        self._free.sort(key=len)
+        given = list(zip(self._waiting, self._free, strict=False))
+        del self._free[: len(given)]
+        for task, place in given:
+            self.taken[task] = self._known[task] = place
+            del self._waiting[task]
+        halved = sorted(self.taken.keys() - self._halves.keys(), key=lambda task: len(self.taken[task]))
+        halved = halved[: max(0, len(self._waiting) - len(self._halves))]
+        for task in halved:
+            place = self.taken[task]
+            self.taken[task], self._halves[task] = (*place, (0, 2)), (*place, (1, 2))
+        return bool(given or halved)

@@ -26,7 +26,7 @@ JOB = "job"  # parent to child, with the job
 END = "end"  # parent to child: there are no more
 STOP = "stop"  # parent to child: finish what can be finished soon, and end
 SHARE = "share"  # parent to child, with the number of processes that have jobs
-DIVIDE = "divide"  # parent to child, with its number among so many that may fetch, and that
+DIVIDE = "divide"  # parent to child, with its parts of the limits of hosts
 FATAL = "fatal"  # child to parent, with an error that ends the run
 ALIVE = "alive"  # child to parent: held up by a disk, and nothing worse
 CRASHED = "crashed"  # child to parent, with a traceback: the worker raised
@@ -59,7 +59,7 @@ def main(inlet: IO[bytes]) -> None:
         stopping.set()
         worker.stop()
 
-    heard = {SHARE: worker.share, DIVIDE: lambda part: worker.divide(*part)}
+    heard = {SHARE: worker.share, DIVIDE: worker.divide}
     threading.Thread(target=_receive, args=(inlet, jobs, stop, heard), daemon=True).start()
     lock = threading.Lock()
 

@@ -19,6 +19,7 @@ from any2ds.core.processes.resources import cores
 from any2ds.core.processes.watchdog import LOOK_SECONDS
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
+from any2ds.core.shares import SharePath
 from any2ds.distributors._child import END_TIMEOUT, GONE, Child, Inbox, end_waiting
 from any2ds.distributors._contract import Worker
 from any2ds.distributors._process import CRASHED, EVENT, FATAL, WANT_JOB
@@ -50,7 +51,7 @@ class MultiprocessingDistributor:
         self.processes_count = options.processes_count or cores()
         self._stop_at = math.inf
         self._inbox: Inbox | None = None  # of the present `map`
-        self._place = (0, 1)  # see `divide`
+        self._place: SharePath = ()  # see `divide`
 
     def map(self, worker: Worker, jobs: Iterator[ShardJob]) -> Iterator[Event]:
         inbox: Inbox = SimpleQueue()
@@ -66,14 +67,13 @@ class MultiprocessingDistributor:
             team.kill_all()
             end_waiting()
 
-    def divide(self, number: int, of: int) -> None:
-        """Asked from another thread: it is `number` of so many, which keep the limits of hosts together and have as
-        many processes each."""
-        self._place = number, of
+    def divide(self, place: SharePath) -> None:
+        """Asked from another thread: its processes together have this part of the limits of hosts."""
+        self._place = place
         if self._inbox is not None:
             self._inbox.put((None, _PLACE, self._current_place))
 
-    def _current_place(self) -> tuple[int, int]:
+    def _current_place(self) -> SharePath:
         """Asked when a message is read: messages of two threads may come in any order."""
         return self._place
 
@@ -109,7 +109,8 @@ class _Team:
         self._most_kills = _KILLS_IN_A_ROW
         self._next_look = 0.0
         self._stop_at = math.inf
-        self._place = (0, 1)  # of this team among others
+        self._place: SharePath = ()  # of this team among others
+        self._free = set(range(self._processes))  # numbers that no process has; each is a part of what hosts allow
 
     @property
     def unfinished(self) -> bool:
@@ -150,12 +151,20 @@ class _Team:
             child.share(len(busy))
 
     def _divide_hosts(self) -> None:
-        """What they allow, among all processes that may fetch at a time: before the last job is known, all of them."""
-        most = self._processes if self._more else min(self._processes, len(self._children) + self._waiting)
-        most = max(most, len(self._children))
-        place, of = self._place
-        for number, child in enumerate(self._children):
-            child.divide(place * most + number, of * most)
+        """What they allow, among all processes that may fetch at a time: before the last job is known, all of them.
+
+        A part is a process's until that has ended or was killed.
+        """
+        if not self._more and self._children:
+            to_start = min(self._waiting, max(0, self._most_children - len(self._children)))
+            kept = min(len(self._free), to_start)
+            for number in sorted(self._free)[kept:]:
+                self._free.remove(number)
+                min(self._children, key=lambda child: len(child.numbers)).numbers.add(number)
+        for child in self._children:
+            has_all = len(child.numbers) == self._processes
+            own = [(*self._place, (number, self._processes)) for number in sorted(child.numbers)]
+            child.divide([self._place] if has_all else own)
 
     def kill_all(self) -> None:
         """End all processes, whatever they are at."""
@@ -261,6 +270,8 @@ class _Team:
 
     def _forget(self, child: Child) -> None:
         self._children.pop(child, None)
+        self._free |= child.numbers
+        child.numbers = set()
         with contextlib.suppress(ValueError):
             self._asking.remove(child)
 
@@ -300,8 +311,11 @@ class _Team:
             self._asking.remove(child)
         waiting = self._waiting
         starting = sum(not c.started for c in self._children)
-        while starting < waiting and len(self._children) < self._most_children:
-            self._children[Child(self._worker, self._inbox, self._stderr)] = None
+        while starting < waiting and len(self._children) < self._most_children and self._free:
+            child = Child(self._worker, self._inbox, self._stderr)
+            child.numbers.add(min(self._free))
+            self._free -= child.numbers
+            self._children[child] = None
             starting += 1
         self._divide_hosts()
         if not (self._more or waiting):

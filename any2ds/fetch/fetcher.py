@@ -10,8 +10,10 @@ from any2ds.core.metrics import Traffic
 from any2ds.core.reports import RobotsCost
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched
+from any2ds.core.shares import SharePath
 from any2ds.fetch.feeder import Feeder
 from any2ds.fetch.loop import Loop
+from any2ds.fetch.overtime import Overtime
 from any2ds.fetch.policy.robots import Robots
 from any2ds.fetch.policy.rules import product_of
 from any2ds.fetch.policy.schedule import Schedule, ScheduleLimits, spare_transfers
@@ -24,7 +26,10 @@ from any2ds.storage.stores import Stores
 class UrlFetcher:
     """The `Fetcher` for whatever has a URL. The thread that iterates over `fetch` moves libcurl's bytes."""
 
-    def __init__(self, options: FetchOptions, buffer: Buffer, stores: Stores | None = None) -> None:
+    def __init__(
+        self, options: FetchOptions, buffer: Buffer, stores: Stores | None = None, overtime: Overtime | None = None
+    ) -> None:
+        """`overtime`, which it closes, is needed where others fetch as well (`divide`)."""
         self._options = options
         self._buffer = buffer
         self._profiles = Profiles(options)
@@ -34,6 +39,7 @@ class UrlFetcher:
         self._transport = Routes(self._profiles, options, buffer, self._robots, stores)
         self._loop: Loop | None = None  # of the last `fetch`
         self._share = ALONE
+        self._overtime = overtime
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[list[Fetched]]:
         options, profiles = self._options, self._profiles
@@ -46,6 +52,7 @@ class UrlFetcher:
             robots=self._robots,
             host_of=profiles.host_of if profiles.differ else None,
         )
+        schedule.announcements = self._overtime
         self._buffer.share_among(most + schedule.spare)
         with Feeder(rows, schedule, most, self._transport.wake) as feeder:
             self._loop = Loop(options, schedule, self._transport, self._buffer, feeder)
@@ -53,8 +60,8 @@ class UrlFetcher:
             yield from self._loop.run()
             feeder.check()
 
-    def divide(self, parts: Sequence[tuple[int, int]]) -> None:
-        self._share = Share(tuple(parts))
+    def divide(self, paths: Sequence[SharePath]) -> None:
+        self._share = Share(tuple(paths))
         if self._loop is not None:
             self._loop.share = self._share
 
@@ -70,3 +77,5 @@ class UrlFetcher:
 
     def close(self) -> None:
         self._transport.close()
+        if self._overtime is not None:
+            self._overtime.close()

@@ -110,7 +110,7 @@ class Loop:
         schedule, share = self._schedule, self.share
         if share is not schedule.share:
             schedule.divide(share, now)
-        if share.parts:
+        if not share.is_all:
             schedule.time_of_day = self._clock.time_of_day() - now
             self.activity += schedule.shared_until > now
 
@@ -179,6 +179,11 @@ class Loop:
         last = next((attempt for attempt in reversed(answered) if is_web(attempt.row.url)), None)
         if last is not None or self._buffer.received > received:
             breaker.hear(now, last)
+        for attempt in schedule.outlasting(now):
+            self._transport.cancel(attempt)
+            if attempt.trial is not None:
+                attempt.trial.started -= 1
+            schedule.withdraw(attempt, now)
         return done
 
     def _judge(self, now: float) -> Iterator[Fetched]:

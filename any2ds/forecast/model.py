@@ -160,7 +160,7 @@ class Model:
         own, all = self.cpu
         crowding = max(1.0, processes / resources.share())  # processes that share a core
         workers = max(1, min(machines * processes, self.shards))  # that have something to do
-        share = Share(((0, workers),))
+        share = Share.of((0, workers))
         machine = Machine(bandwidth / 8 / processes, own * crowding, share)
         runs = [self._worker(rows, machine, draw) for draw in range(_DRAWS)] if rows else [Simulated(0.0)]
         times = sorted(run.seconds for run in runs)

@@ -433,7 +433,7 @@ class OutputFolder:
         elif appears_whole(self.fs) or not renames(self.fs):
             kind = ObjectStore
         store = kind(self.fs, self.path, self._stop, lambda: self.guard())
-        if self.patience is not PATIENT:
+        if self.patience != PATIENT:
             store.patience = self.patience
         return store
 

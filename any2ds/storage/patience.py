@@ -62,6 +62,7 @@ class Patience:
 # restarted, or asks everybody to slow down, is back within minutes.
 PATIENT = Patience(8, 1.0, 60.0)
 BRIEF = Patience(3, 0.3, 1.0)  # credentials may just be renewed
+ONCE = Patience(1, 0.0, 0.0)
 
 
 def is_permanent(error: BaseException) -> bool:

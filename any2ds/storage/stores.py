@@ -96,17 +96,16 @@ def is_local(fs: Any) -> bool:
 class Stores:
     """How the stores of a run are reached: protocol -> options of its file system (`storage_options`).
 
-    What is secret among these is kept out of messages and logs from then on. It can be pickled.
+    What is secret among these is kept out of messages and logs from then on. `patience` decides on more attempts at
+    what fails. It can be pickled.
     """
 
-    patience = PATIENT
-
-    def __init__(self, options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        self._options = options or {}
+    def __init__(self, options: Mapping[str, Mapping[str, Any]] | None = None, patience: Patience = PATIENT) -> None:
+        self._options, self.patience = options or {}, patience
         conceal(secrets_in(self._options))
 
     def __reduce__(self) -> tuple[type[Stores], tuple[Any, ...]]:
-        return Stores, (self._options,)
+        return type(self), (self._options, self.patience)
 
     def open(self, url: str) -> tuple[Any, str]:
         """The file system of `url` and the path in it. Raises MissingExtra, or InputError for an unknown protocol."""
@@ -171,17 +170,10 @@ class Stores:
 
 
 class ReadStores(Stores):
-    """Those that are read alone: what gives no byte for 30 seconds has failed, and `patience` decides on more attempts.
+    """Those that are read alone: what gives no byte for 30 seconds has failed.
 
     Else the libraries of S3 and HTTP wait for minutes, again and again. Options for this in `options` hold as they are.
     """
-
-    def __init__(self, options: Mapping[str, Mapping[str, Any]] | None, patience: Patience) -> None:
-        super().__init__(options)
-        self.patience = patience
-
-    def __reduce__(self) -> tuple[type[ReadStores], tuple[Any, ...]]:
-        return ReadStores, (self._options, self.patience)
 
     def open(self, url: str) -> tuple[Any, str]:
         fs, path = super().open(url)

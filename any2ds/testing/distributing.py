@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -16,6 +16,7 @@ from typing import Any
 
 from any2ds.core.reports import Event, Progress, ShardError, ShardReport
 from any2ds.core.rows import ShardJob
+from any2ds.core.shares import SharePath
 from any2ds.distributors._contract import Distributor
 from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.lock_file import LockRef
@@ -53,7 +54,7 @@ class ScriptedWorker:
     def share(self, processes: int) -> None:
         """It takes no cores."""
 
-    def divide(self, number: int, of: int) -> None:
+    def divide(self, paths: Sequence[SharePath]) -> None:
         """It asks no hosts."""
 
     def part(self, number: int, of: int) -> ScriptedWorker:

@@ -33,8 +33,10 @@ from any2ds.core.processes.watchdog import LOOK_SECONDS, Watch
 from any2ds.core.reports import Event
 from any2ds.core.rows import Row, ShardJob
 from any2ds.core.samples import Fetched
+from any2ds.core.shares import SharePath
 from any2ds.fetch.policy.limits import process_limit, watchdog_limit
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.patience import ONCE
 from any2ds.storage.stores import Stores, absolute
 from any2ds.transforms.chain import Pipeline, carried, step_records
 
@@ -90,7 +92,7 @@ class ShardWorker:
         self._shards: OpenShards | None = None  # while it works
         self._processes = 1  # of its machine that have jobs
         self._parts: tuple[tuple[int, int], ...] = ()  # which of how many machines it is of
-        self._part = (0, 1)  # which of how many workers of these it is
+        self._paths: tuple[SharePath, ...] = ()  # parts of the limits of hosts that it has, of those of its machine
         self._fetcher: Fetcher | None = None  # while it works
         self._stopping = False
         self.patience = process_limit(fetch)
@@ -117,8 +119,12 @@ class ShardWorker:
 
     def _of_urls(self, fetch: FetchOptions, buffer: Buffer) -> Fetcher:
         from any2ds.fetch.fetcher import UrlFetcher
+        from any2ds.fetch.overtime import Overtime
 
-        return UrlFetcher(fetch, buffer, Stores(self._storage.storage_options))
+        stores = Stores(self._storage.storage_options)
+        hasty = Stores(self._storage.storage_options, ONCE)
+        overtime = Overtime(lambda: OutputFolder(self._options.output_folder, stores=hasty))
+        return UrlFetcher(fetch, buffer, stores, overtime)
 
     @property
     def folder(self) -> OutputFolder:
@@ -134,14 +140,14 @@ class ShardWorker:
         worker._parts = (*self._parts, (number, of))
         return worker
 
-    def divide(self, number: int, of: int) -> None:
-        self._part = (number, of)
+    def divide(self, paths: Sequence[SharePath]) -> None:
+        self._paths = tuple(paths)
         self._divide()
 
     def _divide(self) -> None:
         """Have the fetcher keep to the share of what hosts allow."""
         if divide := getattr(self._fetcher, "divide", None):
-            divide((*self._parts, self._part))
+            divide([(*self._parts, *path) for path in self._paths or ((),)])
 
     @property
     def waiting(self) -> bool:

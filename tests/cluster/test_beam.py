@@ -285,7 +285,7 @@ def test_an_attempt_that_was_given_up_publishes_nothing(media: Path, tmp_path: P
         folder = worker.folder
         mailbox = Mailbox("run", b"key", 0.1)
         mailbox.open(folder)
-        mailbox.order(folder, Orders({0: 0}, 1))
+        mailbox.order(folder, Orders({0: ()}))
         table = pa.table({"url": [server.url("0.bin")]})
         jobs = [PackedJob.of(job) for job in plan(cuts(table.to_batches(), 5), table.schema)]
         task = Task(0, worker, mailbox, config.run)
@@ -367,7 +367,7 @@ def test_what_travels_passes_the_pickler_of_beam(library: str, tmp_path: Path) -
     mailbox.open(worker.folder)
     task = Task(0, worker, mailbox, running())
     task.leave([PackedJob.of(job) for job in jobs_of(2)])
-    mailbox.order(worker.folder, Orders({0: 0}, 1))
+    mailbox.order(worker.folder, Orders({0: ()}))
     pickler.set_library(library)
     packed = pickler.dumps(_Perform(task))
     assert len(packed) < 10_000

@@ -85,7 +85,7 @@ def together(
 ) -> tuple[list[Simulated], dict[str, HostLog]]:
     """So many workers with `rows` rows of two hosts each. Some begin late, and one dies, whom another one follows."""
     lists = [[Row(0, n, str(n), f"http://h{n % 2}.example/{n}") for n in range(rows)] for _ in range(count)]
-    machines = [Machine(cpu=1e-4, share=Share(((number, count),))) for number in range(count)]
+    machines = [Machine(cpu=1e-4, share=Share.of((number, count))) for number in range(count)]
     plans = [
         WorkerPlan(of_worker, machine, begins=number % 4 * 7.0, dies=10.0 if number == 0 else NEVER)
         for number, (of_worker, machine) in enumerate(zip(lists, machines, strict=True))
@@ -112,7 +112,7 @@ def test_a_worker_of_many_is_as_slow_as_its_share_of_a_host() -> None:
     rows = [Row(0, n, str(n), f"http://h.example/{n}") for n in range(40)]
 
     def seconds(of: int) -> float:
-        machine = Machine(share=Share(((0, of),)))
+        machine = Machine(share=Share.of((0, of)))
         return simulate(options(max_per_host=8), rows, lambda host, row, at_once: Answer(1.0), machine, 1).seconds
 
     assert seconds(1) == pytest.approx(5.0, rel=0.1)

@@ -87,6 +87,12 @@ def test_number_of_processes_changes_no_file_of_a_dataset_made_politely(server: 
     assert first == other
 
 
-def test_rows_that_wait_long_for_their_turn_are_no_reason_for_the_watchdog(server: Server, tmp_path: Path) -> None:
-    report = run(server, tmp_path / "out", 40, max_per_host=1, processes_count=3, watchdog_timeout=2)
+def test_transfers_that_outlast_a_turn_count_in_the_next_ones_and_who_waits_is_not_stuck(
+    server: Server, tmp_path: Path
+) -> None:
+    with serve(server.folder, {str(n): ["slow:6"] for n in (3, 13)}) as slow:
+        report = run(slow, tmp_path / "out", 40, max_per_host=1, processes_count=3, watchdog_timeout=8)
     assert report.status_dict == {"success": 40}
+    assert slow.max_concurrent == 1
+    assert len(slow.requests) == 40  # nothing was cancelled
+    assert not (tmp_path / "out/.any2ds/work").exists()

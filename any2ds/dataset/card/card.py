@@ -30,7 +30,7 @@ from any2ds.core.metadata import SPLIT
 from any2ds.core.version import HOMEPAGE, __version__
 from any2ds.dataset.card import hub, split_files
 from any2ds.dataset.dataset import Dataset
-from any2ds.dataset.inspect import Overview, inspect
+from any2ds.dataset.inspect import Overview, overview
 from any2ds.dataset.loaders import Loadable, entries, extensions, snippets
 from any2ds.dataset.places import located
 from any2ds.dataset.recipe_file import RecipeFile, trial_text
@@ -105,6 +105,16 @@ class Card:
     path: str | None  # where it was written; None if nowhere
 
 
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What a card tells of, each part of which takes long to find out for a million shards."""
+
+    dataset: Dataset
+    found: Overview
+    exts: Mapping[str, int]  # extension -> files
+    loadable: Loadable
+
+
 @command(
     [CardOptions],
     "Returns the card and where it was written. Raises UsageError for a folder that holds no dataset, and for a",
@@ -117,8 +127,8 @@ def card(options: ParsedOptions) -> Card:
     wanted = located(wanted, stores)
     dataset = Dataset(wanted.output_folder, stores)
     previous = _previous(dataset, wanted)
-    found = inspect(wanted.output_folder, samples=0, storage_options=wanted.storage_options)
-    text = _text(dataset, found, wanted, previous)
+    found, exts = overview(dataset, wanted.output_folder), extensions(dataset)
+    text = _text(_Facts(dataset, found, exts, Loadable.of(dataset, exts)), wanted, previous)
     if wanted.output == "-":
         return Card(text, None)
     content = text.encode("utf-8", "replace")
@@ -165,7 +175,7 @@ def _previous(dataset: Dataset, wanted: CardOptions) -> str:
     return "" if problem else previous
 
 
-def _text(dataset: Dataset, found: Overview, wanted: CardOptions, previous: str) -> str:
+def _text(facts: _Facts, wanted: CardOptions, previous: str) -> str:
     before, after = "", "\n"
     header: Mapping[str, Any] = {}
     if previous:
@@ -174,20 +184,20 @@ def _text(dataset: Dataset, found: Overview, wanted: CardOptions, previous: str)
         around = hub.parts(previous)
         if around is not None:
             before, after = hub.split(around[0])[1] if head is not None else around[0], around[1]
-    name = wanted.pretty_name or str(header.get("pretty_name") or "") or _title(dataset, found.output_folder)
-    own = _header(dataset, found, wanted, name)
+    name = wanted.pretty_name or str(header.get("pretty_name") or "") or _title(facts)
+    own = _header(facts, wanted, name)
     kept = {field: header[field] for field in _GIVEN_FIELDS if field in header}
     if wanted.license:
         kept.pop("license_name", None)
     head = hub.merged({**kept, **own}, header, _OWN_FIELDS)
-    body = _body(dataset, found, name, head)
+    body = _body(facts, name, head)
     return f"{hub.header(head)}{before}{hub.BEGIN}\n\n{body}\n{hub.END}\n{after.removeprefix(chr(10))}"
 
 
-def _title(dataset: Dataset, folder: str) -> str:
+def _title(facts: _Facts) -> str:
     """The name of the recipe, whose folder is called as its version, or that of the folder."""
-    recipe = RecipeFile.found(dataset.folder, dataset.entries)
-    return _name(folder) if recipe is None else printable(recipe.full_name.partition(":")[0])
+    recipe = RecipeFile.found(facts.dataset.folder, facts.dataset.entries)
+    return _name(facts.found.output_folder) if recipe is None else printable(recipe.full_name.partition(":")[0])
 
 
 def _name(folder: str) -> str:
@@ -199,7 +209,8 @@ def _name(folder: str) -> str:
 # --- the header ---
 
 
-def _header(dataset: Dataset, found: Overview, wanted: CardOptions, name: str) -> dict[str, Any]:
+def _header(facts: _Facts, wanted: CardOptions, name: str) -> dict[str, Any]:
+    dataset, found, loadable = facts.dataset, facts.found, facts.loadable
     own: dict[str, Any] = {"pretty_name": printable(name)}
     recipe = RecipeFile.found(dataset.folder, dataset.entries)
     if license := wanted.license or (recipe.license if recipe is not None else ""):
@@ -209,7 +220,6 @@ def _header(dataset: Dataset, found: Overview, wanted: CardOptions, name: str) -
     if languages := list(wanted.language or dict.fromkeys(spoken)):
         own["language"] = languages
     own["size_categories"] = [hub.size_category(found.stored)]
-    loadable = Loadable.of(dataset)
     own["tags"] = [
         *(tag for tag in tags if not tag.startswith("language:")),
         *([loadable.kind] if loadable.kind else []),
@@ -223,7 +233,7 @@ def _header(dataset: Dataset, found: Overview, wanted: CardOptions, name: str) -
     features = None
     with contextlib.suppress(Exception):  # what cannot be read cannot be loaded either, and `datasets` says why
         features = (
-            _features_of_tar(dataset) if is_tar else _features_of_parquet(dataset, loadable) if is_parquet else None
+            _features_of_tar(facts) if is_tar else _features_of_parquet(dataset, loadable) if is_parquet else None
         )
     if features is not None:
         own["dataset_info"] = [{"config_name": each["config_name"], "features": features} for each in own["configs"]]
@@ -271,13 +281,13 @@ def _schema(dataset: Dataset) -> pa.Schema:
         return file.schema_arrow
 
 
-def _features_of_tar(dataset: Dataset) -> list[dict[str, Any]] | None:
-    exts = {ext.lower() for ext in extensions(dataset)} | _members(dataset)
+def _features_of_tar(facts: _Facts) -> list[dict[str, Any]] | None:
+    exts = {ext.lower() for ext in facts.exts} | _members(facts.dataset)
     if not exts or len(exts) > _MOST_EXTS:
         return None
     ends = ("txt", "json")  # which come last in a sample
     ordered = [*sorted(exts.difference(ends)), *(ext for ext in ends if ext in exts)]
-    return hub.features_of_members(ordered, _schema(dataset))
+    return hub.features_of_members(ordered, _schema(facts.dataset))
 
 
 def _members(dataset: Dataset) -> set[str]:
@@ -308,8 +318,8 @@ def _features_of_parquet(dataset: Dataset, loadable: Loadable) -> list[dict[str,
 # --- the body ---
 
 
-def _body(dataset: Dataset, found: Overview, name: str, head: Mapping[str, Any]) -> str:
-    loadable = Loadable.of(dataset)
+def _body(facts: _Facts, name: str, head: Mapping[str, Any]) -> str:
+    dataset, found, loadable = facts.dataset, facts.found, facts.loadable
     license = head.get("license_name") or head.get("license") or ""
     recipe = RecipeFile.found(dataset.folder, dataset.entries)
     return (
@@ -322,7 +332,7 @@ def _body(dataset: Dataset, found: Overview, name: str, head: Mapping[str, Any])
             trial=trial_text(recipe.trial) if recipe is not None and recipe.trial else "",
             features=_features(recipe) if recipe is not None else {},
             outcomes=in_order(found.outcomes),
-            exts=list(extensions(dataset).items()),
+            exts=list(facts.exts.items()),
             meanings=_meanings(dataset, found, loadable),
             configs=(configs := head.get("configs")),
             split=_first_split(configs),

@@ -10,7 +10,9 @@ asked for.
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,7 @@ from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
 from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
-from any2ds.fetch.policy.share import ALONE, HostShare, Share
+from any2ds.fetch.policy.share import ALONE, LEAST_LEAD, HostShare, Share
 
 if TYPE_CHECKING:
     from any2ds.fetch.policy.window import Trial
@@ -56,15 +58,17 @@ class Host:
         "_cut_at",
         "_delay",
         "_floor",
+        "_freed",
+        "_fresh",
         "_limit",
         "_most",
         "_refusals",
-        "_share",
         "_silence",
         "_slow_start",
         "_spacing",
         "_started",
         "_timeouts",
+        "blocked_at",
         "deferred",
         "down_as",
         "down_until",
@@ -75,8 +79,11 @@ class Host:
         "not_before",
         "policy",
         "queue",
+        "share",
         "shared_until",
         "silent",
+        "slot",
+        "slots",
         "takes_turns",
         "woken_at",
     )
@@ -99,12 +106,17 @@ class Host:
         self.policy = policy
         self._spacing = policy.host_delay  # seconds between two starts of whomever
         self._started = 0.0  # when a transfer did last, if there have to be some between them
-        self._share: HostShare | None = None  # None: all of it is this fetcher's
+        self.share: HostShare | None = None  # None: all of it is this fetcher's
         self.takes_turns = False  # with other fetchers, by the time of day
+        self.slots: set[int] = set()  # that its transfers have, where there are other fetchers
+        self._freed: list[int] = []  # of its own, that transfers had
+        self._fresh: Iterator[int] = iter(())  # others of its own
+        self.slot: int | None = None  # that the next one gets
+        self.blocked_at = -math.inf  # when others were last seen to have all slots
         self._most = policy.max_per_host
         self._delay = self._floor = policy.host_delay
         self._limit = min(max(_LEAST_FIRST, FIRST_AT_ONCE / share.fetchers), float(policy.max_per_host))
-        if share.parts:
+        if not share.is_all:
             self.divide(share)
         self._slow_start = True
         self._cut_at = -_ONE_ROUND
@@ -130,16 +142,62 @@ class Host:
     def has_slot(self) -> bool:
         return self.in_flight < self._limit
 
-    def may_start(self, now: float, time_of_day: float = 0.0) -> bool:
-        """Whether a transfer may start; `time_of_day` is what to add to the schedule's clock for `time.time()`."""
+    def may_start(self, now: float, time_of_day: float = 0.0, lead: float = LEAST_LEAD) -> bool:
+        """Whether a transfer may start; `time_of_day` is what to add to the schedule's clock for `time.time()`, and
+        `lead` the seconds that it takes to announce what outlasts a turn."""
         if self.in_flight >= self._limit or self.not_before > now:
             return False
-        return not self.takes_turns or self._has_turn(now, time_of_day)
+        return not self.takes_turns or self._has_turn(now, time_of_day, lead)
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether fetchers take turns because there are more of them than transfers."""
+        return self.share is not None and self.share.has_turns
+
+    def turn(self, time_of_day: float) -> tuple[int, float]:
+        """The number of the present turn, and the seconds that it takes, where it `has_slots`."""
+        assert self.share is not None
+        length = self.share.turn_seconds(self._spacing)
+        return math.floor(time_of_day / length), length
+
+    def own_slots(self, turn: int) -> frozenset[int]:
+        """The slots that are this fetcher's in a turn."""
+        assert self.share is not None
+        return self.share.slots(turn)
+
+    def owns(self, slot: int, turn: int) -> bool:
+        """Whether it is among `own_slots(turn)`."""
+        assert self.share is not None
+        return self.share.owns(slot, turn)
+
+    def take_slot(self, slot: int | None) -> int | None:
+        """Have a transfer in this slot, or if it is None in one of its own that is free, whoever's turn it is."""
+        if slot is None:
+            slot = self._freed.pop() if self._freed else next(self._fresh, None)
+        if slot is not None:
+            self.slots.add(slot)
+        return slot
+
+    def free_slot(self, slot: int) -> None:
+        self.slots.discard(slot)
+        if self.share is not None and any(slot in part.slots for part in self.share.parts):
+            self._freed.append(slot)
+
+    @property
+    def excess(self) -> int:
+        """Transfers that are more than its share."""
+        return self.in_flight - self._most
+
+    def wait_for_others(self, until: float) -> None:
+        """Nothing starts before, because of what other fetchers have in flight."""
+        self.not_before = self.shared_until = until
 
     def divide(self, share: Share) -> None:
         """Keep from now on to this share of what the host allows."""
         own = share.of_host(self.name, self.policy.max_per_host)
-        self._share = own if share.fetchers > 1 else None
+        self.share = None if share.is_all else own
+        self._freed = []
+        self._fresh = (slot for part in own.parts for slot in part.slots if slot not in self.slots)
         self._most = own.most
         self._limit = min(self._limit, float(own.most))
         if self.shared_until == self.not_before:
@@ -157,7 +215,7 @@ class Host:
         if self._delay:
             self._started = max(self.not_before, now)
             self.not_before = self._started + self._delay
-            if self._share is not None and self._delay == self._floor:
+            if self.share is not None and self._delay == self._floor:
                 self.shared_until = self.not_before
 
     def learn(self, outcome: Payload | Failure, now: float) -> None:
@@ -218,12 +276,12 @@ class Host:
         if self._delay > self._floor:
             return f"refuses more: asked every {self._delay:.2g} s"
         if self._delay:
-            whose = "" if self._share is None else f" by this process, every {self._spacing:.2g} s by all"
+            whose = "" if self.share is None else f" by this process, every {self._spacing:.2g} s by all"
             return f"asked every {self._delay:.2g} s{whose}, as it or --host_delay wants it"
         if not self.queue:
             return "its rows are tried again later"
         if self.in_flight >= most:
-            return f"{most} at once, by {'our share of ' if self._share else ''}--max_per_host"
+            return f"{most} at once, by {'our share of ' if self.share else ''}--max_per_host"
         return f"at most {self.limit} at once, by how well it answers"
 
     @property
@@ -241,18 +299,18 @@ class Host:
 
     def _space(self) -> None:
         """Leave as much time between starts as all fetchers together need."""
-        share, floor = self._share, self._floor
+        share, floor = self.share, self._floor
         self._floor = self._spacing if share is None else share.interval(self._spacing)
         self._delay = self._floor if self._delay <= floor else max(self._delay, self._floor)
         self.takes_turns = share is not None and (share.has_turns or self._spacing > 0)
 
-    def _has_turn(self, now: float, time_of_day: float) -> bool:
+    def _has_turn(self, now: float, time_of_day: float, lead: float) -> bool:
         """Whether it is this fetcher's turn; else `not_before` is when that comes."""
-        assert self._share is not None
-        start = self._share.next_start(now + time_of_day, self._spacing) - time_of_day
+        assert self.share is not None
+        start = self.share.next_start(now + time_of_day, self._spacing, lead) - time_of_day
         if start <= now:
             return True
-        self.not_before = self.shared_until = start
+        self.wait_for_others(start)
         return False
 
     def _cut(self, now: float, busy: bool) -> bool:
@@ -287,3 +345,6 @@ class Attempt:
     asks: str = ""  # the origin whose robots.txt this is for; its row is none of the list
     trial: Trial | None = None  # of the window, when it was started
     late: bool = False  # it waits for a silent host for longer than answers take
+    slot: int | None = None  # of those of its host, where there are other fetchers
+    leaves_at: float = 0.0  # when to look whether it outlasts its turn
+    withdrawals: int = 0  # how often it was cancelled because it outlasted a turn, or a share got smaller

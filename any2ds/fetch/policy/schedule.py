@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
 import sys
 from collections import deque
@@ -21,7 +22,7 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
 from any2ds.fetch.policy.hosts import SILENCE, Attempt, Host, HostPolicy
 from any2ds.fetch.policy.robots import RETRIES, Robots, origin_of
-from any2ds.fetch.policy.share import ALONE, Share
+from any2ds.fetch.policy.share import ALONE, CLOCKS, LEAST_LEAD, Announcements, Share, slot_name
 from any2ds.fetch.urls import WEB, normalize
 from any2ds.storage.stores import SERVERS
 
@@ -41,6 +42,10 @@ _MANY = 64  # fewer transfers than this are meant as a limit, also for those tha
 _AUTO_SPARE = 256  # with thread_count=auto
 _MOST_SOCKETS = 400 if sys.platform == "win32" else 1 << 30  # select() takes 512
 _MOST_SILENT = 4  # times the slots: so many silent hosts may wait before no others are looked for
+_POLLS, _LOOKS_AGAIN = 0.05, 1.0  # seconds until announcements are looked at: those that are coming, and newer ones
+UNLIMITED = 1_000_000  # transfers at once to a host; from here on nobody counts
+PATIENCE = 5.0  # seconds in which what is more than a smaller share may end by itself
+_MOST_WITHDRAWALS = 3  # of one row; then its host sees more than its limit for once, so that the row comes to its end
 _WAIT_CODES = frozenset({"http_429", "http_503"})
 
 # The time that one attempt may take grows by a second with so many bytes received. That is 64 kbit/s, the speed of an
@@ -97,6 +102,15 @@ class Schedule:
         self.queued = 0  # rows that wait for their host, or for its robots.txt
         self.deferred = 0  # rows that wait for their time
         self.share = ALONE  # of the limits of hosts
+        self.announcements: Announcements | None = None  # where others may have transfers that outlast their turns
+        self._is_shared = False  # there are others, or may be
+        self._limited: dict[Attempt, None] = {}  # in flight, to hosts with a limit that others share
+        self._outlasting: dict[Attempt, str] = {}  # those that are announced, or to be, with the names of their slots
+        self._has_news = False  # of these
+        self._look_at = 0.0  # at all of these, next
+        self._has_begun = False
+        self._settled_at = -math.inf  # from then on, nobody has more in flight than the last shares allow
+        self._looks_for_surplus_at = math.inf
         self.time_of_day = 0.0  # seconds to add to the clock for `time.time()`; whoever divides the limits sets it
         self.shared_until = 0.0  # until then rows wait for nothing but this fetcher's turn at their host
         self._policy = policy or HostPolicy()
@@ -120,10 +134,17 @@ class Schedule:
 
     def divide(self, share: Share, now: float) -> None:
         """Keep from now on to this share of what hosts allow."""
+        if self._has_begun and not share.has_all_of(self.share):
+            self._settled_at = self._looks_for_surplus_at = now + PATIENCE
         self.share = share
+        self._is_shared = any(share.paths)
         for host in self._hosts.values():
             host.divide(share)
             self._offer_turn(host, now)
+        for attempt in self._limited:
+            attempt.leaves_at = now
+        self._has_news |= bool(self._outlasting)
+        self._outlasting.clear()
 
     @property
     def idle(self) -> bool:
@@ -181,7 +202,7 @@ class Schedule:
                 self._silent[host] = None
                 continue
             host.in_turn = False
-            if host.queue and host.may_start(now, self.time_of_day):
+            if host.queue and self._may_start(host, now):
                 self.queued -= 1
                 return self._start(host.queue.popleft(), now)
             self._offer_turn(host, now)
@@ -198,7 +219,7 @@ class Schedule:
             first = self._past_robots(attempt, now) if host.gated else attempt
             if first is None:
                 continue
-            if not host.queue and host.may_start(now, self.time_of_day) and not (crowded and self._comes_last(host)):
+            if not host.queue and self._may_start(host, now) and not (crowded and self._comes_last(host)):
                 return self._start(first, now)
             self._queue(first, now)
         self._interrupted = looked_at == _LOOKED_AT
@@ -208,7 +229,7 @@ class Schedule:
             host.in_turn = False
             if crowded and host.silent and host.in_flight >= SILENCE:
                 continue  # enough to tell whether it is down; it comes back when one of them ends
-            if host.queue and host.may_start(now, self.time_of_day):
+            if host.queue and self._may_start(host, now):
                 self.queued -= 1
                 return self._start(host.queue.popleft(), now)
             self._offer_turn(host, now)
@@ -255,8 +276,106 @@ class Schedule:
                 self._go_on_with(attempt.host, now)
         self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
 
+    def withdraw(self, attempt: Attempt, now: float) -> None:
+        """An attempt of `outlasting` is cancelled: its row waits for the next turn, and nothing else follows."""
+        self._release(attempt)
+        self._defer(replace(attempt, withdrawals=attempt.withdrawals + 1), now)
+        self._offer_turn(attempt.host, now)
+
+    def outlasting(self, now: float) -> list[Attempt]:
+        """Announce what outlasts its turn. Returns attempts that the caller has to cancel and to `withdraw`: others do
+        not know of them in time, or they are more than a smaller share allows."""
+        board = self.announcements
+        if now < self._look_at and (self._limited or not self._has_news):
+            return []
+        self._look_at = now + _POLLS
+        surplus = self._surplus() if self._looks_for_surplus_at <= now else []
+        if board is not None:
+            for attempt in self._limited:
+                if attempt.leaves_at <= now and (slot := self._leaving(attempt, board.lead, now)) is not None:
+                    attempt.leaves_at = math.inf
+                    self._outlasting[attempt] = slot_name(attempt.host.name, slot)
+                    self._has_news = True
+            if self._outlasting:
+                known = board.announced()
+                unknown = (attempt for attempt, name in self._outlasting.items() if name not in known)
+                surplus += [attempt for attempt in unknown if self._is_too_late(attempt, now)]
+            if self._has_news:
+                board.announce(frozenset(self._outlasting.values()))
+                self._has_news = False
+        return [attempt for attempt in dict.fromkeys(surplus) if attempt.withdrawals < _MOST_WITHDRAWALS]
+
+    def _surplus(self) -> list[Attempt]:
+        """What is more than a smaller share allows; those that began last. Asked once for each share."""
+        self._looks_for_surplus_at = math.inf
+        excess: dict[Host, int] = {}
+        found = []
+        for attempt in reversed(self._limited):
+            left = excess.setdefault(attempt.host, attempt.host.excess)
+            if left > 0:
+                excess[attempt.host] = left - 1
+                found.append(attempt)
+        return found
+
+    def _leaving(self, attempt: Attempt, lead: float, now: float) -> int | None:
+        """Its slot if that has to be announced by now; else `leaves_at` is when to ask again."""
+        host, time_of_day = attempt.host, now + self.time_of_day
+        if attempt.slot is None or not host.has_slots:
+            attempt.leaves_at = math.inf  # until the next share
+            return None
+        turn, length = host.turn(time_of_day)
+        left = (turn + 1) * length - time_of_day
+        if host.owns(attempt.slot, turn):
+            if host.owns(attempt.slot, turn + 1):
+                attempt.leaves_at = now + left
+                return None
+            if left > CLOCKS + lead:
+                attempt.leaves_at = now + (left - CLOCKS - lead) / 2  # by then an announcement may take longer
+                return None
+        return attempt.slot
+
+    def _is_too_late(self, attempt: Attempt, now: float) -> bool:
+        """Whether others may begin in the slot of an attempt that outlasts its turn, unless they know of it."""
+        host, time_of_day = attempt.host, now + self.time_of_day
+        turn, length = host.turn(time_of_day)
+        if attempt.slot is not None and host.owns(attempt.slot, turn):
+            return (turn + 1) * length - time_of_day <= CLOCKS
+        return now >= self._settled_at
+
+    def _may_start(self, host: Host, now: float) -> bool:
+        """Whether a transfer may start there, and in a slot that no other fetcher has."""
+        board = self.announcements
+        if not host.may_start(now, self.time_of_day, board.lead if board is not None else LEAST_LEAD):
+            return False
+        if board is None or not host.has_slots:
+            return True
+        if now < self._settled_at:
+            host.wait_for_others(self._settled_at)
+            return False
+        time_of_day = now + self.time_of_day
+        turn, length = host.turn(time_of_day)
+        taken = board.of_others(min(time_of_day - turn * length, now - max(host.blocked_at, self._settled_at)))
+        if taken is None:
+            host.wait_for_others(now + _POLLS)
+            return False
+        own = {slot for slot in host.own_slots(turn) if slot_name(host.name, slot) not in taken}
+        free = own - host.slots
+        if not free:
+            host.wait_for_others(now + (_POLLS if own else _LOOKS_AGAIN))
+            if not own:
+                host.blocked_at = now
+            return False
+        host.slot = min(free)
+        return True
+
     def _release(self, attempt: Attempt) -> None:
         attempt.running = False
+        self._limited.pop(attempt, None)
+        if self._outlasting and self._outlasting.pop(attempt, None) is not None:
+            self._has_news = True
+        if attempt.slot is not None:
+            attempt.host.free_slot(attempt.slot)
+            attempt.slot = None
         self.in_flight -= 1
         attempt.host.in_flight -= 1
         if attempt.late:
@@ -365,7 +484,7 @@ class Schedule:
 
     def _start(self, attempt: Attempt, now: float) -> Attempt:
         host = attempt.host
-        attempt.running = True
+        attempt.running = self._has_begun = True
         attempt.sent += 1
         attempt.started = attempt.heard = now
         attempt.received = 0
@@ -373,6 +492,10 @@ class Schedule:
         self.in_flight += 1
         if host.silent:
             self._to_silent.append((now, attempt))
+        if self._is_shared and host.policy.max_per_host < UNLIMITED:
+            self._limited[attempt] = None
+            attempt.slot, host.slot = host.take_slot(host.slot), None
+            attempt.leaves_at = now
         host.start(now)
         if attempt.deadline != float("inf"):
             self._new.append(attempt)

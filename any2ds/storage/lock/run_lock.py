@@ -12,6 +12,7 @@ import contextlib
 import logging
 import math
 import os
+import shutil
 import socket
 import sys
 import tempfile
@@ -173,6 +174,9 @@ def locked(output: OutputFolder, command: str, intervals: Intervals = DEFAULT_IN
             with _cannot_be_written(output):
                 _remove_leftovers(output)
             yield lock
+            if output.is_local:  # what processes that were killed have announced
+                shutil.rmtree(Path(output.path) / layout.OVERTIME_FOLDER, ignore_errors=True)
+                output.remove_folder_if_empty(layout.WORK_FOLDER)
 
 
 @contextmanager

@@ -70,6 +70,7 @@ class ShardData(Protocol):
     is_local: bool  # whether it lies on this machine
     size: int  # bytes; 0 for a folder
     samples: int | None  # as many as the shard should have; None if unknown
+    key_start: str  # with what the keys of its samples begin; "" if unknown
 
     def read(self, start: int, size: int) -> bytes:
         """Exactly `size` bytes."""

@@ -210,8 +210,11 @@ class TestSource:
                 assert pool.map(ds.__getitem__, range(len(ds))) == wanted
 
     @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists descriptors there")
-    def test_a_child_shares_no_descriptor(self, output_format: str, made: Callable[[str], Path]) -> None:
-        folder = made(output_format)
+    def test_a_child_shares_no_descriptor(
+        self, output_format: str, made: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "dataset"  # which no other test has opened
+        shutil.copytree(made(output_format), folder)
         ds = any2ds.load(folder)
         ds[0]
         assert not any(map(os.get_inheritable, opened_in(folder)))  # by what it executes
@@ -300,6 +303,11 @@ class TestSplits:
             ("all[-2shard:-1shard]", KEYS[14:19]),
             ("all[1shard]", KEYS[5:9]),
             ("all[-1shard]", KEYS[19:]),
+            ("all[10:20%]", KEYS[2:4]),
+            ("all[10%:20]", KEYS[2:4]),
+            ("all[-2:-1shard]", KEYS[14:19]),
+            ("all[:9shard]", KEYS),
+            ("all[-22:22]", KEYS),
         ],
     )
     def test_which_samples(self, split: str, keys: list[str], made: Callable[[str], Path]) -> None:
@@ -341,7 +349,10 @@ class TestSplits:
             "",
             "all[",
             "all[a:]",
-            "all[10:50%]",
+            "all[1shard:50%]",
+            "all[:23]",
+            "all[-23:]",
+            "test[:5]",
             "test[1shard]",
             "all[1.5:]",
             "all[1:2:3]",
@@ -468,6 +479,11 @@ class TestWhere:
         assert table["key"].to_pylist() == ds.keys
         assert set(table["label"].to_pylist()) == {2}
 
+    def test_a_split_does_not_show_in_the_metadata_but_can_be_asked_of_them(self, made: Callable[[str], Path]) -> None:
+        ds = any2ds.load(made("webdataset"), split="all[:3]")
+        assert ds.metadata.count_rows() == len(KEYS)
+        assert ds.metadata.filter(pc.field("key").isin(ds.keys)).to_table()["key"].to_pylist() == KEYS[:3]
+
 
 class TestOtherTools:
     def test_a_folder_of_tar_files_of_webdataset(self, tmp_path: Path, cache: Path) -> None:
@@ -484,6 +500,22 @@ class TestOtherTools:
         assert list(any2ds.load(folder)) == list(ds)
         with pytest.raises(UsageError, match="no metadata"):
             any2ds.load(folder, where=pc.field("x") == 1)
+
+    def test_columns_are_those_of_the_first_samples(self, tmp_path: Path) -> None:
+        with webdataset.TarWriter(str(tmp_path / "0.tar")) as sink:
+            for n in range(10):
+                sink.write(
+                    {
+                        "__key__": str(n),
+                        "jpg": b"image",
+                        "json": {"label": n},
+                        **({"txt": f"text {n}"} if n > 3 else {}),
+                    }
+                )
+        assert any2ds.load(tmp_path, columns=["label"])[3] == {"label": 3}
+        assert any2ds.load(tmp_path, columns=["caption", "key"])[9] == {"caption": "text 9", "key": "9"}
+        with pytest.raises(MissingColumns, match=r"no column 'labell'; .*: data, key, ext, label"):
+            any2ds.load(tmp_path, columns=["data", "labell"])
 
     def test_an_index_of_wids_says_how_many_samples_there_are(self, tmp_path: Path, cache: Path) -> None:
         shards = []
@@ -537,12 +569,13 @@ class TestOtherTools:
         assert list(offsets) == [0, len(content)]
 
     def test_an_index_in_the_cache_is_made_anew_for_another_file(self, tmp_path: Path, cache: Path) -> None:
-        for count in (3, 5):
+        for count in (6, 8):
             with webdataset.TarWriter(str(tmp_path / "0.tar")) as sink:
                 for n in range(count):
                     sink.write({"__key__": str(n), "jpg": b"image %d of %d" % (n, count)})
             ds = any2ds.load(tmp_path)
             assert [sample["data"] for sample in ds] == [b"image %d of %d" % (n, count) for n in range(count)]
+            assert (tmp_path / "0.tar").stat().st_size == 20_480  # of the same size: its time alone tells
 
     def test_samples_of_img2dataset_are_not_in_the_order_of_its_metadata(self, own: Path) -> None:
         """As it writes them: in the order in which they arrived, without an index and a list of shards."""
@@ -580,7 +613,28 @@ def test_a_process_in_another_folder_opens_the_same(own: Path, monkeypatch: pyte
     assert list(received) == list(ds)
 
 
+class Evil:
+    """Unpickling it makes a file."""
+
+    def __init__(self, made: Path) -> None:
+        self._made = made
+
+    def __reduce__(self) -> Any:
+        return open, (str(self._made), "w")
+
+
 class TestBadInput:
+    @pytest.mark.parametrize("options", [{}, {"decode": True}])
+    def test_a_pickle_among_the_files_is_not_executed(self, options: dict[str, Any], tmp_path: Path) -> None:
+        evil = pickle.dumps(Evil(tmp_path / "executed"))
+        with webdataset.TarWriter(str(tmp_path / "0.tar"), encoder=False) as sink:
+            for n, first in enumerate(("pyd", "pickle", "pth", "npy")):
+                sink.write({"__key__": str(n), first: evil, "pkl": evil})
+        ds = any2ds.load(tmp_path, **options)
+        files = [[value for value in sample.values() if isinstance(value, bytes)] for sample in [*ds, *ds[:], ds[2]]]
+        assert files == [[evil, evil]] * 9
+        assert not (tmp_path / "executed").exists()
+
     def test_a_folder_that_is_none(self, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match="no such folder"):
             any2ds.load(tmp_path / "nothing")
@@ -591,6 +645,21 @@ class TestBadInput:
     def test_a_shard_instead_of_the_folder(self, name: str, own: Path) -> None:
         with pytest.raises(OutputError, match=f"takes the folder, {str(own)!r}"):
             any2ds.load(own / name)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"where": 5}, "where takes a text, .* not 5"),
+            ({"split": 5}, "split takes a text, .* not 5"),
+            ({"split": ["train"]}, "split takes a text"),
+            ({"columns": 5}, "columns takes a list of names, .* not 5"),
+            ({"columns": [5]}, "columns takes a list of names"),
+            ({"columns": "data"}, r"columns takes a list of names: \['data'\]"),
+        ],
+    )
+    def test_options_of_another_type(self, options: dict[str, Any], message: str, own: Path) -> None:
+        with pytest.raises(UsageError, match=message):
+            any2ds.load(own, **options)
 
     def test_no_finished_shard(self, own: Path) -> None:
         for path in (*own.glob("*_stats.json"), own / ".any2ds" / "shards"):
@@ -620,19 +689,24 @@ class TestBadInput:
         with pytest.raises(DamagedShard, match=r"shard 00004\.tar .*No such file"):
             ds[-1]
 
-    def test_an_index_that_does_not_fit_its_shard(self, own: Path) -> None:
-        good = (own / "00000.tar.idx").read_bytes()
+    @pytest.mark.parametrize("output_format", ["webdataset", "tfrecord"])
+    def test_an_index_that_does_not_fit_its_shard(
+        self, output_format: str, made: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        own = shutil.copytree(made(output_format), tmp_path / "dataset")
+        name = {"webdataset": "00000.tar", "tfrecord": "00000.tfrecord"}[output_format]
+        good = (own / f"{name}.idx").read_bytes()
         for bad, message in (
-            (b"", "empty"),
+            (b"", "index is empty"),
             (good[:-3], "index cannot be read"),
             (good[:-8], "index has 4 samples, its statistics 5"),
             (good[:-8] + (1 << 40).to_bytes(8, "little"), "ends at byte 1,099,511,627,776"),
             (good[:8] + good[:8] + good[16:], "says that sample 0 goes from byte 0 to 0$"),
-            (good[:8] + good[16:24] * 2 + good[24:], "lie where one sample should|no sample begins"),
-            (bytes(8) + (512).to_bytes(8, "little") + good[16:], "ends after its sample|no sample begins"),
+            (good[:8] + good[16:24] * 2 + good[24:], "lie where one sample should|no sample begins|garbled"),
+            (bytes(8) + (512).to_bytes(8, "little") + good[16:], "ends after its sample|no sample begins|garbled"),
         ):
-            (own / "00000.tar.idx").write_bytes(bad)
-            with pytest.raises(DamagedShard, match=f"shard 00000.tar .*({message})"):
+            (own / f"{name}.idx").write_bytes(bad)
+            with pytest.raises(DamagedShard, match=f"shard {name} .*({message})"):
                 any2ds.load(own)[:1]
 
     def test_damaged_metadata_of_a_sample_name_its_key(self, own: Path) -> None:

@@ -3,6 +3,8 @@
 Formats without checksums give files of the same size at least, and with `check=True` the same files.
 """
 
+import os
+import pickle
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -50,15 +52,10 @@ def garbled(content: bytes, chance: random.Random) -> bytes:
     }[how]
 
 
-@pytest.mark.parametrize("check", [False, True])
-@pytest.mark.parametrize("output_format", FORMATS)
-def test_samples_as_they_were_or_an_error(
-    output_format: str, check: bool, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    good = tmp_path / "good"
+def make(server: Server, folder: Path, output_format: str, first: int = 0) -> Path:
     download(
-        [server.url(f"{n}.bin") for n in range(ROWS)],
-        output_folder=good,
+        [server.url(f"{n % ROWS}.bin") for n in range(first, first + ROWS)],
+        output_folder=folder,
         output_format=output_format,
         number_sample_per_shard=SHARD,
         file_ext="bin",
@@ -66,6 +63,15 @@ def test_samples_as_they_were_or_an_error(
         quiet=True,
         fsync=False,
     )
+    return folder
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_samples_as_they_were_or_an_error(
+    output_format: str, check: bool, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = make(server, tmp_path / "good", output_format)
     wanted = {sample["key"]: sample["data"] for sample in any2ds.load(good)}
     assert len(wanted) == ROWS
     files = sorted(path.relative_to(good) for path in good.rglob("*") if path.is_file() and path.name != "report.html")
@@ -97,19 +103,10 @@ def test_a_shard_that_is_spoilt_while_the_dataset_is_open(
 ) -> None:
     """One that is open, and one that is not: each sample is the right one, or an error that names the shard."""
     monkeypatch.setenv("ANY2DS_CACHE", str(tmp_path / "cache"))
-    download(
-        [server.url(f"{n}.bin") for n in range(ROWS)],
-        output_folder=tmp_path / "ds",
-        output_format=output_format,
-        number_sample_per_shard=SHARD,
-        file_ext="bin",
-        distributor="inline",
-        quiet=True,
-    )
-    ds = any2ds.load(tmp_path / "ds", check=True)
+    ds = any2ds.load(make(server, tmp_path / "ds", output_format), check=True)
     assert ds[0]["data"] == random.Random(0).randbytes(300)
     for shard in (0, 1):
-        spoil(next(path for path in (tmp_path / "ds").glob(f"0000{shard}*") if is_data(path)), harm)
+        spoil(data_of(tmp_path / "ds", shard), harm)
     named = 0
     for n in range(2 * SHARD):
         try:
@@ -120,6 +117,71 @@ def test_a_shard_that_is_spoilt_while_the_dataset_is_open(
     assert [sample["data"] for sample in ds[2 * SHARD :]] == [
         random.Random(n).randbytes(300) for n in range(2 * SHARD, ROWS)
     ]
+
+
+@pytest.mark.parametrize("columns", [None, ["data"]])
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_shard_in_the_place_of_another(
+    output_format: str, columns: list[str] | None, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same size, and as many samples: in the process that has it open, in another one, and opened anew."""
+    monkeypatch.setenv("ANY2DS_CACHE", str(tmp_path / "cache"))
+    folder = make(server, tmp_path / "ds", output_format)
+    ds = any2ds.load(folder, columns=columns)
+    assert ds[0]["data"] == random.Random(0).randbytes(300)
+    exchange(data_of(folder, 0), data_of(folder, 1))
+    right = r"shard 00001.* (none of this shard|after the dataset was opened|its statistics say|had .* when)"
+    for found in (ds, pickle.loads(pickle.dumps(ds))):
+        for read in (lambda ds=found: ds[SHARD + 1], lambda ds=found: ds[[SHARD, SHARD + 2]]):
+            with pytest.raises(DamagedShard, match=right):
+                read()
+    for options in ({}, {"check": True}, {"where": "key = '000010'"}):
+        with pytest.raises(DamagedShard, match=right.replace("00001", "0000[01]")):
+            list(any2ds.load(folder, columns=columns, **options))
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_shard_of_another_run_in_the_place_of_one(
+    output_format: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the same keys: whoever has opened the dataset before does not take it."""
+    monkeypatch.setenv("ANY2DS_CACHE", str(tmp_path / "cache"))
+    folder = make(server, tmp_path / "ds", output_format)
+    ds = any2ds.load(folder)
+    exchange(data_of(folder, 0), data_of(make(server, tmp_path / "other", output_format, first=4), 0))
+    with pytest.raises(DamagedShard, match=r"shard 00000.* (after the dataset was opened|and had .* when)"):
+        pickle.loads(pickle.dumps(ds))[0]
+    assert pickle.loads(pickle.dumps(ds))[SHARD]["data"] == random.Random(SHARD).randbytes(300)
+
+
+def test_a_copy_of_the_dataset_on_another_machine(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files may have been written at another time."""
+    ds = any2ds.load(make(server, tmp_path / "ds", "webdataset"))
+    wanted = list(ds)
+    for path in (tmp_path / "ds").glob("*.tar"):
+        os.utime(path, (1, 1))
+    received = pickle.loads(pickle.dumps(ds))
+    with pytest.raises(DamagedShard, match="after the dataset was opened"):
+        received[0]
+    monkeypatch.setattr("platform.node", lambda: "another")
+    assert list(pickle.loads(pickle.dumps(ds))) == wanted
+
+
+def exchange(one: Path, other: Path) -> None:
+    """And the indexes beside them."""
+    for end in ("", ".idx"):
+        first, second = (path.with_name(f"{path.name}{end}") for path in (one, other))
+        if first.exists():
+            spare = first.with_name("spare")
+            first.rename(spare)
+            second.rename(first)
+            spare.rename(second)
+
+
+def data_of(folder: Path, shard: int) -> Path:
+    return next(path for path in folder.glob(f"{shard:05d}*") if is_data(path))
 
 
 def is_data(path: Path) -> bool:

@@ -1,8 +1,9 @@
 """`any2ds.load(…, decode=True)`: shapes, types, and files that cannot be decoded."""
 
 import io
+import pickle
 import wave
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 import av
@@ -32,6 +33,21 @@ def sound() -> bytes:
     return stream.getvalue()
 
 
+def compressed_sound() -> bytes:
+    """A second of noise as MP3."""
+    stream, chance = io.BytesIO(), np.random.default_rng(1)
+    with av.open(stream, "w", format="mp3") as output:
+        track = output.add_stream("libmp3lame", rate=8000)
+        track.layout = "mono"
+        for _ in range(10):
+            noise = chance.uniform(-0.1, 0.1, (1, 800)).astype(np.float32)
+            frame = av.AudioFrame.from_ndarray(noise, format="fltp", layout="mono")
+            frame.rate = 8000
+            output.mux(track.encode(frame))
+        output.mux(track.encode(None))
+    return stream.getvalue()
+
+
 def video() -> bytes:
     """Ten frames in a second, from black to white."""
     stream = io.BytesIO()
@@ -55,16 +71,28 @@ FILES = {
     "6.jpg": picture("JPEG")[:300],
     "7.bin": b"\x00\x01",
 }
+CUT = {
+    "0.wav": sound()[:2000],
+    "1.mp3": compressed_sound()[:700],
+    "2.png": picture("PNG")[:50],
+    "3.mp4": video()[:500],
+    "4.mp4": video()[:300],
+}
+
+
+def made(files: Mapping[str, bytes], folder: Path, output_format: str = "webdataset") -> Path:
+    (folder / "media").mkdir()
+    for name, content in files.items():
+        (folder / "media" / name).write_bytes(content)
+    with serve(folder / "media") as server:
+        urls, options = [server.url(name) for name in files], {"output_format": output_format}
+        download(urls, output_folder=folder / "out", quiet=True, distributor="inline", **options)
+    return folder / "out"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    media, out = tmp_path_factory.mktemp("media"), tmp_path_factory.mktemp("out") / "dataset"
-    for name, content in FILES.items():
-        (media / name).write_bytes(content)
-    with serve(media) as server:
-        download([server.url(name) for name in FILES], output_folder=out, output_format="webdataset", quiet=True)
-    return out
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(FILES, tmp_path_factory.mktemp("all"))
 
 
 def test_images_are_arrays_of_bytes(folder: Path) -> None:
@@ -104,3 +132,36 @@ def test_a_damaged_file_names_its_key(folder: Path) -> None:
     with pytest.raises(DamagedShard, match=r"shard 00000\.tar .*: '000000006': its jpg cannot be decoded: "):
         ds[6]
     assert any2ds.load(folder)[6]["data"] == FILES["6.jpg"]
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet"])
+def test_files_that_are_cut_name_shard_and_key(output_format: str, tmp_path: Path) -> None:
+    """No part of them is taken for all of it."""
+    folder = made(CUT, tmp_path, output_format)
+    ds = any2ds.load(folder, decode=True)
+    elsewhere = pickle.loads(pickle.dumps(ds))
+    for number, name in enumerate(CUT):
+        ext = name.rpartition(".")[2]
+        wanted = rf"^shard 00000\.\w+ of .*: '00000000{number}': its {ext} cannot be decoded: "
+        if ext != "mp4":
+            with pytest.raises(DamagedShard, match=wanted):
+                ds[number]
+            with pytest.raises(DamagedShard, match=wanted):
+                elsewhere[[number]]
+            continue
+        for found in (ds[number]["data"], pickle.loads(pickle.dumps(elsewhere[[number]]))[0]["data"]):
+            with pytest.raises(DamagedShard, match=wanted):  # a video is looked at later, maybe elsewhere
+                list(found)
+            with pytest.raises(DamagedShard, match=wanted):
+                found.at(0.1)
+
+
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"])
+def test_sound_text_and_video_of_every_format(output_format: str, tmp_path: Path) -> None:
+    ds = any2ds.load(
+        made({name: FILES[name] for name in ("3.wav", "4.txt", "5.mp4")}, tmp_path, output_format), decode=True
+    )
+    heard, read, seen = ds
+    assert (heard["data"].shape, heard["data"].dtype, heard["rate"]) == ((800, 2), np.float32, 8000)
+    assert read["data"] == "größer\n"
+    assert [frame.shape for frame in seen["data"]] == [(16, 32, 3)] * 10

@@ -29,9 +29,15 @@ from any2ds.storage.addresses import address_of
 from any2ds.testing.server import serve
 from tests.support.s3 import Bucket, serve_buckets
 
-ANSWERS = [("403", "access denied"), ("404", "no such file"), ("500", "answers 500")]
+ANSWERS = [
+    ("403", "access denied|Forbidden"),
+    ("404", "no such file|[Nn]ot [Ff]ound"),
+    ("500", "answers 500|told to fail|Internal Server Error"),
+]
 IMPATIENT = {"s3": {"config_kwargs": {"read_timeout": 0.5}}}
 FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
+EACH_FORMAT = ["webdataset", *(pytest.param(name, marks=pytest.mark.slow) for name in FORMATS[1:])]
+OF_RANGES = frozenset({"webdataset", "parquet", "tfrecord"})  # of which nothing is copied
 ROWS, SHARD = 12, 5
 
 
@@ -138,13 +144,56 @@ def test_a_shard_in_a_store_that_is_spoilt_while_the_dataset_is_open(
     assert [sample["data"] for sample in ds[:SHARD]] == [content(n) for n in range(SHARD)]
 
 
-def test_requests_that_fail_are_made_again(bucket: Bucket, datasets: Callable[[str], Path]) -> None:
-    bucket.connect().put(str(datasets("webdataset")), bucket.url, recursive=True)
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "tfrecord"])  # the others are copied
+def test_a_shard_in_the_place_of_another(output_format: str, bucket: Bucket, datasets: Callable[[str], Path]) -> None:
+    """It is noticed without a request for that, also where no version is known yet."""
+    store, extension = bucket.connect(), {"webdataset": "tar"}.get(output_format, output_format)
+    store.put(str(datasets(output_format)), bucket.url, recursive=True)
+    ds = any2ds.load(bucket.url)
+    with bucket.recording() as asked:
+        assert ds[SHARD]["data"] == content(SHARD)
+    names = [f"{bucket.url}/0000{shard}.{extension}" for shard in (0, 1)]
+    for end in ("", ".idx") if output_format != "parquet" else ("",):
+        first, second = (store.cat_file(f"{name}{end}") for name in names)
+        store.pipe({f"{names[0]}{end}": second, f"{names[1]}{end}": first})
+    wrong = r"shard 00001.* of 's3://.*(which is none of this shard|and had .* when)"
+    for options in ({}, {"columns": ["data"]}):
+        with bucket.recording() as again, pytest.raises(DamagedShard, match=wrong):
+            any2ds.load(bucket.url, **options)[SHARD]
+        assert of_data(again) <= of_data(asked)
+    with pytest.raises(DamagedShard, match=wrong):
+        pickle.loads(pickle.dumps(ds))[[SHARD, SHARD + 1]]
+
+
+def of_data(asked: list[tuple[str, str]]) -> Counter[str]:
+    """Requests for the files of the second shard."""
+    return Counter(method for method, target in asked if re.search(r"/00001\.(tar|tfrecord)", target))
+
+
+@pytest.mark.parametrize("output_format", EACH_FORMAT)
+def test_requests_that_fail_are_made_again(output_format: str, bucket: Bucket, datasets: Callable[[str], Path]) -> None:
+    bucket.connect().put(str(datasets(output_format)), bucket.url, recursive=True)
     ds = any2ds.load(bucket.url)
     with bucket.failing(0.2) as failed:
-        assert [ds[n]["data"] for n in range(ROWS)] == [content(n) for n in range(ROWS)]
+        assert [ds[n]["data"] for n in range(0, ROWS, 2)] == [content(n) for n in range(0, ROWS, 2)]
         assert [sample["data"] for sample in ds[::-2]] == [content(n) for n in range(ROWS)][::-2]
     assert failed.total()
+
+
+@pytest.mark.parametrize("output_format", EACH_FORMAT)
+def test_a_store_that_refuses_or_hangs(output_format: str, bucket: Bucket, datasets: Callable[[str], Path]) -> None:
+    """In a shard that is open, where ranges of it are read, and in one that is not."""
+    bucket.connect().put(str(datasets(output_format)), bucket.url, recursive=True)
+    ds = any2ds.load(bucket.url, storage_options=IMPATIENT, retry_seconds=0)
+    assert ds[0]["data"] == content(0)
+    end = {"webdataset": ".tar", "files": "/000010.bin"}.get(output_format, f".{output_format}")
+    for shard, numbers in ((1, [6]), (1, [5, 6, 11]), *([(0, [1, 2])] if output_format in OF_RANGES else [])):
+        name = end if output_format == "files" else f"0000{shard}{end}"
+        for status, text in (*ANSWERS, ("", "no answer of the store|[Tt]imeout|timed out")):
+            trouble = bucket.refusing(status, name) if status else bucket.hanging(name)
+            with trouble, pytest.raises(DamagedShard, match=rf"(?s)shard 0000{shard}.* of 's3://.*({text})"):
+                ds[numbers] if len(numbers) > 1 else ds[numbers[0]]
+    assert [sample["data"] for sample in ds[:7]] == [content(n) for n in range(7)]
 
 
 @pytest.mark.slow
@@ -340,21 +389,9 @@ class TestRanges:
         assert "Signature" not in str(raised.value)
         assert ds[5]["data"] == content(5)
 
-    @pytest.mark.parametrize(("status", "text"), ANSWERS)
-    def test_a_bucket_that_refuses_to_read_a_sample(self, status: str, text: str, stored: Bucket) -> None:
-        ds = any2ds.load(stored.url, retry_seconds=0)
-        assert ds[0]["data"] == content(0)
-        with stored.refusing(status, "00000.tar"), pytest.raises(DamagedShard, match=rf"00000\.tar of 's3://.*{text}"):
-            ds[[0, 1, 10]]
-
-    def test_a_store_that_hangs_is_an_error(self, stored: Bucket) -> None:
-        ds = any2ds.load(stored.url, storage_options=IMPATIENT, retry_seconds=0)
-        assert ds[0]["data"] == content(0)
-        with stored.hanging("00000.tar"), pytest.raises(DamagedShard, match=r"00000\.tar .*no answer of the store"):
-            ds[1]
-        assert ds[1]["data"] == content(1)
-
-    @pytest.mark.parametrize(("status", "text"), [("500", "Internal Server Error"), ("403", "access denied|Forbidden")])
+    @pytest.mark.parametrize(
+        ("status", "text"), [("500", "told to fail|Internal Server Error"), ("403", "access denied|Forbidden")]
+    )
     @pytest.mark.parametrize("name", ["", "run", "00001.parquet"])
     def test_a_bucket_that_refuses_to_open_a_dataset(self, status: str, text: str, name: str, stored: Bucket) -> None:
         """One error, after as many requests as it takes."""

@@ -12,6 +12,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 import any2ds
+from any2ds.core.errors import UsageError
 from any2ds.dataset.load import splits
 
 SIDE = 32  # pixels, of the pictures in a list of images
@@ -106,6 +107,35 @@ def test_percentages_and_numbers_of_splits_are_those_of_any2ds() -> None:
                 (ours,) = splits.parse(spec)
                 stop = count if theirs.to is None else theirs.to
                 assert ours.span(count) == range(theirs.from_ or 0, stop), spec
+
+
+def test_all_forms_of_splits_are_those_of_any2ds() -> None:
+    """But for bounds of two units, which are refused, and for an end before shard 0, which is the end of all there."""
+    shards, starts = [40, 30, 30], [0, 40, 70, 100]
+    info = {"train": tfds.core.splits.SplitInfo(name="train", shard_lengths=shards, num_bytes=0)}
+    bounds = ["", "0", "1", "-1", "10", "1_0", "100", "-100", "101", "-101", "10%", "-10%", "33.5%", "100%", "101%"]
+    bounds += ["0%", "1shard", "-1shard", "2shard", "9shard", "-9shard", "x", "1.5", "%"]
+    specs = [f"train[{start}:{stop}]" for start in bounds for stop in bounds if start or stop]
+    specs += [*(f"train[{bound}]" for bound in bounds), "train", "train[0shard]"]
+    differ, refused = set(), 0
+    for spec in specs:
+        found: Any = None
+        try:
+            (part,) = splits.parse(spec)
+            found = part.span(100, starts)
+        except UsageError as error:
+            if "are not of one kind" in str(error):
+                continue
+        try:
+            (theirs,) = tfds.core.ReadInstruction.from_spec(spec).to_absolute(info)
+        except (ValueError, AssertionError):
+            refused += 1
+            assert found is None, spec
+            continue
+        if found is None or list(found) != list(range(100)[theirs.from_ : theirs.to]):
+            differ.add(spec)
+    assert differ == {"train[1shard:0]", "train[-1shard:0]", "train[2shard:0]", "train[-9shard:0]"}
+    assert refused > 200
 
 
 def test_each_file_of_a_sample_is_a_feature(pairs: Callable[[str], Any]) -> None:

@@ -1,10 +1,15 @@
 """webdataset takes `any2ds.load`, and reads tar files without it by the pattern in `.any2ds/shards`."""
 
+import contextlib
+import gzip
+import io
 import json
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import webdataset
 
@@ -41,6 +46,38 @@ def test_columns_that_are_left_out(dataset: Callable[..., Any]) -> None:
     ]
     found = list(any2ds.load("dataset", columns=["label"]).to_webdataset())
     assert [set(sample) for sample in found] == [{"__key__", "json"}] * len(made.files)
+
+
+class Evil:
+    """Unpickling it makes a file."""
+
+    def __init__(self, made: Path) -> None:
+        self._made = made
+
+    def __reduce__(self) -> Any:
+        return open, (str(self._made), "w")
+
+
+def test_nothing_in_a_sample_is_executed(tmp_path: Path) -> None:
+    evil = pickle.dumps(Evil(tmp_path / "executed"))
+    exts = ["pkl", "pickle", "pyd", "pth", "note.pyd", "pyd.gz", "pt", "PKL"]
+    array = io.BytesIO()
+    np.save(array, np.arange(3))
+    with webdataset.TarWriter(str(tmp_path / "0.tar"), encoder=False) as sink:
+        files = {ext: gzip.compress(evil, mtime=0) if ext.endswith("gz") else evil for ext in exts}
+        for n, (ext, content) in enumerate(files.items()):
+            sink.write({"__key__": f"a{n}", "a.bin": content, ext: content, "npy": array.getvalue()})
+        sink.write({"__key__": f"a{len(exts)}", "pyd": evil})  # its only file
+    with contextlib.suppress(Exception):
+        list(webdataset.WebDataset(str(tmp_path / "0.tar"), shardshuffle=False).decode())
+    assert (tmp_path / "executed").exists()  # as it is without us
+    (tmp_path / "executed").unlink()
+    *found, last = any2ds.load(tmp_path).to_webdataset().decode()
+    for (ext, content), sample in zip(files.items(), found, strict=True):
+        assert sample[f"{ext}.bin"] == content
+        assert sample["npy"].tolist() == [0, 1, 2]
+    assert last["pyd.bin"] == evil
+    assert not (tmp_path / "executed").exists()
 
 
 class Masks(any2ds.Recipe):

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from any2ds.core.errors import DamagedShard, error_text
+from any2ds.core.errors import DamagedShard, access_text, error_text
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder
 from any2ds.storage.disk.space import is_full
 from any2ds.storage.reading import patiently, version_of
@@ -36,7 +36,7 @@ def _version_now(shard: ShardOfFolder) -> str:
         folder = shard.folder
         info = patiently(f"looking at {shard.name}", lambda: folder.fs.info(shard.path()), patience=folder.patience)
     except Exception as error:  # every file system has exceptions of its own
-        raise DamagedShard(error_text(error)) from error
+        raise DamagedShard(access_text(error)) from error
     return "" if info["type"] == "directory" else version_of(info) or ""
 
 
@@ -101,7 +101,7 @@ class ShardCopies:
                 found = shard.folder.local_copy(shard.name, Path(staging), is_file=bool(version))
             except Exception as error:  # every file system has exceptions of its own
                 where = f"no room in the cache {self.folder}: " if is_full(error) else ""
-                raise DamagedShard(f"{where}{error_text(error)}") from error
+                raise DamagedShard(f"{where}{access_text(error)}") from error
             if shard.size and found.stat().st_size != shard.size:
                 raise DamagedShard(f"{found.stat().st_size:,} of {shard.size:,} bytes arrived")
             shard.folder.fs.invalidate_cache()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -29,31 +29,39 @@ _kind = lru_cache(1024)(kind_of_ext)
 
 
 def decoded(
-    sample: dict[str, Any], members: Sequence[str] = (), channels: Mapping[str, int] = MappingProxyType({})
+    sample: dict[str, Any],
+    members: Sequence[str] = (),
+    channels: Mapping[str, int] = MappingProxyType({}),
+    shard: Callable[[], str] = str,
 ) -> dict[str, Any]:
     """The sample, whose `data` are decoded by the kind of its file, and so are its `members`, where it has several.
 
-    `channels` has those of `data` or members that are images of others than 3. Raises DamagedShard, MissingExtra.
+    `channels` has those of `data` or members that are images of others than 3; `shard` describes the one of the sample,
+    for errors of videos, which are decoded later. Raises DamagedShard, which names the key, and MissingExtra.
     """
     data, ext = sample.get("data"), sample.get("ext")
     if not members:
-        return sample if data is None or not ext else _decoded(sample, "data", ext, "rate", channels.get("data", 3))
+        if data is None or not ext:
+            return sample
+        return _decoded(sample, "data", ext, "rate", channels.get("data", 3), shard)
     for member in members:
         if (found := sample.get(member)) is not None and (own := sample.get(f"{member}_ext")):
             if data is not None and found is data and ext == f"{member}.{own}":
-                _decoded(sample, member, own, "rate", channels.get(member, 3))
+                _decoded(sample, member, own, "rate", channels.get(member, 3), shard)
                 sample["data"], data = sample[member], None
                 if "rate" in sample:
                     sample[f"{member}_rate"] = sample["rate"]
             else:
-                _decoded(sample, member, own, f"{member}_rate", channels.get(member, 3))
+                _decoded(sample, member, own, f"{member}_rate", channels.get(member, 3), shard)
     if data is not None and ext:  # its member is not among the columns
         member, _, own = ext.rpartition(".")
-        _decoded(sample, "data", own, "rate", channels.get(member, 3))
+        _decoded(sample, "data", own, "rate", channels.get(member, 3), shard)
     return sample
 
 
-def _decoded(sample: dict[str, Any], name: str, ext: str, rate: str, channels: int) -> dict[str, Any]:
+def _decoded(  # a file of a sample, and what is known of it
+    sample: dict[str, Any], name: str, ext: str, rate: str, channels: int, shard: Callable[[], str]
+) -> dict[str, Any]:
     """It, with the file `name` decoded; `rate` is the column of the sample rate of sound."""
     data, kind = sample[name], _kind(ext)
     try:
@@ -62,16 +70,26 @@ def _decoded(sample: dict[str, Any], name: str, ext: str, rate: str, channels: i
         elif kind == "audio":
             sample[name], sample[rate] = audio(data)
         elif kind == "video":
-            sample[name] = Video(data)
+            sample[name] = Video(data, f"{shard()}: {file_name(sample, ext)}")
         elif kind == "text":
             sample[name] = data.decode("utf-8-sig", "replace")
-    except ImportError as error:
-        raise plugins.missing_extra(f"decode: {ext}", error) from error
-    except MissingExtra:
-        raise
     except Exception as error:  # each library has its own
-        raise DamagedShard(f"{sample.get('key')!r}: its {ext} cannot be decoded: {error_text(error)}") from error
+        raise translated(error, file_name(sample, ext)) from error
     return sample
+
+
+def file_name(sample: Mapping[str, Any], ext: str) -> str:
+    """For messages."""
+    return f"{sample.get('key')!r}: its {ext}"
+
+
+def translated(error: Exception, file: str) -> Exception:
+    """DamagedShard or MissingExtra for what a library raises that decodes a file."""
+    if isinstance(error, ImportError):
+        return plugins.missing_extra(f"decode: {file}", error)
+    if isinstance(error, (DamagedShard, MissingExtra)):
+        return error
+    return DamagedShard(f"{file} cannot be decoded: {error_text(error)}")
 
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -100,12 +118,13 @@ def image(data: bytes, channels: int = 3) -> Any:
 
 
 def audio(data: bytes) -> tuple[Any, int]:
-    """float32 array, samples x channels, and the sample rate."""
+    """float32 array, samples x channels, and the sample rate. Raises NotDecodable for a file that is cut off."""
     import av
     import numpy as np
 
     from any2ds.transforms.steps import _av
 
+    _av.check_end(data)
     with _av.opened(data, _MOST_PIXELS) as container:
         stream = _av.sound_of(container)
         if stream is None:
@@ -117,16 +136,20 @@ def audio(data: bytes) -> tuple[Any, int]:
             for frame in (*_av.decoded(container, stream), None)
             for plane in resampler.resample(frame)
         ]
-    if not parts:
-        raise ValueError("it has no sound")
-    return np.ascontiguousarray(np.concatenate(parts, axis=1).T), rate
+        if not parts:
+            raise ValueError("it has no sound")
+        found = np.ascontiguousarray(np.concatenate(parts, axis=1).T)
+        _av.check_duration(container, stream, data, len(found) / rate)
+    return found, rate
 
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """A video as it is stored. Iteration and `at` raise NotDecodable."""
+    """A video as it is stored. Iteration and `at` raise DamagedShard, which names shard and key, where it cannot be
+    decoded, also for one that is cut off."""
 
     data: bytes = field(repr=False)
+    name: str = field(default="a video", repr=False)  # for messages
 
     def __iter__(self) -> Iterator[Any]:
         """All frames: uint8 arrays, height x width x 3."""
@@ -135,23 +158,30 @@ class Video:
 
     def at(self, seconds: float) -> Any:
         """The frame that is shown at this time; the last one beyond the end."""
-        found = None
+        found: Any = None
         for time, frame in self._frames(seconds):
             if found is not None and time > seconds:
                 break
             found = frame
-        if found is None:
-            raise ValueError("it has no frame")
         return found.to_ndarray(format="rgb24")
 
     def _frames(self, start: float) -> Iterator[tuple[float, Any]]:
-        from any2ds.transforms.steps import _av
+        """At least one."""
+        try:
+            from any2ds.transforms.steps import _av
 
-        with _av.opened(self.data, _MOST_PIXELS) as container:
-            stream = _av.picture_of(container)
-            if stream is None:
-                raise ValueError("it has no picture")
-            if start > 0:
-                _av.seek(container, Fraction(start))
-            for frame in _av.decoded(container, stream):
-                yield frame.time or 0.0, frame
+            _av.check_end(self.data)
+            with _av.opened(self.data, _MOST_PIXELS) as container:
+                stream = _av.picture_of(container)
+                if stream is None:
+                    raise ValueError("it has no picture")
+                if start > 0:
+                    _av.seek(container, Fraction(start))
+                is_empty = True
+                for frame in _av.decoded(container, stream):
+                    is_empty = False
+                    yield frame.time or 0.0, frame
+                if is_empty:
+                    raise ValueError("it has no frame")
+        except Exception as error:  # of FFmpeg; who takes the frames raises nothing here
+            raise translated(error, self.name) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -75,10 +75,13 @@ class RecipeFeatures:
             return {name: _struct(type) for name, type in found.items()}
         return {name: _struct(found.get(name, own.get(name, stored.get(name)))) for name in wanted}
 
-    def __call__(self, sample: dict[str, Any], wanted: Sequence[str] | None, decodes: bool) -> dict[str, Any]:
+    def __call__(
+        self, sample: dict[str, Any], wanted: Sequence[str] | None, decodes: bool, shard: Callable[[], str] = str
+    ) -> dict[str, Any]:
         """A sample as its shard has it, with the features in the place of the columns that hold them.
 
-        With `decodes` further files become arrays and texts, as its `data` have.
+        With `decodes` further files become arrays and texts, as its `data` have; `shard` describes that of the sample.
+        Raises DamagedShard.
         """
         features = self.features
         found = dict(sample)
@@ -94,7 +97,9 @@ class RecipeFeatures:
             name = leaf.column if leaf.column in found else self._member(leaf.column, found)
             if name is not None:
                 content = found.pop(name)
-                flat[leaf.column] = _decoded(content, name, leaf.plain) if decodes and content is not None else content
+                if decodes and content is not None:
+                    content = _decoded(content, name, leaf, sample.get("key"), shard)
+                flat[leaf.column] = content
             elif wanted is None or leaf.is_among(wanted):
                 flat[leaf.column] = None
         nested = features.decoded(flat)
@@ -142,12 +147,17 @@ def _channels(feature: Any) -> int:
     return int(getattr(feature, "channels", 3) or 3)
 
 
-def _decoded(content: bytes, name: str, feature: Any) -> Any:
-    kind = kind_of_ext(name.rpartition("_")[2])
-    if kind == "image" or type(feature).__name__ == "Image":
-        return decode.image(content, _channels(feature))
-    if kind == "audio" or type(feature).__name__ == "Audio":
-        return decode.audio(content)[0]
-    if kind == "video" or type(feature).__name__ == "Video":
-        return decode.Video(content)
+def _decoded(content: bytes, name: str, leaf: Any, key: Any, shard: Callable[[], str]) -> Any:
+    """`name` is that of the column of a file. Raises DamagedShard."""
+    ext, wanted = name.rpartition("_")[2], type(leaf.plain).__name__
+    kind, file = kind_of_ext(ext), decode.file_name({"key": key}, ext)
+    try:
+        if kind == "image" or wanted == "Image":
+            return decode.image(content, _channels(leaf.plain))
+        if kind == "audio" or wanted == "Audio":
+            return decode.audio(content)[0]
+        if kind == "video" or wanted == "Video":
+            return decode.Video(content, f"{shard()}: {file}")
+    except Exception as error:  # each library has its own
+        raise decode.translated(error, file) from error
     return content.decode("utf-8-sig", "replace") if kind == "text" else content

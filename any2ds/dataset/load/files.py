@@ -20,6 +20,7 @@ from any2ds.storage.folders import OutputFolder
 
 _MOST_AT_ONCE = 1 << 30  # bytes; a single read of the system gives no more than 2 GiB
 _MOST_JOINED = 8 << 20  # bytes that are read at once for neighbours
+_MOST_MARK = (1 << 63) - 1
 _HEADER = struct.Struct("<4Q")  # of a made index: the `Version` of its data file, size of the index
 
 Version = tuple[int, int, int]
@@ -38,6 +39,8 @@ class ShardOfFolder:
     metadata: Callable[[Sequence[str]], pa.Table]
     version: str = ""  # of the data file in its store, if the list of the folder says it
     has_index: bool = True  # False if it is known that no index lies beside it
+    mark: int | None = None  # of the data file on this machine, when the dataset was opened, see `mark_of`
+    key_start: str = ""  # with what the keys of its samples begin; "" if unknown
 
     def path(self, name: str = "") -> str:
         """Of the data file, or another one beside it, as the file system of the folder has it."""
@@ -74,6 +77,11 @@ class ShardOfFolder:
         return self.cache / "indexes" / name[:2] / f"{name}.idx"
 
 
+def mark_of(found: os.stat_result) -> int:
+    """Differs for another file, or another folder, in the place of one: when it was written, or its inode."""
+    return found.st_ino & _MOST_MARK if stat.S_ISDIR(found.st_mode) else found.st_mtime_ns
+
+
 def version_in_store(size: int, version: str) -> Version:
     """By what the store says of a file (ETag, time)."""
     first, second = struct.unpack_from("<2Q", hashlib.sha256(version.encode()).digest())
@@ -90,7 +98,7 @@ class LocalShard:
 
         Raises DamagedShard if the data file is not there, or not of its size.
         """
-        self.name, self.samples, self.size = shard.name, shard.samples, 0
+        self.name, self.samples, self.size, self.key_start = shard.name, shard.samples, 0, shard.key_start
         self._shard, self._path = shard, path
         self._descriptor = -1
         try:
@@ -103,6 +111,8 @@ class LocalShard:
             raise DamagedShard(error_text(error)) from error
         if shard.size and self.size != shard.size:
             raise DamagedShard(f"it has {self.size:,} bytes, and had {shard.size:,} when the dataset was opened")
+        if shard.mark is not None and mark_of(found) != shard.mark:
+            raise DamagedShard("it was replaced, or written to, after the dataset was opened")
         self._version: Version = (found.st_size, found.st_mtime_ns, found.st_ino)
         if version:
             self._version = version_in_store(found.st_size, version)

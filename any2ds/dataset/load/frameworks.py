@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _CAPTION = "caption"
 _TEXTS = ("_txt", "_json")  # ends of the names of further files that are texts
+_EXECUTED = frozenset({"pkl", "pickle", "pyd", "pth", "pt"})  # what `decode()` of webdataset unpickles
 _THREADS = 16  # which wait for a store, in one process
 _THREADS_OF_ALL = 64  # of all workers
 
@@ -48,6 +49,12 @@ def _bytes_of(value: Any) -> bytes | None:
     return value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else None
 
 
+def _name_of(ext: str) -> str:
+    """Under which webdataset gets a file: what it would execute has another extension behind its own."""
+    last = ext.lower().removesuffix(".gz").rpartition(".")[2]
+    return f"{ext}.bin" if last in _EXECUTED else ext
+
+
 class _Members:
     """The first stage of a pipeline of webdataset."""
 
@@ -74,8 +81,8 @@ class _Members:
         described = sample if wanted is None else {name: sample[name] for name in wanted if name in sample}
         found = {"__key__": sample["key"]}
         if data is not None:
-            found[str(sample["ext"])] = data
-        found.update((ext, content) for ext, content in files.items() if content is not None)
+            found[_name_of(str(sample["ext"]))] = data
+        found.update((_name_of(ext), content) for ext, content in files.items() if content is not None)
         found[METADATA] = to_json(described)
         if sample.get(_CAPTION) is not None and CAPTION not in found:
             found[CAPTION] = sample[_CAPTION].encode()

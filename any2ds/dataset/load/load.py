@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import reduce
 from itertools import accumulate
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import pyarrow as pa
@@ -47,6 +48,7 @@ from any2ds.writers.contract import Fields
 
 _COPIES = "20GiB"
 _KEYS_AT_ONCE = 100_000
+_LOOKED_AT = 100  # samples, for the names of columns where there are no metadata
 _OF_FILES = ("data", "key", "ext")
 
 
@@ -92,6 +94,8 @@ def load(  # the public options, by keyword
     """
     if not retry_seconds >= 0:
         raise OptionError(f"invalid retry_seconds={retry_seconds!r}: expected seconds, 0 or more")
+    _check_types(split, where, columns)
+    columns = None if columns is None else tuple(columns)
     stores = ReadStores(storage_options, Patience.of_seconds(retry_seconds))
     place = os.fspath(folder)
     with _opening(place):
@@ -109,7 +113,8 @@ def load(  # the public options, by keyword
     compared = _hashes(shards, schema) if check else ()
     known = (*shards.members, *(recipe.known() if recipe is not None else ()))
     further = _further(shards, copies, columns, {*_OF_FILES, *known, *schema.names}) if schema is not None else ()
-    wanted = _wanted(columns, schema, (*known, *(field.name for field in further)))
+    described = _found(shards, copies, columns) if schema is None else [field.name for field in further]
+    wanted = _wanted(columns, schema, (*known, *described))
     fields = Fields(wanted, schema, shards.data_column, shards.members, further, decode, recipe, compared)
     opened = OpenShards(shards, fields, copies, is_copied=cache_bytes is not None)
     rows = Rows(shards, schema, opened)
@@ -160,13 +165,36 @@ def _wanted(
     """Raises MissingColumns."""
     if columns is None:
         return None
+    known = [*_OF_FILES, *others, *(schema.names if schema is not None else ())]
+    if missing := [name for name in columns if name not in known]:
+        raise MissingColumns(missing, list(dict.fromkeys(known)), "columns")
+    return tuple(dict.fromkeys(columns))
+
+
+def _found(shards: ShardSet, copies: ShardCopies, columns: Sequence[str] | None) -> dict[str, None]:
+    """What the first samples of a dataset without metadata have, as far as it takes to find the columns. Raises
+    DamagedShard."""
+    found: dict[str, None] = {}
+    missing = set(columns or ()).difference(_OF_FILES)
+    if missing and shards.total:
+        opened, first = OpenShards(shards, Fields(), copies), next(n for n in range(len(shards)) if shards.samples(n))
+        for some in (range(1), range(1, min(_LOOKED_AT, shards.samples(first)))):  # they may differ from each other
+            if not found.keys() >= missing:
+                found.update(dict.fromkeys(name for sample in opened.get_many(first, some) for name in sample))
+    return found
+
+
+def _check_types(split: Any, where: Any, columns: Any) -> None:
+    """Raises UsageError."""
+    if not isinstance(split, (str, NoneType)):
+        raise UsageError(f"split takes a text, such as 'train[:80%]', not {split!r}")
+    if not isinstance(where, (str, pc.Expression, NoneType)):
+        raise UsageError(f"where takes a text, such as 'width >= 512', or an expression of pyarrow, not {where!r}")
     if isinstance(columns, str):
         raise UsageError(f"columns takes a list of names: [{columns!r}]")
-    if schema is not None:
-        known = [*_OF_FILES, *others, *schema.names]
-        if missing := [name for name in columns if name not in known]:
-            raise MissingColumns(missing, list(dict.fromkeys(known)), "columns")
-    return tuple(dict.fromkeys(columns))
+    names = list(columns) if isinstance(columns, Iterable) else [columns]
+    if columns is not None and not all(isinstance(name, str) for name in names):
+        raise UsageError(f"columns takes a list of names, such as ['data', 'caption'], not {columns!r}")
 
 
 def _hashes(shards: ShardSet, schema: pa.Schema | None) -> tuple[str, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -35,6 +36,7 @@ class _Finish:
     """Compares the file of a sample with its hash, decodes it, and leaves the columns that were asked for."""
 
     fields: Fields
+    describe: Callable[[int], str]  # a shard, for messages
 
     @property
     def asked(self) -> tuple[str, ...] | None:
@@ -58,15 +60,16 @@ class _Finish:
         has_files = asked is None or not {"data", *fields.members}.isdisjoint(asked)
         return fields.decode or fields.features is not None or bool(fields.hashes and has_files)
 
-    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        fields = self.fields
+    def __call__(self, sample: dict[str, Any], shard: int) -> dict[str, Any]:
+        fields, describe = self.fields, partial(self.describe, shard)
         wanted, members = fields.columns, fields.members
         if fields.hashes:
             hashes.compare(sample, fields.hashes, members)
         if fields.decode:
-            sample = decoded(sample, members, fields.features.channels if fields.features is not None else {})
+            channels = fields.features.channels if fields.features is not None else {}
+            sample = decoded(sample, members, channels, describe)
         if fields.features is not None:
-            named: dict[str, Any] = fields.features(sample, wanted, fields.decode)
+            named: dict[str, Any] = fields.features(sample, wanted, fields.decode, describe)
             if wanted is not None and "rate" in sample:
                 named["rate"] = sample["rate"]
             return named
@@ -111,7 +114,7 @@ class OpenShards:
         _reuse_memory()
         self._shards, self._fields, self._copies, self._is_copied = shards, fields, copies, is_copied
         self._given = (shards, fields, copies, is_copied)
-        finish = _Finish(fields)
+        finish = _Finish(fields, shards.describe)
         self._finish = finish if finish.is_needed else None
         if self._finish is not None:
             self._fields = replace(fields, columns=finish.columns)
@@ -133,7 +136,7 @@ class OpenShards:
         opened = self._open.get(shard) if self._pid == os.getpid() else None
         try:
             sample = (opened or self._opened(shard)).get(number)
-            return sample if self._finish is None else self._finish(sample)
+            return sample if self._finish is None else self._finish(sample, shard)
         except Exception as error:
             raise self._named(shard, error) from error
 
@@ -142,7 +145,7 @@ class OpenShards:
         opened = self._open.get(shard) if self._pid == os.getpid() else None
         try:
             samples = (opened or self._opened(shard)).get_many(numbers)
-            return samples if self._finish is None else [self._finish(sample) for sample in samples]
+            return samples if self._finish is None else [self._finish(sample, shard) for sample in samples]
         except Exception as error:
             raise self._named(shard, error) from error
 
@@ -190,7 +193,7 @@ class OpenShards:
         for (shard, _), each, own, buffers in zip(wanted, opened, ranges, read, strict=True):
             try:
                 samples = each.samples(own, buffers)
-                found.append(samples if self._finish is None else [self._finish(sample) for sample in samples])
+                found.append(samples if self._finish is None else [self._finish(sample, shard) for sample in samples])
             except Exception as error:
                 raise self._named(shard, error) from error
         return found
@@ -263,6 +266,8 @@ class OpenShards:
             partial(stored_rows, shards, shard),
             shards.versions[shard] if shards.versions else "",
             shards.has_indexes,
+            shards.marks[shard] if shards.marks and shards.machine == platform.node() else None,
+            name.partition(".")[0] if shards.is_own else "",
         )
         if shards.folder.is_local:
             return LocalShard(of_folder, Path(shards.folder.path) / name)

@@ -207,7 +207,7 @@ class RemoteShard:
 
     def __init__(self, shard: ShardOfFolder, copies: ShardCopies, reader: StoreReader) -> None:
         """Raises DamagedShard if the store says that the file is not there."""
-        self.name, self.samples, self.size = shard.name, shard.samples, shard.size
+        self.name, self.samples, self.size, self.key_start = shard.name, shard.samples, shard.size, shard.key_start
         self.reader = reader
         self._shard, self._copies = shard, copies
         self._copy: LocalShard | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from any2ds.core.errors import DamagedShard, OutputError, Unreachable, error_tex
 from any2ds.core.stats import Stats
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.listing import NamesInOrder, PerShard, ShardFiles
+from any2ds.dataset.load.files import mark_of
 from any2ds.dataset.load.remote import StoredFile, StoreReader
 from any2ds.dataset.shard_sample import ShardSample
 from any2ds.storage.folders import OutputFolder
@@ -54,6 +56,8 @@ class ShardSet:
     hashes: tuple[str, ...] = ()  # columns with hashes of the files, if any2ds has written them
     versions: Sequence[str] = ()  # of the data files in a store, as the list of the folder has them; () if unknown
     has_indexes: bool = True  # False if it is known that there are no indexes beside the data
+    marks: Sequence[int] = field(default=(), repr=False)  # of data files on `machine`, see `mark_of`; () if unknown
+    machine: str = ""  # whose files they are: another one may have copies, written at another time
 
     @classmethod
     def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
@@ -88,8 +92,9 @@ class ShardSet:
             samples, sizes = PerShard(ids, counts), PerShard(ids, bytes_)
         with_samples = dataset.shards.finished().only(samples.__getitem__)
         shards = dataset.shards.finished() if all_rows else with_samples
+        marks = array("q")
         if with_data and opened.writer.extension is not None:
-            _check_presence(dataset, with_samples.in_order, sizes)
+            marks = _check_presence(dataset, with_samples.in_order, sizes)
         return cls(
             dataset.folder,
             dataset.output_format or "",
@@ -103,6 +108,8 @@ class ShardSet:
             shards.ids,
             () if dataset.is_img2dataset else recorded_hash_columns(dataset.run.options if dataset.run else None),
             has_indexes=has_indexes,
+            marks=marks if len(marks) == len(shards) else (),
+            machine=platform.node(),
         )
 
     def __len__(self) -> int:
@@ -139,6 +146,7 @@ class ShardSet:
             data_bytes=self.data_bytes[own],
             shard_ids=self.shard_ids[own],
             versions=self.versions[own],
+            marks=self.marks[own],
         )
 
 
@@ -184,11 +192,15 @@ def _stats(dataset: Dataset) -> Iterator[tuple[ShardFiles, Stats | Exception]]:
                 yield files, error
 
 
-def _check_presence(dataset: Dataset, shards: Iterable[ShardFiles], sizes: Mapping[int, int]) -> None:
-    """Each data file of a local dataset is there, with the size in its statistics."""
+def _check_presence(dataset: Dataset, shards: Iterable[ShardFiles], sizes: Mapping[int, int]) -> array[int]:
+    """The marks of the data files of a local dataset, which are there, with the sizes in their statistics.
+
+    Raises DamagedShard, OutputError.
+    """
     url = redacted(dataset.folder.url)
+    marks = array("q")
     if not dataset.folder.is_local:
-        return
+        return marks
     for files in shards:
         name = files.data or layout.Layout(1, 1).shard_name(files.shard_id)
         try:
@@ -201,6 +213,8 @@ def _check_presence(dataset: Dataset, shards: Iterable[ShardFiles], sizes: Mappi
             raise DamagedShard(f"shard {name} of {url!r} is missing, though its statistics are there")
         if (size := sizes[files.shard_id]) and there.st_size != size:
             raise DamagedShard(f"shard {name} of {url!r} has {there.st_size:,} bytes, its statistics say {size:,}")
+        marks.append(mark_of(there))
+    return marks
 
 
 def _tars(url: str, stores: Stores | None) -> ShardSet | None:
@@ -227,8 +241,14 @@ def _tars(url: str, stores: Stores | None) -> ShardSet | None:
                 array("Q", [sizes[name] for name in names]),
                 versions=tuple(versions) if _LISTS_VERSIONS & protocols(folder.fs) else (),
                 has_indexes=any(name.endswith(_INDEX) for name in sizes),
+                marks=_marks(folder, names) if folder.is_local else (),
+                machine=platform.node(),
             )
     return None
+
+
+def _marks(folder: OutputFolder, names: Iterable[str]) -> array[int]:
+    return array("q", (mark_of(os.stat(f"{folder.path}/{name}")) for name in names))
 
 
 def _counts_of_wids(folder: OutputFolder, sizes: Mapping[str, int]) -> dict[str, int]:

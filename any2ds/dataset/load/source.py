@@ -152,7 +152,8 @@ class Source(Sequence[Sample]):
     def metadata(self) -> pads.Dataset:
         """The rows of the stored samples of the dataset, those that meet `where`, as a dataset of pyarrow.
 
-        Nothing is read yet. A `split` does not show in it. Raises UsageError where there are no metadata.
+        Nothing is read yet, and `to_table().to_pandas()` is a DataFrame. A `split` does not show in it: its rows are
+        `metadata.filter(pc.field("key").isin(keys))`. Raises UsageError where there are no metadata.
         """
         if self._fields.schema is None:
             raise UsageError(f"{redacted(self._shards.folder.url)!r} has no metadata")

@@ -4,6 +4,8 @@
     part   = name [ "[" ( [ "hash" ] [ bound ] ":" [ bound ] | number "shard" ) "]" ]
     bound  = number | percentage "%" | number "shard"            negative ones count from the end
 
+A bound without a unit has that of the other one: `train[10:50%]` is `train[10%:50%]`. A number beyond the samples that
+there are is refused, and one beyond the shards counts as all of them, as in TensorFlow Datasets.
 `all` are all samples, in the order of the list. `hash[:80%]` are the samples whose key has a hash in the first 80 of
 100 parts: it is the same in every format and order, and samples of one row stay together; so are the samples of
 `train[hash :80%]`, of those that are `train`. Any other name is a value of
@@ -68,6 +70,8 @@ class Part:
                     raise UsageError(f"split: {bound} is not between -100% and 100%")
                 return round(count * (percent + 100 if percent < 0 else percent) / 100)
             number = int(bound.removesuffix(_SHARD))
+            if not bound.endswith(_SHARD) and abs(number) > count:
+                raise UsageError(f"split: {self.name} has {count:,} samples, which {bound} goes beyond")
         except (ValueError, InvalidOperation):
             raise UsageError(f"split: {bound!r} is neither a number nor a percentage") from None
         if not bound.endswith(_SHARD):
@@ -89,8 +93,12 @@ def parse(split: str) -> list[Part]:
         start, stop = ("".join((match[name] or "").split()) for name in ("start", "stop"))
         if match["one"]:
             start, stop = _shard(int(match["one"]))
-        if start and stop and start.lstrip(_NUMBER) != stop.lstrip(_NUMBER):
-            raise UsageError(f"split: {start} and {stop} in {text.strip()!r} are not of one kind")
+        if start and stop:
+            units = {start.lstrip(_NUMBER), stop.lstrip(_NUMBER)} - {""}
+            if len(units) > 1:
+                raise UsageError(f"split: {start} and {stop} in {text.strip()!r} are not of one kind")
+            (unit,) = units or {""}
+            start, stop = (f"{bound.removesuffix(unit)}{unit}" for bound in (start, stop))
         found.append(Part(match["name"], start, stop, bool(match["hash"])))
     return found
 

@@ -101,8 +101,7 @@ def facts_of(data: bytes, max_pixels: float, exact: bool = False) -> Facts:
     width, height = claimed_size(data)
     if width * height > max_pixels:
         raise Rejected("too_many_pixels", f"{width} x {height}")
-    if message := missing_end(data):
-        raise NotDecodable(message)
+    check_end(data)
     with opened(data, max_pixels) as container, reading():
         sound, picture = sound_of(container), picture_of(container)
         if sound is None and picture is None:
@@ -126,6 +125,24 @@ def facts_of(data: bytes, max_pixels: float, exact: bool = False) -> Facts:
             return found
     with opened(data, max_pixels) as container, reading():
         return _judged(found, _measured(container, list(container.streams)))
+
+
+def check_end(data: bytes) -> None:
+    """Raises NotDecodable for a file that is shorter than its header claims, in the formats whose headers tell."""
+    if message := missing_end(data):
+        raise NotDecodable(message)
+
+
+def check_duration(container: Any, stream: Any, data: bytes, seconds: float) -> None:
+    """Raises NotDecodable if so much was decoded of a stream, and much more is in its header."""
+    is_guessed = container.format.name in _GUESSED and not tells_its_length(data)
+    claimed = float(stream.duration * stream.time_base) if stream.duration and stream.time_base else 0.0
+    if not is_guessed and seconds < LEAST_PART * claimed - LATE:
+        raise NotDecodable(_too_short(claimed, seconds))
+
+
+def _too_short(claimed: float, seconds: float) -> str:
+    return f"its header claims {claimed:.2f} s, and {seconds:.2f} s of it are there"
 
 
 def _refuse_missing_packets(container: Any, size: int) -> None:
@@ -162,7 +179,7 @@ def _judged(facts: Facts, seconds: float | None) -> Facts:
         raise NotDecodable("nothing follows its header")
     # Matroska does not tell how long the last picture stays, and whether its end is missing is known already.
     if seconds < LEAST_PART * claimed - LATE and facts.container[:8] != "matroska":
-        raise NotDecodable(f"its header claims {claimed:.2f} s, and {seconds:.2f} s of it are there")
+        raise NotDecodable(_too_short(claimed, seconds))
     is_right = -LATE <= seconds - claimed <= _MOST_PADDING
     return facts if is_right else replace(facts, duration=seconds or claimed)
 

@@ -238,6 +238,14 @@ def stored_sample(read: Callable[[int, int], bytes], size: int) -> StoredSample:
     return StoredSample(key, {ext: _body(read, start, stop)})
 
 
+def key_of(record: bytes) -> str:
+    """That of the sample in a record. Raises DamagedShard."""
+    try:
+        return str(parse(record, {"key"})["key"][0].decode())
+    except (ValueError, LookupError, struct.error) as error:
+        raise DamagedShard(f"a record has no key: {error_text(error)}") from error
+
+
 def _members_in(found: Mapping[str, Any]) -> list[str]:
     """The features of files in a record of a sample that has several: the last ones, of which columns tell."""
     own = takewhile(lambda name: f"{name}_status" in found and f"{name}_ext" in found, list(found)[::-1])

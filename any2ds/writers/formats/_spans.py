@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from any2ds.core.errors import DamagedShard
 from any2ds.storage.reading import SeekableFile
+from any2ds.writers.formats._builder import check_key
 
 if TYPE_CHECKING:
     from any2ds.writers.contract import ShardData
@@ -52,7 +53,9 @@ class SpanShard(ABC):
             raise DamagedShard(f"its index has {count:,} samples, its statistics {data.samples:,}")
         if offsets[-1] > data.size:
             raise DamagedShard(f"its index ends at byte {offsets[-1]:,}, and the file at {data.size:,}")
-        self.data, self._offsets, self._count, self._end = data, offsets, count, offsets[-1]
+        self.data, self._offsets, self._count, self._stop = data, offsets, count, offsets[-1]
+        # Where `get` ends: nowhere, until the first sample that was read has shown that it is one of this shard.
+        self._end = 0 if data.key_start else self._stop
 
     def __len__(self) -> int:
         return self._count
@@ -64,18 +67,19 @@ class SpanShard(ABC):
         offsets = self._offsets
         start, stop = offsets[number], offsets[number + 1]
         if not start < stop <= self._end:
-            raise self._wrong(number)
+            return self.get_many([number])[0]
         return self.sample(self.data.read(start, stop - start), 0, stop - start)
 
     def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        if self.data.is_local and numbers and numbers[-1] - numbers[0] >= len(numbers):  # no neighbours to join
+        is_scattered = bool(numbers) and numbers[-1] - numbers[0] >= len(numbers)  # no neighbours to join
+        if is_scattered and self.data.is_local and self._end:
             return [self.get(number) for number in numbers]
         ranges = self.ranges(numbers)
         return self.samples(ranges, self.data.read_many(ranges))
 
     def ranges(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
         """Start and size of each of these samples, for `data.read_many`. Raises DamagedShard."""
-        offsets, last = self._offsets, self._end
+        offsets, last = self._offsets, self._stop
         ranges = [(offsets[number], offsets[number + 1] - offsets[number]) for number in numbers]
         for number, (start, size) in zip(numbers, ranges, strict=True):
             if size <= 0 or start + size > last:
@@ -84,7 +88,12 @@ class SpanShard(ABC):
 
     def samples(self, ranges: Sequence[tuple[int, int]], found: Sequence[tuple[bytes, int]]) -> list[dict[str, Any]]:
         """The samples of these ranges, from what was read for them."""
-        return [self.sample(buffer, at, at + size) for (buffer, at), (_, size) in zip(found, ranges, strict=True)]
+        samples = [self.sample(buffer, at, at + size) for (buffer, at), (_, size) in zip(found, ranges, strict=True)]
+        if samples and not self._end:
+            (buffer, at), (_, size) = found[0], ranges[0]
+            check_key(self.data, self.key(buffer, at, at + size))
+            self._end = self._stop
+        return samples
 
     def _wrong(self, number: int) -> DamagedShard:
         start, stop = self._offsets[number : number + 2]
@@ -93,3 +102,7 @@ class SpanShard(ABC):
     @abstractmethod
     def sample(self, buffer: bytes, start: int, stop: int) -> dict[str, Any]:
         """What lies between these places of a buffer. Raises DamagedShard."""
+
+    @abstractmethod
+    def key(self, buffer: bytes, start: int, stop: int) -> str:
+        """That of the sample there, which `sample` has read."""

@@ -14,7 +14,8 @@ from any2ds.core.errors import DamagedShard, OptionError, access_text, error_tex
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import StoredSample
 from any2ds.writers.contract import Fields, ShardData
-from any2ds.writers.formats._records import ExampleWriter, RecordBuilder, stored_sample
+from any2ds.writers.formats._builder import check_key
+from any2ds.writers.formats._records import ExampleWriter, RecordBuilder, key_of, stored_sample
 from any2ds.writers.formats._wire import reader_of
 
 if sys.platform == "win32":
@@ -90,6 +91,7 @@ class ArrayrecordShard:
         self._count = int(self._file.num_records())
         if data.samples is not None and self._count != data.samples:
             raise DamagedShard(f"it has {self._count:,} records, its statistics say {data.samples:,}")
+        self._is_checked = not data.key_start
 
     def __len__(self) -> int:
         return self._count
@@ -102,6 +104,9 @@ class ArrayrecordShard:
             (record,) = self._file.read(number, number + 1)
         except (RuntimeError, IndexError, ValueError) as error:
             raise DamagedShard(error_text(error)) from error
+        if not self._is_checked:  # the first that is read
+            check_key(self._data, key_of(record))
+            self._is_checked = True
         return self._build(record)
 
     def get_many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:

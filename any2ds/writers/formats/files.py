@@ -15,6 +15,7 @@ from any2ds.core.errors import DamagedShard, access_text, error_text
 from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import Sample, StoredSample
 from any2ds.writers.contract import Fields, ShardData
+from any2ds.writers.formats._builder import check_key
 from any2ds.writers.formats._members import SampleBuilder, in_samples, members
 
 
@@ -67,6 +68,8 @@ class FolderShard:
         self._names = ["\n".join(own) for _, own in found]
         if data.samples is not None and len(self._names) != data.samples:
             raise DamagedShard(f"it has {len(self._names):,} samples, its statistics say {data.samples:,}")
+        if self._names:
+            check_key(data, self._names[0].partition(".")[0])
 
     def __len__(self) -> int:
         return len(self._names)

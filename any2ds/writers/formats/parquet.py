@@ -25,6 +25,7 @@ from any2ds.core.metadata import HASHES, MetadataTable
 from any2ds.core.samples import Sample, StoredSample
 from any2ds.core.tables import values
 from any2ds.writers.formats import _huggingface, _tarindex
+from any2ds.writers.formats._builder import check_key
 from any2ds.writers.formats._spans import RangeFile
 from any2ds.writers.formats._wire import LENGTH
 
@@ -182,6 +183,7 @@ class ParquetShard:
             self._raw = RangeFile(data)
             self._file = pq.ParquetFile(pa.PythonFile(self._raw, "r"), **THRIFTY)
             groups = self._file.metadata
+            key = _first_key(groups)
             self._ends = list(accumulate(groups.row_group(n).num_rows for n in range(groups.num_row_groups)))
             schema = self._file.schema_arrow
             self._bodies, self._members = body_columns(schema), member_columns(schema)
@@ -195,6 +197,8 @@ class ParquetShard:
             raise DamagedShard(error_text(error)) from error
         if data.samples is not None and len(self._rows) != data.samples:
             raise DamagedShard(f"it has {len(self._rows):,} samples, its statistics say {data.samples:,}")
+        if key is not None:
+            check_key(data, key)
         self._places = self._places_of_files()
         self._pages = self._pages_of_files()
         if self._places is not None or self._pages:
@@ -325,6 +329,17 @@ class ParquetShard:
                 row.setdefault("ext", name)
         wanted = self._fields.columns
         return row if wanted is None else {name: row.get(name) for name in wanted}
+
+
+def _first_key(file: pq.FileMetaData) -> str | None:
+    """The first in the order of keys, as the statistics of the first row group have it; None without these."""
+    if not file.num_row_groups:
+        return None
+    group = file.row_group(0)
+    columns = map(group.column, range(group.num_columns))
+    column = next((column for column in columns if column.path_in_schema == "key"), None)
+    found = None if column is None or column.statistics is None else column.statistics.min
+    return found if isinstance(found, str) else None
 
 
 class RowGroup:

@@ -25,7 +25,7 @@ from any2ds.core.metadata import MetadataTable
 from any2ds.core.samples import StoredSample
 from any2ds.writers.contract import Fields, ShardData
 from any2ds.writers.formats import _tarindex
-from any2ds.writers.formats._records import ExampleWriter, RecordBuilder, stored_sample
+from any2ds.writers.formats._records import ExampleWriter, RecordBuilder, key_of, stored_sample
 from any2ds.writers.formats._spans import SpanShard
 from any2ds.writers.formats._wire import reader_of
 
@@ -88,6 +88,8 @@ class TfrecordWriter(ExampleWriter):
     def indexed(data: ShardData, fields: Fields) -> TfrecordShard:
         index = data.index(INDEX_END, _index_of)
         if not index:
+            if not _is_gzip(data.read(0, min(_HEADER.size, data.size))):
+                raise DamagedShard("its index is empty")
             raise UsageError("gzip-compressed tfrecord has no samples by number: make it without compression")
         try:
             return TfrecordShard(data, _tarindex.unpack(index), fields)
@@ -108,6 +110,9 @@ class TfrecordShard(SpanShard):
         if length != len(record) or masked(value(record)) != buffer[stop - _CRC.size : stop]:
             raise DamagedShard(f"a record of {length:,} bytes is garbled")
         return self._build(record)
+
+    def key(self, buffer: bytes, start: int, stop: int) -> str:
+        return key_of(buffer[start + _HEADER.size : stop - _CRC.size])
 
 
 def _index_of(path: Path) -> bytes:

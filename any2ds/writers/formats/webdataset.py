@@ -109,11 +109,13 @@ class TarShard(SpanShard):
     def keys(self) -> list[str]:
         found = []
         for number in range(len(self)):
-            header = self.data.read(self._offsets[number], _BLOCK)
-            name = header[:_NAME].partition(b"\0")[0].decode("utf-8", "replace").rpartition("/")[2]
-            is_plain = header[156:157] == _FILE and "." in name
-            found.append(name.partition(".")[0] if is_plain else str(self.get(number)["key"]))
+            key = _plain_key(self.data.read(self._offsets[number], _BLOCK))
+            found.append(str(self.get(number)["key"]) if key is None else key)
         return found
+
+    def key(self, buffer: bytes, start: int, stop: int) -> str:
+        key = _plain_key(buffer[start : start + _BLOCK])
+        return _members_of(buffer[start:stop])[0] if key is None else key
 
     def sample(self, buffer: bytes, start: int, stop: int) -> dict[str, Any]:
         found: dict[str, bytes] = {}
@@ -139,6 +141,12 @@ class TarShard(SpanShard):
                 raise DamagedShard(f"{key!r}: a file of {size:,} bytes ends after its sample: the index is wrong")
             found[ext] = buffer[first : first + size]
         return self._build(key, found)
+
+
+def _plain_key(header: bytes) -> str | None:
+    """That of a sample by the header of its first file, if this is one in which its name stands as a whole."""
+    name = header[:_NAME].partition(b"\0")[0].decode("utf-8", "replace").rpartition("/")[2]
+    return name.partition(".")[0] if header[156:157] == _FILE and "." in name else None
 
 
 def _members_of(sample: bytes) -> tuple[str, dict[str, bytes]]:

@@ -38,7 +38,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return times
 
 
-def model(rows: dict[str, int], transfers: Sequence[Transfer], cpu: float = 4e-4, **options: Any) -> Model:
+def model(
+    rows: dict[str, int], transfers: Sequence[Transfer], cpu: float = 4e-4, size: int = 20_000, **options: Any
+) -> Model:
     """Of a list with `rows` on these hosts, "" for all; the others are on many hosts."""
     total = rows.pop("", 0) or sum(rows.values())
     rest = total - sum(rows.values())
@@ -59,7 +61,7 @@ def model(rows: dict[str, int], transfers: Sequence[Transfer], cpu: float = 4e-4
         sample=pa.table({"url": pa.array([], pa.string())}),
     )
     good = sum(each.code == "success" for each in transfers)
-    report = RunReport(count=len(transfers), successes=good, bytes=good * 20_000)
+    report = RunReport(count=len(transfers), successes=good, bytes=good * size)
     cost = Cost(len(transfers), 10.0, cpu * len(transfers), cpu * len(transfers), 100_000_000)
     return Model(Config.from_options({"url_list": "-", **options}), survey, Sample("sample", transfers, cost, report))
 
@@ -130,6 +132,15 @@ def test_where_draws_differ_more_of_them_make_the_range(monkeypatch: pytest.Monk
     assert run.seconds.value == pytest.approx(300, abs=2)
     assert 25 < run.seconds.low < 40
     assert 330 < run.seconds.high < 500
+
+
+def test_billions_of_rows_make_no_more_than_100_000_shards() -> None:
+    """As docs/scale.md has it, even if shards have more than 2 GB then."""
+    for rows_of_shard in (10_000, 100_000):
+        found = model({"": 5_000_000_000}, SEEN, size=62_000, number_sample_per_shard=rows_of_shard)
+        runs = predicted(found, 64)
+        (advice,) = (each for each in advise(found, runs) if each.option == "number_sample_per_shard")
+        assert advice.value == "50000"
 
 
 def test_one_shard_is_made_by_one_process() -> None:

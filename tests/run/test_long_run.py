@@ -18,7 +18,7 @@ from any2ds.run.download import make_dataset
 from any2ds.run.reporters._contract import Reporter
 
 SHARDS, ROWS, HOSTS = 400, 5, 20
-TRANSFERS = 8
+TRANSFERS, POINTS = 8, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Sampler(Reporter):
 
     def on_shard(self, event: ShardReport | ShardError) -> None:
         self.shards += 1
-        if self.shards % (SHARDS // 5) == 0:
+        if self.shards % (SHARDS // POINTS) == 0:
             gc.collect()
             memory, _ = tracemalloc.get_traced_memory()
             files, objects = len(os.listdir("/proc/self/fd")), len(gc.get_objects())
@@ -86,10 +86,13 @@ def test_a_run_of_many_shards_keeps_no_more_open_and_in_memory(tmp_path: Path) -
         finally:
             tracemalloc.stop()
     assert report.status_dict == {"success": SHARDS * ROWS * 9 // 10, "http_404": SHARDS * ROWS // 10}
-    _, first, _, last, _ = sampler.samples  # at the end things are closed already
+    early, late = sampler.samples[1 : POINTS // 2], sampler.samples[POINTS // 2 : -1]  # at the end things are closed
+    first, last = early[0], late[-1]
     more = last.shards - first.shards
+    # What is in flight and being written takes up to a megabyte more: the least of some samples is what is kept.
+    least, least_late = (min(sample.memory for sample in samples) for samples in (early, late))
     assert last.files - first.files <= TRANSFERS + 8, sampler.samples  # connections, open shards
     assert (last.objects - first.objects) / more < 3, sampler.samples
-    assert (last.memory - first.memory) / more < 1500, sampler.samples  # 400 of them for the list of shards
+    assert (least_late - least) / (more / 2) < 1500, sampler.samples  # 400 of them for the list of shards
     assert 0 < (last.log - first.log) / more < 1500, sampler.samples  # an event for each shard
     assert abs(last.state - first.state) < 2000, sampler.samples

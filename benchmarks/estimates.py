@@ -1,6 +1,6 @@
-"""Ten real runs, each estimated beforehand by `any2ds estimate`: what it said, and what the run then took.
+"""Real runs, each estimated beforehand by `any2ds estimate`: what it said, and what the run then took.
 
-    python benchmarks/estimates.py              # all ten, about 10 minutes
+    python benchmarks/estimates.py              # all eleven, about 11 minutes
     python benchmarks/estimates.py sizes down   # some
     python benchmarks/estimates.py large        # 200,000 rows, of which 20,000 are simulated one by one; some minutes
 
@@ -11,6 +11,7 @@ nothing of the server but its sample of 400 rows, and the line, which `--bandwid
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -52,23 +53,47 @@ LISTS: dict[str, Scenario] = {
     "two": Scenario(
         files(4000, 160, "0.9/5000/ok"), {"thread_count": 60, "processes_count": 2, "number_sample_per_shard": 500}
     ),
+    "ranks": Scenario(
+        files(4000, 160, "0.9/5000/ok"), {"thread_count": 60, "processes_count": 1, "number_sample_per_shard": 500}
+    ),
     "many": Scenario(files(1500, 900, "0.7/5000/ok"), {"thread_count": 50, "robots": "respect"}),
 }
 LARGE: dict[str, Scenario] = {"large": Scenario(files(200_000, 1000, "0.05/500/ok"), {"processes_count": 1})}
 
 
+RANKS = {"ranks": 2}  # list -> machines that make it
+
+
 def estimated(name: str, scenario: Scenario, folder: Path) -> dict[str, Any]:
     bandwidth = int(scenario.line * 8) or 10**10
-    command = [sys.executable, "-m", "any2ds", "estimate", "urls.txt", "--format=json", "--machines=1", "--quiet"]
-    command += [f"--sample={SAMPLE}", f"--bandwidth={bandwidth}", *_flags(scenario)]
+    command = [sys.executable, "-m", "any2ds", "estimate", "urls.txt", "--format=json", "--quiet"]
+    command += [f"--machines={RANKS.get(name, 1)}", f"--sample={SAMPLE}", f"--bandwidth={bandwidth}", *_flags(scenario)]
     done = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, timeout=600)
     return dict(json.loads(done.stdout))
 
 
-def run(scenario: Scenario, folder: Path) -> dict[str, Any]:
+def run(name: str, scenario: Scenario, folder: Path) -> dict[str, float]:
+    """Seconds, rows, stored rows, their bytes, and the memory of the largest process, of all ranks together."""
+    ranks = RANKS.get(name, 1)
     command = [sys.executable, "-m", "any2ds", "urls.txt", "out", "--log_format=json", "--noreport", *_flags(scenario)]
-    done = subprocess.run(command, cwd=folder, check=True, stderr=subprocess.PIPE, timeout=900)
-    return dict(json.loads(done.stderr.splitlines()[-1]))
+    started = []
+    for rank in range(ranks):
+        own = [f"--rank={rank}", f"--world_size={ranks}"] if ranks > 1 else []
+        log = (folder / f"{rank}.log").open("wb")
+        started.append((subprocess.Popen([*command, *own], cwd=folder, stderr=log), log))
+    found = {"seconds": 0.0, "rows": 0, "stored": 0, "bytes": 0, "memory": 0}
+    for process, log in started:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        log.close()
+        if process.returncode:
+            raise RuntimeError(Path(log.name).read_text(encoding="utf-8"))
+        end = json.loads(Path(log.name).read_bytes().splitlines()[-1])
+        for key in ("rows", "stored", "bytes"):
+            found[key] += end[key]
+        found["seconds"] = max(found["seconds"], end["seconds"])
+        found["memory"] = max(found["memory"], 1024 * usage.ru_maxrss)
+    return found
 
 
 def _flags(scenario: Scenario) -> list[str]:
@@ -76,7 +101,10 @@ def _flags(scenario: Scenario) -> list[str]:
 
 
 def main(wanted: list[str]) -> int:
-    print(f"{'list':<8} {'estimate':>9} {'from':>7} {'to':>7} {'run':>8} {'run/estimate':>13}   stored: estimate, run")
+    print(
+        f"{'list':<8} {'estimate':>9} {'from':>7} {'to':>7} {'run':>8} {'estimate/run':>13}   stored         "
+        " bytes           memory of a process"
+    )
     worst = 0.0
     for name, scenario in {**LISTS, **LARGE}.items():
         if name not in (wanted or LISTS):
@@ -85,17 +113,20 @@ def main(wanted: list[str]) -> int:
             folder = Path(scratch)
             (folder / "urls.txt").write_text("\n".join(scenario.urls(port, random.Random(11))), encoding="ascii")
             before = estimated(name, scenario, folder)
-            after = run(scenario, folder)
-        time = before["predictions"][0]["seconds"]
-        ratio = after["seconds"] / time["value"]
+            after = run(name, scenario, folder)
+        predicted = before["predictions"][0]
+        time = predicted["seconds"]
+        ratio = time["value"] / after["seconds"]
         worst = max(worst, abs(ratio - 1))
         stored = f"{before['sample']['success']['value']:.1%}, {after['stored'] / after['rows']:.1%}"
+        size = f"{before['dataset']['stored_bytes'] / 1e6:.1f}, {after['bytes'] / 1e6:.1f} MB"
+        memory = f"{predicted['memory_per_worker'] / 1e6:.0f}, {after['memory'] / 1e6:.0f} MB"
         print(
             f"{name:<8} {time['value']:>7.1f} s {time['low']:>5.0f} s {time['high']:>5.0f} s"
-            f" {after['seconds']:>6.1f} s {ratio:>13.2f}   {stored}",
+            f" {after['seconds']:>6.1f} s {ratio:>13.2f}   {stored:<14} {size:<15} {memory}",
             flush=True,
         )
-    print(f"the runs were off by {worst:.0%} at most")
+    print(f"the estimates were off by {worst:.1%} at most of what the runs took; pairs are estimate, run")
     return 0
 
 

@@ -3,8 +3,9 @@
     python benchmarks/many_shards.py [--shards=100000] [--folder=/tmp] [--only=inspect,report] [--keep] [--s3]
 
 A real run makes the first shards. The others are links to their files, with statistics of their own that name the right
-rows, so that resuming finds them as a run would have left them; `verify` reads the contents of real ones only. A
-million shards take six minutes of CPU to make, and 4 GB on disk.
+rows, so that resuming finds them as a run would have left them. The rows in their data are those of the real shards:
+`verify` draws its sample among all, finds that, and exits with 1. A million shards take six minutes of CPU to make, and
+4 GB on disk.
 
 With `--s3` the commands see a copy in moto's S3 server, which runs in this process, and whose requests are counted.
 """
@@ -32,6 +33,15 @@ from any2ds.core.manifest import urls_sha256
 _REAL = 200  # shards that a run makes
 _ROWS = 2  # of a shard
 _ANY2DS = (sys.executable, "-m", "any2ds")
+# A process begins with the peak memory of the one that has started it, which is this one with all of a store in it: so
+# a small process starts the command.
+_MEASURED = """
+import json, resource, subprocess, sys
+done = subprocess.run(sys.argv[2:])
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+open(sys.argv[1], "w").write(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss]))
+sys.exit(done.returncode)
+"""
 _LOAD = "import any2ds, sys; found = any2ds.load(sys.argv[1]); print(len(found), found[len(found) - 1]['key'])"
 _LIST = "import sys; from any2ds.dataset.dataset import Dataset; print(len(Dataset(sys.argv[1]).entries))"
 
@@ -125,16 +135,20 @@ def copied(dataset: Path) -> Iterator[Store]:
 def measure(name: str, command: Sequence[str], log: Path, store: Store | None) -> None:
     """Run it, and say what it took; the memory is that of its largest process."""
     began, before = time.monotonic(), len(store.asked) if store else 0
+    used = log.with_suffix(".json")
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, env=store.environment if store else None
+        done = subprocess.run(
+            [sys.executable, "-c", _MEASURED, str(used), *command],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=store.environment if store else None,
+            check=False,
         )
-        _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    wall, cpu = time.monotonic() - began, usage.ru_utime + usage.ru_stime
+    wall = time.monotonic() - began
+    cpu, memory = json.loads(used.read_text(encoding="ascii"))
     asked = f" {len(store.asked) - before:8,} requests" if store else ""
-    print(f"{name:32} {wall:8.1f} s {cpu:8.1f} s of CPU {usage.ru_maxrss / 1e3:8,.0f} MB{asked}", end="", flush=True)
-    print(f"   exit code {process.returncode}" if process.returncode else "", flush=True)
+    print(f"{name:32} {wall:8.1f} s {cpu:8.1f} s of CPU {memory / 1e3:8,.0f} MB{asked}", end="", flush=True)
+    print(f"   exit code {done.returncode}" if done.returncode else "", flush=True)
 
 
 def main() -> None:

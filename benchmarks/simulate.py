@@ -32,6 +32,7 @@ from any2ds.core.rows import Row
 from any2ds.core.text import estimate as number
 from any2ds.core.text import size
 from any2ds.fetch.policy.share import Share
+from any2ds.forecast.prices import Costs, Prices
 from any2ds.forecast.simulation import (
     NEVER,
     Answer,
@@ -89,13 +90,9 @@ class HostClass:
 @dataclass(frozen=True, slots=True)
 class Cluster:
     machines: int
-    processes: int  # on each, one for a core
+    processes: int  # on each, at most: one for a core
     bandwidth: float  # bits per second of each
     deaths: float  # of a machine in 30 days
-
-    @property
-    def workers(self) -> int:
-        return self.machines * self.processes
 
 
 class Crawl:
@@ -116,6 +113,15 @@ class Crawl:
         total = math.fsum(weight * (b - a) for weight, (a, b) in zip(weights, bounds, strict=True))
         return [HostClass(a, b - a, web.rows * weight / total) for weight, (a, b) in zip(weights, bounds, strict=True)]
 
+    @property
+    def workers(self) -> int:
+        """Processes that have something to do: a shard is made by one."""
+        return min(self.cluster.machines * self.cluster.processes, self.shards)
+
+    @property
+    def busy_machines(self) -> int:
+        return min(self.cluster.machines, self.workers)
+
     @cached_property
     def worker(self) -> Simulated:
         """With its share of the rows, or the first of them."""
@@ -124,7 +130,7 @@ class Crawl:
     @property
     def _share(self) -> int:
         """Rows of the worker with the most: whole shards."""
-        rows = self.web.rows / self.cluster.workers
+        rows = self.web.rows / self.workers
         return max(1, round(min(self.web.rows, math.ceil(rows / ROWS_PER_SHARD) * ROWS_PER_SHARD)))
 
     @cached_property
@@ -137,16 +143,16 @@ class Crawl:
 
     def _simulated(self, rows: int) -> Simulated:
         options = Config.from_options({"url_list": "-", "retries": 1}).fetch
-        cluster = self.cluster
-        line = cluster.bandwidth / 8 / cluster.processes
+        of_machine = math.ceil(self.workers / self.busy_machines)  # workers
+        line = self.cluster.bandwidth / 8 / of_machine
         hosts = _Hosts(self.web, self.classes, 7)
-        share = Share.of((0, cluster.machines), (0, cluster.processes))
+        share = Share.of((0, self.busy_machines), (0, of_machine))
         return simulate(options, hosts.rows_of(rows), hosts.answer, Machine(line, self.cpu, share), 7)
 
     @property
     def dns_questions(self) -> float:
         """Two for each name that a worker meets, and again where it meets it after its address is too old."""
-        workers = self.cluster.workers
+        workers = self.workers
         windows = max(1.0, self.seconds / _TTL)
         asked = 0.0
         for each in self.classes:
@@ -156,13 +162,22 @@ class Crawl:
 
     @property
     def hosts_of_worker(self) -> float:
-        return math.fsum(each.count * -math.expm1(-each.rows / self.cluster.workers) for each in self.classes)
+        return math.fsum(each.count * -math.expm1(-each.rows / self.workers) for each in self.classes)
 
     @property
     def memory(self) -> float:
         """Bytes of a worker."""
         remembered = min(_MOST_HOSTS, self.hosts_of_worker)
         return _BASE_MEMORY + self.worker.in_flight * self.web.body * 2 + remembered * _PER_HOST
+
+    @property
+    def stored(self) -> float:
+        """Share of the rows."""
+        return self.worker.codes["success"] / max(1, self.worker.codes.total())
+
+    def costs(self, prices: Prices) -> Costs:
+        stored = self.web.rows * self.stored * self.web.body
+        return prices.costs(self.cluster.machines * self.seconds / 3600, stored, stored, self.shards)
 
     @property
     def shards(self) -> int:
@@ -186,20 +201,21 @@ class Crawl:
     def lost(self, seed: int = 0, draws: int = 200) -> tuple[float, float]:
         """Rows that are fetched again, and seconds that are added, because machines die: means of so many draws."""
         cluster, rng = self.cluster, random.Random(seed)
-        rate = self.web.rows / self.seconds / cluster.machines  # rows per second of a machine
+        machines = self.busy_machines
+        rate = self.web.rows / self.seconds / machines  # rows per second of a machine
         # A worker has the shard that it fills, and before it those that wait for the last rows.
-        open_rows = min(self.web.rows / cluster.machines, cluster.processes * ROWS_PER_SHARD * 1.5)
+        open_rows = min(self.web.rows, self.workers * ROWS_PER_SHARD * 1.5) / machines
         lost = added = 0.0
         for _ in range(draws):
             at, rows, gone = 0.0, 0.0, 0.0
             while True:
-                at += rng.expovariate(max(1e-12, cluster.deaths * cluster.machines / (30 * 86400)))
+                at += rng.expovariate(max(1e-12, cluster.deaths * machines / (30 * 86400)))
                 if at > self.seconds + added / draws:
                     break
                 rows += rng.uniform(0.3, 1.0) * open_rows
                 gone += _REPLACED
             lost += rows
-            added += (gone + rows / rate) / cluster.machines
+            added += (gone + rows / rate) / machines
         return lost / draws, added / draws
 
 
@@ -212,7 +228,7 @@ def polite(cluster: Cluster, web: Web, cpu: float, option: str) -> HostLog:
     options = Config.from_options({"url_list": "-", option: _POLITE[option], "robots": "ignore"}).fetch
     rng = random.Random(7)
 
-    count = max(_LEAST_POLITE_ROWS, _POLITE_ROWS[option] // cluster.workers)
+    count = max(_LEAST_POLITE_ROWS, _POLITE_ROWS[option] // (cluster.machines * cluster.processes))
 
     def plan(machine: int, process: int, begins: float, dies: float) -> WorkerPlan:
         rows = [Row(0, n, "", f"http://h{n % 2}.example.org/{n}") for n in range(count)]
@@ -291,14 +307,15 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def report(crawls: Sequence[Crawl]) -> str:
     """Markdown."""
-    runs, seen, died, kept = [], [], [], []
+    runs, seen, died, kept, paid = [], [], [], [], []
+    prices = Prices.read(None)
     for machines in sorted({crawl.cluster.machines for crawl in crawls}):
         crawl = next(crawl for crawl in crawls if crawl.cluster.machines == machines)
         at_once, apart = (polite(crawl.cluster, crawl.web, crawl.cpu, option) for option in _POLITE)
         kept.append(
             [
                 str(machines),
-                str(crawl.cluster.workers),
+                str(crawl.cluster.machines * crawl.cluster.processes),
                 f"{at_once.requests:,}",
                 str(at_once.most_at_once),
                 f"{apart.requests:,}",
@@ -308,18 +325,18 @@ def report(crawls: Sequence[Crawl]) -> str:
     for crawl in crawls:
         cluster, name = crawl.cluster, f"{crawl.web.rows:.0e}"
         worker, seconds = crawl.worker, crawl.seconds
-        good = worker.codes["success"] / max(1, worker.codes.total())
         first = [name, str(cluster.machines)]
         runs.append(
             [
                 *first,
+                f"{crawl.workers:,}",
                 time(seconds),
                 number(crawl.web.rows / seconds),
-                f"{good:.0%}",
+                f"{crawl.stored:.0%}",
                 f"{worker.in_flight:,.0f}",
                 number(crawl.dns_questions),
                 size(crawl.memory),
-                size(crawl.memory * cluster.workers),
+                size(crawl.memory * crawl.workers),
                 size(crawl.driver),
             ]
         )
@@ -330,16 +347,27 @@ def report(crawls: Sequence[Crawl]) -> str:
                 f"{rows:,.0f}",
                 f"{rate:,.3g}",
                 f"{at_once:,.3g}",
-                f"{32 * cluster.workers:,}",
+                f"{32 * crawl.workers:,}",
                 time(max(seconds, crawl.host_seconds(32))),
                 f"{32 / crawl.web.latency:,.3g}",
+            ]
+        )
+        costs = crawl.costs(prices)
+        paid.append(
+            [
+                *first,
+                f"{cluster.machines * seconds / 3600:,.3g}",
+                *(
+                    f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+                    for value in (costs.compute, costs.requests, costs.run, costs.storage_month, costs.egress)
+                ),
             ]
         )
         lost, added = crawl.lost()
         died.append(
             [
                 *first,
-                f"{cluster.deaths * cluster.machines * seconds / (30 * 86400):.3g}",
+                f"{cluster.deaths * crawl.busy_machines * seconds / (30 * 86400):.3g}",
                 number(round(lost)),
                 f"{lost / crawl.web.rows:.2g}",
                 time(added),
@@ -351,6 +379,7 @@ def report(crawls: Sequence[Crawl]) -> str:
             (
                 "URLs",
                 "machines",
+                "processes with work",
                 "time",
                 "rows/s",
                 "stored",
@@ -387,6 +416,20 @@ def report(crawls: Sequence[Crawl]) -> str:
                 f"the least between two starts, with `host_delay={_POLITE['host_delay']}`",
             ),
             kept,
+        ),
+        (
+            f"Costs in {prices.currency}",
+            (
+                "URLs",
+                "machines",
+                "machine hours",
+                f"machines, at {prices.machine_hour:.2f} an hour",
+                "requests to a store",
+                "the run",
+                "storage, each month",
+                "reading all once from elsewhere",
+            ),
+            paid,
         ),
         (
             "Machines that die",

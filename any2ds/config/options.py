@@ -969,7 +969,8 @@ def check_names(given: Mapping[str, Any] | Sequence[str], groups: Sequence[Any] 
     known = [f.name for group in groups for f in dataclasses.fields(group)]
     for name in given:
         if name not in known:
-            for decided, reason in (*(group.DECIDED for group in groups if hasattr(group, "DECIDED")), _DECIDED):
+            own = (each for group in groups for each in getattr(group, "DECIDED", ()))
+            for decided, reason in (*own, _DECIDED):
                 if name in _names_of(decided):
                     raise OptionError(f"{name!r} cannot be given here: {reason}")
             hint = suggestions.for_option(str(name), known) or "any2ds --help=all lists the options"

@@ -12,6 +12,7 @@ from any2ds.config.options import (
     InputOptions,
     OutputOptions,
     RunOptions,
+    ShareOptions,
     StorageOptions,
     WatchOptions,
 )
@@ -27,10 +28,13 @@ def recipe(value: Any) -> Any:
 class BuildOptions:
     """Which recipe"""
 
-    DECIDED: ClassVar[tuple[Sequence[Any], str]] = (
-        (InputOptions,),
-        "a recipe says in its splits which lists it takes, and how; --max_examples_per_split=N takes the first N"
-        " samples of each",
+    DECIDED: ClassVar[Sequence[tuple[Sequence[Any], str]]] = (
+        (
+            (InputOptions,),
+            "a recipe says in its splits which lists it takes, and how; --max_examples_per_split=N takes the first N"
+            " samples of each",
+        ),
+        ((ShareOptions,), "machines share a build with --distributor=pyspark, ray or beam"),
     )
 
     recipe: Any = option("name[/config][:version] of a recipe, or the path of its file", recipe, shown="flowers")

@@ -20,6 +20,7 @@ from any2ds.fetch.policy.schedule import Schedule, ScheduleLimits, spare_transfe
 from any2ds.fetch.policy.share import ALONE, Share
 from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.routes import Routes
+from any2ds.fetch.urls import normalize
 from any2ds.storage.stores import Stores
 
 
@@ -50,7 +51,7 @@ class UrlFetcher:
             ),
             profiles.default.policy,
             robots=self._robots,
-            host_of=profiles.host_of if profiles.differ else None,
+            host_of=profiles.host_of if profiles.tells_hosts_apart else None,
         )
         schedule.announcements = self._overtime
         self._buffer.share_among(most + schedule.spare)
@@ -71,6 +72,12 @@ class UrlFetcher:
 
     def traffic(self) -> Traffic:
         return self._loop.traffic() if self._loop else Traffic()
+
+    def crawl_delay(self, url: str | None) -> float:
+        """Seconds between two requests that the robots.txt of its host asks for, as far as that is known."""
+        if self._robots is None or not isinstance(normal := normalize(url), str):
+            return 0.0
+        return self._robots.delay_of(normal)
 
     def robots_cost(self) -> RobotsCost:
         return self._robots.take_cost() if self._robots else RobotsCost()

@@ -46,6 +46,7 @@ class Profiles:
         self._options = options
         self.default = self._made[()] = self._make(())
         self.differ = bool(self._overrides)  # if not, `default` is all there is
+        self._of_none = HostPolicy(max_retry_after=options.max_retry_after)
         self._at = lru_cache(_REMEMBERED)(self._find)
 
     def of(self, url: str) -> Profile:
@@ -53,12 +54,18 @@ class Profiles:
         return self._found(url)[0]
 
     def host_of(self, url: str | None) -> tuple[str, HostPolicy]:
-        """The name by which a URL of the list shares limits with others, and its policy."""
+        """The name by which a URL of the list shares limits with others, and its policy. What has no host (data:,
+        file:, and what is no URL) has no limits."""
         normalized = normalize(url)
         if not isinstance(normalized, str):
-            return host_name(url), self.default.policy
+            return "", self._of_none
         profile, name = self._found(normalized)
-        return name, profile.policy
+        return name, profile.policy if name else self._of_none
+
+    @property
+    def tells_hosts_apart(self) -> bool:
+        """Whether `host_of` says more of a URL than its host's name, and the same policy for all."""
+        return self.differ or self.default.policy.host_delay > 0
 
     @property
     def robots_policy(self) -> Policy | None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from any2ds.forecast.model import Model, Prediction
 
 AT_ONCE = 32  # transfers that are advised to a host that holds much of a list
-_LARGE_SHARE = 0.1  # of the rows, from which on the largest hosts are named
 _WORTH_WAITING = 60.0  # seconds, from which on a host is worth an option
+_DECIDES = 0.6  # of the shortest time: a host that takes so long decides it, or would
 _MANY = 0.01  # share of the rows from which on something is worth an option
 _SHARD_BYTES = (50e6, 2e9)  # smaller shards are slow to read from stores, larger ones lose much when a run stops
 _WANTED_SHARD = 300e6
@@ -61,9 +61,9 @@ def _thread_count(model: Model, predictions: Sequence[Prediction]) -> Iterator[A
     given = model.config.fetch.thread_count
     each = f"a transfer takes {text.duration(seconds)} on average"
     found = f"{each}, so {text.number(_three(rate))} {_unit(model)}/s of a process need {needed:,} in flight"
-    if given == "auto":
+    if given == "auto" and needed > 1:
         yield Advice("thread_count", "auto", f"{found}; auto finds that by itself")
-    elif given < needed:
+    elif given != "auto" and given < needed:
         yield Advice("thread_count", "auto", f"{found}, and {given:,} are too few")
 
 
@@ -74,7 +74,9 @@ def _processes_count(model: Model, predictions: Sequence[Prediction]) -> Iterato
     each = f"a row takes {1e6 * model.cpu[1]:,.0f} µs of the processor"
     reason = f"{each}, so {text.number(_three(rate))} {_unit(model)}/s keep {cores:.2g} cores busy"
     wanted = max(1, min(round(cores + 0.5), first.processes))
-    if first.limit == "cpu":
+    if first.limit == "cpu" and model.shards == 1:
+        yield Advice("processes_count", "1", f"{each}, and one shard is made by one process, which is the limit")
+    elif first.limit == "cpu":
         yield Advice("processes_count", str(first.processes), f"{reason}: the processor is the limit")
     elif wanted < first.processes:
         yield Advice("processes_count", str(wanted), f"{reason}: more processes ask robots.txt and DNS more often")
@@ -143,24 +145,24 @@ def _retries(model: Model) -> Iterator[Advice]:
 
 
 def _hosts(model: Model, predictions: Sequence[Prediction]) -> Iterator[Advice]:
-    rows, hosts = model.survey.urls, model.survey.hosts
-    for count in (1, 3):
-        top = hosts.top(count)
-        held = sum(top.values()) / rows if rows else 0.0
-        if len(top) < count or held < _LARGE_SHARE:
-            continue
-        alone = model.hosts_alone(AT_ONCE)
-        if alone < _WORTH_WAITING:
-            return
-        which = f"the largest host, {next(iter(top))}, holds" if count == 1 else f"the {count} largest hosts hold"
-        needs = "it needs" if count == 1 else "the slowest of them needs"
-        yield Advice(
-            "max_per_host",
-            str(AT_ONCE),
-            f"{which} {held:.0%} of the rows; at {AT_ONCE} transfers at once {needs} {text.duration(alone)}, whatever"
-            " you buy",
-        )
+    """The host that decides the end of the run, if it is treated politely; of one that asks for a delay a remark says
+    it."""
+    slowest, shortest = model.slowest_host(AT_ONCE), min(each.seconds.value for each in predictions)
+    if slowest.crawl_delay or slowest.seconds < max(_WORTH_WAITING, _DECIDES * shortest):
         return
+    share = text.percent(slowest.rows, model.survey.urls)
+    which = f"the largest host, {slowest.name}," if slowest.name in model.survey.hosts.top(1) else slowest.name
+    holds = f"{which} holds {share} of the rows"
+    needs = f"it needs {text.duration(slowest.seconds)}, whatever you buy"
+    fastest = max(predictions, key=lambda each: each.largest_host)
+    rate = text.number(_three(fastest.largest_host))
+    machines = f"{fastest.machines:,} machine{'s' * (fastest.machines > 1)}"
+    others = (
+        f"; {machines} as predicted ask the largest host {rate} times a second" if slowest.seconds > shortest else ""
+    )
+    yield Advice(
+        "max_per_host", str(slowest.at_once), f"{holds}; at {slowest.at_once} transfers at once {needs}{others}"
+    )
 
 
 def _shuffle(model: Model) -> Iterator[Advice]:

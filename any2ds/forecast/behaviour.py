@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from any2ds.forecast.survey import Hosts
 
 _ENOUGH = 5  # transfers of a host, with which it is taken as it was seen
+NO_URLS = frozenset({"bad_row", "bad_url", "unsupported_scheme"})
 _FAST_FAILURES = frozenset({"dns", "bad_url", "bad_row", "unsupported_scheme", "blocked_address"})
 _FAST = 0.02  # seconds of those
 _FEW = 3  # transfers without an answer, from which on it is the host that refuses
@@ -39,14 +40,14 @@ class Behaviour:
     def __init__(self, hosts: Hosts, transfers: Sequence[Transfer], options: FetchOptions, seed: int = 0) -> None:
         self._rng = random.Random(seed)
         self._options = options
-        self._seen = by_host(transfers)
-        self._pool = [found for host, found in self._seen.items() if host] or [[Transfer("", SUCCESS, 0.2, 0)]]
+        # What is no URL is not fetched; without a host are data: and file:.
+        self._seen = by_host(each for each in transfers if each.host or each.code not in NO_URLS)
+        of_hosts = [found for host, found in self._seen.items() if host]
+        self._pool = of_hosts or [*self._seen.values()] or [[Transfer("", SUCCESS, 0.2, 0)]]
         self._weights = [sum(each.weight for each in found) for found in self._pool]
         self._answers: dict[str, list[Answer]] = {}
         self._of_all = [each for each in transfers if each.code == SUCCESS]
-        self._refusing = {
-            host for host, found in self._seen.items() if len(found) >= _FEW and all(map(_is_flaky, found))
-        }
+        self._refusing = refusing_hosts(transfers)
         self._flaky, self._flaky_code = _flakiness(transfers, self._refusing)
         names, shares = _shares(hosts)
         self._names, self._cumulated = names, list(itertools.accumulate(shares))
@@ -96,6 +97,11 @@ class Behaviour:
         if code in _NOT_ASKED:  # the answer to its robots.txt, or nothing
             return Answer(seconds, 0)
         return Answer(seconds, 0, failure_of(code))
+
+
+def refusing_hosts(transfers: Sequence[Transfer]) -> set[str]:
+    """Those that refuse all of several requests."""
+    return {host for host, found in by_host(transfers).items() if len(found) >= _FEW and all(map(_is_flaky, found))}
 
 
 def _is_flaky(transfer: Transfer) -> bool:

@@ -52,11 +52,18 @@ def with_recorded(given: Mapping[str, Any]) -> Mapping[str, Any]:
         if name in known and name not in not_taken
     }
     files = [file.name for segment in run.lists for file in segment.files] if run is not None else []
+    files = files or _files_of_sample(dataset)
     if files:
         recorded["url_list"] = files[0] if len(files) == 1 else files
     elif "url_list" not in given:
-        raise OptionError(f"from_dataset={folder}: does not say of which list it was made: url_list is missing")
+        raise OptionError(f"{folder}: does not say of which list it was made: url_list is missing")
     return {**recorded, **given, "from_dataset": dataset.folder.url}
+
+
+def _files_of_sample(dataset: Dataset) -> list[str]:
+    """Those of the list of an earlier estimate, whose sample was no list of its own."""
+    first = (dataset.folder.read(layout.TRANSFERS_FILE) or b"").partition(b"\n")[0]
+    return list(orjson.loads(first).get("files", ())) if first else []
 
 
 def earlier_sample(folder: str, config: Config) -> Sample:
@@ -67,7 +74,7 @@ def earlier_sample(folder: str, config: Config) -> Sample:
     finished = dataset.finished
     stats.read(dataset, finished)
     if not stats.rows:
-        raise OutputError(f"from_dataset={folder}: holds no finished shard")
+        raise OutputError(f"{folder}: holds no finished shard")
     report = RunReport(count=stats.rows, successes=stats.successes, bytes=stats.bytes, status_dict=stats.outcomes)
     if content := dataset.folder.read(layout.TRANSFERS_FILE):
         transfers, cost = parse(map(orjson.loads, content.splitlines()))
@@ -86,7 +93,7 @@ def earlier_sample(folder: str, config: Config) -> Sample:
 
     found = [replace(each, seconds=seconds()) if each.code == SUCCESS else each for each in rows]
     if not found:
-        raise OutputError(f"from_dataset={folder}: its metadata cannot be read")
+        raise OutputError(f"{folder}: its metadata cannot be read")
     return Sample(folder, found, Cost(), report, is_fetched=False)
 
 

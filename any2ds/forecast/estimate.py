@@ -13,6 +13,7 @@ from any2ds.core import text
 from any2ds.core.errors import RunError
 from any2ds.core.failures import SUCCESS
 from any2ds.forecast.advice import advise
+from any2ds.forecast.behaviour import refusing_hosts
 from any2ds.forecast.earlier import earlier_sample, with_recorded
 from any2ds.forecast.model import Model, Prediction
 from any2ds.forecast.prices import Prices
@@ -25,6 +26,7 @@ from any2ds.forecast.transfers import Sample
 
 log = logging.getLogger(__name__)
 
+_LONG = 60.0  # seconds, from which on the delay of a host is named
 _FEW = 100  # rows of a sample, below which it says little
 _NO_NETWORK = frozenset({"dns", "connect", "timeout_connect", "timeout_total", "host_down", "no_network"})
 
@@ -60,10 +62,18 @@ def estimate(options: ParsedOptions) -> Estimate:
     model = Model(config, found, sample)
     with steps.step("simulating the whole list"):
         machines = () if model.is_hopeless else wanted.machines
-        predictions = tuple(model.predict(count, wanted.bandwidth, prices) for count in machines)
+        predictions = tuple(_predicted(model, wanted, prices, machines, steps))
     remarks = tuple(_remarks(model, predictions))
     advice = advise(model, predictions) if predictions else ()
     return Estimate(model, wanted.bandwidth, prices, predictions, advice, remarks)
+
+
+def _predicted(
+    model: Model, wanted: EstimateOptions, prices: Prices, machines: Sequence[int], steps: Steps
+) -> Iterator[Prediction]:
+    for count in machines:
+        steps.show(f"simulating the whole list on {count:,} machine{'s' * (count != 1)}")
+        yield model.predict(count, wanted.bandwidth, prices)
 
 
 def _check(sample: Sample) -> None:
@@ -106,6 +116,15 @@ def _remarks(model: Model, predictions: Sequence[Prediction]) -> Iterator[str]:
         )
     elif len(predictions) > 1 and same_times(predictions):
         yield "more machines do not help so small a list: it takes the same time on any number of them"
+    slowest = model.slowest_host()
+    if slowest.crawl_delay and slowest.seconds >= _LONG:
+        yield (
+            f"the robots.txt of {slowest.name} asks for {text.number(slowest.crawl_delay)} s between two requests: its"
+            f" {text.rows(slowest.rows)} take {text.duration(slowest.seconds)}, on any number of machines"
+        )
+    if refusing := refusing_hosts(sample.transfers):
+        many = f"{len(refusing):,} hosts of the sample refuse" if len(refusing) > 1 else f"{min(refusing)} refuses"
+        yield f"{many} everything: how long the run waits for such hosts differs from run to run, so the range is wide"
     large = Counter(each.host for each in sample.transfers if each.weight > 1)
     if large:
         yield (

@@ -17,10 +17,13 @@ from any2ds.config.options import Config
 from any2ds.core.failures import SUCCESS
 from any2ds.core.processes import resources
 from any2ds.fetch.policy.rules import address_of
+from any2ds.fetch.policy.schedule import UNLIMITED
 from any2ds.fetch.policy.share import Share
-from any2ds.forecast.behaviour import Behaviour, mean_seconds
+from any2ds.fetch.profiles import Profiles
+from any2ds.forecast.behaviour import NO_URLS, Behaviour, mean_seconds
 from any2ds.forecast.prices import Costs, Prices
 from any2ds.forecast.simulation import Machine, Simulated, simulate
+from any2ds.forecast.survey import FETCHED
 from any2ds.forecast.transfers import Interval, Sample, effective_count, mean, shares, wilson
 
 if TYPE_CHECKING:
@@ -30,8 +33,9 @@ Limit = Literal["hosts", "bandwidth", "cpu", "latency", "timeouts"]
 
 SIMULATED = 20_000  # rows of a worker that are simulated one by one
 _MODEL_ERROR = 0.1  # of the time: the model and measured runs agree to this (benchmarks/scenarios.py)
-NO_URLS = frozenset({"bad_row", "bad_url", "unsupported_scheme"})
-_DRAWS = 3  # simulations with other random numbers
+_DRAWS = 3  # simulations with other random numbers, and
+_FAR_APART, _MOST_DRAWS = 2.0, 9  # where their times differ by this factor, so many
+_ALIKE = 8  # workers, from which on each begins with as few transfers to a host (see fetch/policy/hosts.py)
 _LEAST_CPU = 2e-5  # seconds for a row, where too few were fetched to measure it
 _USUAL_MEMORY = 110e6  # bytes of a worker with nothing in flight, where it was not measured
 _START_UP = 1.0  # seconds, where none was measured
@@ -52,6 +56,7 @@ class Prediction:
     bounds: Mapping[str, float]  # seconds that hosts, bandwidth and cpu alone would take
     in_flight: int  # transfers per process, on average
     most_in_flight: int
+    largest_host: float  # requests per second that the largest host gets, on average
     dns_questions: int
     memory_per_worker: int  # bytes
     memory: int  # bytes, of all
@@ -62,11 +67,23 @@ class Prediction:
         return {**asdict(self), "seconds": self.seconds.to_json(), "costs": dict(self.costs.to_json())}
 
 
+@dataclass(frozen=True, slots=True)
+class SlowestHost:
+    """The one that takes longest for its rows, if nothing else takes time."""
+
+    name: str = ""
+    rows: int = 0  # URLs of the list
+    seconds: float = 0.0
+    at_once: int | None = None  # transfers; None: any number
+    crawl_delay: float = 0.0  # seconds that its robots.txt asks for
+
+
 class Model:
     """Predicts runs of the list that `survey` describes, of which `sample` was fetched, with the options `config`."""
 
     def __init__(self, config: Config, survey: Survey, sample: Sample) -> None:
         self.config, self.survey, self.sample = config, survey, sample
+        self._simulated: dict[tuple[int, Machine, int], Simulated] = {}  # by rows, machine and seed
 
     # --- what does not depend on the machines ---
 
@@ -85,11 +102,15 @@ class Model:
 
     @property
     def fetched(self) -> int:
-        """URLs for which there is a transfer: not those that cannot be read, nor duplicates as far as `dedupe` goes."""
+        """URLs for which there is a transfer: not what is none, nor duplicates as far as `dedupe` goes."""
         survey = self.survey
-        without = survey.schemes.get("", 0) / survey.urls_per_row
-        bad = (survey.bad + without) / survey.read if survey.read else 0.0
-        return max(0, round(survey.urls * self._distinct * (1 - bad)))
+        urls = sum(rows for scheme, rows in survey.schemes.items() if scheme in FETCHED)
+        return round(survey.urls * self._distinct * urls / (survey.read * survey.urls_per_row)) if survey.read else 0
+
+    @property
+    def _fetched_share(self) -> float:
+        """Of the URLs."""
+        return self.fetched / self.survey.urls if self.survey.urls else 0.0
 
     @property
     def is_hopeless(self) -> bool:
@@ -160,12 +181,15 @@ class Model:
         own, all = self.cpu
         crowding = max(1.0, processes / resources.share())  # processes that share a core
         workers = max(1, min(machines * processes, self.shards))  # that have something to do
-        share = Share.of((0, workers))
-        machine = Machine(bandwidth / 8 / processes, own * crowding, share)
+        machine = Machine(bandwidth / 8 / processes, own * crowding, self._share(workers))
         runs = [self._worker(rows, machine, draw) for draw in range(_DRAWS)] if rows else [Simulated(0.0)]
         times = sorted(run.seconds for run in runs)
+        if times[-1] > _FAR_APART * times[0]:
+            runs += [self._worker(rows, machine, draw) for draw in range(_DRAWS, _MOST_DRAWS)]
+            times = sorted(run.seconds for run in runs)
+        few = len(times) // 5  # with nine draws the range is that of all but the fastest and the slowest
         bounds = {
-            "hosts": self.hosts_alone(),
+            "hosts": self.slowest_host().seconds,
             "bandwidth": self.received_bytes * 8 / bandwidth / machines,
             "cpu": max(rows * own * crowding, self.fetched * all / resources.share() / machines),
         }
@@ -175,8 +199,8 @@ class Model:
         sampling = self._sampling_error()
         seconds = Interval(
             value,
-            (max(times[0], least) + start_up) * (1 - _MODEL_ERROR - sampling),
-            (max(times[-1], least) + start_up) * (1 + _MODEL_ERROR + sampling),
+            (max(times[few], least) + start_up) * (1 - _MODEL_ERROR - sampling),
+            (max(times[-1 - few], least) + start_up) * (1 + _MODEL_ERROR + sampling),
         )
         in_flight = max(1, round(sum(run.in_flight for run in runs) / len(runs)))
         memory = round(
@@ -192,6 +216,7 @@ class Model:
             bounds=bounds,
             in_flight=in_flight,
             most_in_flight=max(run.most_in_flight for run in runs),
+            largest_host=sum(self.survey.hosts.top(1).values()) * self._fetched_share / value if value else 0.0,
             dns_questions=round(workers * self._names_of(rows) * _DNS_QUESTIONS),
             memory_per_worker=memory,
             memory=memory * workers,
@@ -201,36 +226,47 @@ class Model:
 
     def costs(self, hours: float, prices: Prices) -> Costs:
         """`hours` of all machines together."""
-        stored = self.stored_bytes / 1e9
-        return Costs(
-            compute=hours * prices.machine_hour,
-            ingress=self.received_bytes / 1e9 * prices.ingress_gb,
-            requests=3 * self.shards / 1000 * prices.requests_1000,  # data, metadata and statistics
-            storage_month=stored * prices.storage_gb_month,
-            egress=stored * prices.egress_gb,
-        )
+        return prices.costs(hours, self.received_bytes, self.stored_bytes, self.shards)
 
-    def hosts_alone(self, at_once: int | None = None) -> float:
-        """Seconds that the host that takes longest takes, with `at_once` transfers from all workers together; or, if
-        None, with what `max_per_host` grants them."""
-        fetch = self.config.fetch
-        most = at_once or fetch.max_per_host
-        own = mean_seconds(self.sample.transfers)
+    def slowest_host(self, at_once: int | None = None) -> SlowestHost:
+        """The host that takes longest, with `at_once` transfers from all workers together; or, if None, with what
+        `max_per_host` grants it. Its delays hold for all of them anyway."""
+        seconds, hosts = mean_seconds(self.sample.transfers), self.survey.hosts
         usual = mean([each for each in self.sample.transfers if each.code == SUCCESS], "seconds")
-        share = self.fetched / self.survey.urls if self.survey.urls else 0.0
-        longest = 0.0
-        for host, rows in self.survey.hosts.top(len(self.survey.hosts.largest)).items():
-            seconds = max(own.get(host, usual) / most, fetch.host_delay)
-            longest = max(longest, rows * share * seconds)
-        return longest
+        share = self._fetched_share
+        delays = {each.host: each.delay for each in self.sample.transfers if each.delay}
+        found = SlowestHost()
+        for host, urls in {
+            **{host: hosts.others.get(host, 0) for host in delays},
+            **hosts.top(len(hosts.largest)),
+        }.items():
+            _, policy = self._profiles.host_of(f"http://{host}/")
+            most = min(at_once or policy.max_per_host, policy.max_per_host)
+            each = max(seconds.get(host, usual) / most, policy.host_delay, delays.get(host, 0.0))
+            if (alone := urls * share * each) > found.seconds:
+                found = SlowestHost(host, urls, alone, most if most < UNLIMITED else None, delays.get(host, 0.0))
+        return found
+
+    @cached_property
+    def _profiles(self) -> Profiles:
+        return Profiles(self.config.fetch)
 
     def _worker(self, rows: int, machine: Machine, seed: int) -> Simulated:
         options = self.config.fetch
-        behaviour = Behaviour(self.survey.hosts, self.sample.transfers, options, seed)
         count = min(rows, SIMULATED)
-        found = simulate(options, behaviour.rows(count), behaviour.answer, machine, seed)
+        found = self._simulated.get((count, machine, seed))
+        if found is None:
+            behaviour = Behaviour(self.survey.hosts, self.sample.transfers, options, seed)
+            found = simulate(options, behaviour.rows(count), behaviour.answer, machine, seed)
+            self._simulated[count, machine, seed] = found
         more = (rows - count) / found.pace if found.pace else 0.0
         return replace(found, seconds=found.seconds + more)
+
+    def _share(self, workers: int) -> Share:
+        """Of one of so many, of the limits of hosts."""
+        fetch = self.config.fetch
+        is_limited = bool(fetch.hosts) or fetch.host_delay > 0 or fetch.max_per_host < UNLIMITED
+        return Share.of((0, workers if is_limited else min(workers, _ALIKE)))
 
     def _names_of(self, rows: int) -> float:
         """Hosts with a name that a worker with so many rows meets."""

@@ -11,6 +11,7 @@ from typing import Any
 from any2ds.config.options import read_prices
 from any2ds.core.errors import OptionError
 
+_FILES_OF_SHARD = 3  # data, metadata and statistics
 _TABLE = Path(__file__).with_name("prices.json")
 
 
@@ -35,8 +36,20 @@ class Prices:
                 raise OptionError(f"price={path}: {name!r} is no price: there are {', '.join(found)}")
             is_price = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
             if not (isinstance(value, str) if name == "currency" else is_price):
-                raise OptionError(f"price={path}: {name} must be {'a text' if name == 'currency' else 'a number'}")
+                raise OptionError(
+                    f"price={path}: {name} must be {'a text' if name == 'currency' else 'a number of at least 0'}"
+                )
         return cls(**{**found, **given})
+
+    def costs(self, hours: float, received: float, stored: float, shards: int) -> Costs:
+        """Of a run with so many `hours` of all machines together, and bytes `received` and `stored`."""
+        return Costs(
+            compute=hours * self.machine_hour,
+            ingress=received / 1e9 * self.ingress_gb,
+            requests=_FILES_OF_SHARD * shards / 1000 * self.requests_1000,
+            storage_month=stored / 1e9 * self.storage_gb_month,
+            egress=stored / 1e9 * self.egress_gb,
+        )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

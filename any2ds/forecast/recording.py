@@ -117,9 +117,11 @@ class RecordingFetcher:
 
     def _recorded(self, fetched: Fetched) -> Transfer:
         host, _ = self._host_of(fetched.row.url)
+        delay = self._inner.crawl_delay(fetched.row.url)
         if isinstance(fetched.outcome, Failure):
-            return Transfer(host, fetched.outcome.code, attempts=fetched.attempts)
-        return Transfer(host, SUCCESS, fetched.outcome.seconds, fetched.outcome.body.size, fetched.attempts)
+            return Transfer(host, fetched.outcome.code, attempts=fetched.attempts, delay=delay)
+        size = fetched.outcome.body.size
+        return Transfer(host, SUCCESS, fetched.outcome.seconds, size, fetched.attempts, delay=delay)
 
     @property
     def activity(self) -> int:

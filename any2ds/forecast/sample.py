@@ -41,12 +41,14 @@ class ChosenRows:
     config: Config  # of the run that is planned, with the pace of the sample
     weights: Mapping[str, float] = field(default_factory=dict)  # large host -> rows that each of its rows stands for
     seconds: float = 0.0  # that the pace alone takes
+    has_hosts: bool = True  # with a pace
+    files: tuple[str, ...] = ()  # of the list
 
     @property
     def pace(self) -> str:
         """How often a host is asked, and how long that takes."""
         delay = self.config.fetch.host_delay
-        if not delay:
+        if not delay or not self.has_hosts:
             return ""
         often = f"{text.number(1 / delay)} a second" if delay < 1 else f"one every {text.number(delay)} s"
         return f"at most {often} per host{f': about {self.seconds:.0f} s' if self.seconds >= 1 else ''}"
@@ -66,7 +68,7 @@ def choose_rows(config: Config, found: Survey) -> ChosenRows:
     of_hosts: defaultdict[tuple[str, float], list[int]] = defaultdict(list)
     for number, url in enumerate(found.sample.column("url").to_pylist()):  # of several URLs the first
         host, policy = host_of(url)
-        of_hosts[host, policy.host_delay if host else 0.0].append(number)
+        of_hosts[host, policy.host_delay].append(number)
     rng = random.Random(0)
     kept, weights, longest = [], {}, 0.0
     for (host, delay), numbers in of_hosts.items():
@@ -76,7 +78,14 @@ def choose_rows(config: Config, found: Survey) -> ChosenRows:
             numbers = rng.sample(numbers, most)
         longest = max(longest, (len(numbers) - 1) * delay)
         kept += numbers
-    return ChosenRows(found.sample.take(pa.array(sorted(kept), pa.int64())), config, weights, longest)
+    return ChosenRows(
+        found.sample.take(pa.array(sorted(kept), pa.int64())),
+        config,
+        weights,
+        longest,
+        any(delay for _, delay in of_hosts),
+        found.files,
+    )
 
 
 def _slowly(config: Config) -> FetchOptions:
@@ -107,7 +116,7 @@ def fetch_sample(chosen: ChosenRows, folder: str, reporter: Reporter) -> Sample:
             problem = str(error)
         found, cost = parse(recorder.lines())
     transfers = [replace(each, weight=weights.get(each.host, 1.0)) for each in found]
-    lines = [*(asdict(each) for each in transfers), {"worker": asdict(cost)}]
+    lines = [{"files": chosen.files}, *(asdict(each) for each in transfers), {"worker": asdict(cost)}]
     output.write(layout.TRANSFERS_FILE, b"".join(orjson.dumps(line) + b"\n" for line in lines))
     if not transfers and problem:
         raise RunError(f"the sample could not be fetched: {problem}")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MOST_FAILURES = 8
 _MOST_HOSTS = 3
+_LARGEST_HOST = "largest host, requests/s"
 
 _LIMITS = {
     "hosts": "the largest host",
@@ -106,7 +107,7 @@ def _list(estimate: Estimate) -> Iterator[tuple[str, str]]:
     yield "duplicates", f"{repeated}{inside}"
     hosts = survey.hosts
     largest = ", ".join(f"{host} {text.percent(rows, survey.urls)}" for host, rows in hosts.top(_MOST_HOSTS).items())
-    yield "hosts", f"{hosts.count:,}; the largest: {largest or 'none'}"
+    yield "hosts", f"{hosts.count:,}; the largest: {largest}" if largest else "none"
 
 
 def _scheme(name: str) -> str:
@@ -181,16 +182,19 @@ def _columns(estimate: Estimate) -> tuple[list[str], list[list[str]]]:
         ("time", lambda each: _time(each.seconds.value)),
         ("  from", lambda each: _time(each.seconds.low)),
         ("  to", lambda each: _time(each.seconds.high)),
-        ("rows/s", lambda each: text.number(float(f"{each.rows_per_second:.3g}"))),
+        ("rows/s", lambda each: text.number(_digits(each.rows_per_second))),
         ("limit", lambda each: _LIMITS[each.limit]),
         ("processes each", lambda each: f"{each.processes:,}"),
         ("in flight, each process", lambda each: f"{each.in_flight:,}"),
+        (_LARGEST_HOST, lambda each: text.number(_digits(each.largest_host))),
         ("DNS questions", lambda each: text.estimate(each.dns_questions)),
         ("memory, each process", lambda each: text.size(each.memory_per_worker)),
         ("memory in all", lambda each: text.size(each.memory)),
         ("disk, each process", lambda each: text.size(each.disk_per_worker)),
         ("cost of the run", lambda each: _money(each.costs.run, currency)),
     ]
+    if not estimate.model.survey.hosts.top(1):
+        by_name = [each for each in by_name if each[0] != _LARGEST_HOST]
     return [name for name, _ in by_name], [[get(each) for each in shown_predictions(estimate)] for _, get in by_name]
 
 
@@ -205,8 +209,13 @@ def same_times(predictions: Sequence[Prediction]) -> bool:
     return len(shown) == 1
 
 
+def _digits(value: float) -> float:
+    """An estimate has no more than three."""
+    return float(f"{value:.3g}")
+
+
 def _time(seconds: float) -> str:
-    """An estimate has no more than three digits."""
+    """With three digits at most."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 3600:

@@ -23,12 +23,13 @@ from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
 from any2ds.fetch.engines.transport import Phases
 from any2ds.fetch.loop import Clock, Loop
-from any2ds.fetch.policy.hosts import TIMEOUTS, Attempt, HostPolicy
+from any2ds.fetch.policy.hosts import TIMEOUTS, Attempt
 from any2ds.fetch.policy.robots import Robots
 from any2ds.fetch.policy.rules import product_of
 from any2ds.fetch.policy.schedule import Schedule, ScheduleLimits, host_name, spare_transfers
 from any2ds.fetch.policy.share import ALONE, Share
 from any2ds.fetch.policy.window import Window
+from any2ds.fetch.profiles import Profiles
 
 NEVER = 1e12  # seconds
 _ROWS_AHEAD = 100_000  # as the feeder of the engine has it
@@ -348,15 +349,17 @@ class _Worker:
     def __init__(self, options: FetchOptions, plan: WorkerPlan, hosts: Hosts, seed: int) -> None:
         rng = random.Random(seed)
         most = options.most_transfers
-        robots = None if options.robots == "ignore" else Robots(product_of(options.user_agent), options.robots)
-        policy = HostPolicy(options.max_per_host, options.host_delay, options.max_retry_after)
+        profiles, robots = Profiles(options), None
+        if options.robots != "ignore" or profiles.differ:
+            robots = Robots(product_of(options.user_agent), options.robots, profiles.robots_policy)
         schedule = Schedule(
             ScheduleLimits(
                 most, options.timeout, options.retries, options.total_timeout, spare_transfers(options, most)
             ),
-            policy,
+            profiles.default.policy,
             rng,
             robots,
+            profiles.host_of if profiles.tells_hosts_apart else None,
         )
         self._plan = plan
         self._buffer = Buffer(options.max_buffered_bytes, most)

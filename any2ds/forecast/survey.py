@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -16,19 +16,24 @@ import pyarrow.compute as pc
 
 from any2ds.config.options import Config
 from any2ds.core.errors import ReadError
+from any2ds.core.failures import Failure
 from any2ds.fetch.policy.schedule import host_name
 from any2ds.fetch.profiles import Profiles
-from any2ds.fetch.urls import WEB
+from any2ds.fetch.urls import FILE_SYSTEMS, WEB, normalize
 from any2ds.forecast.sketches import DistinctSample, FrequentItems
 from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 from any2ds.readers.dedupe import comparable
 from any2ds.readers.plan import cuts
 from any2ds.readers.sources import Source
 
+FETCHED = WEB | FILE_SYSTEMS  # schemes
 _PART = 5_000_000  # rows that are read of a list of row groups with more bytes than this:
 _LARGE = 2 << 30
 _BETWEEN = 0.5  # seconds between two reports of progress
 _TOP = 20  # hosts that are named
+_ALL_SHARDS, _EACH_SHARD = 100, 10  # in which duplicates and hosts are counted: in the first, then in each tenth
+_STARTS_AT_ONCE = 1_000_000  # schemes with hosts that are counted together
+_PLAIN_START = r"^https?://[^@\s]+$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,8 @@ class Hosts:
     """How the rows are spread over hosts. Rows are those of the whole list, extrapolated if a part was read."""
 
     count: int = 0  # estimated if there are very many
-    largest: Mapping[str, int] = field(default_factory=dict)  # name, "" for rows without a host -> rows, most first
+    # Name, "" for rows that need none (data: and file:) -> rows, most first.
+    largest: Mapping[str, int] = field(default_factory=dict)
     others: Mapping[str, int] = field(default_factory=dict)  # the same of others, a random part of them
     part: float = 1.0  # of the others that these are
     per_shard: float = 0.0  # mean number of hosts in a shard
@@ -54,7 +60,7 @@ class Survey:
     is_exact: bool  # whether `rows` were counted, rather than extrapolated from bytes
     read: int  # rows that were looked at
     bad: int  # rows of these that are no rows
-    schemes: Mapping[str, int]  # of their URLs; "" for one that is missing, or has no host
+    schemes: Mapping[str, int]  # of the URLs of the others; "" for one that is missing, or is none
     hosts: Hosts
     distinct: int  # URLs among the rows that were read
     duplicates: float  # share of the rows whose URL stands in an earlier one
@@ -63,6 +69,7 @@ class Survey:
     error: str  # why the list was not read to its end; "" if it was
     seconds: float  # that reading took
     sample: pa.Table  # rows drawn at random, in the order of the list, with the columns of the dataset
+    files: tuple[str, ...] = ()  # that the list consists of; empty if rows come from elsewhere
 
     @property
     def urls(self) -> int:
@@ -112,7 +119,8 @@ def survey(
     is_exact = rows is not None and not error
     if rows is None:
         rows = round(found.read / share) if share else found.read
-    return found.survey(max(rows, found.read), is_exact, error, time.monotonic() - began, schema)
+    result = found.survey(max(rows, found.read), is_exact, error, time.monotonic() - began, schema)
+    return replace(result, files=tuple(file.name for file in source.list_files))
 
 
 def _bytes(source: Source) -> int:
@@ -123,50 +131,75 @@ class _Found:
     """Adds up what is read, shard by shard."""
 
     def __init__(self, config: Config, size: int, rng: random.Random) -> None:
-        profiles = Profiles(config.fetch)
+        self._profiles = Profiles(config.fetch)
         self._columns = config.url_columns
-        self._host_of: Callable[[str], str] = (
-            (lambda url: profiles.host_of(url)[0]) if profiles.differ else (lambda url: host_name(url))
-        )
         self._reservoir = Reservoir(size, rng)
         self._frequent, self._hosts, self._urls = FrequentItems(), DistinctSample(), DistinctSample()
         self._schemes: Counter[str] = Counter()
-        self.read = self._bad = self._in_shards = self._shards = self._hosts_in_shards = 0
+        self._starts: list[pa.StringArray] = []  # of URLs, to be counted together: many are the same
+        self._waiting = 0  # of these
+        self.read = self._bad = self._shards = 0
+        self._in_shards = self._hosts_in_shards = self._shards_compared = self._rows_compared = 0
 
-    def add(self, batches: Iterable[pa.RecordBatch]) -> None:
+    def add(self, batches: Sequence[pa.RecordBatch]) -> None:
         """The rows of a shard."""
-        urls_of_shard, hosts_of_shard = [], set[str]()
+        urls_of_shard, starts_of_shard = [], []
         for batch in batches:
             self.read += batch.num_rows
             self._reservoir.add(batch)
             bad = batch.column(BAD_ROWS) if BAD_ROWS in batch.schema.names else None
-            self._bad += len(bad) - bad.null_count if bad is not None else 0
+            bad_rows = len(bad) - bad.null_count if bad is not None else 0
+            self._bad += bad_rows
             urls = _given(batch.column("url"))
             urls_of_shard.append(urls)
-            self._urls.add(urls.to_pylist())
             for name in self._columns:
-                hosts = self._by_host(urls if name == "url" else _given(batch.column(name)))
-                self._schemes[""] += batch.num_rows - sum(hosts.values())
-                self._frequent.add(hosts)
-                self._hosts.add_counts(hosts)
-                hosts_of_shard |= hosts.keys()
-        urls = pa.chunked_array(urls_of_shard, pa.string()) if urls_of_shard else pa.chunked_array([], pa.string())
-        self._in_shards += len(urls) - len(pc.unique(urls))
+                of_column = urls if name == "url" else _given(batch.column(name))
+                self._schemes[""] += batch.num_rows - bad_rows - len(of_column)
+                starts_of_shard.append(_starts(of_column))
+        urls = pa.chunked_array(urls_of_shard, pa.string()).combine_chunks()
+        self._urls.add(urls)
+        starts = pa.chunked_array(starts_of_shard, pa.string()).combine_chunks()
+        self._starts.append(starts)
+        if self._shards < _ALL_SHARDS or self._shards % _EACH_SHARD == 0:
+            self._in_shards += len(urls) - len(pc.unique(urls))
+            self._hosts_in_shards += len(pc.unique(starts))
+            self._shards_compared += 1
+            self._rows_compared += sum(batch.num_rows for batch in batches)
         self._shards += 1
-        self._hosts_in_shards += len(hosts_of_shard)
+        self._waiting += len(starts)
+        if self._waiting >= _STARTS_AT_ONCE:
+            self._count_starts()
 
-    def _by_host(self, urls: pa.StringArray) -> Counter[str]:
-        """Host -> rows; counts the schemes as well."""
-        found: Counter[str] = Counter()
-        for start, rows in _starts(urls):
-            scheme, separator, authority = start.partition("://")
-            scheme = scheme.lower()
-            self._schemes[scheme if separator and (authority or scheme not in WEB) else ""] += rows
-            found[self._host_of(start)] += rows
-        return found
+    def _count_starts(self) -> None:
+        found: Counter[str] = Counter()  # host -> rows
+        counted = pc.value_counts(pa.chunked_array(self._starts, pa.string()).combine_chunks())
+        self._starts, self._waiting = [], 0
+        starts, rows = counted.field("values"), counted.field("counts")
+        is_plain = pc.match_substring_regex(starts, _PLAIN_START)
+        if self._profiles.differ:  # in which port and pattern count
+            is_plain = pc.and_(is_plain, False)
+        plain, rows_of_plain = starts.filter(is_plain), rows.filter(is_plain)
+        is_secure = pc.starts_with(plain, "https")
+        self._schemes["https"] += pc.sum(rows_of_plain.filter(is_secure)).as_py() or 0
+        self._schemes["http"] += pc.sum(rows_of_plain.filter(pc.invert(is_secure))).as_py() or 0
+        hosts = pc.ascii_lower(pc.list_element(pc.split_pattern(plain, "//", max_splits=1), 1))
+        for host, count in zip(hosts.to_pylist(), rows_of_plain.to_pylist(), strict=True):
+            found[host] += count
+        others = pc.invert(is_plain)
+        for start, count in zip(starts.filter(others).to_pylist(), rows.filter(others).to_pylist(), strict=True):
+            scheme = _scheme_of(start)
+            self._schemes[scheme] += count
+            if scheme in FETCHED:  # the others have none, wherever they seem to
+                found[self._host_of(f"{start}/file")] += count  # a bucket alone is no URL
+        self._frequent.add(found)
+        self._hosts.add_counts(found)
+
+    def _host_of(self, url: str) -> str:
+        return self._profiles.host_of(url)[0] if self._profiles.differ else host_name(url)
 
     def survey(self, rows: int, is_exact: bool, error: str, seconds: float, schema: pa.Schema) -> Survey:
         factor = rows / self.read if self.read else 1.0
+        self._count_starts()
         self._schemes += Counter()  # without zeros
         return Survey(
             rows=rows,
@@ -178,7 +211,7 @@ class _Found:
             distinct=self._urls.distinct,
             duplicates=self._urls.repeated_share,
             urls_per_row=len(self._columns),
-            duplicates_in_shards=self._in_shards / self.read if self.read else 0.0,
+            duplicates_in_shards=self._in_shards / self._rows_compared if self._rows_compared else 0.0,
             error=error,
             seconds=seconds,
             sample=self._reservoir.table(schema),
@@ -188,7 +221,7 @@ class _Found:
         frequent, sampled = self._frequent, self._hosts
         largest = {host: round(count * factor) for host, count in frequent.counts.most_common(_TOP)}
         others = {host: max(1, round(count * factor)) for host, count in sampled.counts.items() if host not in largest}
-        per_shard = self._hosts_in_shards / self._shards if self._shards else 0.0
+        per_shard = self._hosts_in_shards / self._shards_compared if self._shards_compared else 0.0
         count = sampled.distinct - 1 if "" in sampled.counts else sampled.distinct
         return Hosts(count, largest, others, sampled.part, per_shard)
 
@@ -196,14 +229,27 @@ class _Found:
 def _given(urls: pa.Array) -> pa.StringArray:
     """Those that are not empty."""
     urls = comparable(urls)
-    return urls.filter(pc.fill_null(pc.greater(pc.binary_length(urls), 0), False))
+    is_given = pc.fill_null(pc.greater(pc.binary_length(urls), 0), False)
+    return urls if is_given.true_count == len(urls) else urls.filter(is_given)
 
 
-def _starts(urls: pa.StringArray) -> Iterator[tuple[str, int]]:
-    """Each scheme with a host, and how many URLs have it."""
+def _starts(urls: pa.StringArray) -> pa.StringArray:
+    """The scheme and the host of each."""
     parts = pc.split_pattern(pc.binary_join_element_wise(urls, "///", ""), "/", max_splits=3)
     starts = pc.binary_join_element_wise(pc.list_element(parts, 0), "//", pc.list_element(parts, 2), "")
-    yield from ((each["values"], each["counts"]) for each in pc.value_counts(starts).to_pylist())
+    is_data = pc.starts_with(urls, "data:", ignore_case=True)
+    return pc.if_else(is_data, "data:,", starts) if pc.any(is_data).as_py() else starts
+
+
+def _scheme_of(start: str) -> str:
+    """In lower case; "" for a URL that begins so and is none."""
+    scheme, separator, authority = start.partition("://")
+    if separator and scheme.lower() in WEB:
+        return scheme.lower() if authority else ""
+    normal = normalize(f"{start if separator else start.removesuffix('//')}/file")
+    if isinstance(normal, Failure) and normal.code != "unsupported_scheme":
+        return ""
+    return start.partition(":")[0].lower()
 
 
 class Reservoir:

@@ -25,6 +25,7 @@ class Transfer:
     size: int = 0  # bytes of the file, as it arrived
     attempts: int = 1
     weight: float = 1.0  # rows of the sample that it stands for: of large hosts not all are fetched
+    delay: float = 0.0  # seconds between two starts that the robots.txt of its host asks for
 
     @property
     def is_transient(self) -> bool:
@@ -150,13 +151,13 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def parse(lines: Iterable[Mapping[str, Any]]) -> tuple[list[Transfer], Cost]:
-    """What a recorder wrote: lines of transfers, and of the cost of workers. Raises KeyError, TypeError or ValueError
-    for anything else."""
+    """What a recorder wrote: lines of transfers, and of the cost of workers; that of the list is left out. Raises
+    KeyError, TypeError or ValueError for anything else."""
     transfers, cost = [], Cost()
     for line in lines:
         if "worker" in line:
             cost += Cost(**line["worker"])
-        else:
+        elif "files" not in line:
             transfers.append(Transfer(**line))
     return transfers, cost
 

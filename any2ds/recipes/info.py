@@ -82,6 +82,7 @@ class Info:
                 if found[field] or not path.is_file():
                     continue
                 text = path.read_text(encoding="utf-8-sig")
+                text = re.sub(r"\A\s*# .*\n", "", text) if field == "description" else text  # its title is the name
                 found[field] = _tags_in(text) if field == "tags" else text.strip()
             checked_citation(str(found["citation"]), CITATIONS)
             checked_tags(tuple(found["tags"]), TAGS)

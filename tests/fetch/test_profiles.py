@@ -102,7 +102,7 @@ def test_limits_differ_by_host() -> None:
     started: dict[str, int] = {}
     while attempt := schedule.next(0.0):
         started[attempt.host.name] = started.get(attempt.host.name, 0) + 1
-    expected = {"xn--bcher-kva.test": 2, "slow.test": 1, "free.test": 4, "": 4, "b.test": 4, "b.test:8080": 1}
+    expected = {"xn--bcher-kva.test": 2, "slow.test": 1, "free.test": 4, "": 10, "b.test": 4, "b.test:8080": 1}
     assert started == expected
     assert schedule.wait(0.0) == 5.0
 

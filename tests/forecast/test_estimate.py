@@ -120,6 +120,39 @@ def test_of_a_host_so_many_rows_are_fetched_as_its_pace_allows(server: Server, a
     assert choose_rows(slow, survey(slow, 300)).pace == "at most one every 2 s per host: about 38 s"
 
 
+@pytest.mark.parametrize("scheme", ["data", "file"])
+def test_what_has_no_host_is_asked_at_any_pace(scheme: str, asked: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"content")
+    rows = [f"data:,{number}" if scheme == "data" else f"file://{tmp_path}/a.bin" for number in range(400)]
+    config = Config.from_options({"url_list": [*rows, "nonsense"]})
+    chosen = choose_rows(config, survey(config, 300))
+    assert (chosen.rows.num_rows, chosen.weights, chosen.seconds, chosen.pace) == (300, {}, 0.0, "")
+    found = asked([*rows, "nonsense"], sample=300, machines=1, dedupe="none")
+    assert found.model.fetched == 400
+    assert found.model.success.low < 400 / 401 < found.model.success.high
+    assert found.model.sample.cost.seconds < 30  # at the pace of a host they take 75 s
+    assert found.predictions[0].seconds.value > 0
+    text = found.to_markdown()
+    assert "| hosts | none |" in text
+    assert f"| schemes | {scheme} 99.8%, no URL 0.2% |" in text
+
+
+def test_hosts_and_what_has_none_are_asked_together(server: Server, asked: Any) -> None:
+    rows = [row for number in range(200) for row in (f"data:,{number}", url(server, 40 * number))]
+    config = Config.from_options({"url_list": rows})
+    chosen = choose_rows(config, survey(config, 400))
+    assert (chosen.rows.num_rows, chosen.weights) == (240, {f"127.0.0.1:{server.port}": 5.0})
+    assert chosen.pace == "at most 4 a second per host: about 10 s"
+
+
+def test_rows_that_cannot_be_read_count_once(asked: Any, tmp_path: Path) -> None:
+    lines = [f'{{"url": "data:,{number}"}}' if number % 10 else "{broken" for number in range(1, 200)]
+    (tmp_path / "urls.jsonl").write_text("\n".join(lines))
+    found = asked(tmp_path / "urls.jsonl", machines=1)
+    assert (found.model.survey.bad, found.model.fetched) == (19, 180)
+    assert found.model.survey.schemes == {"data": 180}
+
+
 def test_rows_without_a_host_are_no_host(server: Server, asked: Any) -> None:
     rows = ["nonsense", "htp://some.where/1", "http:///2", *(url(server, 40 * number) for number in range(9))]
     found = asked(rows, host_delay=0)
@@ -137,6 +170,18 @@ def test_machines_that_do_not_help_have_no_column(server: Server, asked: Any) ->
     assert "| machines" not in found.to_markdown()
     assert "|  | 1 |\n" in found.to_markdown()
     assert any("more machines do not help so small a list" in remark for remark in found.remarks)
+
+
+def test_what_robots_txt_asks_for_is_known_of_the_sample(asked: Any, tmp_path: Path) -> None:
+    (tmp_path / "media").mkdir()
+    (tmp_path / "media" / "robots.txt").write_text("User-agent: *\nCrawl-delay: 0.3\n")
+    (tmp_path / "media" / "a.bin").write_bytes(b"content")
+    with serve(tmp_path / "media") as polite:
+        rows = [f"{polite.base_url}a.bin?{number}" for number in range(1000)]
+        found = asked(rows, sample=4, host_delay=0, robots="respect")
+    assert found.model.slowest_host().crawl_delay == 0.3
+    assert found.predictions[0].limit == "hosts"
+    assert any("asks for 0.3 s between two requests: its 1,000 rows take 0:05:00" in each for each in found.remarks)
 
 
 def test_an_empty_list_is_refused(asked: Any, tmp_path: Path) -> None:
@@ -272,6 +317,10 @@ def test_formats_of_the_command_line(server: Server, tmp_path: Path) -> None:
     done = subprocess.run([*command, "--format=json"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["list"]["rows"] == 50
     assert done.stderr == ""
-    again = [*command, "--format=md", "--from=estimate-sample"]
-    done = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("## The list")
+    of_the_same_list = [*command[:4], "--quiet", "--format=md", "--from=estimate-sample"]
+    done = subprocess.run(of_the_same_list, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("## The list\n\n| | |\n|---|---|\n| rows | 50 |")
+    (tmp_path / "nothing").mkdir()
+    done = subprocess.run([*command, "--from=nothing"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "from_dataset" not in done.stderr

@@ -46,6 +46,31 @@ def test_bad_rows_and_schemes_are_counted() -> None:
     assert found.hosts.largest["a"] == 2
 
 
+def test_urls_without_a_host_have_a_scheme() -> None:
+    found = surveyed(
+        ["data:,1", "DATA:text/plain;base64,QUJD", "file:///tmp/a", "file://host/a", "mailto:me@a", "htp://b/c"]
+    )
+    assert found.schemes == {"data": 2, "file": 1, "": 1, "mailto": 1, "htp": 1}
+    assert (found.hosts.count, found.hosts.largest) == (0, {"": 3})
+
+
+def test_hosts_are_named_as_the_engine_does_it() -> None:
+    urls = ["http://me@A.example/1", "https://a.example/2", "http://[::1]:80/3", "ftp://a.example/4", "s3://bucket/5"]
+    assert surveyed(urls).hosts.largest == {"a.example": 3, "[::1]:80": 1, "bucket": 1}
+    hosts = {"*.example": {"max_per_host": 2}}
+    assert surveyed(urls, hosts=hosts).hosts.largest == {"a.example": 3, "[::1]": 1, "bucket": 1}
+
+
+def test_what_is_sampled_of_many_urls_is_no_matter_of_their_ends() -> None:
+    """Their hash counts all but the beginning of long ones."""
+    texts = [f"https://example.org/{number:07d}/picture.jpg" for number in range(40_000)]
+    for urls in (texts, [f"https://h{number}.example/a" for number in range(40_000)], list(map(str, range(40_000)))):
+        sample = DistinctSample(1000)
+        sample.add(pa.array([url for url in urls for _ in range(2)]))
+        assert sample.distinct == pytest.approx(40_000, rel=0.15)
+        assert sample.repeated_share == 0.5
+
+
 def test_a_limit_holds(tmp_path: Path) -> None:
     (tmp_path / "urls.txt").write_text("\n".join(f"http://h/{number}" for number in range(500)))
     assert surveyed(str(tmp_path / "urls.txt"), limit=120).rows == 120
@@ -80,7 +105,7 @@ def test_sketches_hold_their_errors() -> None:
     frequent, distinct = FrequentItems(1000), DistinctSample(2000)
     for start in range(0, len(values), 5000):
         frequent.add(Counter(values[start : start + 5000]))
-        distinct.add(values[start : start + 5000])
+        distinct.add(pa.array(values[start : start + 5000]))
     for value, count in exact.most_common(20):
         assert count - frequent.error <= frequent.counts[value] <= count
     assert distinct.distinct == pytest.approx(len(exact), rel=0.1)

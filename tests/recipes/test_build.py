@@ -18,7 +18,7 @@ from PIL import Image
 
 import any2ds
 from any2ds.cli import run
-from any2ds.core.errors import DamagedShard, OutputError, UsageError
+from any2ds.core.errors import DamagedShard, OptionError, OutputError, UsageError
 from any2ds.core.layout import RECIPE_FILE, RUN_FILE
 from any2ds.writers.example_records import parse_example
 
@@ -271,6 +271,27 @@ def test_the_error_of_a_generator_is_shown_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="the author's own"):
         build(one_split(samples), tmp_path)
     assert not (tmp_path / "small" / "1.0.0").exists()
+
+
+def test_a_debugger_is_entered_where_the_error_happened(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        'import any2ds\n\n\nclass Broken(any2ds.Recipe):\n    """Text."""\n\n    def info(self):\n'
+        '        return any2ds.Info({"text": any2ds.Text()})\n\n    def splits(self, dl):\n'
+        '        culprit = "a row"\n        raise KeyError(culprit)\n'
+    )
+    command = [sys.executable, "-m", "any2ds", "build", str(tmp_path / "broken.py"), f"--data_dir={tmp_path}", "--pdb"]
+    done = subprocess.run(command, input="p culprit + '!'\nq\n", capture_output=True, text=True, check=False)
+    assert "(Pdb) 'a row!'" in done.stdout
+    assert done.returncode == 1
+
+
+def test_options_that_a_build_has_no_use_for_are_refused_with_the_reason(tmp_path: Path) -> None:
+    for options, reason in (
+        ({"rank": 0, "world_size": 2}, "'rank' cannot be given here: machines share a build with distributor="),
+        ({"url_col": "url"}, "'url_col' cannot be given here: a recipe says in its splits which lists it takes"),
+    ):
+        with pytest.raises(OptionError, match=reason):
+            build(Flowers, tmp_path, **options)
 
 
 def test_corrupt_samples_are_skipped_and_counted(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_the_files_beside_a_recipe_are_checked_as_well(tmp_path: Path) -> None:
         "        return any2ds.Info({'text': any2ds.Text()})\n\n    def splits(self, dl):\n"
         "        yield 1, {'text': 'a'}\n"
     )
-    (tmp_path / "README.md").write_text("What it is.\n")
+    (tmp_path / "README.md").write_text("# Beside\n\nWhat it is.\n\n# Use\n\nNone.\n")
     for name, content, message in (
         ("TAGS.txt", "# all\nimages\npictures # no such tag\n", "TAGS.txt: unknown tag 'pictures'"),
         ("CITATIONS.bib", "by me\n", "CITATIONS.bib: the citation is not BibTeX"),
@@ -141,6 +141,7 @@ def test_the_files_beside_a_recipe_are_checked_as_well(tmp_path: Path) -> None:
     (made,) = (tmp_path / "data" / "beside").iterdir()
     card = any2ds.card(made).text
     assert "What it is" in card
+    assert "# Beside" not in card  # the title of the file: the card has its own
     assert 'language:\n- "de"\n' in card
     assert '- "images"\n' in card
     assert "\n# beside\n" in card

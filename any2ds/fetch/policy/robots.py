@@ -342,6 +342,11 @@ class Robots:
         self._known.move_to_end(origin)
         return known
 
+    def delay_of(self, url: str) -> float:
+        """Seconds between two requests that its host asks for, as far as that is known at the moment."""
+        known = self.known(url, self._now)
+        return 0.0 if known is None else known.delay
+
     def redirect_refusal(self, url: str) -> Failure | None:
         """Why the target of a redirect is refused. No robots.txt is requested for it: an unknown one allows."""
         known = self.known(url, self._now)

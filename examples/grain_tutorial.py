@@ -100,6 +100,12 @@ def read_ahead_in_threads(ds: Any) -> None:
     tell("read ahead by one thread", keys(ahead) == wanted)
     ahead = grain.experimental.multithread_prefetch(samples, num_threads=2, buffer_size=3)
     tell("read ahead by threads with pipelines of their own", keys(ahead) == wanted)
+    by_number = grain.MapDataset.source(ds)
+    tuned = grain.experimental.pick_performance_config(
+        ds=by_number, ram_budget_mb=1024, max_workers=None, max_buffer_size=100
+    )
+    samples = by_number.to_iter_dataset(tuned.read_options)
+    tell(f"read ahead by {tuned.read_options.num_threads} threads, as Grain tunes it", keys(samples) == wanted)
 
 
 def read_ahead_in_processes(ds: Any) -> None:
@@ -122,6 +128,13 @@ def put_on_devices(ds: Any) -> None:
     )
     shapes = {batch["data"].shape for batch in on_devices}
     tell(f"batches on {len(jax.devices())} device(s)", shapes == {(16, SIDE, SIDE, 3)})
+    # The same by hand, for one device: a thread reads ahead, and a copy starts where a batch is taken.
+    ahead = grain.experimental.ThreadPrefetchIterDataset(
+        batches.to_iter_dataset(ds.read_options()), prefetch_buffer_size=10
+    )
+    placed = [batch["data"] for batch in ahead.map(jax.device_put)]
+    is_there = all(isinstance(batch, jax.Array) and batch.shape == (16, SIDE, SIDE, 3) for batch in placed)
+    tell("batches put there one by one", is_there and len(placed) == len(batches))
 
 
 def keys(samples: Iterable[dict[str, Any]]) -> list[str]:

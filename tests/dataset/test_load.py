@@ -12,7 +12,7 @@ import shutil
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
@@ -661,19 +661,52 @@ class TestBadInput:
         with pytest.raises(UsageError, match=message):
             any2ds.load(own, **options)
 
-    def test_no_finished_shard(self, own: Path) -> None:
-        for path in (*own.glob("*_stats.json"), own / ".any2ds" / "shards"):
+    @pytest.mark.parametrize("output_format", FORMATS)
+    def test_shards_that_are_cut_missing_or_not_finished(
+        self, output_format: str, made: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        own = shutil.copytree(made(output_format), tmp_path / "dataset")
+        end = {"webdataset": ".tar", "files": ""}.get(output_format, f".{output_format}")
+        cut = "has 4 samples, its statistics say 5" if output_format == "files" else "bytes, its statistics say"
+        data = own / f"00002{end}"
+        spoilt = min(data.glob("000022.*")) if data.is_dir() else data
+        good = spoilt.read_bytes()
+        for path in data.glob("000022.*") if data.is_dir() else []:
+            path.unlink()
+        if not data.is_dir():
+            data.write_bytes(good[:-512])
+        with pytest.raises(DamagedShard, match=rf"shard {data.name} of .*{cut}"):
+            list(any2ds.load(own))
+        shutil.rmtree(data) if data.is_dir() else data.unlink()
+        with pytest.raises(DamagedShard, match=rf"shard {data.name} of .* is missing|metadata of shard {data.name} "):
+            any2ds.load(own)
+        (own / "00002_stats.json").unlink()  # it is made anew now
+        (own / ".any2ds" / "shards").unlink()
+        assert any2ds.load(own).keys == [key for key in KEYS if not key.startswith("00002")]
+        for path in own.glob("*_stats.json"):
             path.unlink()
         with pytest.raises(OutputError, match="no finished shard"):
             any2ds.load(own)
 
-    def test_a_shard_that_is_missing_or_cut(self, own: Path) -> None:
-        (own / "00002.tar").write_bytes((own / "00002.tar").read_bytes()[:-512])
-        with pytest.raises(DamagedShard, match=r"shard 00002\.tar .* has 19,968 bytes, its statistics say 20,480"):
-            any2ds.load(own)
-        (own / "00002.tar").unlink()
-        with pytest.raises(DamagedShard, match=r"shard 00002\.tar .* is missing"):
-            any2ds.load(own)
+    @pytest.mark.parametrize("output_format", FORMATS)
+    def test_a_run_that_is_under_way(self, output_format: str, tmp_path: Path) -> None:
+        """What it has finished is there, and nothing else; opened later there is more."""
+        (tmp_path / "media").mkdir()
+        for n in range(ROWS):
+            (tmp_path / "media" / f"{n}.bin").write_bytes(content(n))
+        folder, last = tmp_path / "dataset", f"{ROWS - 1}.bin"
+        script = {f"{FAILED}.bin": ["404"], last: ["hold"]}
+        with serve(tmp_path / "media", script) as server, ThreadPoolExecutor(1) as threads:
+            run = threads.submit(build, server, folder, output_format, timeout=60)
+            while len(list(folder.glob("*_stats.json"))) < 4:
+                assert not wait([run], timeout=0.02).done
+            ds = any2ds.load(folder)
+            finished = list(ds)
+            server.release()
+            run.result()
+        assert ([sample["key"] for sample in finished], len(ds)) == (KEYS[:19], 19)
+        assert list(ds) == finished
+        assert any2ds.load(folder).keys == KEYS
 
     def test_a_shard_that_is_cut_while_it_is_open(self, own: Path) -> None:
         ds = any2ds.load(own)
@@ -726,11 +759,17 @@ class TestBadInput:
         with pytest.raises(DamagedShard, match=r"shard 00001\.tar"):
             any2ds.load(own, where="label = 1")
 
-    def test_a_dataset_that_grows_is_as_it_was_when_it_was_opened(self, own: Path, server: Server) -> None:
-        ds = any2ds.load(own)
-        build(server, own, first=1, incremental_mode="extend")
+    @pytest.mark.parametrize("output_format", FORMATS)
+    def test_a_dataset_that_grows_is_as_it_was_when_it_was_opened(
+        self, output_format: str, made: Callable[[str], Path], server: Server, tmp_path: Path
+    ) -> None:
+        own = shutil.copytree(made(output_format), tmp_path / "dataset")
+        ds, half = any2ds.load(own), any2ds.load(own, split="hash[:50%]").keys
+        build(server, own, output_format, first=1, incremental_mode="extend")
         assert [sample["key"] for sample in ds] == KEYS
         assert len(any2ds.load(own)) == 2 * len(KEYS)
+        grown = any2ds.load(own, split="hash[:50%]").keys  # the others stay where they were
+        assert [key for key in grown if key in KEYS] == half != grown
 
     @pytest.mark.parametrize("output_format", ["parquet", "tfrecord", "arrayrecord"])
     def test_garbled_and_truncated_shards_of_records(

@@ -6,6 +6,7 @@ import pickle
 import random
 import re
 import shutil
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -25,9 +26,12 @@ from s3fs import S3FileSystem
 import any2ds
 from any2ds import download
 from any2ds.core.errors import DamagedShard, OptionError, OutputError
+from any2ds.dataset.load.ranges import Ranges
 from any2ds.storage.addresses import address_of
+from any2ds.storage.folders import OutputFolder
 from any2ds.testing.server import serve
 from tests.support.s3 import Bucket, serve_buckets
+from tests.support.smalldisk import small_disk
 
 ANSWERS = [
     ("403", "access denied|Forbidden"),
@@ -290,6 +294,29 @@ class TestCopies:
             found = pool.starmap(read_through_copies, [asked] * 12)
         assert found == [[content(n) for n in range(ROWS)]] * 12
 
+    @pytest.mark.parametrize("moment", ["half of it", "all of it"])
+    def test_a_process_that_is_killed_while_it_copies(self, moment: str, url: str, tmp_path: Path) -> None:
+        """Whoever comes after it takes nothing of what it has left."""
+        copies = tmp_path / "copies"
+        child = multiprocessing.get_context("fork").Process(target=killed_in_a_copy, args=(url, str(copies), moment))
+        child.start()
+        child.join()
+        assert child.exitcode == -signal.SIGKILL
+        (left,) = copies.rglob(".partial-*/*")
+        assert left.stat().st_size == (10_240 if moment == "half of it" else 20_480)
+        assert read_through_copies(url, str(copies)) == [content(n) for n in range(ROWS)]
+
+    def test_a_cache_without_room(self, url: str, tmp_path: Path) -> None:
+        with small_disk(tmp_path / "disk", 16 << 10) as disk:
+            ds = any2ds.load(url, cache_dir=disk.folder, cache_bytes="1MiB")
+            if not disk.min_free_bytes:  # a real disk
+                for number in (0, [0, 6]):
+                    with pytest.raises(DamagedShard, match=r"shard 0000[01]\.tar .*no room in the cache .*disk: "):
+                        ds[number]
+                assert not list(disk.folder.rglob("*.tar"))
+            disk.grow()
+            assert ds[0]["data"] == content(0)
+
     def test_what_a_killed_process_has_left_is_removed_after_an_hour(self, url: str, tmp_path: Path) -> None:
         for name in ("old", "new"):
             (tmp_path / "copies" / "shards" / f".partial-{name}").mkdir(parents=True)
@@ -320,6 +347,37 @@ class TestRanges:
         assert Counter(target.partition("?")[0].rpartition("/")[2] for _, target in asked) == {
             f"0000{shard}.tar": 1 for shard in range(3)
         }
+
+    def test_no_more_than_a_number_of_requests_at_once(self, stored: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of all threads of a process together; the bucket lets a request go when it has as many, or all."""
+        monkeypatch.setattr("any2ds.dataset.load.ranges.AT_ONCE", 3)
+        monkeypatch.setattr("any2ds.dataset.load.ranges._ranges", None)
+        monkeypatch.setattr("any2ds.dataset.load.remote._GAP", 0)  # else neighbours are read with one request
+        ds = any2ds.load(stored.url)
+        ds[::SHARD]
+        numbers, inside, most, came, changed = [0, 2, 4, 5, 7, 9, 10], 0, 0, 0, threading.Condition()
+
+        def waits(method: str, target: str) -> str:
+            nonlocal inside, most, came
+            with changed:
+                inside, came = inside + 1, came + 1
+                most = max(most, inside)
+                changed.notify_all()
+                changed.wait_for(lambda: inside >= 3 or came > 2 * len(numbers) - 3, timeout=20)
+                inside -= 1
+            return ""
+
+        with stored.answering(waits), ThreadPoolExecutor(2) as threads:
+            for found in threads.map(ds.__getitem__, [numbers] * 2):
+                assert [sample["data"] for sample in found] == [content(n) for n in numbers]
+        assert (most, came) == (3, 2 * len(numbers))
+        for loop in Ranges.of_this_process()._loops:
+            loop.close()
+
+    def test_a_condition_reads_nothing_of_the_shards(self, stored: Bucket) -> None:
+        with stored.recording() as asked:
+            assert len(any2ds.load(stored.url, where="bytes > 1500")) == 2
+        assert not [target for _, target in asked if ".tar" in target]
 
     def test_a_window_reads_each_shard_once(self, stored: Bucket) -> None:
         stream = any2ds.load(stored.url).stream(shuffle=True, seed=3)
@@ -467,6 +525,9 @@ def test_of_parquet_a_sample_takes_its_page_and_not_its_row_group(kind: str, buc
     with bucket.measuring() as asked:
         assert ds[[40, 12]] == here[[40, 12]]
         assert asked() < 2 * len(columns) * 100_000  # of 1,200,000
+    with bucket.measuring() as asked:
+        assert len(any2ds.load(bucket.url, columns=columns, where="status = 'success' and key >= '000000050'")) == 10
+        assert 0 < asked() < 200_000
     assert ds[:] == here[:]
 
 
@@ -595,6 +656,20 @@ def read_all(ds: Any) -> list[bytes]:
 
 def read_through_copies(url: str, folder: str) -> list[bytes]:
     return read_all(any2ds.load(url, cache_dir=folder, cache_bytes="50kB"))
+
+
+def killed_in_a_copy(url: str, folder: str, moment: str) -> None:
+    copy = OutputFolder.local_copy
+
+    def killed(self: OutputFolder, *args: Any, **options: Any) -> Path:
+        found = copy(self, *args, **options)
+        if moment == "half of it":
+            os.truncate(found, found.stat().st_size // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    OutputFolder.local_copy = killed  # type: ignore[method-assign]
+    read_through_copies(url, folder)
 
 
 def keys_of(ds: Any) -> list[str]:

@@ -6,13 +6,20 @@ import json
 import os
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+import any2ds
 from any2ds import download
+from any2ds.core.layout import Layout
 from any2ds.dataset.dataset import Dataset
+from any2ds.writers.formats._tarindex import pack
+from any2ds.writers.formats.webdataset import header
 
 SHARDS = 20_000
 MOST = 1500  # bytes that a command may take for a shard
@@ -74,6 +81,39 @@ def test_each_shard_takes_little_memory(folder: Callable[[int], Path]) -> None:
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         most = MOST_OF_COMPACT if name == "compact" else MOST
         assert int(said.split()[-1]) < most * SHARDS, (name, int(said.split()[-1]) / SHARDS)
+
+
+def of_many_samples(out: Path, shards: int, rows: int = 10_000) -> Path:
+    """A dataset of which the first sample of each shard is there; the others are holes in the files."""
+    out.mkdir()
+    names, size = Layout(rows, 5), 1024  # bytes of a sample
+    for shard in range(shards):
+        keys, tar = names.keys(shard), out / names.data_name(shard, "tar")
+        tar.write_bytes(header(f"{keys(0)}.bin", 4) + b"file")
+        os.truncate(tar, size * rows + 1024)
+        tar.with_suffix(".tar.idx").write_bytes(pack(array("Q", range(0, size * rows + 1, size))))
+        stats = {"count": rows, "successes": rows, "shard_id": shard, "any2ds": any2ds.__version__}
+        (out / names.stats_name(shard)).write_text(json.dumps(stats))
+        if not shard:
+            pq.write_table(pa.table({"key": list(map(keys, range(rows))), "status": ["success"] * rows}), out / "0")
+        os.link(out / "0", out / names.metadata_name(shard))
+    (out / "0").unlink()
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the system tells there what a process has taken at most")
+def test_each_sample_of_open_shards_takes_less_than_24_bytes(tmp_path: Path) -> None:
+    """One of each shard is read, whose index then stays in memory."""
+    few, many = of_many_samples(tmp_path / "few", 2), of_many_samples(tmp_path / "many", 100)
+    statement = (
+        "ds = any2ds.load(folder)\n"
+        "found = {ds[n]['data'] for n in range(0, len(ds), 10_000)}\n"
+        "assert (len(ds._opened._open), found) == (len(ds.shards), {b'file'})"
+    )
+    command = [sys.executable, "-c", PROGRAM, str(few), str(many), statement]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert 8 * 10**6 < int(said.split()[-1]) < 24 * 10**6
 
 
 def test_files_of_shards_are_known_by_their_names_and_others_as_well(folder: Callable[[int], Path]) -> None:

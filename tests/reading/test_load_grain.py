@@ -387,6 +387,12 @@ class TestReadingAhead:
         assert tuned.multiprocessing_options.num_workers == 2
         assert tuned.read_options.prefetch_buffer_size == 8
         assert sorted(keys(samples.mp_prefetch(tuned.multiprocessing_options))) == sorted(made.files)
+        by_number = shuffled(ds)
+        tuned = grain.experimental.pick_performance_config(
+            ds=by_number, ram_budget_mb=64, max_workers=None, max_buffer_size=8
+        )
+        assert tuned.read_options.num_threads > 0
+        assert keys(by_number.to_iter_dataset(tuned.read_options)) == keys(samples)
 
     def test_a_process_that_ends_in_the_middle_says_nothing(self, dataset: Made) -> None:
         dataset("webdataset")

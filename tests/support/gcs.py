@@ -25,6 +25,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 from tests.support.servers import free_port, running
 
 FAILURES = ("500", "503", "cut", "done but cut")
+_GIVEN = ("Content-Type", "Content-Range", "Location", "Range", "X-Goog-Hash")
 _PASSED_ON = ("content-type", "content-range", "x-upload-content-type", "range")
 
 
@@ -95,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
         if how == "done but cut":
             self._reset(0)
             return
-        kept = {name: given[name] for name in ("Content-Type", "Location", "Range", "X-Goog-Hash") if given.get(name)}
+        kept = {name: given[name] for name in _GIVEN if given.get(name)}
         self._answer(status, kept, content)
 
     do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _serve  # noqa: N815

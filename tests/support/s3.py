@@ -146,7 +146,7 @@ class Bucket:
     def recording(self) -> Iterator[list[tuple[str, str]]]:
         """Method and target of each request."""
         asked: list[tuple[str, str]] = []
-        with self._having(lambda method, target: asked.append((method, target)) or ""):
+        with self.answering(lambda method, target: asked.append((method, target)) or ""):
             yield asked
 
     @contextmanager
@@ -160,7 +160,7 @@ class Bucket:
     def refusing(self, status: str, name: str) -> Iterator[Counter[str]]:
         """Requests for a file are answered with `500`, `503`, `403` or `404`, and counted."""
         self._door.failed = Counter()
-        with self._having(lambda method, target: status if target.partition("?")[0].endswith(name) else ""):
+        with self.answering(lambda method, target: status if target.partition("?")[0].endswith(name) else ""):
             yield self._door.failed
 
     @contextmanager
@@ -168,13 +168,14 @@ class Bucket:
         """Requests for a file are not answered before the end."""
         end = threading.Event()
         try:
-            with self._having(lambda method, target: "503" if name in target and end.wait() else ""):
+            with self.answering(lambda method, target: "503" if name in target and end.wait() else ""):
                 yield
         finally:
             end.set()
 
     @contextmanager
-    def _having(self, fails: Callable[[str, str], str]) -> Iterator[None]:
+    def answering(self, fails: Callable[[str, str], str]) -> Iterator[None]:
+        """What `fails` says of method and target of a request is its answer; as usual if that is nothing."""
         self._door.fails = fails
         try:
             yield

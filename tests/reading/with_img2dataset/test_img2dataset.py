@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+import any2ds
 from any2ds import download, verify
 from any2ds.testing.server import Server, serve
 
@@ -222,10 +223,45 @@ def test_a_command_line_makes_the_same_dataset_after_the_programs_name_is_change
         assert [reported[1][name] for name in figures] == [reported[0][name] for name in figures]
         assert set(reported[0]) <= set(reported[1])
         assert reported[0]["status_dict"].get("success") == reported[1]["status_dict"].get("success")
+    if output_format != "dummy":
+        check_load(output_format)
     ours = sidecars("ours")
     assert {key: list(described) for key, described in sidecars("theirs").items()} == {
         key: list(described) for key, described in ours.items()
     }
+
+
+def check_load(output_format: str) -> None:
+    """`any2ds.load` opens what img2dataset has written."""
+    rows = {row["key"]: row for shard in range(3) for row in pq.read_table(f"theirs/000{shard}.parquet").to_pylist()}
+    files = stored_in("theirs")
+    assert files.keys() == {key for key, row in rows.items() if row["status"] == "success"} != rows.keys()
+    ds = any2ds.load("theirs")
+    assert (len(ds), sorted(ds.keys)) == (len(files), sorted(files))
+    for sample in [*ds, *ds[::-1], ds[2]]:
+        row = rows[sample["key"]]
+        assert (sample["data"], sample["ext"]) == (files[row["key"]], "jpg")
+        for name in ("url", "caption", "n", "score", "width", "height", "original_width", "sha256"):
+            assert sample[name] == row[name]
+    few = any2ds.load("theirs", where="n >= 4 and score < 1.5", columns=["n", "data"], decode=True)
+    assert sorted(sample["n"] for sample in few) == sorted(
+        row["n"] for key, row in rows.items() if key in files and row["n"] >= 4 and row["score"] < 1.5
+    )
+    assert {sample["data"].shape for sample in few} == {(64, 64, 3)}
+
+
+def stored_in(folder: str) -> dict[str, bytes]:
+    """Key -> image, read without any2ds."""
+    found = {path.stem: path.read_bytes() for path in Path(folder).glob("*/*.jpg")}
+    for path in Path(folder).glob("*.tar"):
+        with tarfile.open(path) as tar:
+            members = [member for member in tar if member.name.endswith(".jpg")]
+            found |= {member.name[:-4]: tar.extractfile(member).read() for member in members}  # type: ignore[union-attr]
+    for path in Path(folder).glob("*.parquet"):
+        table = pq.read_table(path)
+        if "jpg" in table.column_names:
+            found |= {row["key"]: row["jpg"] for row in table.to_pylist() if row["jpg"] is not None}
+    return found
 
 
 @pytest.mark.usefixtures("listed")

@@ -169,7 +169,7 @@ def test_the_tutorial_runs_from_start_to_end(tmp_path: Path) -> None:
     assert results["mixed without end: True"] == "'tree': 100, 'star': 200}"
     assert results["filtered and mixed"] == "'tree': 50, 'star': 50}"
     checks = [result for result in results.values() if not result.endswith("}")]
-    assert checks == ["True"] * 9
+    assert checks == ["True"] * 11
     assert "batches on 2 device(s)" in results
 
 

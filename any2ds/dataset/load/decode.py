@@ -86,7 +86,7 @@ def file_name(sample: Mapping[str, Any], ext: str) -> str:
 def translated(error: Exception, file: str) -> Exception:
     """DamagedShard or MissingExtra for what a library raises that decodes a file."""
     if isinstance(error, ImportError):
-        return plugins.missing_extra(f"decode: {file}", error)
+        return plugins.missing_extra(f"decode: {file.rpartition(' ')[2]}", error)
     if isinstance(error, (DamagedShard, MissingExtra)):
         return error
     return DamagedShard(f"{file} cannot be decoded: {error_text(error)}")

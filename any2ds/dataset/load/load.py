@@ -94,8 +94,9 @@ def load(  # the public options, by keyword
     """
     if not retry_seconds >= 0:
         raise OptionError(f"invalid retry_seconds={retry_seconds!r}: expected seconds, 0 or more")
+    if isinstance(columns, Iterable) and not isinstance(columns, str):
+        columns = tuple(columns)
     _check_types(split, where, columns)
-    columns = None if columns is None else tuple(columns)
     stores = ReadStores(storage_options, Patience.of_seconds(retry_seconds))
     place = os.fspath(folder)
     with _opening(place):
@@ -174,9 +175,10 @@ def _wanted(
 def _found(shards: ShardSet, copies: ShardCopies, columns: Sequence[str] | None) -> dict[str, None]:
     """What the first samples of a dataset without metadata have, as far as it takes to find the columns. Raises
     DamagedShard."""
+    if not shards.total:
+        return dict.fromkeys(columns or ())
     found: dict[str, None] = {}
-    missing = set(columns or ()).difference(_OF_FILES)
-    if missing and shards.total:
+    if missing := set(columns or ()).difference(_OF_FILES):
         opened, first = OpenShards(shards, Fields(), copies), next(n for n in range(len(shards)) if shards.samples(n))
         for some in (range(1), range(1, min(_LOOKED_AT, shards.samples(first)))):  # they may differ from each other
             if not found.keys() >= missing:
@@ -192,8 +194,8 @@ def _check_types(split: Any, where: Any, columns: Any) -> None:
         raise UsageError(f"where takes a text, such as 'width >= 512', or an expression of pyarrow, not {where!r}")
     if isinstance(columns, str):
         raise UsageError(f"columns takes a list of names: [{columns!r}]")
-    names = list(columns) if isinstance(columns, Iterable) else [columns]
-    if columns is not None and not all(isinstance(name, str) for name in names):
+    is_list = columns is None or (isinstance(columns, tuple) and all(isinstance(name, str) for name in columns))
+    if not is_list:
         raise UsageError(f"columns takes a list of names, such as ['data', 'caption'], not {columns!r}")
 
 

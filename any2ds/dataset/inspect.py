@@ -32,6 +32,7 @@ from any2ds.dataset.summary import MetadataSums, StatsSums, lists_of, spread
 from any2ds.storage.stores import Stores
 
 _SHARDS_OF_METADATA = 4
+_MOST_STATS = 10_000  # files of a store, a request for each, as the report reads them
 _OUTCOMES_SHOWN = 20  # of img2dataset each error message is one
 _LONGEST_PATTERN = 200  # characters on a terminal; with many gaps it is long
 _LONGEST = 2000  # characters of a value that are kept, for whoever reads the JSON
@@ -40,17 +41,18 @@ _SIZES = ("smallest", "first_quartile", "median", "third_quartile", "largest")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Overview:
-    """What is in a dataset. Counts are sums over the finished shards."""
+    """What is in a dataset. Counts are sums over the finished shards, or over those of `shards_read`."""
 
     output_folder: str
     made_by: str
     output_format: str | None
     recipe: Mapping[str, Any] | None  # name, samples by split, skipped by split, trial; None if no recipe has made it
     shards: int  # finished
+    shards_read: int  # those whose statistics were read: in stores 10,000 at most, spread over all
     pattern: str | None  # of their data files, as a shell and webdataset expand it
     missing: tuple[int, ...]
     unfinished: int  # shards that have files, but no statistics
-    unreadable: int  # finished shards whose statistics cannot be read, and are in no sum
+    unreadable: int  # of the shards read, those whose statistics cannot be read, and are in no sum
     lists: tuple[Mapping[str, Any], ...]  # files, rows (None: not read to the end), first_shard
     options: Mapping[str, Any]  # that decide which row is in which shard
     rows: int
@@ -94,14 +96,17 @@ def inspect(options: ParsedOptions) -> Overview:
     (wanted,) = options.groups
     stores = Stores(wanted.storage_options)
     wanted = located(wanted, stores)
-    return overview(Dataset(wanted.output_folder, stores), wanted.output_folder, wanted.samples)
+    dataset = Dataset(wanted.output_folder, stores)
+    most = None if dataset.folder.is_local else _MOST_STATS
+    return overview(dataset, wanted.output_folder, wanted.samples, most)
 
 
-def overview(dataset: Dataset, folder: str, samples: int = 0) -> Overview:
-    """Of a dataset in `folder`, with so many samples at most."""
+def overview(dataset: Dataset, folder: str, samples: int = 0, most: int | None = None) -> Overview:
+    """Of a dataset in `folder`, with so many samples, and by the statistics of so many shards, at most."""
     finished = dataset.finished
+    read = finished if most is None else spread(finished, most)
     stats, metadata = StatsSums(keeps_works=False), MetadataSums(samples)
-    stats.read(dataset, finished)
+    stats.read(dataset, read)
     metadata.read(dataset, spread(finished, _SHARDS_OF_METADATA), random.Random(0))
     numbers, names = finished.ids, dataset.layout
     return Overview(
@@ -110,10 +115,11 @@ def overview(dataset: Dataset, folder: str, samples: int = 0) -> Overview:
         output_format=dataset.output_format,
         recipe=_recipe(dataset),
         shards=len(finished),
+        shards_read=len(read),
         pattern=pattern(numbers, names, dataset.writer.extension) if names and dataset.writer else None,
         missing=tuple(ExpectedShards.of(dataset, dataset.shards).missing),
         unfinished=len(dataset.shards) - len(finished),
-        unreadable=len(finished) - stats.shards,
+        unreadable=len(read) - stats.shards,
         lists=lists_of(dataset),
         options=dict(dataset.run.options) if dataset.run else {},
         rows=stats.rows,
@@ -215,7 +221,8 @@ def _facts(found: Overview) -> Iterator[tuple[str, str]]:
         yield "list", f"{_first(each['files'], 3) or 'given from Python'}: {rows}"
     missing = f", {len(found.missing):,} MISSING ({ranges_text(found.missing)})" if found.missing else ""
     unfinished = f", {found.unfinished:,} unfinished" if found.unfinished else ""
-    yield "shards", f"{found.shards:,} finished{missing}{unfinished}"
+    part = f"; counts are those of {found.shards_read:,} of them" if found.shards_read < found.shards else ""
+    yield "shards", f"{found.shards:,} finished{missing}{unfinished}{part}"
     if found.pattern:
         is_long = len(found.pattern) > _LONGEST_PATTERN
         yield "data", f"{found.pattern[:_LONGEST_PATTERN]} …" if is_long else found.pattern

@@ -58,6 +58,18 @@ def shown(overview: Any) -> str:
     return stream.getvalue()
 
 
+def test_of_a_store_the_statistics_of_some_shards_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a request, and there may be a million; of a local folder all are read."""
+    monkeypatch.setattr("any2ds.dataset.inspect._MOST_STATS", 3)
+    how = {"number_sample_per_shard": 2, "output_format": "webdataset", "distributor": "inline", "quiet": True}
+    for folder, read in (("memory://inspect/out", 3), (str(tmp_path / "out"), 6)):
+        download([f"data:,{n}" for n in range(12)], output_folder=folder, **how)
+        found = inspect(folder)
+        assert (found.shards, found.shards_read, found.missing, found.unreadable) == (6, read, (), 0)
+        assert (found.rows, found.successes, found.outcomes) == (2 * read, 2 * read, {"success": 2 * read})
+        assert ("6 finished; counts are those of 3 of them" in shown(found)) == (read == 3)
+
+
 def test_the_figures_of_a_dataset(out: Path) -> None:
     found = inspect(out)
     assert (found.shards, found.rows, found.successes, found.failed, found.duplicates) == (3, 10, 6, 4, 0)

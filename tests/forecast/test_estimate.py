@@ -184,6 +184,12 @@ def test_what_robots_txt_asks_for_is_known_of_the_sample(asked: Any, tmp_path: P
     assert any("asks for 0.3 s between two requests: its 1,000 rows take 0:05:00" in each for each in found.remarks)
 
 
+def test_hosts_that_refuse_everything_are_counted(server: Server, asked: Any) -> None:
+    rows = [url(server, host + 40 * n, "busy.bin" if host < 3 else None) for host in range(10) for n in range(4)]
+    found = asked(rows, sample=40, host_delay=0, machines=1)
+    assert any("3 hosts of the sample refuse everything" in remark for remark in found.remarks)
+
+
 def test_an_empty_list_is_refused(asked: Any, tmp_path: Path) -> None:
     (tmp_path / "urls.txt").write_text("")
     with pytest.raises(UsageError, match="the url list is empty"):

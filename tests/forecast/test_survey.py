@@ -76,6 +76,23 @@ def test_a_limit_holds(tmp_path: Path) -> None:
     assert surveyed(str(tmp_path / "urls.txt"), limit=120).rows == 120
 
 
+def test_of_a_large_list_of_row_groups_a_random_part_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hosts of its row groups differ, as in a list that is sorted."""
+    monkeypatch.setattr("any2ds.forecast.survey._LARGE", 1000)
+    monkeypatch.setattr("any2ds.forecast.survey._PART", 20_000)
+    urls = [f"https://h{number // 25_000}.example/{number}" for number in range(100_000)]
+    pq.write_table(pa.table({"url": urls}), tmp_path / "urls.parquet", row_group_size=500)
+    found = surveyed(str(tmp_path / "urls.parquet"), size=400)
+    assert (found.rows, found.is_exact, found.is_part) == (100_000, True, True)
+    assert 20_000 <= found.read <= 40_000
+    assert found.hosts.count == 4
+    assert sum(found.hosts.largest.values()) == pytest.approx(100_000, rel=0.001)
+    assert all(15_000 < rows < 35_000 for rows in found.hosts.largest.values())
+    drawn = Counter(url.split("/")[2] for url in found.sample["url"].to_pylist())
+    assert sorted(drawn) == sorted(found.hosts.largest)
+    assert drawn.total() == 400
+
+
 def test_a_list_that_breaks_off_is_estimated_to_there(tmp_path: Path) -> None:
     whole = gzip.compress("\n".join(f"http://h/{random.Random(n).random()}" for n in range(200_000)).encode())
     (tmp_path / "urls.txt.gz").write_bytes(whole[: len(whole) // 2])

@@ -157,6 +157,20 @@ class TestSource:
             "bytes": len(content(10)),
         }
         assert {name: sample[name] for name in wanted} == wanted
+        types = {
+            "data": pa.binary(),
+            "key": pa.string(),
+            "ext": pa.string(),
+            "caption": pa.string(),
+            "label": pa.int32(),
+            "score": pa.float64(),
+            "when": pa.timestamp("us"),
+            "raw": pa.binary(),
+            "tags": pa.list_(pa.string()),
+            "status": pa.string(),
+            "bytes": pa.int64(),
+        }
+        assert {name: ds.features[name] for name in types} == types
 
     def test_samples_are_in_the_order_of_the_list_without_what_failed(
         self, output_format: str, made: Callable[[str], Path]

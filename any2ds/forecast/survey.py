@@ -152,27 +152,26 @@ class _Found:
             self._bad += bad_rows
             urls = _given(batch.column("url"))
             urls_of_shard.append(urls)
+            self._urls.add(urls)
             for name in self._columns:
                 of_column = urls if name == "url" else _given(batch.column(name))
                 self._schemes[""] += batch.num_rows - bad_rows - len(of_column)
                 starts_of_shard.append(_starts(of_column))
-        urls = pa.chunked_array(urls_of_shard, pa.string()).combine_chunks()
-        self._urls.add(urls)
-        starts = pa.chunked_array(starts_of_shard, pa.string()).combine_chunks()
-        self._starts.append(starts)
+        self._starts += starts_of_shard
         if self._shards < _ALL_SHARDS or self._shards % _EACH_SHARD == 0:
-            self._in_shards += len(urls) - len(pc.unique(urls))
+            all_urls, starts = (pa.chunked_array(each, pa.string()) for each in (urls_of_shard, starts_of_shard))
+            self._in_shards += len(all_urls) - len(pc.unique(all_urls))
             self._hosts_in_shards += len(pc.unique(starts))
             self._shards_compared += 1
             self._rows_compared += sum(batch.num_rows for batch in batches)
         self._shards += 1
-        self._waiting += len(starts)
+        self._waiting += sum(map(len, starts_of_shard))
         if self._waiting >= _STARTS_AT_ONCE:
             self._count_starts()
 
     def _count_starts(self) -> None:
         found: Counter[str] = Counter()  # host -> rows
-        counted = pc.value_counts(pa.chunked_array(self._starts, pa.string()).combine_chunks())
+        counted = pc.value_counts(pa.chunked_array(self._starts, pa.string()))
         self._starts, self._waiting = [], 0
         starts, rows = counted.field("values"), counted.field("counts")
         is_plain = pc.match_substring_regex(starts, _PLAIN_START)

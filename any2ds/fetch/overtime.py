@@ -122,6 +122,7 @@ class Overtime:
                 if folder is None:
                     self._asked_at = time.monotonic()
                     folder = _Folder(self._new_output())
+                    self._asked_at = math.inf
                 if is_closing:
                     folder.leave([*self._files])
                     return

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from any2ds.config.options import Config
 from any2ds.core.failures import SUCCESS
 from any2ds.core.processes import resources
+from any2ds.fetch.policy.hosts import UNLIMITED
 from any2ds.fetch.policy.rules import address_of
-from any2ds.fetch.policy.schedule import UNLIMITED
 from any2ds.fetch.policy.share import Share
 from any2ds.fetch.profiles import Profiles
 from any2ds.forecast.behaviour import NO_URLS, Behaviour, mean_seconds

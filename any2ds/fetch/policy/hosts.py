@@ -25,6 +25,7 @@ from any2ds.fetch.policy.share import ALONE, LEAST_LEAD, HostShare, Share
 if TYPE_CHECKING:
     from any2ds.fetch.policy.window import Trial
 
+UNLIMITED = 1_000_000  # transfers at once to a host; from here on nobody counts
 FIRST_AT_ONCE = 16.0  # transfers at once to a host that nothing is known of, of all fetchers together
 _LEAST_FIRST = 2.0  # of each of many fetchers
 _FIRST_DELAY = 0.25  # seconds between starts, when one at a time was still too much
@@ -44,7 +45,7 @@ _MEMORY = 10.0  # seconds after which counts of answers and timeouts are halved
 class HostPolicy:
     """What holds for a host whatever it answers; the first two for all fetchers of a run together."""
 
-    max_per_host: int = 1_000_000  # transfers at once
+    max_per_host: int = UNLIMITED  # transfers at once
     host_delay: float = 0.0  # seconds between two starts
     max_retry_after: float = 120.0  # seconds; a host is left alone for no longer, and rows for which it asks more fail
 
@@ -109,7 +110,7 @@ class Host:
         self.share: HostShare | None = None  # None: all of it is this fetcher's
         self.takes_turns = False  # with other fetchers, by the time of day
         self.slots: set[int] = set()  # that its transfers have, where there are other fetchers
-        self._freed: list[int] = []  # of its own, that transfers had
+        self._freed: set[int] = set()  # of its own, that transfers had
         self._fresh: Iterator[int] = iter(())  # others of its own
         self.slot: int | None = None  # that the next one gets
         self.blocked_at = -math.inf  # when others were last seen to have all slots
@@ -181,7 +182,7 @@ class Host:
     def free_slot(self, slot: int) -> None:
         self.slots.discard(slot)
         if self.share is not None and any(slot in part.slots for part in self.share.parts):
-            self._freed.append(slot)
+            self._freed.add(slot)
 
     @property
     def excess(self) -> int:
@@ -196,7 +197,7 @@ class Host:
         """Keep from now on to this share of what the host allows."""
         own = share.of_host(self.name, self.policy.max_per_host)
         self.share = None if share.is_all else own
-        self._freed = []
+        self._freed = set()
         self._fresh = (slot for part in own.parts for slot in part.slots if slot not in self.slots)
         self._most = own.most
         self._limit = min(self._limit, float(own.most))

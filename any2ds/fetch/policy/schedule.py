@@ -20,7 +20,7 @@ from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
-from any2ds.fetch.policy.hosts import SILENCE, Attempt, Host, HostPolicy
+from any2ds.fetch.policy.hosts import SILENCE, UNLIMITED, Attempt, Host, HostPolicy
 from any2ds.fetch.policy.robots import RETRIES, Robots, origin_of
 from any2ds.fetch.policy.share import ALONE, CLOCKS, LEAST_LEAD, Announcements, Share, slot_name
 from any2ds.fetch.urls import WEB, normalize
@@ -43,7 +43,6 @@ _AUTO_SPARE = 256  # with thread_count=auto
 _MOST_SOCKETS = 400 if sys.platform == "win32" else 1 << 30  # select() takes 512
 _MOST_SILENT = 4  # times the slots: so many silent hosts may wait before no others are looked for
 _POLLS, _LOOKS_AGAIN = 0.05, 1.0  # seconds until announcements are looked at: those that are coming, and newer ones
-UNLIMITED = 1_000_000  # transfers at once to a host; from here on nobody counts
 PATIENCE = 5.0  # seconds in which what is more than a smaller share may end by itself
 _MOST_WITHDRAWALS = 3  # of one row; then its host sees more than its limit for once, so that the row comes to its end
 _WAIT_CODES = frozenset({"http_429", "http_503"})

@@ -15,7 +15,6 @@ import base64
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -66,6 +65,9 @@ class Cycle:
     def within(self, number: int, length: int) -> Cycle:
         """Of the things in this cycle again every `length`-th."""
         return Cycle(self.number + self.length * number, self.length * length)
+
+    def has(self, number: int) -> bool:
+        return (number - self.number) % self.length == 0
 
     def first(self, least: int) -> int:
         """The first of them that is not before `least`."""
@@ -131,12 +133,12 @@ class HostShare:
     def slots(self, turn: int) -> frozenset[int]:
         """Those that are its own in the `turn`-th turn since the beginning of time."""
         turn += self.salt
-        return frozenset(slot for part in self.parts if part.turns.first(turn) == turn for slot in part.slots)
+        return frozenset(slot for part in self.parts if part.turns.has(turn) for slot in part.slots)
 
     def owns(self, slot: int, turn: int) -> bool:
         """Whether it is among `slots(turn)`."""
         turn += self.salt
-        return any(slot in part.slots and not (turn - part.turns.number) % part.turns.length for part in self.parts)
+        return any(slot in part.slots and part.turns.has(turn) for part in self.parts)
 
     def _places(self, part: Part, width: float) -> int:
         """Places of a turn."""
@@ -153,7 +155,7 @@ class HostShare:
             turn = place // places
             if (turn + 1) * places * width - place * width < guard:
                 turn += 1
-            elif part.turns.first(turn + self.salt) == turn + self.salt:
+            elif part.turns.has(turn + self.salt):
                 return place
             place = (part.turns.first(turn + self.salt) - self.salt) * places
 
@@ -214,10 +216,6 @@ def slot_name(host: str, slot: int) -> str:
     return base64.urlsafe_b64encode(
         zlib.crc32(f"{host} {slot}".encode("utf-8", "replace")).to_bytes(4, "big")[:3]
     ).decode()
-
-
-def slot_names(host: str, slots: Iterable[int]) -> frozenset[str]:
-    return frozenset(slot_name(host, slot) for slot in slots)
 
 
 ALONE = Share()

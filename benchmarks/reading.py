@@ -135,7 +135,7 @@ def main() -> None:
         if options.opening:
             measure_opening(folder / "many", options.shards)
             return
-        wanted = tuple(options.readers.split(",")) if options.readers else ("",)
+        wanted = tuple(re.split(",(?! )", options.readers or ""))  # a name may have a comma and a space
         runs = run(folder, options, [reader for reader in READERS if reader.name.startswith(wanted)])
         report(tables(runs, options), options.page, _BEGIN)
     finally:

@@ -112,7 +112,7 @@ def test_a_shard_that_is_replaced_or_removed_is_named(made: Callable[[str], str]
 
 
 def test_no_dataset_no_container_and_a_wrong_key(place: str) -> None:
-    with pytest.raises(OutputError, match="'az://container-.*/place'"):
+    with pytest.raises(OutputError, match=r"'az://container-.*/place'"):
         any2ds.load(place, retry_seconds=0)
     with pytest.raises(OutputError, match="'az://nowhere/place'"):
         any2ds.load("az://nowhere/place", retry_seconds=0)

@@ -202,7 +202,7 @@ def test_a_long_delay_of_a_robots_txt_does_not_make_a_sample_long(
     assert (only.weight, only.delay, len(sample.transfers)) == (12.0, 60.0, 29)
     assert found.model.success.value == 1.0
     assert found.predictions[0].seconds.value > 12 * 60
-    assert any("at most 1 rows were fetched, which stand for" in remark for remark in found.remarks)
+    assert any("no more than 1 row of the sample could be fetched" in remark for remark in found.remarks)
     assert inspect(tmp_path / "sample").outcomes == {"success": 29, "timeout_total": 11}
 
 

@@ -21,13 +21,13 @@ READING := .venv-reading $(patsubst tests/reading/with_%,.venv-%,$(wildcard test
 # Spark, Ray and Beam, of which the tests in tests/cluster start real ones on this machine.
 CLUSTER := .venv-cluster
 # Of the slow tests, those in tests/cluster and those in tests/reading: part PART of PARTS, from 0; all of them otherwise.
-# The last two go by environments, since these take as long to install as their tests to run: one for each of eight parts,
-# of which tests/cluster has three.
+# The last two go by environments, since these take as long to install as their tests to run: one for each of nine parts,
+# of which tests/cluster has four.
 PARTS ?= 1
 PART ?= 0
-TODAY := $(shell printf '%s\n' $(READING) $(CLUSTER)/0 $(CLUSTER)/1 $(CLUSTER)/2 | awk 'NR % $(PARTS) == $(PART)')
+TODAY := $(shell printf '%s\n' $(READING) $(CLUSTER)/0 $(CLUSTER)/1 $(CLUSTER)/2 $(CLUSTER)/3 | awk 'NR % $(PARTS) == $(PART)')
 NEEDED := $(filter $(READING),$(TODAY))
-THIRDS := $(notdir $(filter $(CLUSTER)/%,$(TODAY)))
+QUARTERS := $(notdir $(filter $(CLUSTER)/%,$(TODAY)))
 CHOSEN := $(if $(filter .venv-reading,$(NEEDED)),$(sort $(wildcard tests/reading/test_*.py))) \
     $(sort $(foreach environment,$(NEEDED),$(wildcard $(environment:.venv-%=tests/reading/with_%)/test_*.py)))
 
@@ -37,7 +37,7 @@ help:
 	@echo "make demo      a first run: a small dataset from a server on this machine, into demo_output/"
 	@echo "make test      the tests, in some minutes"
 	@echo "make test-full every test: slow ones, clusters, and reading with others' libraries; an hour"
-	@echo "make test-slow PARTS=8 PART=0   a part of the slow ones; PARTS and PART go with the next two, and bench-quick"
+	@echo "make test-slow PARTS=9 PART=0   a part of the slow ones; PARTS and PART go with the next two, and bench-quick"
 	@echo "make test-reading   datasets read with DuckDB, Spark, TensorFlow and others: 3 GB to install, Python 3.11 or later"
 	@echo "make test-cluster   Spark, Ray and Beam on this machine: 1 GB to install, Java 17"
 	@echo "make install   .venv with any2ds and what the tests need"
@@ -51,13 +51,13 @@ help:
 	@echo "make clean     remove .venv and whatever else was made"
 
 # All of them start clusters of two cores: no more than two at a time.
-test-cluster: $(if $(THIRDS),$(CLUSTER)/.installed)
-	$(if $(THIRDS),$(CLUSTER)/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 -o faulthandler_timeout=900 --part=$(if $(word 2,$(THIRDS)),0/1,$(THIRDS)/3) $(PYTEST_FLAGS) tests/cluster)
+test-cluster: $(if $(QUARTERS),$(CLUSTER)/.installed)
+	$(if $(QUARTERS),$(CLUSTER)/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 -o faulthandler_timeout=900 --part=$(if $(word 2,$(QUARTERS)),0/1,$(QUARTERS)/4) $(PYTEST_FLAGS) tests/cluster)
 
 install: $(TEST)
 
 # Whatever docs, test-part, test-cluster and test-reading need: make -j3 fills three at a time.
-environments: $(TEST) .venv-docs/.installed $(if $(THIRDS),$(CLUSTER)/.installed) $(NEEDED:=/.installed)
+environments: $(TEST) .venv-docs/.installed $(if $(QUARTERS),$(CLUSTER)/.installed) $(NEEDED:=/.installed)
 
 demo: $(DEMO)
 	$(RUN) examples/demo.py

@@ -106,7 +106,9 @@ def _report(job: ShardJob) -> ShardReport:
     )
 
 
-def make_list(folder: Path, rows: int, files: int, format: str = "parquet", repeats: float = 0) -> None:
+def make_list(
+    folder: Path, rows: int, files: int, format: str = "parquet", repeats: float = 0, compression: str = "snappy"
+) -> None:
     """URLs of 70 bytes in `files` files, of which a share `repeats` stands in earlier rows; memory holds a million."""
     random = np.random.default_rng(0)
     before = 0
@@ -116,7 +118,7 @@ def make_list(folder: Path, rows: int, files: int, format: str = "parquet", repe
         schema = pa.schema([("url", pa.string())])
         with ExitStack() as stack:
             if format == "parquet":
-                parquet = pq.ParquetWriter(path, schema, compression="snappy", use_dictionary=False)
+                parquet = pq.ParquetWriter(path, schema, compression=compression, use_dictionary=False)
                 stack.enter_context(parquet)
             else:
                 text = stack.enter_context(open(path, "wb"))
@@ -198,6 +200,7 @@ def main() -> None:
     parser.add_argument("--shard", type=int, default=10_000, help="rows of a job")
     parser.add_argument("--files", type=int, default=8, help="of the list")
     parser.add_argument("--format", choices=["parquet", *_TEXT], default="parquet", help="of the list")
+    parser.add_argument("--compression", default="snappy", help="of a parquet list; zstd takes a quarter of the room")
     parser.add_argument("--repeats", type=float, default=0, help="share of the rows with a URL of earlier rows, 0 to 1")
     parser.add_argument("--failing", type=int, default=0, help="one shard of so many fails, whenever it is tried")
     parser.add_argument("--folder", default=None, help="for the list, 6 GB; the system's temporary one")
@@ -209,7 +212,7 @@ def main() -> None:
             urls = scratch / "list"
             urls.mkdir()
             began = time.monotonic()
-            make_list(urls, arguments.rows, arguments.files, arguments.format, arguments.repeats)
+            make_list(urls, arguments.rows, arguments.files, arguments.format, arguments.repeats, arguments.compression)
             size = sum(file.stat().st_size for file in urls.iterdir())
             print(f"the list: {size / 1e9:.1f} GB, made in {time.monotonic() - began:.0f} s", flush=True)
         measure(scratch, urls, arguments.shard, arguments.failing, options)

@@ -38,6 +38,8 @@ _FAR_APART, _MOST_DRAWS = 2.0, 9  # where their times differ by this factor, so 
 _ALIKE = 8  # workers, from which on each begins with as few transfers to a host (see fetch/policy/hosts.py)
 _LEAST_CPU = 2e-5  # seconds for a row, where too few were fetched to measure it
 _USUAL_MEMORY = 110e6  # bytes of a worker with nothing in flight, where it was not measured
+_DRIVER_MEMORY = 100e6  # bytes of the process on each machine that plans the list, and
+_SHARD_MEMORY = 1000  # more for each shard (docs/scale.md: up to 280 MB for 100,000)
 _START_UP = 1.0  # seconds, where none was measured
 _ROWS_PER_PROCESS = 1000  # see worker.py
 _DNS_QUESTIONS = 2  # for the IPv4 and IPv6 addresses of a name
@@ -59,7 +61,7 @@ class Prediction:
     largest_host: float  # requests per second that the largest host gets, on average
     dns_questions: int
     memory_per_worker: int  # bytes
-    memory: int  # bytes, of all
+    memory: int  # bytes, of all, the processes that plan included
     disk_per_worker: int  # bytes of shards that are being made
     costs: Costs
 
@@ -219,7 +221,7 @@ class Model:
             largest_host=sum(self.survey.hosts.top(1).values()) * self._fetched_share / value if value else 0.0,
             dns_questions=round(workers * self._names_of(rows) * _DNS_QUESTIONS),
             memory_per_worker=memory,
-            memory=memory * workers,
+            memory=memory * workers + round(machines * (_DRIVER_MEMORY + _SHARD_MEMORY * self.shards)),
             disk_per_worker=round(2 * self.stored_bytes / max(1, self.shards)),
             costs=self.costs(machines * value / 3600, prices),
         )

@@ -31,7 +31,9 @@ from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
 from any2ds.readers.seen_urls import SeenUrls
 from any2ds.storage.disk.space import Room
 
-_MOST_WAITING = 2_000_000  # rows that are looked up at once; each takes 24 bytes of memory
+_WAITING = 2_000_000  # rows that are looked up at once; each takes 24 bytes of memory
+_SHARE = 64  # of those before them if that is more, so that the file is read 64 times for each e-fold of the list
+_MOST_WAITING = 32_000_000
 _MOST_IN_MEMORY = 16 << 20  # bytes of such rows
 _PATIENCE = 4.0  # times what the last look-up took, for which further rows are waited for
 
@@ -161,7 +163,8 @@ def _marked(
     with room.watched(), closing(SeenUrls()) as seen, closing(_Waiting()) as waiting:
         while end is None:
             deadline = time.monotonic() + patience
-            while waiting.rows < _MOST_WAITING and (not waiting.rows or time.monotonic() < deadline):
+            most = min(max(_WAITING, seen.next_row // _SHARE), _MOST_WAITING)
+            while waiting.rows < most and (not waiting.rows or time.monotonic() < deadline):
                 try:
                     batch = next(iterator)
                 except Exception as error:  # what was read before is used first

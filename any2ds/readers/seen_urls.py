@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _PARTITIONS = 128
-_FILTER = 1 << 18  # bytes
+_FILTER = 1 << 18  # bytes, at least
+_ROOM = 8  # bytes of it for each row, at least
 _PIECE = 1 << 18  # rows that are sorted into partitions at once
 _BLOCK = 4096  # URLs of a partition that are written at once
 _ROWS = pa.schema([(name, pa.int64()) for name in ("first", "second", "row")])  # two hashes of a text, and its row
@@ -102,12 +103,13 @@ class _Partition:
 
     def _candidates(self, file: Any, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows before, of which most of those are left out that are none of `rows`."""
-        filter = bytearray(_FILTER)
-        for place in pc.bit_wise_and(rows["first"], _FILTER - 1).to_pylist():
+        size = max(_FILTER, 1 << (_ROOM * rows.num_rows - 1).bit_length())
+        filter = bytearray(size)
+        for place in pc.bit_wise_and(rows["first"], size - 1).to_pylist():
             filter[place] = 1
-        is_among = pa.Array.from_buffers(pa.uint8(), _FILTER, [None, pa.py_buffer(filter)])
+        is_among = pa.Array.from_buffers(pa.uint8(), size, [None, pa.py_buffer(filter)])
         for block in chain(starmap(partial(_read, file), self._blocks), self._recent):
-            places = pc.bit_wise_and(block["first"], _FILTER - 1)
+            places = pc.bit_wise_and(block["first"], size - 1)
             found = pc.indices_nonzero(pc.take(is_among, places, boundscheck=False))
             if len(found):
                 yield block.take(found)

@@ -387,7 +387,10 @@ def test_rows_are_marked_alike_however_many_are_looked_up_at_once(
             row += 1
         expected.append(keys)
     with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("any2ds.readers.dedupe._WAITING", 1)
+        monkeypatch.setattr("any2ds.readers.dedupe._SHARE", 2)  # half as many as were looked up before
         monkeypatch.setattr("any2ds.readers.dedupe._MOST_WAITING", most)
+        monkeypatch.setattr("any2ds.readers.seen_urls._FILTER", 4)
         monkeypatch.setattr("any2ds.readers.dedupe._PATIENCE", 1e9 if is_patient else 0)
         monkeypatch.setattr("any2ds.readers.dedupe._MOST_IN_MEMORY", 1000)
         found = marked(batches)

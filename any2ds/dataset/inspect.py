@@ -28,11 +28,10 @@ from any2ds.dataset.expected import ExpectedShards
 from any2ds.dataset.places import located
 from any2ds.dataset.recipe_file import RecipeFile, trial_text
 from any2ds.dataset.shard_list import pattern, ranges_text
-from any2ds.dataset.summary import MetadataSums, StatsSums, lists_of, spread
+from any2ds.dataset.summary import MetadataSums, StatsSums, lists_of, shards_of_stats, spread
 from any2ds.storage.stores import Stores
 
 _SHARDS_OF_METADATA = 4
-_MOST_STATS = 10_000  # files of a store, a request for each, as the report reads them
 _OUTCOMES_SHOWN = 20  # of img2dataset each error message is one
 _LONGEST_PATTERN = 200  # characters on a terminal; with many gaps it is long
 _LONGEST = 2000  # characters of a value that are kept, for whoever reads the JSON
@@ -97,14 +96,13 @@ def inspect(options: ParsedOptions) -> Overview:
     stores = Stores(wanted.storage_options)
     wanted = located(wanted, stores)
     dataset = Dataset(wanted.output_folder, stores)
-    most = None if dataset.folder.is_local else _MOST_STATS
-    return overview(dataset, wanted.output_folder, wanted.samples, most)
+    return overview(dataset, wanted.output_folder, wanted.samples)
 
 
-def overview(dataset: Dataset, folder: str, samples: int = 0, most: int | None = None) -> Overview:
-    """Of a dataset in `folder`, with so many samples, and by the statistics of so many shards, at most."""
+def overview(dataset: Dataset, folder: str, samples: int = 0) -> Overview:
+    """Of a dataset in `folder`, with so many samples. In a store it reads the statistics of 10,000 shards at most."""
     finished = dataset.finished
-    read = finished if most is None else spread(finished, most)
+    read = shards_of_stats(dataset)
     stats, metadata = StatsSums(keeps_works=False), MetadataSums(samples)
     stats.read(dataset, read)
     metadata.read(dataset, spread(finished, _SHARDS_OF_METADATA), random.Random(0))

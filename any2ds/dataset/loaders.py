@@ -21,6 +21,7 @@ from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.kinds import kind_of_ext
 from any2ds.dataset.rendering import environment, literal
 from any2ds.dataset.shard_list import ShardEntry, ShardList, pattern
+from any2ds.dataset.summary import shards_of_stats
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
 
@@ -220,15 +221,16 @@ def extensions(dataset: Dataset) -> dict[str, int]:
 
 
 def entries(dataset: Dataset) -> Iterator[ShardEntry]:
-    """The finished shards in order, by the list of shards if it is true, else from the stats of each."""
+    """The finished shards in order, by the list of shards if it is true, else from their stats: in a store those of
+    10,000 shards at most."""
     with contextlib.suppress(Exception):  # of any file system; ValueError of one that is none
         listed = ShardList.parse(dataset.read(layout.SHARDS_FILE))
         if not listed.is_open and listed.entries.keys() == dataset.shards.finished().keys():
             yield from listed.entries.values()
             return
-    finished = dataset.finished
-    for start in range(0, len(finished), _STATS_AT_ONCE):
-        for files, stats in dataset.stats(finished[start : start + _STATS_AT_ONCE]):
+    read = shards_of_stats(dataset)
+    for start in range(0, len(read), _STATS_AT_ONCE):
+        for files, stats in dataset.stats(read[start : start + _STATS_AT_ONCE]):
             if isinstance(stats, Stats):
                 yield ShardEntry.of_stats(files.shard_id, stats)
 

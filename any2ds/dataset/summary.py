@@ -28,6 +28,7 @@ from any2ds.dataset.timeline import Work
 
 NO_HOST = "(no host)"
 _STATS_AT_ONCE = 500
+_MOST_STATS = 10_000  # files of a store, a request for each
 _MOST_OUTCOMES = 6000  # img2dataset has one for each error message
 _MOST_EXAMPLES = 120
 _MOST_ROWS = 1_000_000  # of metadata
@@ -254,6 +255,12 @@ def most(counts: Mapping[str, int], number: int) -> dict[str, int]:
     if rest := sum(count for _, count in ordered[number:]):
         found["other"] = found.get("other", 0) + rest
     return found
+
+
+def shards_of_stats(dataset: Dataset) -> Sequence[ShardFiles]:
+    """The finished shards whose statistics are worth reading: on a disk all, of a store 10,000 at most, evenly from the
+    first to the last."""
+    return dataset.finished if dataset.folder.is_local else spread(dataset.finished, _MOST_STATS)
 
 
 def spread(values: Sequence[Value], number: int) -> list[Value]:

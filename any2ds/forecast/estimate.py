@@ -128,8 +128,8 @@ def _remarks(model: Model, predictions: Sequence[Prediction]) -> Iterator[str]:
     large = Counter(each.host for each in sample.transfers if each.weight > 1)
     if large:
         yield (
-            f"of {', '.join(list(large)[:3])}{' and others' if len(large) > 3 else ''} at most"
-            f" {max(large.values()):,} rows were fetched, which stand for the others"
+            f"of {', '.join(list(large)[:3])}{' and others' if len(large) > 3 else ''} no more than"
+            f" {text.rows(max(large.values()))} of the sample could be fetched, for all others of these hosts"
         )
     if not sample.is_fetched:
         yield "the sample is a dataset, whose CPU and memory were not measured: memory is that of a usual worker"

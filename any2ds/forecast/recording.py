@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -26,6 +28,7 @@ from any2ds.forecast.transfers import Cost, Transfer
 from any2ds.storage.stores import Stores
 
 _BUSY_TURN = 16  # rows of one turn, at least, in a process that is busy
+_LEFT_OUT = "not fetched: the sample ends before the delay is over that the robots.txt of the host asks for"
 _LEAST_PART = 0.25  # of what a row takes on average: the part of it that surely depends on the rows
 
 
@@ -35,13 +38,15 @@ class Recorder:
 
     folder: str
     storage: StorageOptions
+    seconds: float  # after which rows are left out that wait for nothing but the delay of a robots.txt
 
     def __call__(self, fetch: FetchOptions, buffer: Buffer) -> RecordingFetcher:
         path = Path(self.folder) / f"{os.getpid()}-{time.monotonic_ns()}.jsonl"
-        return RecordingFetcher(UrlFetcher(fetch, buffer, Stores(self.storage.storage_options)), fetch, buffer, path)
+        inner = UrlFetcher(fetch, buffer, Stores(self.storage.storage_options))
+        return RecordingFetcher(inner, fetch, buffer, path, self.seconds)
 
     def lines(self) -> list[dict[str, Any]]:
-        """What they have written."""
+        """What they have written: transfers, the cost of the worker, and how many rows of hosts were left out."""
         files = sorted(Path(self.folder).glob("*.jsonl"))
         return [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
 
@@ -86,12 +91,16 @@ class RecordingFetcher:
     """Passes everything on to `inner`. The worker's thread iterates over `fetch`, so what it does between two batches
     is measured with it."""
 
-    def __init__(self, inner: UrlFetcher, options: FetchOptions, buffer: Buffer, path: Path) -> None:
-        self._inner, self._buffer, self._path = inner, buffer, path
-        self._host_of = Profiles(options).host_of
+    def __init__(
+        self, inner: UrlFetcher, options: FetchOptions, buffer: Buffer, path: Path, seconds: float = math.inf
+    ) -> None:
+        self._inner, self._buffer, self._path, self._seconds = inner, buffer, path, seconds
+        self._profiles = Profiles(options)
+        self._left: dict[tuple[int, int, str], Row] = {}  # rows that are being fetched, or wait for their hosts
+        self._has_all = False  # there are no others
 
     def fetch(self, rows: Iterable[Row]) -> Iterator[Sequence[Fetched]]:
-        inner: Any = self._inner.fetch(rows)
+        inner: Any = self._inner.fetch(self._noted(rows))
         wall, thread, cpu, received = time.monotonic(), time.thread_time(), resources.cpu(), self._buffer.received
         turns = Turns()
         with self._path.open("wb") as file, closing(inner):
@@ -103,6 +112,8 @@ class RecordingFetcher:
                     now, is_idle = time.thread_time(), not batch and self._buffer.received == seen
                     turns.add(len(batch), now - began, is_idle)
                     began, seen = now, self._buffer.received
+                    if time.monotonic() - wall > self._seconds and self._only_delays_are_left():
+                        break
             finally:
                 others = resources.cpu() - cpu - (time.thread_time() - thread)  # of the process
                 cost = Cost(
@@ -114,9 +125,28 @@ class RecordingFetcher:
                     self._buffer.received - received,
                 )
                 file.write(orjson.dumps({"worker": asdict(cost)}) + b"\n")
+            rows_left = [*self._left.values()]
+            left_out = Counter(self._profiles.host_of(row.url)[0] for row in rows_left)
+            file.write(orjson.dumps({"left_out": left_out}) + b"\n")
+        if rows_left:
+            yield [Fetched(row, Failure("fetch", "timeout_total", _LEFT_OUT), 0) for row in rows_left]
+
+    def _noted(self, rows: Iterable[Row]) -> Iterator[Row]:
+        for row in rows:  # in the feeder's thread
+            self._left[_place(row)] = row
+            yield row
+        self._has_all = True
+
+    def _only_delays_are_left(self) -> bool:
+        """Whether all rows that are left are of hosts whose robots.txt asks for more seconds than the sample does."""
+        return self._has_all and all(
+            self._inner.crawl_delay(row.url) > self._profiles.host_of(row.url)[1].host_delay
+            for row in self._left.values()
+        )
 
     def _recorded(self, fetched: Fetched) -> Transfer:
-        host, _ = self._host_of(fetched.row.url)
+        self._left.pop(_place(fetched.row), None)
+        host, _ = self._profiles.host_of(fetched.row.url)
         delay = self._inner.crawl_delay(fetched.row.url)
         if isinstance(fetched.outcome, Failure):
             return Transfer(host, fetched.outcome.code, attempts=fetched.attempts, delay=delay)
@@ -135,3 +165,7 @@ class RecordingFetcher:
 
     def close(self) -> None:
         self._inner.close()
+
+
+def _place(row: Row) -> tuple[int, int, str]:
+    return row.shard_id, row.position, row.member

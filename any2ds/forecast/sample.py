@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
@@ -26,6 +26,7 @@ from any2ds.run.reporters._contract import Reporter
 from any2ds.storage.folders import OutputFolder
 
 HOST_DELAY = 0.25  # seconds between two transfers to one host, unless `host_delay` is given
+SECONDS_OF_DELAYS = 20.0  # that a sample waits longer, at most, where a robots.txt asks for a longer delay
 _SECONDS_OF_HOST = 30.0  # for which a host is asked; the rows fetched then stand for its others
 _SECONDS_IF_SMALL = 10.0  # the same for a list that is downloaded in little more, and for one of a single host
 _SMALL = 10_000  # rows of such a list
@@ -51,7 +52,11 @@ class ChosenRows:
         if not delay or not self.has_hosts:
             return ""
         often = f"{text.number(1 / delay)} a second" if delay < 1 else f"one every {text.number(delay)} s"
-        return f"at most {often} per host{f': about {self.seconds:.0f} s' if self.seconds >= 1 else ''}"
+        if not self.seconds:
+            return f"at most {often} per host"
+        longest = f", {self.seconds + SECONDS_OF_DELAYS:.0f} s if a robots.txt asks for a longer delay"
+        asks = self.config.fetch.robots != "ignore"
+        return f"at most {often} per host: about {max(1.0, self.seconds):.0f} s{longest if asks else ''}"
 
 
 def only_host(found: Survey) -> str | None:
@@ -97,7 +102,7 @@ def _slowly(config: Config) -> FetchOptions:
 def fetch_sample(chosen: ChosenRows, folder: str, reporter: Reporter) -> Sample:
     """Download the rows into a dataset in `folder`; `reporter` is told how it goes. What an earlier estimate has left
     there is replaced; raises OutputError if something else is there."""
-    config, weights = chosen.config, chosen.weights
+    config, weights = chosen.config, dict(chosen.weights)
     output = OutputFolder.at(folder, config.storage)
     if output.names() and output.read(layout.TRANSFERS_FILE) is None:
         raise OutputError(
@@ -106,7 +111,7 @@ def fetch_sample(chosen: ChosenRows, folder: str, reporter: Reporter) -> Sample:
     output.create()
     output.write(layout.TRANSFERS_FILE, b"")  # the next estimate may replace what this one leaves, however it ends
     with tempfile.TemporaryDirectory(prefix="any2ds-estimate-") as temporary:
-        recorder = Recorder(temporary, config.storage)
+        recorder = Recorder(temporary, config.storage, chosen.seconds + SECONDS_OF_DELAYS)
         report, problem = RunReport(), ""
         try:
             report = make_dataset(_of_sample(config, chosen.rows, folder), recorder, [reporter])
@@ -115,6 +120,10 @@ def fetch_sample(chosen: ChosenRows, folder: str, reporter: Reporter) -> Sample:
         except NetworkDown as error:
             problem = str(error)
         found, cost = parse(recorder.lines())
+        left_out: Counter[str] = sum((Counter(line.get("left_out")) for line in recorder.lines()), Counter())
+    fetched = Counter(each.host for each in found)
+    for host, rows in left_out.items():
+        weights[host] = weights.get(host, 1.0) * (1 + rows / fetched[host]) if fetched[host] else 1.0
     transfers = [replace(each, weight=weights.get(each.host, 1.0)) for each in found]
     lines = [{"files": chosen.files}, *(asdict(each) for each in transfers), {"worker": asdict(cost)}]
     output.write(layout.TRANSFERS_FILE, b"".join(orjson.dumps(line) + b"\n" for line in lines))

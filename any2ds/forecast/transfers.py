@@ -151,13 +151,13 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def parse(lines: Iterable[Mapping[str, Any]]) -> tuple[list[Transfer], Cost]:
-    """What a recorder wrote: lines of transfers, and of the cost of workers; that of the list is left out. Raises
-    KeyError, TypeError or ValueError for anything else."""
+    """What a recorder wrote: lines of transfers, and of the cost of workers; those of the list and of rows that were
+    left out are not needed. Raises KeyError, TypeError or ValueError for anything else."""
     transfers, cost = [], Cost()
     for line in lines:
         if "worker" in line:
             cost += Cost(**line["worker"])
-        elif "files" not in line:
+        elif not line.keys() & {"files", "left_out"}:
             transfers.append(Transfer(**line))
     return transfers, cost
 

@@ -196,6 +196,25 @@ def test_a_store(s3_server: None, make: Callable[..., Any], tmp_path: Path) -> N
         card("s3://cards/birds")
 
 
+def test_of_a_store_the_statistics_of_some_shards_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The totals are those of the list of shards; without it, the card says of how many shards it tells."""
+    import fsspec
+
+    folder = "memory://card-of-some/birds"
+    listed = [f"data:,{n}" if n % 2 else "nonsense" for n in range(12)]
+    download(listed, output_folder=folder, number_sample_per_shard=2, distributor="inline", quiet=True)
+    monkeypatch.setattr("any2ds.dataset.summary._MOST_STATS", 3)
+    for sentence, totals in (("6 samples of 12 rows", "6"), ("3 samples of 6 rows", "3 in 3 of the shards")):
+        if totals != "6":
+            fsspec.filesystem("memory").rm("card-of-some/birds/.any2ds/shards")
+        text = card(folder, output="-").text
+        assert sentence in text
+        assert f"| samples | {totals} |" in text
+        assert "| rows that are stored | 50.0% in 3 of the shards |" in text
+        assert "## What became of the rows in 3 of the shards" in text
+        assert "- 3 of 6 rows in 3 of the shards are not stored" in text
+
+
 def test_the_command(make: Callable[..., Any], tmp_path: Path) -> None:
     make(tmp_path / "out")
     base = [sys.executable, "-m", "any2ds", "card"]

@@ -60,7 +60,7 @@ def shown(overview: Any) -> str:
 
 def test_of_a_store_the_statistics_of_some_shards_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes a request, and there may be a million; of a local folder all are read."""
-    monkeypatch.setattr("any2ds.dataset.inspect._MOST_STATS", 3)
+    monkeypatch.setattr("any2ds.dataset.summary._MOST_STATS", 3)
     how = {"number_sample_per_shard": 2, "output_format": "webdataset", "distributor": "inline", "quiet": True}
     for folder, read in (("memory://inspect/out", 3), (str(tmp_path / "out"), 6)):
         download([f"data:,{n}" for n in range(12)], output_folder=folder, **how)

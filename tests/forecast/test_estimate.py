@@ -19,6 +19,7 @@ from any2ds.forecast.sample import choose_rows
 from any2ds.forecast.survey import survey
 from any2ds.testing.server import Server, serve
 
+TEN_SECONDS = "at most 4 a second per host: about 10 s"
 LOOPBACK = [f"127.0.0.{number}" for number in range(1, 41)]
 
 
@@ -109,13 +110,13 @@ def test_of_a_host_so_many_rows_are_fetched_as_its_pace_allows(server: Server, a
     rows = [url(server, 40 * number) for number in range(300)]
     config = Config.from_options({"url_list": rows})
     chosen = choose_rows(config, survey(config, 300))
-    assert (chosen.rows.num_rows, chosen.pace) == (40, "at most 4 a second per host: about 10 s")
+    assert (chosen.rows.num_rows, chosen.pace) == (40, f"{TEN_SECONDS}, 30 s if a robots.txt asks for a longer delay")
     assert chosen.weights == {f"127.0.0.1:{server.port}": 7.5}
     before = len(server.requests)
     found = asked(rows, sample=300, host_delay=0)  # as the user says
     assert len(found.model.sample.transfers) == 300
     assert len([each for each in server.requests[before:] if each.path != "robots.txt"]) == 300
-    slow = Config.from_options({"url_list": rows, "host_delay": 2})
+    slow = Config.from_options({"url_list": rows, "host_delay": 2, "robots": "ignore"})
     assert choose_rows(slow, survey(slow, 300)).rows.num_rows == 20
     assert choose_rows(slow, survey(slow, 300)).pace == "at most one every 2 s per host: about 38 s"
 
@@ -142,7 +143,7 @@ def test_hosts_and_what_has_none_are_asked_together(server: Server, asked: Any) 
     config = Config.from_options({"url_list": rows})
     chosen = choose_rows(config, survey(config, 400))
     assert (chosen.rows.num_rows, chosen.weights) == (240, {f"127.0.0.1:{server.port}": 5.0})
-    assert chosen.pace == "at most 4 a second per host: about 10 s"
+    assert chosen.pace.startswith(TEN_SECONDS)
 
 
 def test_rows_that_cannot_be_read_count_once(asked: Any, tmp_path: Path) -> None:
@@ -182,6 +183,27 @@ def test_what_robots_txt_asks_for_is_known_of_the_sample(asked: Any, tmp_path: P
     assert found.model.slowest_host().crawl_delay == 0.3
     assert found.predictions[0].limit == "hosts"
     assert any("asks for 0.3 s between two requests: its 1,000 rows take 0:05:00" in each for each in found.remarks)
+
+
+def test_a_long_delay_of_a_robots_txt_does_not_make_a_sample_long(
+    server: Server, asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the delay leaves no time for is left out, and the rows that were fetched stand for it."""
+    monkeypatch.setattr("any2ds.forecast.sample.SECONDS_OF_DELAYS", 0.5)
+    (tmp_path / "media").mkdir()
+    (tmp_path / "media" / "robots.txt").write_text("User-agent: *\nCrawl-delay: 60\n")
+    (tmp_path / "media" / "a.bin").write_bytes(b"content")
+    with serve(tmp_path / "media") as polite:
+        own = [f"{polite.base_url}a.bin?{number}" for number in range(12)]
+        found = asked([*own, *(url(server, number) for number in range(28))], sample=40, host_delay=0, robots="respect")
+    sample = found.model.sample
+    assert sample.cost.seconds < 30  # the delays take eleven minutes
+    (only,) = (each for each in sample.transfers if each.delay)
+    assert (only.weight, only.delay, len(sample.transfers)) == (12.0, 60.0, 29)
+    assert found.model.success.value == 1.0
+    assert found.predictions[0].seconds.value > 12 * 60
+    assert any("no more than 1 row of the sample could be fetched" in remark for remark in found.remarks)
+    assert inspect(tmp_path / "sample").outcomes == {"success": 29, "timeout_total": 11}
 
 
 def test_hosts_that_refuse_everything_are_counted(server: Server, asked: Any) -> None:

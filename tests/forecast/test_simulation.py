@@ -68,6 +68,19 @@ def test_robots_txt_is_asked_of_each_host() -> None:
     assert found.codes == {"success": 500}
 
 
+def test_options_of_single_hosts_hold() -> None:
+    """Those of a --config file: limits, delays, and whether robots.txt is asked for."""
+
+    def of_hosts(count: int, **given: object) -> Simulated:
+        urls = (Row(0, number, str(number), f"http://h{number % count}.example/{number}") for number in range(200))
+        return simulate(options(**given), urls, lambda host, row, at_once: Answer(0.1), Machine(), seed=1)
+
+    assert of_hosts(2, hosts={"h0.example": {"max_per_host": 2}}).seconds == pytest.approx(100 * 0.1 / 2, rel=0.05)
+    assert of_hosts(20, hosts={"*.example": {"host_delay": 1}}).seconds == pytest.approx(9.1, rel=0.05)
+    asked = of_hosts(20, robots="respect", hosts={"h0.example": {"robots": "ignore"}}).asked
+    assert (asked["h0.example"], asked["h1.example"], sum(asked.values())) == (10, 11, 219)
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     def run(seed: int) -> Simulated:
         rng = random.Random(5)

@@ -12,6 +12,7 @@ import itertools
 import os
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -31,10 +32,11 @@ from any2ds.core.version import HOMEPAGE, __version__
 from any2ds.dataset.card import hub, split_files
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.inspect import Overview, overview
-from any2ds.dataset.loaders import Loadable, entries, extensions, snippets
+from any2ds.dataset.loaders import Loadable, entries, snippets
 from any2ds.dataset.places import located
 from any2ds.dataset.recipe_file import RecipeFile, trial_text
 from any2ds.dataset.rendering import environment
+from any2ds.dataset.shard_sample import Totals
 from any2ds.dataset.summary import limit_of
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
@@ -111,7 +113,7 @@ class _Facts:
 
     dataset: Dataset
     found: Overview
-    exts: Mapping[str, int]  # extension -> files
+    totals: Totals  # of all shards; of fewer where nobody has counted them
     loadable: Loadable
 
 
@@ -127,8 +129,9 @@ def card(options: ParsedOptions) -> Card:
     wanted = located(wanted, stores)
     dataset = Dataset(wanted.output_folder, stores)
     previous = _previous(dataset, wanted)
-    found, exts = overview(dataset, wanted.output_folder), extensions(dataset)
-    text = _text(_Facts(dataset, found, exts, Loadable.of(dataset, exts)), wanted, previous)
+    found = overview(dataset, wanted.output_folder)
+    totals = _totals(dataset, found)
+    text = _text(_Facts(dataset, found, totals, Loadable.of(dataset, totals.exts)), wanted, previous)
     if wanted.output == "-":
         return Card(text, None)
     content = text.encode("utf-8", "replace")
@@ -146,6 +149,19 @@ def card(options: ParsedOptions) -> Card:
     except OSError as error:
         raise OutputError(f"--output={wanted.output}: {error.strerror}") from error
     return Card(text, str(path))
+
+
+def _totals(dataset: Dataset, found: Overview) -> Totals:
+    """The sums over the list of shards; without one, over the statistics that were read."""
+    shards = rows = samples = size = 0
+    exts: Counter[str] = Counter()
+    for entry in entries(dataset):
+        shards, rows, samples, size = shards + 1, rows + entry.count, samples + entry.samples, size + entry.bytes
+        exts.update({str(ext): files for ext, files in entry.exts.items() if ext})
+    known = dict(exts.most_common())
+    if found.shards_read == found.shards:
+        return Totals(found.shards, found.rows, found.stored, found.bytes_stored, known)
+    return Totals(shards, rows, samples, None if found.bytes_stored is None else size, known)
 
 
 def _previous(dataset: Dataset, wanted: CardOptions) -> str:
@@ -219,7 +235,7 @@ def _header(facts: _Facts, wanted: CardOptions, name: str) -> dict[str, Any]:
     spoken = [re.split("[:.]", tag)[-1] for tag in tags if tag.startswith(("language:", "content.language."))]
     if languages := list(wanted.language or dict.fromkeys(spoken)):
         own["language"] = languages
-    own["size_categories"] = [hub.size_category(found.stored)]
+    own["size_categories"] = [hub.size_category(facts.totals.samples)]
     own["tags"] = [
         *(tag for tag in tags if not tag.startswith("language:")),
         *([loadable.kind] if loadable.kind else []),
@@ -229,7 +245,7 @@ def _header(facts: _Facts, wanted: CardOptions, name: str) -> dict[str, Any]:
     if not found.shards:
         return own
     is_tar, is_parquet = dataset.output_format == "webdataset", dataset.output_format == "parquet"
-    own["configs"] = _configs(dataset, found, recipe)
+    own["configs"] = _configs(facts, recipe)
     features = None
     with contextlib.suppress(Exception):  # what cannot be read cannot be loaded either, and `datasets` says why
         features = (
@@ -240,8 +256,10 @@ def _header(facts: _Facts, wanted: CardOptions, name: str) -> dict[str, Any]:
     return own
 
 
-def _configs(dataset: Dataset, found: Overview, recipe: RecipeFile | None) -> list[dict[str, Any]]:
-    of_samples = split_files.of_samples(entries(dataset)) if SPLIT in found.columns else {}
+def _configs(facts: _Facts, recipe: RecipeFile | None) -> list[dict[str, Any]]:
+    dataset, found = facts.dataset, facts.found
+    has_splits = SPLIT in found.columns and facts.totals.shards == found.shards  # whose shards are known
+    of_samples = split_files.of_samples(entries(dataset)) if has_splits else {}
     of_rows = split_files.of_rows(recipe) if recipe is not None else {}  # shards of a list may have rows of several
     extension = "tar" if dataset.output_format == "webdataset" else "parquet"
     samples, rows = (
@@ -249,7 +267,7 @@ def _configs(dataset: Dataset, found: Overview, recipe: RecipeFile | None) -> li
         for runs in (of_samples or of_rows, of_rows)
     )
     name = recipe.config if recipe is not None and recipe.config not in ("", hub.ALL_ROWS) else hub.DEFAULT
-    state = _state(dataset, found)
+    state = _state(facts)
     if dataset.output_format == "parquet" and "status" in found.columns:
         return hub.configs(name, samples, rows, state)
     return hub.configs(name, samples if dataset.output_format in ("webdataset", "parquet") else rows, None, state)
@@ -267,10 +285,11 @@ def _license(given: str) -> dict[str, str]:
     return {"license": "other", "license_name": printable(given)}
 
 
-def _state(dataset: Dataset, found: Overview) -> str:
+def _state(facts: _Facts) -> str:
     """Another one for each dataset, and after each change of one."""
+    dataset, found, totals = facts.dataset, facts.found, facts.totals
     shards = dataset.finished.ids.tolist()
-    figures = (found.rows, found.stored, found.bytes_stored, found.started, found.ended, found.outcomes, shards)
+    figures = (totals.rows, totals.samples, totals.bytes, found.started, found.ended, found.outcomes, shards)
     lists = dataset.read(layout.RUN_FILE) if dataset.run else b""
     return hashlib.sha256(repr(figures).encode() + lists).hexdigest()[:16]
 
@@ -282,7 +301,7 @@ def _schema(dataset: Dataset) -> pa.Schema:
 
 
 def _features_of_tar(facts: _Facts) -> list[dict[str, Any]] | None:
-    exts = {ext.lower() for ext in facts.exts} | _members(facts.dataset)
+    exts = {ext.lower() for ext in facts.totals.exts} | _members(facts.dataset)
     if not exts or len(exts) > _MOST_EXTS:
         return None
     ends = ("txt", "json")  # which come last in a sample
@@ -328,11 +347,12 @@ def _body(facts: _Facts, name: str, head: Mapping[str, Any]) -> str:
         .render(
             name=name,
             found=found,
+            totals=facts.totals,
             recipe=recipe,
             trial=trial_text(recipe.trial) if recipe is not None and recipe.trial else "",
             features=_features(recipe) if recipe is not None else {},
             outcomes=in_order(found.outcomes),
-            exts=list(facts.exts.items()),
+            exts=list(facts.totals.exts.items()),
             meanings=_meanings(dataset, found, loadable),
             configs=(configs := head.get("configs")),
             split=_first_split(configs),

@@ -124,17 +124,18 @@ class BlocksOfFile:
         while begin < len(block):
             end = block.find(b"\n", begin) + 1 or len(block)
             line = block[begin:end].decode("utf-8", "replace")
-            try:
-                # With an odd number of quotes, it begins or ends within a value.
-                if (
-                    line.count('"') % 2 == 0
-                    and len(next(csv.reader([line], delimiter=self._delimiter, strict=True), [])) == width
-                ):
-                    return begin
-            except csv.Error:
-                pass
+            # With an odd number of quotes, it begins or ends within a value.
+            if line.count('"') % 2 == 0 and self._width(line) == width:
+                return begin
             begin = end
         return begin
+
+    def _width(self, line: str) -> int:
+        """The number of its values; 0 if it is malformed."""
+        try:
+            return len(next(csv.reader([line], delimiter=self._delimiter or ",", strict=True), []))
+        except csv.Error:
+            return 0
 
     def _end(self, block: bytes, begin: int) -> int:
         """The end of the last row that begins within BLOCK bytes."""

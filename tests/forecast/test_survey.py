@@ -150,9 +150,9 @@ def test_blocks_come_from_stores(s3_server: None, small_blocks: None) -> None:
     import fsspec
 
     store = fsspec.filesystem("s3")
-    store.mkdir("lists")
-    store.pipe_file("lists/urls.txt", sorted_list("txt"))
-    assert of_a_part(surveyed("s3://lists/urls.txt", 400))
+    store.mkdir("random-blocks")
+    store.pipe_file("random-blocks/urls.txt", sorted_list("txt"))
+    assert of_a_part(surveyed("s3://random-blocks/urls.txt", 400))
 
 
 @pytest.mark.parametrize("kind", ["compressed", "utf-16", "limited"])

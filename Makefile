@@ -18,6 +18,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Where datasets are read with other people's libraries: .venv-reading for tests/reading, and for what clashes with others
 # or is as big as all of them .venv-X for tests/reading/with_X, each with requirements of that name.
 READING := .venv-reading $(patsubst tests/reading/with_%,.venv-%,$(wildcard tests/reading/with_*))
+# Microsoft's emulator of Azure's store, for tests/reading/test_azure.py: 360 MB, where there is npm.
+AZURITE := 3.37.0
 # Spark, Ray and Beam, of which the tests in tests/cluster start real ones on this machine.
 CLUSTER := .venv-cluster
 # Of the slow tests, those in tests/cluster and those in tests/reading: part PART of PARTS, from 0; all of them otherwise.
@@ -154,5 +156,6 @@ $(TEST): requirements-test.txt $(CORE)
 $(READING:=/.installed) $(CLUSTER)/.installed .venv-docs/.installed: .venv-%/.installed: requirements-%.txt $(PACKAGE) | .venv-%/bin/python
 	@echo "installing libraries for tests into .venv-$*; this takes some minutes"
 	.venv-$*/bin/python $(INSTALL) --no-compile -r $<  # of which tests import a small part
+	$(if $(filter reading,$*),$(if $(shell command -v npm),npm install --silent --no-audit --no-fund --ignore-scripts --prefix .venv-$* azurite@$(AZURITE)))
 	$(ALONE) .venv-$*/bin/python $(INSTALL) -e .
 	@touch $@

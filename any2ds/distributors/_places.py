@@ -9,7 +9,7 @@ from __future__ import annotations
 from any2ds.core.shares import SharePath
 
 # Seconds after which a task whose place got smaller has no more in flight than that allows: what is more is given
-# `fetch.policy.schedule.PATIENCE` seconds to end.
+# `fetch.policy.turns.PATIENCE` seconds to end.
 SETTLING = 7.0
 
 

@@ -53,7 +53,7 @@ class UrlFetcher:
             robots=self._robots,
             host_of=profiles.host_of if profiles.tells_hosts_apart else None,
         )
-        schedule.announcements = self._overtime
+        schedule.turns.announcements = self._overtime
         self._buffer.share_among(most + schedule.spare)
         with Feeder(rows, schedule, most, self._transport.wake) as feeder:
             self._loop = Loop(options, schedule, self._transport, self._buffer, feeder)

@@ -47,7 +47,7 @@ class Loop:
         self._most = schedule.slots  # transfers that everything is prepared for
         self._window = Window(self._most, now) if options.thread_count == "auto" else None
         self._meter = Meter()
-        self.share = schedule.share  # of the limits of hosts; another thread may set another one
+        self.share = schedule.turns.share  # of the limits of hosts; another thread may set another one
         self.activity = 0  # of life: attempts begun and ended, and turns of a pause
 
     def new_clock(self) -> Clock:
@@ -108,10 +108,10 @@ class Loop:
     def _divide(self, now: float) -> None:
         """Keep to the share of what hosts allow, and to the turns that others leave to this fetcher."""
         schedule, share = self._schedule, self.share
-        if share is not schedule.share:
+        if share is not schedule.turns.share:
             schedule.divide(share, now)
         if not share.is_all:
-            schedule.time_of_day = self._clock.time_of_day() - now
+            schedule.turns.time_of_day = self._clock.time_of_day() - now
             self.activity += schedule.shared_until > now
 
     def _follow(self, window: Window) -> None:
@@ -179,7 +179,7 @@ class Loop:
         last = next((attempt for attempt in reversed(answered) if is_web(attempt.row.url)), None)
         if last is not None or self._buffer.received > received:
             breaker.hear(now, last)
-        for attempt in schedule.outlasting(now):
+        for attempt in schedule.turns.outlasting(now):
             self._transport.cancel(attempt)
             if attempt.trial is not None:
                 attempt.trial.started -= 1

@@ -99,8 +99,8 @@ class Machines:
         own = OwnBoard(self.board, fetcher, self.rng.uniform(-self.wrong, self.wrong))
         schedule = Schedule(ScheduleLimits(1000), self.policy)
         schedule.divide(share, self.now + offset)
-        schedule.time_of_day = START + own.wrong - offset
-        schedule.announcements = own
+        schedule.turns.time_of_day = START + own.wrong - offset
+        schedule.turns.announcements = own
         schedule.fresh.extend(Row(0, n, str(n), URL.format(n)) for n in range(rows))
         self.schedules.append(schedule)
         self.offsets.append(offset)
@@ -124,7 +124,7 @@ class Machines:
                 self.at_once -= 1
                 self.served[fetcher] += 1
                 schedule.finish(attempt, OK, clock)
-            for late in schedule.outlasting(clock):
+            for late in schedule.turns.outlasting(clock):
                 self.at_once -= 1
                 self.cancelled += 1
                 schedule.withdraw(late, clock)

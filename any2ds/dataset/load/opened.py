@@ -22,6 +22,7 @@ from any2ds.dataset.load.metadata import stored_rows
 from any2ds.dataset.load.remote import RangeTrouble, RemoteShard, StoreReader, read_together
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.writers.contract import Fields, IndexedShard, RangedShard, ShardData
+from any2ds.writers.formats._builder import check_key
 from any2ds.writers.formats._spans import SpanShard
 
 _MOST_OPEN = 4096  # shards with an index of 8 bytes a sample; of the descriptors of a process at most half
@@ -138,7 +139,7 @@ class OpenShards:
             sample = (opened or self._opened(shard)).get(number)
             return sample if self._finish is None else self._finish(sample, shard)
         except Exception as error:
-            raise self._named(shard, error) from error
+            raise self.named(shard, error) from error
 
     def get_many(self, shard: int, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Samples of a shard, best in ascending order. Raises DamagedShard."""
@@ -147,7 +148,7 @@ class OpenShards:
             samples = (opened or self._opened(shard)).get_many(numbers)
             return samples if self._finish is None else [self._finish(sample, shard) for sample in samples]
         except Exception as error:
-            raise self._named(shard, error) from error
+            raise self.named(shard, error) from error
 
     def get_across(self, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[list[dict[str, Any]]]:
         """`get_many` for several shards of a store, as much as possible of which is read at once.
@@ -181,21 +182,21 @@ class OpenShards:
                 opened.append(cast(RangedShard, self._opened(shard)))
                 ranges.append(opened[-1].ranges(numbers))
             except Exception as error:
-                raise self._named(shard, error) from error
+                raise self.named(shard, error) from error
         try:
             read = read_together(
                 [(cast(RemoteShard, each.data), own) for each, own in zip(opened, ranges, strict=True)]
             )
         except RangeTrouble as error:
             names = {self._shards.names[shard]: shard for shard, _ in wanted}
-            raise self._named(names[error.file.name], error) from error
+            raise self.named(names[error.file.name], error) from error
         found = []
         for (shard, _), each, own, buffers in zip(wanted, opened, ranges, read, strict=True):
             try:
                 samples = each.samples(own, buffers)
                 found.append(samples if self._finish is None else [self._finish(sample, shard) for sample in samples])
             except Exception as error:
-                raise self._named(shard, error) from error
+                raise self.named(shard, error) from error
         return found
 
     def _open_all(self, shards: Sequence[int]) -> None:
@@ -222,14 +223,14 @@ class OpenShards:
         try:
             return len(self._opened(shard))
         except Exception as error:
-            raise self._named(shard, error) from error
+            raise self.named(shard, error) from error
 
     def keys(self, shard: int) -> list[str]:
         """The keys of its samples, in the order of the data. Raises DamagedShard."""
         try:
             return self._opened(shard).keys()
         except Exception as error:
-            raise self._named(shard, error) from error
+            raise self.named(shard, error) from error
 
     def _opened(self, shard: int) -> IndexedShard:
         if self._pid != os.getpid():  # after a fork: what is open belongs to the parent
@@ -251,6 +252,23 @@ class OpenShards:
             self._open.pop(next(iter(self._open)), None)  # another thread may have been first
         self._open[shard] = opened
         return opened
+
+    def check(self, shard: int, *, completely: bool = False) -> int:
+        """Compare the data file with what it was when the dataset was opened, and the key of its first sample with the
+        shard, for libraries that read the file themselves; `completely`: read all of it. Returns how many samples
+        were read. Raises DamagedShard."""
+        try:
+            data, count = self.data(shard), 0
+            if completely or data.key_start:
+                for sample in plugins.load("writers", self._shards.output_format).read(data.local()):
+                    if data.key_start:
+                        check_key(data, sample.key)
+                    count += 1
+                    if not completely:
+                        break
+        except Exception as error:
+            raise self.named(shard, error) from error
+        return count
 
     def data(self, shard: int) -> ShardData:
         """Of a shard, whether it is open or not. Raises DamagedShard."""
@@ -275,7 +293,8 @@ class OpenShards:
             return self._copies.opened(of_folder)
         return RemoteShard(of_folder, self._copies, self._reader)
 
-    def _named(self, shard: int, error: Exception) -> Exception:
+    def named(self, shard: int, error: Exception) -> Exception:
+        """DamagedShard, which names the shard, for what happened while it was read."""
         if isinstance(error, UsageError):  # a library that is not installed, a compressed file
             return error
         return DamagedShard(f"{self._shards.describe(shard)}: {error_text(error)}")

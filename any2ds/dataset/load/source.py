@@ -309,7 +309,8 @@ class Source(Sequence[Sample]):
         TensorFlow reads local tfrecord itself, and then `window` samples lie in its memory. See docs/tensorflow.md.
         """
         source = self.as_stored
-        return tf_data.dataset(source, tf_data.Records(source._shards, source._numbers, source._fields), stream)
+        records = tf_data.Records(source._shards, source._opened, source._numbers, source._fields)
+        return tf_data.dataset(source, records, stream)
 
     def to_hf(self, *, streaming: bool = False, **options: Any) -> Any:
         """A `Dataset` of Hugging Face's library, which copies the samples into its cache, or an `IterableDataset`,

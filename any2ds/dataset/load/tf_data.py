@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from any2ds.core.errors import UsageError
+from any2ds.core.errors import DamagedShard, UsageError
 from any2ds.dataset.load.libraries import imported, kind_of_files
+from any2ds.dataset.load.opened import OpenShards
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.writers.contract import Fields
 from any2ds.writers.formats._example import bytes_of, feature_kind
@@ -40,6 +42,7 @@ class Records:
     """The samples of a source as records of files: what a native reader has to know."""
 
     shards: ShardSet
+    opened: OpenShards
     numbers: Sequence[int]  # of the samples in the dataset
     fields: Fields
 
@@ -163,6 +166,7 @@ class _Spans:
     """Which records of which files are wanted: an item for each file."""
 
     paths: list[str]
+    shards: list[int]
     firsts: list[int]  # records to pass over
     counts: list[int]  # records to read
     places: list[int]  # of its first record in `masks`
@@ -183,22 +187,45 @@ def _spans(records: Records) -> _Spans | None:
         return None
     bounds = np.searchsorted(numbers, starts)
     paths, firsts, counts, places, masks, total = [], [], [], [], [], 0
-    for shard in np.flatnonzero(np.diff(bounds)):
+    with_samples = np.flatnonzero(np.diff(bounds)).tolist()
+    for shard in with_samples:
         wanted = numbers[bounds[shard] : bounds[shard + 1]] - starts[shard]
         first, size = int(wanted[0]), int(wanted[-1] - wanted[0]) + 1
         mask = np.zeros(size, bool)
         mask[wanted - first] = True
-        paths.append(f"{shards.folder.path}/{shards.names[int(shard)]}")
+        paths.append(f"{shards.folder.path}/{shards.names[shard]}")
         firsts.append(first)
         counts.append(size)
         places.append(total)
         masks.append(mask)
         total += size
-    is_packed = bool(paths) and is_compressed(Path(paths[0]))  # which have no samples by number
+    is_packed = False
+    if paths:
+        records.opened.check(with_samples[0])
+        is_packed = is_compressed(Path(paths[0]))  # which have no samples by number
     if len(numbers) * _LEAST_OF_A_SHARD < total + sum(firsts) and not is_packed:
         return None
     has_gaps = total > len(numbers)
-    return _Spans(paths, firsts, counts, places, np.concatenate(masks) if has_gaps else None, is_packed)
+    return _Spans(paths, with_samples, firsts, counts, places, np.concatenate(masks) if has_gaps else None, is_packed)
+
+
+def _checks(records: Records) -> tuple[Callable[[bytes, int], bytes], Callable[[int, int], bytes]]:
+    """Are called before TensorFlow reads a file, and where it did not get so many records of it.
+
+    Both raise DamagedShard, of which TensorFlow makes an UnknownError with its text.
+    """
+    opened = records.opened
+
+    def check(path: bytes, shard: int) -> bytes:
+        opened.check(int(shard))
+        return path
+
+    def fail(shard: int, wanted: int) -> bytes:
+        found = opened.check(int(shard), completely=True)
+        text = f"it has {found:,} records, and should have {wanted:,}" if found < wanted else "it could not be read"
+        raise opened.named(int(shard), DamagedShard(text))
+
+    return check, fail
 
 
 def _from_records(
@@ -208,9 +235,19 @@ def _from_records(
     compression = "GZIP" if spans.is_compressed else ""
     masks = None if spans.masks is None else tf.constant(spans.masks)
 
-    def read(path: Any, first: Any, size: Any, place: Any) -> Any:
-        found = tf.data.TFRecordDataset(path, compression, buffer_size=_BUFFER).skip(first).take(size)
-        found = found.apply(tf.data.experimental.assert_cardinality(size))  # it passes over a record that is cut off
+    check, fail = _checks(records)
+
+    def called(function: Callable[..., bytes], *given: Any) -> Any:
+        found = tf.numpy_function(function, given, tf.string, stateful=False)  # else no iterator could be saved
+        return tf.ensure_shape(found, ())
+
+    def read(path: Any, shard: Any, first: Any, size: Any, place: Any) -> Any:
+        """Of one file. TensorFlow's errors name no file, and it passes over a record that is cut off: where a file
+        gives fewer records than it should, `fail` says why."""
+        path = called(check, path, shard)
+        found = tf.data.TFRecordDataset(path, compression, buffer_size=_BUFFER).ignore_errors().skip(first)
+        trouble = tf.data.Dataset.from_tensors((shard, first + size)).map(partial(called, fail))
+        found = found.concatenate(trouble).take(size)
         if masks is None:
             return found
         wanted = tf.data.Dataset.from_tensor_slices(masks[place : place + size])
@@ -229,7 +266,7 @@ def _from_records(
 
     items = (
         tf.constant(spans.paths, tf.string),
-        *(tf.constant(each, tf.int64) for each in (spans.firsts, spans.counts, spans.places)),
+        *(tf.constant(each, tf.int64) for each in (spans.shards, spans.firsts, spans.counts, spans.places)),
     )
     files = tf.data.Dataset.from_tensor_slices(items)
     if window:

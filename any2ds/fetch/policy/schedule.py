@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 import random
 import sys
 from collections import deque
@@ -20,9 +19,10 @@ from any2ds.core.failures import Failure
 from any2ds.core.metrics import HostLoad
 from any2ds.core.rows import Row
 from any2ds.core.samples import Fetched, Payload
-from any2ds.fetch.policy.hosts import SILENCE, UNLIMITED, Attempt, Host, HostPolicy
+from any2ds.fetch.policy.hosts import SILENCE, Attempt, Host, HostPolicy
 from any2ds.fetch.policy.robots import RETRIES, Robots, origin_of
-from any2ds.fetch.policy.share import ALONE, CLOCKS, LEAST_LEAD, Announcements, Share, slot_name
+from any2ds.fetch.policy.share import Share
+from any2ds.fetch.policy.turns import Turns
 from any2ds.fetch.urls import WEB, normalize
 from any2ds.storage.stores import SERVERS
 
@@ -42,9 +42,6 @@ _MANY = 64  # fewer transfers than this are meant as a limit, also for those tha
 _AUTO_SPARE = 256  # with thread_count=auto
 _MOST_SOCKETS = 400 if sys.platform == "win32" else 1 << 30  # select() takes 512
 _MOST_SILENT = 4  # times the slots: so many silent hosts may wait before no others are looked for
-_POLLS, _LOOKS_AGAIN = 0.05, 1.0  # seconds until announcements are looked at: those that are coming, and newer ones
-PATIENCE = 5.0  # seconds in which what is more than a smaller share may end by itself
-_MOST_WITHDRAWALS = 3  # of one row; then its host sees more than its limit for once, so that the row comes to its end
 _WAIT_CODES = frozenset({"http_429", "http_503"})
 
 # The time that one attempt may take grows by a second with so many bytes received. That is 64 kbit/s, the speed of an
@@ -100,17 +97,8 @@ class Schedule:
         self.fresh: deque[Row] = deque()  # rows that nobody has looked at; a feeder may append from another thread
         self.queued = 0  # rows that wait for their host, or for its robots.txt
         self.deferred = 0  # rows that wait for their time
-        self.share = ALONE  # of the limits of hosts
-        self.announcements: Announcements | None = None  # where others may have transfers that outlast their turns
-        self._is_shared = False  # there are others, or may be
-        self._limited: dict[Attempt, None] = {}  # in flight, to hosts with a limit that others share
-        self._outlasting: dict[Attempt, str] = {}  # those that are announced, or to be, with the names of their slots
-        self._has_news = False  # of these
-        self._look_at = 0.0  # at all of these, next
-        self._has_begun = False
-        self._settled_at = -math.inf  # from then on, nobody has more in flight than the last shares allow
-        self._looks_for_surplus_at = math.inf
-        self.time_of_day = 0.0  # seconds to add to the clock for `time.time()`; whoever divides the limits sets it
+        self.turns = Turns()
+        self._may_start = self.turns.may_start
         self.shared_until = 0.0  # until then rows wait for nothing but this fetcher's turn at their host
         self._policy = policy or HostPolicy()
         self._named = host_of
@@ -133,17 +121,10 @@ class Schedule:
 
     def divide(self, share: Share, now: float) -> None:
         """Keep from now on to this share of what hosts allow."""
-        if self._has_begun and not share.has_all_of(self.share):
-            self._settled_at = self._looks_for_surplus_at = now + PATIENCE
-        self.share = share
-        self._is_shared = any(share.paths)
+        self.turns.divide(share, now)
         for host in self._hosts.values():
             host.divide(share)
             self._offer_turn(host, now)
-        for attempt in self._limited:
-            attempt.leaves_at = now
-        self._has_news |= bool(self._outlasting)
-        self._outlasting.clear()
 
     @property
     def idle(self) -> bool:
@@ -276,105 +257,15 @@ class Schedule:
         self._defer(replace(attempt, excuses=attempt.excuses + 1), now + self.backoff(attempt.excuses + 1))
 
     def withdraw(self, attempt: Attempt, now: float) -> None:
-        """An attempt of `outlasting` is cancelled: its row waits for the next turn, and nothing else follows."""
+        """An attempt of `turns.outlasting` is cancelled: its row waits for the next turn, and nothing else follows."""
         self._release(attempt)
         self._defer(replace(attempt, withdrawals=attempt.withdrawals + 1), now)
         self._offer_turn(attempt.host, now)
 
-    def outlasting(self, now: float) -> list[Attempt]:
-        """Announce what outlasts its turn. Returns attempts that the caller has to cancel and to `withdraw`: others do
-        not know of them in time, or they are more than a smaller share allows."""
-        board = self.announcements
-        if now < self._look_at and (self._limited or not self._has_news):
-            return []
-        self._look_at = now + _POLLS
-        surplus = self._surplus() if self._looks_for_surplus_at <= now else []
-        if board is not None:
-            for attempt in self._limited:
-                if attempt.leaves_at <= now and (slot := self._leaving(attempt, board.lead, now)) is not None:
-                    attempt.leaves_at = math.inf
-                    self._outlasting[attempt] = slot_name(attempt.host.name, slot)
-                    self._has_news = True
-            if self._outlasting:
-                known = board.announced()
-                unknown = (attempt for attempt, name in self._outlasting.items() if name not in known)
-                surplus += [attempt for attempt in unknown if self._is_too_late(attempt, now)]
-            if self._has_news:
-                board.announce(frozenset(self._outlasting.values()))
-                self._has_news = False
-        return [attempt for attempt in dict.fromkeys(surplus) if attempt.withdrawals < _MOST_WITHDRAWALS]
-
-    def _surplus(self) -> list[Attempt]:
-        """What is more than a smaller share allows; those that began last. Asked once for each share."""
-        self._looks_for_surplus_at = math.inf
-        excess: dict[Host, int] = {}
-        found = []
-        for attempt in reversed(self._limited):
-            left = excess.setdefault(attempt.host, attempt.host.excess)
-            if left > 0:
-                excess[attempt.host] = left - 1
-                found.append(attempt)
-        return found
-
-    def _leaving(self, attempt: Attempt, lead: float, now: float) -> int | None:
-        """Its slot if that has to be announced by now; else `leaves_at` is when to ask again."""
-        host, time_of_day = attempt.host, now + self.time_of_day
-        if attempt.slot is None or not host.has_slots:
-            attempt.leaves_at = math.inf  # until the next share
-            return None
-        turn, length = host.turn(time_of_day)
-        left = (turn + 1) * length - time_of_day
-        if host.owns(attempt.slot, turn):
-            if host.owns(attempt.slot, turn + 1):
-                attempt.leaves_at = now + left
-                return None
-            if left > CLOCKS + lead:
-                attempt.leaves_at = now + (left - CLOCKS - lead) / 2  # by then an announcement may take longer
-                return None
-        return attempt.slot
-
-    def _is_too_late(self, attempt: Attempt, now: float) -> bool:
-        """Whether others may begin in the slot of an attempt that outlasts its turn, unless they know of it."""
-        host, time_of_day = attempt.host, now + self.time_of_day
-        turn, length = host.turn(time_of_day)
-        if attempt.slot is not None and host.owns(attempt.slot, turn):
-            return (turn + 1) * length - time_of_day <= CLOCKS
-        return now >= self._settled_at
-
-    def _may_start(self, host: Host, now: float) -> bool:
-        """Whether a transfer may start there, and in a slot that no other fetcher has."""
-        board = self.announcements
-        if not host.may_start(now, self.time_of_day, board.lead if board is not None else LEAST_LEAD):
-            return False
-        if board is None or not host.has_slots:
-            return True
-        if now < self._settled_at:
-            host.wait_for_others(self._settled_at)
-            return False
-        time_of_day = now + self.time_of_day
-        turn, length = host.turn(time_of_day)
-        taken = board.of_others(min(time_of_day - turn * length, now - max(host.blocked_at, self._settled_at)))
-        if taken is None:
-            host.wait_for_others(now + _POLLS)
-            return False
-        own = {slot for slot in host.own_slots(turn) if slot_name(host.name, slot) not in taken}
-        free = own - host.slots
-        if not free:
-            host.wait_for_others(now + (_POLLS if own else _LOOKS_AGAIN))
-            if not own:
-                host.blocked_at = now
-            return False
-        host.slot = min(free)
-        return True
-
     def _release(self, attempt: Attempt) -> None:
         attempt.running = False
-        self._limited.pop(attempt, None)
-        if self._outlasting and self._outlasting.pop(attempt, None) is not None:
-            self._has_news = True
-        if attempt.slot is not None:
-            attempt.host.free_slot(attempt.slot)
-            attempt.slot = None
+        if self.turns.running:
+            self.turns.end(attempt)
         self.in_flight -= 1
         attempt.host.in_flight -= 1
         if attempt.late:
@@ -483,7 +374,7 @@ class Schedule:
 
     def _start(self, attempt: Attempt, now: float) -> Attempt:
         host = attempt.host
-        attempt.running = self._has_begun = True
+        attempt.running = self.turns.has_begun = True
         attempt.sent += 1
         attempt.started = attempt.heard = now
         attempt.received = 0
@@ -491,10 +382,8 @@ class Schedule:
         self.in_flight += 1
         if host.silent:
             self._to_silent.append((now, attempt))
-        if self._is_shared and host.policy.max_per_host < UNLIMITED:
-            self._limited[attempt] = None
-            attempt.slot, host.slot = host.take_slot(host.slot), None
-            attempt.leaves_at = now
+        if self.turns.are_shared:
+            self.turns.begin(attempt, now)
         host.start(now)
         if attempt.deadline != float("inf"):
             self._new.append(attempt)
@@ -528,7 +417,7 @@ class Schedule:
             heapq.heappush(self._paused, (host.not_before, next(self._order), host))
 
     def _new_host(self, name: str, policy: HostPolicy, url: str | None) -> Host:
-        host = self._hosts[name] = Host(name, bounded(policy, url), self.share)
+        host = self._hosts[name] = Host(name, bounded(policy, url), self.turns.share)
         host.gated = self._robots is not None and self._robots.asks(name)
         return host
 

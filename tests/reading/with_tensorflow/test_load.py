@@ -3,6 +3,7 @@
 import gzip
 import io
 import math
+import os
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
@@ -172,23 +173,64 @@ def test_files_of_several_kinds_are_not_decoded_together(dataset: Made) -> None:
     }
 
 
-def test_a_truncated_shard_is_an_error(dataset: Made) -> None:
-    dataset("tfrecord")
-    ds = any2ds.load("dataset")
-    found = ds.to_tf()
+def of_another(content: bytes) -> bytes:
+    """Another shard of the same size."""
+    return Path("dataset/00000.tfrecord").read_bytes().ljust(len(content), b"\0")[: len(content)]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_shard_that_is_spoilt_while_the_dataset_is_open_is_named(
+    shuffle: bool, compression: str, dataset: Made
+) -> None:
+    """Also in a pipeline that was made before, and for the next epoch."""
+    made = dataset("tfrecord", tfrecord_compression=compression)
+    found = any2ds.load("dataset").to_tf(shuffle=shuffle).map(lambda sample: sample["key"]).repeat().batch(4)
+    epoch = len(made.files) // 4
+    assert len(list(found.take(epoch))) == epoch
     shard = Path("dataset/00001.tfrecord")
-    content = shard.read_bytes()
+    content, written = shard.read_bytes(), shard.stat()
+
+    def fails(text: str, ds: tf.data.Dataset = found) -> None:
+        with pytest.raises(tf.errors.UnknownError, match=rf"(?s)DamagedShard: shard 00001\.tfrecord of '.*': {text}"):
+            list(ds.take(epoch))
+
     shard.write_bytes(content[: len(content) // 2])
-    with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 10 elements but"):
-        keys(found.take(19))
-    with pytest.raises(DamagedShard, match=r"00001\.tfrecord"):
-        any2ds.load("dataset")
-    shard.write_bytes(content[:-1] + b"\xff")
-    with pytest.raises(tf.errors.DataLossError):
-        keys(found)
+    fails(r"it has [\d,]+ bytes, and had [\d,]+ when the dataset was opened")
+    shard.write_bytes(of_another(content))
+    fails("it was replaced, or written to, after the dataset was opened")
+    os.utime(shard, ns=(written.st_atime_ns, written.st_mtime_ns))  # as a tool does that keeps times
+    fails("it has the sample '00000.*', which is none of this shard")
+    shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(shard, ns=(written.st_atime_ns, written.st_mtime_ns))
+    fails("Incorrect length of data" if compression == "gzip" else r"the record at byte [1-9]\d+ is garbled")
     shard.unlink()
-    with pytest.raises(tf.errors.NotFoundError, match=r"00001\.tfrecord"):
-        keys(found)
+    fails(".*No such file")
+    shard.write_bytes(content)
+    os.utime(shard, ns=(written.st_atime_ns, written.st_mtime_ns))
+    assert len(list(found.take(epoch))) == epoch
+    ds = any2ds.load("dataset")
+    Path("dataset/00000.tfrecord").unlink()
+    with pytest.raises(DamagedShard, match=r"shard 00000\.tfrecord of '.*': .*No such file"):
+        ds.to_tf()
+
+
+@pytest.mark.parametrize("harm", ["cut", "overwritten"])
+def test_a_shard_that_is_spoilt_while_tensorflow_reads_it_is_named(
+    harm: str, dataset: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("any2ds.dataset.load.tf_data._BUFFER", 1 << 10)
+    dataset("tfrecord", number_sample_per_shard=100)
+    samples = any2ds.load("dataset").to_tf().as_numpy_iterator()
+    shard = Path("dataset/00000.tfrecord")
+    next(samples)
+    with shard.open("r+b") as file:
+        if harm == "cut":
+            file.truncate(shard.stat().st_size // 2)
+        else:
+            file.write(bytes(shard.stat().st_size))
+    with pytest.raises(tf.errors.UnknownError, match=r"DamagedShard: shard 00000\.tfrecord of '.*': it (has|was)"):
+        list(samples)
 
 
 def test_a_dataset_whose_shards_have_one_sample_or_none(dataset: Made) -> None:

@@ -92,8 +92,8 @@ def _remarks(model: Model, predictions: Sequence[Prediction]) -> Iterator[str]:
         yield f"the list could not be read to its end: {found.error}"
     if found.is_part and not found.error:
         yield (
-            f"only {found.read:,} rows were read, of row groups drawn at random: there are more duplicates in all of"
-            " the list"
+            f"only {found.read:,} rows were read, from places drawn at random: all of the list has more hosts and"
+            " duplicates"
         )
     if sample.problem:
         yield f"the sample is not complete: {sample.problem}"

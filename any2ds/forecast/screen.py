@@ -102,12 +102,14 @@ def _list(estimate: Estimate) -> Iterator[tuple[str, str]]:
     if set(schemes) - {"http", "https"}:
         total = sum(schemes.values())
         yield "schemes", ", ".join(f"{name} {text.percent(rows, total)}" for name, rows in schemes.items())
-    repeated = f"{survey.duplicates:.1%} of the rows" if survey.duplicates >= 0.0005 else "next to none"
+    few = "next to none" if not survey.is_part else "next to none among the rows that were read"
+    least = "at least " if survey.is_part else ""
+    repeated = f"{least}{survey.duplicates:.1%} of the rows" if survey.duplicates >= 0.0005 else few
     inside = f", {survey.duplicates_in_shards:.1%} within a shard" if survey.duplicates >= 0.0005 else ""
     yield "duplicates", f"{repeated}{inside}"
     hosts = survey.hosts
     largest = ", ".join(f"{host} {text.percent(rows, survey.urls)}" for host, rows in hosts.top(_MOST_HOSTS).items())
-    yield "hosts", f"{hosts.count:,}; the largest: {largest}" if largest else "none"
+    yield "hosts", f"{least}{hosts.count:,}; the largest: {largest}" if largest else "none"
 
 
 def _scheme(name: str) -> str:

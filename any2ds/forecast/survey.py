@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import random
 import time
@@ -22,12 +23,15 @@ from any2ds.fetch.profiles import Profiles
 from any2ds.fetch.urls import FILE_SYSTEMS, WEB, normalize
 from any2ds.forecast.sketches import DistinctSample, FrequentItems
 from any2ds.readers.bad_rows import COLUMN as BAD_ROWS
+from any2ds.readers.blocks import RandomPart, can_be_read_in_blocks
 from any2ds.readers.dedupe import comparable
 from any2ds.readers.plan import cuts
 from any2ds.readers.sources import Source
 
+log = logging.getLogger(__name__)
+
 FETCHED = WEB | FILE_SYSTEMS  # schemes
-_PART = 5_000_000  # rows that are read of a list of row groups with more bytes than this:
+_PART = 5_000_000  # rows that are read of a list of row groups, or blocks of text, with more bytes than this:
 _LARGE = 2 << 30
 _BETWEEN = 0.5  # seconds between two reports of progress
 _TOP = 20  # hosts that are named
@@ -94,12 +98,7 @@ def survey(
     UsageError as `Source` does, for an empty list as well.
     """
     began = time.monotonic()
-    source = Source.of(config)
-    is_part = False
-    if config.input.shuffle is None and source.has_row_groups and _bytes(source) > _LARGE:
-        source.close()
-        source = Source.of(replace(config, input=replace(config.input, shuffle=seed)))
-        is_part = True
+    source, is_part = _opened(config, seed)
     with closing(source):
         found = _Found(config, size, random.Random(seed))
         error = ""
@@ -109,8 +108,8 @@ def survey(
                 found.add(cut.batches)
                 if (now := time.monotonic()) - said > _BETWEEN:
                     said = now
-                    progress(found.read, source.share_of(found.read))
-                if is_part and found.read >= _PART:
+                    progress(found.read, None if is_part else source.share_of(found.read))
+                if is_part and source.has_row_groups and found.read >= _PART:
                     break
         except ReadError as broken:
             error = str(broken)
@@ -123,8 +122,20 @@ def survey(
     return replace(result, files=tuple(file.name for file in source.list_files))
 
 
-def _bytes(source: Source) -> int:
-    return sum(file.size or 0 for file in source.list_files)
+def _opened(config: Config, seed: int) -> tuple[Source, bool]:
+    """The list, or a random part of it if it is large; and whether it is a part."""
+    source = Source.of(config)
+    if config.input.limit is not None or sum(file.size or 0 for file in source.list_files) <= _LARGE:
+        return source, False
+    kind = Source if source.has_row_groups else RandomPart if can_be_read_in_blocks(source.inputs) else None
+    if kind is None:
+        log.warning(
+            "the whole list is read, which takes minutes for each 100 million rows: random parts can be read of parquet"
+            " and of text that is not compressed"
+        )
+        return source, False
+    source.close()
+    return kind.of(replace(config, input=replace(config.input, shuffle=seed))), True
 
 
 class _Found:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import pyarrow as pa
 
@@ -54,6 +54,12 @@ class Extent:
         return min(1.0, self.given / self.rows if self.rows else self.bytes / size)
 
 
+class OpensPart(Protocol):
+    """Makes streams of some of the lines of a file, whose `tell` is the number of bytes that were read."""
+
+    def open(self) -> BinaryIO: ...
+
+
 @dataclass(frozen=True, slots=True)
 class File:
     """A file; or, if `file` is None, standard input or the pipe at `stream`, read once as it arrives."""
@@ -64,6 +70,7 @@ class File:
     is_compression_given: bool = False  # by input_format; then the first bytes are checked too
     stream: str = STDIN
     extent: Extent = field(default_factory=Extent, compare=False)
+    part: OpensPart | None = None  # that is read in place of all
 
     @property
     def name(self) -> str:
@@ -90,7 +97,7 @@ class File:
     def batches(self, columns: Columns, schema: pa.Schema | None) -> Batches:
         reader = self._reader()
         with ExitStack() as opened:
-            source = self._open(opened, reader.seekable)
+            source = self._open(opened, reader.seekable) if self.part is None else self.part.open()
             for batch in reader.batches(self._content(source, opened, reader.seekable), columns, schema):
                 self.extent.rows = getattr(reader, "rows", None)
                 self.extent.names = getattr(reader, "names", ())

@@ -22,7 +22,7 @@ _PARTITIONS = 128
 _FILTER = 1 << 18  # bytes, at least
 _ROOM = 8  # bytes of it for each row, at least
 _PIECE = 1 << 18  # rows that are sorted into partitions at once
-_BLOCK = 4096  # URLs of a partition that are written at once
+_BLOCK = 1 << 14  # URLs of a partition that are written at once
 _ROWS = pa.schema([(name, pa.int64()) for name in ("first", "second", "row")])  # two hashes of a text, and its row
 _DUPLICATES = pa.schema([(name, pa.int64()) for name in ("row", "first")])
 

@@ -74,7 +74,7 @@ class Source:
         members = Members(columns_of(options.url_col))
         hash_cols = hash_sources(verify_hash, members)
         self._from = wanted_columns(options, hash_cols, hashes)
-        self._inputs = inputs_of(options, stores or Stores())
+        self._inputs = self._found_inputs(options, stores or Stores())
         self.ignored_columns: tuple[str, ...] = ()  # by their names in the list
         if all(part.has_only_urls for part in self._inputs):
             is_txt = all(isinstance(part, File) for part in self._inputs)
@@ -99,7 +99,7 @@ class Source:
         # With sizes and times, before reading, so that a file that changes meanwhile counts as changed; empty if some
         # rows do not come from files.
         self.list_files: tuple[ListFile, ...] = stamps(files) if len(files) == len(self._inputs) else ()
-        self._seed, self._limit = options.shuffle, options.limit
+        self._seed, self._limit = None if self.is_in_order else options.shuffle, options.limit
         self._given, self._is_read = 0, False  # rows; all of them
         self._has_warned = False  # of replaced bytes
         self._rows = self._read()
@@ -121,6 +121,18 @@ class Source:
             if column in source.ignored_columns:  # what was to be blurred must not be stored unblurred
                 raise _without_columns(source._inputs[0], [column])
         return source
+
+    def _found_inputs(self, options: InputOptions, stores: Stores) -> list[Input]:
+        return inputs_of(options, stores)
+
+    @property
+    def inputs(self) -> Sequence[Input]:
+        return self._inputs
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether a seed does not shuffle its rows."""
+        return False
 
     @property
     def schema(self) -> pa.Schema:

@@ -56,6 +56,16 @@ class InputFile:
         except ImportError as error:
             raise plugins.missing_extra(self.name, error) from error
 
+    @property
+    def has_ranges(self) -> bool:
+        """Whether any part of it can be read by itself."""
+        return "http" not in self.fs.protocol or bool(self.fs.info(self.path).get("partial"))
+
+    def ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[bytes]:
+        """The bytes between these places. Raises whatever the file system raises."""
+        found: list[bytes] = self.fs.cat_ranges([self.path] * len(starts), list(starts), list(ends), on_error="raise")
+        return found
+
     def _open_without_ranges(self) -> BinaryIO:
         """One HTTP answer, however long its rows are in use; only a silence of the server ends it."""
         import aiohttp

@@ -93,6 +93,82 @@ def test_of_a_large_list_of_row_groups_a_random_part_is_read(tmp_path: Path, mon
     assert drawn.total() == 400
 
 
+HOSTS = [f"https://h{number}.example" for number in range(4)]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("any2ds.forecast.survey._LARGE", 1000)
+    monkeypatch.setattr("any2ds.readers.blocks._BLOCKS", 100)
+    monkeypatch.setattr("any2ds.readers.blocks.BLOCK", 2000)
+
+
+def sorted_list(name: str, rows: int = 40_000) -> bytes:
+    """Its hosts come one after the other; every third value of csv is quoted, and has the end of a line."""
+    urls = [f"{HOSTS[number * 4 // rows]}/{number}" for number in range(rows)]
+    if name.startswith("jsonl"):
+        lines = [f'{{"url": "{url}"}}' for url in urls]
+    elif name == "txt":
+        lines = urls
+    else:
+        texts = ['"two ""lines"",\nof text"' if number % 3 == 0 else "one" for number in range(rows)]
+        lines = ["caption,url,n", *(f"{text},{url},{len(url)}" for text, url in zip(texts, urls, strict=True))]
+    return "\n".join(lines).encode()
+
+
+def of_a_part(found: Any, rows: int = 40_000) -> bool:
+    """Whether random blocks were read that tell of all."""
+    drawn = Counter(url.rpartition("/")[0] for url in found.sample["url"].to_pylist())
+    return bool(
+        found.rows == pytest.approx(rows, rel=0.05)
+        and 1000 < found.read < rows / 4
+        and (found.is_exact, found.is_part, found.bad, found.error) == (False, True, 0, "")
+        and set(drawn) == set(HOSTS)
+        and min(drawn.values()) > 0.15 * drawn.total()
+        and all(0.2 * rows < count < 0.3 * rows for count in found.hosts.largest.values())
+    )
+
+
+@pytest.mark.parametrize("name", ["txt", "csv", "jsonl"])
+def test_of_a_large_text_list_random_blocks_are_read(tmp_path: Path, name: str, small_blocks: None) -> None:
+    (tmp_path / f"urls.{name}").write_bytes(sorted_list(name))
+    more: Any = {"caption_col": "caption", "save_additional_columns": ["n"]} if name == "csv" else {}
+    assert of_a_part(surveyed(str(tmp_path / f"urls.{name}"), 400, **more))
+
+
+def test_blocks_are_those_of_all_files(tmp_path: Path, small_blocks: None) -> None:
+    """Each with a header of its own; most have no block."""
+    head, *lines = sorted_list("csv").replace(b'"two ""lines"",\nof text"', b"one").splitlines(keepends=True)
+    for number in range(400):
+        (tmp_path / f"{number:03d}.csv").write_bytes(head + b"".join(lines[100 * number : 100 * number + 100]))
+    found = surveyed(str(tmp_path), 400, caption_col="caption")
+    assert of_a_part(found)
+    assert set(found.sample["caption"].to_pylist()) == {"one"}
+
+
+def test_blocks_come_from_stores(s3_server: None, small_blocks: None) -> None:
+    import fsspec
+
+    store = fsspec.filesystem("s3")
+    store.mkdir("random-blocks")
+    store.pipe_file("random-blocks/urls.txt", sorted_list("txt"))
+    assert of_a_part(surveyed("s3://random-blocks/urls.txt", 400))
+
+
+@pytest.mark.parametrize("kind", ["compressed", "utf-16", "limited"])
+def test_what_has_no_blocks_is_read_as_a_whole(
+    kind: str, tmp_path: Path, small_blocks: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = sorted_list("txt", 4000)
+    path = tmp_path / ("urls.txt.gz" if kind == "compressed" else "urls.txt")
+    content = gzip.compress(content) if kind == "compressed" else content
+    path.write_bytes(content.decode().encode("utf-16") if kind == "utf-16" else content)
+    found = surveyed(str(path), limit=3000 if kind == "limited" else None)
+    rows = 3000 if kind == "limited" else 4000
+    assert (found.rows, found.read, found.is_part) == (rows, rows, False)
+    assert ("the whole list is read" in caplog.text) == (kind != "limited")
+
+
 def test_a_list_that_breaks_off_is_estimated_to_there(tmp_path: Path) -> None:
     whole = gzip.compress("\n".join(f"http://h/{random.Random(n).random()}" for n in range(200_000)).encode())
     (tmp_path / "urls.txt.gz").write_bytes(whole[: len(whole) // 2])

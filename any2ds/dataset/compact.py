@@ -315,7 +315,8 @@ def _metadata_file(dataset: Dataset, files: ShardFiles) -> AbstractContextManage
     holds_bodies = dataset.writer is not None and dataset.writer.holds_metadata
     if dataset.folder.is_local or holds_bodies or dataset.entries[name].size > _WHOLE:
         return dataset.metadata_file(files)
-    return pq.ParquetFile(pa.BufferReader(dataset.read(name)), **THRIFTY)
+    whole: AbstractContextManager[pq.ParquetFile] = pq.ParquetFile(pa.BufferReader(dataset.read(name)), **THRIFTY)
+    return whole
 
 
 def _tables(dataset: Dataset, files: ShardFiles) -> list[pa.Table]:

@@ -3,7 +3,7 @@
     python benchmarks/reading.py [--samples=20000] [--bytes=50000] [--rounds=3] [--seconds=1.5] [--readers=any2ds,…]
                                  [--environments=DIR] [--folder=FOLDER] [--page=benchmarks/README.md]
     python benchmarks/reading.py s3 …         # the same from a store: reading_s3.py
-    python benchmarks/reading.py --opening    # how long it takes to open 10,000,000 samples and to search them
+    python benchmarks/reading.py --opening    # opening 10,000,000 samples, searching them, and parsing records
     python benchmarks/reading.py --opening --shards=100000    # the same of 10^9 samples: links to 1,000 shards
 
 It makes a dataset in each format without the network, and what others read, in a RAM disk if there is one (8 GB).
@@ -52,6 +52,7 @@ from any2ds.dataset import tfds
 from any2ds.dataset.shard_list import ShardEntry
 
 _BEGIN, _END = "<!-- made by benchmarks/reading.py -->", "<!-- end -->"
+_BEGIN_OPENING = "<!-- made by benchmarks/reading.py --opening -->"
 ROOT = Path(__file__).resolve().parent.parent
 FORMATS = ("webdataset", "parquet", "tfrecord", "arrayrecord", "files")
 SHARD = 1000
@@ -133,7 +134,8 @@ def main() -> None:
     os.environ.update(ANY2DS_CACHE=str(folder / "cache"), HF_HOME=str(folder / "huggingface"))
     try:
         if options.opening:
-            measure_opening(folder / "many", options.shards)
+            figures = [*opening(folder / "many", options.shards), *parsing(folder / "records", options.bytes)]
+            report(figures_table(figures, options), options.page, _BEGIN_OPENING)
             return
         wanted = tuple(re.split(",(?! )", options.readers or ""))  # a name may have a comma and a space
         runs = run(folder, options, [reader for reader in READERS if reader.name.startswith(wanted)])
@@ -372,6 +374,7 @@ GOALS = (
     Goal(("any2ds, Grain's MapDataset", "batches"), ([TAR], "random"), 0.45),
     Goal((LOADER, "batches"), (["webdataset", "webdataset, WebLoader of 2 workers"], "best"), 0.9),
     Goal(("any2ds, tfrecord", "random"), (["tfds.data_source"], "random"), 2.0),
+    Goal(("any2ds, tfrecord", "sequential"), (["tfds.data_source"], "sequential"), 2.0),
     Goal(("any2ds, arrayrecord", "random"), (["tfds.data_source"], "random"), 2.0),
     Goal(("any2ds, arrayrecord", "sequential"), (["tfds.data_source"], "sequential"), 2.0),
 )
@@ -584,7 +587,52 @@ def make(folder: Path, output_format: str, samples: int, size: int) -> None:
         (folder / name).write_bytes(content)
 
 
-def measure_opening(folder: Path, shards: int, rows: int = 10_000, real: int = 1000) -> None:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Something that any2ds does by itself, and what it may take at most."""
+
+    what: str
+    shown: str
+    value: float
+    goal: float | None = None
+    unit: str = "s"
+
+
+def figures_table(figures: Sequence[Measured], options: argparse.Namespace) -> str:
+    """In Markdown."""
+    lines = [
+        f"{os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}, {options.shards:,} tar shards of 10,000 samples, warm.",
+        "",
+        "| | took | goal | |",
+        "|---|---|---|---|",
+    ]
+    for each in figures:
+        goal, verdict = "", ""
+        if each.goal is not None and options.shards <= 1000:  # the goals are for 10,000,000 samples
+            goal, verdict = f"at most {each.goal:g} {each.unit}", "reached" if each.value <= each.goal else "missed"
+        lines.append(f"| {each.what} | {each.shown} | {goal} | {verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+def parsing(folder: Path, size: int, count: int = 1000) -> list[Measured]:
+    """What `parse_example` takes for a record of `size` bytes with three columns: the least of several times."""
+    make(folder, "tfrecord", count, size)
+    content, records, at = next(folder.glob("*.tfrecord")).read_bytes(), [], 0
+    while at < len(content):  # length, its checksum, the record, its checksum
+        length = int.from_bytes(content[at : at + 8], "little")
+        records.append(content[at + 12 : at + 12 + length])
+        at += length + 16
+    times = []
+    for _ in range(7):
+        cpu = spent()
+        for record in records:
+            any2ds.parse_example(record, COLUMNS)
+        times.append((spent() - cpu) / len(records) * 1e6)
+    what = f"`any2ds.parse_example` of a record of {size:,} bytes, three columns"
+    return [Measured(what, f"{min(times):.0f} µs of CPU", min(times), 60, "µs")]
+
+
+def opening(folder: Path, shards: int, rows: int = 10_000, real: int = 1000) -> list[Measured]:
     """Of a dataset whose tar files are empty: neither opening nor searching reads them.
 
     `real` shards are made; the others are links to these.
@@ -607,19 +655,26 @@ def measure_opening(folder: Path, shards: int, rows: int = 10_000, real: int = 1
     for shard in range(real, shards):
         for name in (layout.metadata_name, layout.stats_name, lambda number: f"{layout.shard_name(number)}.tar"):
             os.link(folder / name(shard % real), folder / name(shard))
-    for what, options in (
-        ("opened", {}),
-        ("opened once more", {}),
-        ("searched for few", {"where": "width = 7"}),
-        ("searched", {"where": "width >= 512 and similarity > 0.3"}),
-        ("split by hashes", {"split": "hash[:80%]"}),
+    found = []
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for what, options, goal in (
+        ("opened", {}, None),
+        ("opened once more", {}, 1),
+        ("searched for few", {"where": "width = 7"}, 3),
+        ("searched", {"where": "width >= 512 and similarity > 0.3"}, 3),
+        ("split by hashes", {"split": "hash[:80%]"}, None),
     ):
         wall, cpu = time.perf_counter(), spent()
         ds = any2ds.load(folder, **options)  # type: ignore[arg-type]
         took, used = time.perf_counter() - wall, spent() - cpu
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        shown = f"{took:.2f} s ({used:.2f} s of CPU; at most {memory:,.0f} MB of memory)"
-        print(f"{what}: {len(ds):,} samples in {shown}", flush=True)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        shown = f"{took:.2f} s ({used:.2f} s of CPU; at most {memory / 1024:,.0f} MB of memory)"
+        found.append(Measured(f"{what}: {len(ds):,} samples", shown, took, goal))
+        if what == "opened":
+            each = memory * 1024 / (shards * rows)
+            found.append(Measured("its memory", f"{each:.1f} bytes a sample", each, 24, "bytes"))
+        print(found[-1], file=sys.stderr, flush=True)
+    return found
 
 
 if __name__ == "__main__":

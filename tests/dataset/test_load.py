@@ -615,6 +615,48 @@ class TestOtherTools:
         assert all(sample["label"] == 1 for sample in ds)
         assert ds.keys == [sample["key"] for sample in ds] != sorted(ds.keys)
 
+    @pytest.mark.parametrize("output_format", ["webdataset", "parquet", "files"])
+    def test_a_folder_of_any2dataset(self, output_format: str, tmp_path: Path) -> None:
+        """As it writes them: rows in the order in which they arrived, and each file called flac."""
+        texts = ("url", "caption", "key", "status", "error_message", "md5")
+        for shard in (0, 1):
+            keys = {f"{10 * shard + n:06d}": content(10 * shard + n) if n != 2 else None for n in (1, 3, 2, 0)}
+            rows: list[dict[str, Any]] = [
+                {"url": f"http://host/{key}", "caption": f"a {key}", "key": key, "status": "success", "md5": "?"}
+                if data is not None
+                else {"url": f"http://host/{key}", "caption": "", "key": key, "status": "failed_to_download"}
+                for key, data in keys.items()
+            ]
+            schema = pa.schema(dict.fromkeys(texts, pa.string()))
+            name, table = tmp_path / f"{shard:05d}", [{name: row.get(name) for name in texts} for row in rows]
+            if output_format == "parquet":
+                schema = schema.append(pa.field("flac", pa.binary()))
+                table = [{**row, "flac": keys[row["key"]]} for row in table]
+            pq.write_table(pa.Table.from_pylist(table, schema), name.with_suffix(".parquet"))
+            stored = [row for row in table if row["status"] == "success"]
+            if output_format == "webdataset":
+                with webdataset.TarWriter(str(name.with_suffix(".tar"))) as sink:
+                    for row in stored:
+                        files = {"flac": keys[row["key"]], "txt": row["caption"], "json": {**row, "audio_meta": None}}
+                        sink.write({"__key__": row["key"], **files})
+            elif output_format == "files":
+                name.mkdir()
+                for row in stored:
+                    (name / f"{row['key']}.flac").write_bytes(keys[row["key"]] or b"")
+                    (name / f"{row['key']}.txt").write_text(row["caption"])
+                    (name / f"{row['key']}.json").write_bytes(orjson.dumps(row))
+            stats = {"count": 4, "successes": 3, "failed_to_download": 1, "failed_to_subsample": 0, "duration": 1.0}
+            statuses = {"success": 3, "HTTP Error 404: File not found": 1}
+            name.with_name(f"{name.name}_stats.json").write_bytes(orjson.dumps({**stats, "status_dict": statuses}))
+        ds = any2ds.load(tmp_path)
+        there = {f"{10 * shard + n:06d}": content(10 * shard + n) for shard in (0, 1) for n in (0, 1, 3)}
+        assert {sample["key"]: sample["data"] for sample in ds} == there
+        assert [ds[n]["key"] for n in range(6)] == ds.keys
+        assert {(sample["ext"], sample["caption"]) for sample in ds} == {("flac", f"a {key}") for key in there}
+        (found,) = any2ds.load(tmp_path, where="caption = 'a 000013'", columns=["key", "data", "url"])
+        assert found == {"key": "000013", "data": content(13), "url": "http://host/000013"}
+        assert len(any2ds.load(tmp_path, split="train[:50%]")) == 3
+
 
 def test_a_process_in_another_folder_opens_the_same(own: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(own.parent)

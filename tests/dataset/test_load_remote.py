@@ -25,7 +25,7 @@ from s3fs import S3FileSystem
 
 import any2ds
 from any2ds import download
-from any2ds.core.errors import DamagedShard, OptionError, OutputError
+from any2ds.core.errors import DamagedShard, MissingColumns, OptionError, OutputError, UsageError
 from any2ds.dataset.load.ranges import Ranges
 from any2ds.storage.addresses import address_of
 from any2ds.storage.folders import OutputFolder
@@ -198,6 +198,58 @@ def test_a_store_that_refuses_or_hangs(output_format: str, bucket: Bucket, datas
             with trouble, pytest.raises(DamagedShard, match=rf"(?s)shard 0000{shard}.* of 's3://.*({text})"):
                 ds[numbers] if len(numbers) > 1 else ds[numbers[0]]
     assert [sample["data"] for sample in ds[:7]] == [content(n) for n in range(7)]
+
+
+@pytest.mark.parametrize("output_format", EACH_FORMAT)
+def test_bad_input_is_one_error_of_ours(output_format: str, bucket: Bucket, datasets: Callable[[str], Path]) -> None:
+    """It names the shard, the index, or the word."""
+    store, url = bucket.connect(), bucket.url
+    store.put(str(datasets(output_format)), url, recursive=True)
+    data = "00001" + {"webdataset": ".tar", "files": ""}.get(output_format, f".{output_format}")
+
+    def fails(error: Any, text: str, read: Callable[[Any], Any] = len, **options: Any) -> None:
+        with pytest.raises(error, match=text):
+            read(any2ds.load(url, **{"retry_seconds": 0, "storage_options": IMPATIENT, **options}))
+
+    fails(MissingColumns, "'captoin'.*columns that exist: data", columns=["data", "captoin"])
+    fails(UsageError, "no column 'widht'", where="widht > 5")
+    fails(UsageError, "where: it ends", where="bytes > ")
+    fails(UsageError, "split: .*'trian'", split="trian[:5]")
+    fails(IndexError, "12", lambda ds: ds[12])
+    fails(IndexError, "-13", lambda ds: ds[[0, -13]])
+
+    # Opening reads the list of the folder, the run, the list of shards or statistics, and for `where` the metadata.
+    for name in ("", "run", "shards", "00001.parquet"):
+        for status, text in (*ANSWERS, ("", "no answer of the store|[Tt]imeout|timed out")):
+            if status in ("403", "404") and name in ("run", "shards"):
+                continue  # there are datasets without them, and a web server may hide them
+            with bucket.refusing(status, name) if status else bucket.hanging(name or "/place") as failed:
+                where = "key >= '0' and bytes > 5"
+                fails((OutputError, DamagedShard), rf"(?s)'s3://bucket-.*({text}|no such folder)", where=where)
+            assert failed is None or failed.total() < 8  # as many requests as it takes
+
+    if output_format in ("webdataset", "tfrecord"):
+        good = store.cat_file(f"{url}/{data}.idx")
+        for bad, text in (
+            (b"", "index is empty"),
+            (good[:-3], "index cannot be read"),
+            (good[:-8], "index has 4 samples, its statistics 5"),
+            (good[:-8] + (1 << 40).to_bytes(8, "little"), "ends at byte 1,099,511,627,776"),
+        ):
+            store.pipe_file(f"{url}/{data}.idx", bad)
+            fails(DamagedShard, rf"shard {data} of 's3://.*{text}", lambda ds: ds[6])
+        store.pipe_file(f"{url}/{data}.idx", good)
+
+    files = [path for path in store.find(f"{url}/{data}") if not path.endswith((".idx", ".txt", ".json"))]
+    for path in files:
+        store.pipe_file(path, store.cat_file(path)[:-30])
+    if output_format != "files":  # whose sizes nobody writes down
+        fails(DamagedShard, f"shard {data} of 's3://", lambda ds: ds[5:10])
+    store.rm(files)
+    store.invalidate_cache()
+    fails(DamagedShard, f"shard {data} of 's3://", lambda ds: ds[5:10])
+    store.rm([path for path in store.find(url) if path.endswith(("_stats.json", "/shards"))])
+    fails(OutputError, "'s3://.*no finished shard")
 
 
 @pytest.mark.slow
@@ -446,28 +498,6 @@ class TestRanges:
         assert re.search(r"^shard 00001\.tar of 's3://bucket-\w+/place': ", str(raised.value))
         assert "Signature" not in str(raised.value)
         assert ds[5]["data"] == content(5)
-
-    @pytest.mark.parametrize(
-        ("status", "text"), [("500", "told to fail|Internal Server Error"), ("403", "access denied|Forbidden")]
-    )
-    @pytest.mark.parametrize("name", ["", "run", "00001.parquet"])
-    def test_a_bucket_that_refuses_to_open_a_dataset(self, status: str, text: str, name: str, stored: Bucket) -> None:
-        """One error, after as many requests as it takes."""
-        if (status, name) == ("403", "run"):  # a web server may hide it, and serve the rest
-            name = "00000.parquet"
-        with (
-            stored.refusing(status, name) as failed,
-            pytest.raises((OutputError, DamagedShard), match="'s3://") as raised,
-        ):
-            any2ds.load(stored.url, where="bytes > 5", retry_seconds=0)
-        assert re.search(text, str(raised.value))
-        assert failed.total() < 8
-        assert len(any2ds.load(stored.url, where="bytes > 5")) == ROWS
-
-    @pytest.mark.parametrize("name", ["/place", "shards", "00001.parquet"])
-    def test_a_bucket_that_hangs_while_a_dataset_is_opened(self, name: str, stored: Bucket) -> None:
-        with stored.hanging(name), pytest.raises((OutputError, DamagedShard), match=r"'s3://.*Read timeout"):
-            any2ds.load(stored.url, where="bytes > 5", storage_options=IMPATIENT, retry_seconds=0)
 
     def test_a_store_that_fails_while_a_dataset_is_opened_is_asked_again(self, stored: Bucket) -> None:
         with stored.failing(0.2) as failed:

@@ -42,7 +42,7 @@ used = resource.getrusage(resource.RUSAGE_CHILDREN)
 open(sys.argv[1], "w").write(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss]))
 sys.exit(done.returncode)
 """
-_LOAD = "import any2ds, sys; found = any2ds.load(sys.argv[1]); print(len(found), found[len(found) - 1]['key'])"
+_LOAD = "import any2ds, sys; found = any2ds.load(sys.argv[1]); print(len(found), found[0]['key'])"
 _LIST = "import sys; from any2ds.dataset.dataset import Dataset; print(len(Dataset(sys.argv[1]).entries))"
 
 

@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from any2ds.storage.folders import OutputFolder
 from any2ds.storage.lock.run_lock import locked
 from any2ds.storage.stores import Stores
 from any2ds.storage.swap import finish_swaps
+from any2ds.writers.formats.parquet import THRIFTY
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ _READS_AT_ONCE = 32  # of a store; of a disk fewer, since more wait for each oth
 _READS_OF_DISK = 4
 _MOST_PIECES = 1000  # that are joined: a table of a few rows takes 20 KB, whatever is in it
 _READ_AHEAD = 32 << 20  # bytes of files that are read ahead
+_WHOLE = 8 << 20  # bytes of a file of a store that is read at once
 _UNIQUE = frozenset({"key", "url", "final_url", "md5", "sha256", "sha512"})  # a dictionary would hold them twice
 
 
@@ -307,10 +309,20 @@ def _result(files: ShardFiles, found: Future[list[pa.Table]]) -> list[pa.Table]:
         raise OutputError(problem) from error
 
 
+def _metadata_file(dataset: Dataset, files: ShardFiles) -> AbstractContextManager[pq.ParquetFile]:
+    """In a store a table without the files themselves comes with one request, not with one or two for each column."""
+    name = files.metadata or ""
+    holds_bodies = dataset.writer is not None and dataset.writer.holds_metadata
+    if dataset.folder.is_local or holds_bodies or dataset.entries[name].size > _WHOLE:
+        return dataset.metadata_file(files)
+    whole: AbstractContextManager[pq.ParquetFile] = pq.ParquetFile(pa.BufferReader(dataset.read(name)), **THRIFTY)
+    return whole
+
+
 def _tables(dataset: Dataset, files: ShardFiles) -> list[pa.Table]:
     """One for each row group, with the number of the shard."""
     found = []
-    with dataset.metadata_file(files) as file:
+    with _metadata_file(dataset, files) as file:
         names = dataset.metadata_columns(file.schema_arrow)
         for group in range(file.num_row_groups):
             table: Any = file.read_row_group(group, columns=names, use_threads=False)

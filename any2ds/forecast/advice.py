@@ -46,7 +46,7 @@ def advise(model: Model, predictions: Sequence[Prediction]) -> tuple[Advice, ...
             _shards(model, predictions),
             _retries(model),
             _hosts(model, predictions),
-            _shuffle(model),
+            _shuffle(model, predictions),
             _dedupe(model),
         )
         for advice in found
@@ -165,20 +165,19 @@ def _hosts(model: Model, predictions: Sequence[Prediction]) -> Iterator[Advice]:
     )
 
 
-def _shuffle(model: Model) -> Iterator[Advice]:
-    survey, shard = model.survey, model.config.output.number_sample_per_shard
-    hosts = survey.hosts
-    if survey.is_part or model.config.input.shuffle is not None or survey.rows <= shard or hosts.count < 10:
+def _shuffle(model: Model, predictions: Sequence[Prediction]) -> Iterator[Advice]:
+    if not model.is_in_blocks:
         return
-    expected = sum(1 - (1 - shard / survey.rows) ** count for count in hosts.others.values()) / hosts.part
-    expected += sum(1 - (1 - shard / survey.rows) ** count for count in hosts.largest.values())
-    if hosts.per_shard < 0.3 * expected:
-        yield Advice(
-            "shuffle",
-            "0",
-            f"a shard has the rows of {text.number(round(hosts.per_shard))} hosts, and would have those of"
-            f" {text.number(round(expected))} in a random order: all workers ask the same few hosts at a time",
-        )
+    first = predictions[0]
+    now, then = first.seconds.value, first.seconds_if_shuffled
+    takes = f", which takes {text.duration(now)} instead of {text.duration(then)}" if now > 1.1 * then else ""
+    yield Advice(
+        "shuffle",
+        "0",
+        f"a shard has the rows of {text.number(round(model.survey.hosts.per_shard))} hosts, and would have those of"
+        f" {text.number(round(model.hosts_per_shard_if_shuffled))} in a random order: all workers ask the same few"
+        f" hosts at a time{takes}",
+    )
 
 
 def _dedupe(model: Model) -> Iterator[Advice]:

@@ -22,7 +22,7 @@ from any2ds.fetch.policy.share import Share
 from any2ds.fetch.profiles import Profiles
 from any2ds.forecast.behaviour import NO_URLS, Behaviour, mean_seconds
 from any2ds.forecast.prices import Costs, Prices
-from any2ds.forecast.simulation import Machine, Simulated, simulate
+from any2ds.forecast.simulation import ROWS_AHEAD, Machine, Simulated, simulate
 from any2ds.forecast.survey import FETCHED
 from any2ds.forecast.transfers import Interval, Sample, effective_count, mean, shares, wilson
 
@@ -36,6 +36,8 @@ _MODEL_ERROR = 0.1  # of the time: the model and measured runs agree to this (be
 _DRAWS = 3  # simulations with other random numbers, and
 _FAR_APART, _MOST_DRAWS = 2.0, 9  # where their times differ by this factor, so many
 _ALIKE = 8  # workers, from which on each begins with as few transfers to a host (see fetch/policy/hosts.py)
+_FEW_HOSTS = 10  # of a list, whose order hardly matters
+_IN_BLOCKS = 0.3  # times the hosts of a shard of a shuffled list: with fewer, the rows of a host come together
 _LEAST_CPU = 2e-5  # seconds for a row, where too few were fetched to measure it
 _USUAL_MEMORY = 110e6  # bytes of a worker with nothing in flight, where it was not measured
 _DRIVER_MEMORY = 100e6  # bytes of the process on each machine that plans the list, and
@@ -53,6 +55,7 @@ class Prediction:
     machines: int
     processes: int  # on each
     seconds: Interval
+    seconds_if_shuffled: float  # less than `seconds` where the rows of each host come together in the list
     rows_per_second: float
     limit: Limit  # what bounds it
     bounds: Mapping[str, float]  # seconds that hosts, bandwidth and cpu alone would take
@@ -190,14 +193,16 @@ class Model:
             runs += [self._worker(rows, machine, draw) for draw in range(_DRAWS, _MOST_DRAWS)]
             times = sorted(run.seconds for run in runs)
         few = len(times) // 5  # with nine draws the range is that of all but the fastest and the slowest
+        alone = self.slowest_host().seconds
         bounds = {
-            "hosts": self.slowest_host().seconds,
+            "hosts": max(alone, self._of_blocks(workers)),
             "bandwidth": self.received_bytes * 8 / bandwidth / machines,
             "cpu": max(rows * own * crowding, self.fetched * all / resources.share() / machines),
         }
         start_up = self.sample.start_up or _START_UP
         least = max(bounds.values())
-        value = max(times[len(times) // 2], least) + start_up
+        middle = times[len(times) // 2]
+        value = max(middle, least) + start_up
         sampling = self._sampling_error()
         seconds = Interval(
             value,
@@ -213,6 +218,8 @@ class Model:
             machines=machines,
             processes=processes,
             seconds=seconds,
+            seconds_if_shuffled=max(middle, least if least > bounds["hosts"] else self.slowest_host().seconds)
+            + start_up,
             rows_per_second=self.survey.rows / value if value else 0.0,
             limit=self._limit(bounds, value, runs[0]),
             bounds=bounds,
@@ -225,6 +232,35 @@ class Model:
             disk_per_worker=round(2 * self.stored_bytes / max(1, self.shards)),
             costs=self.costs(machines * value / 3600, prices),
         )
+
+    @cached_property
+    def hosts_per_shard_if_shuffled(self) -> float:
+        survey, shard = self.survey, self.config.output.number_sample_per_shard
+        hosts, part = survey.hosts, min(1.0, shard / max(1, survey.rows))
+        expected = sum(1 - (1 - part) ** count for count in hosts.others.values()) / hosts.part
+        return expected + sum(1 - (1 - part) ** count for count in hosts.largest.values())
+
+    @property
+    def is_in_blocks(self) -> bool:
+        """Whether the rows of a host come together, as in a list that is sorted, so that a shard has few hosts."""
+        survey = self.survey
+        if survey.is_part or self.config.input.shuffle is not None or survey.hosts.count < _FEW_HOSTS:
+            return False
+        return 0 < survey.hosts.per_shard < _IN_BLOCKS * self.hosts_per_shard_if_shuffled
+
+    def _of_blocks(self, workers: int) -> float:
+        """Seconds that hosts take of which the rows come together: only those are asked whose rows a worker has read.
+        Of these, the first have few rows left, and the last all."""
+        fetch, hosts = self.config.fetch, self.survey.hosts
+        if not self.is_in_blocks:
+            return 0.0
+        most = fetch.max_per_host
+        good = mean([each for each in self.sample.transfers if each.code == SUCCESS], "seconds")
+        each = max(good / most if most < UNLIMITED else 0.0, fetch.host_delay)
+        shard = self.config.output.number_sample_per_shard
+        block = min(shard / max(1e-9, hosts.per_shard - 1), self.survey.rows / hosts.count)
+        at_once = max(1.0, min(hosts.count, 2 * ROWS_AHEAD * workers / block))
+        return self.fetched * each / at_once
 
     def costs(self, hours: float, prices: Prices) -> Costs:
         """`hours` of all machines together."""

@@ -32,7 +32,7 @@ from any2ds.fetch.policy.window import Window
 from any2ds.fetch.profiles import Profiles
 
 NEVER = 1e12  # seconds
-_ROWS_AHEAD = 100_000  # as the feeder of the engine has it
+ROWS_AHEAD = 100_000  # as the feeder of the engine has it
 _ROBOTS = http_failure(404)
 _STATUS = "http_"
 _MIDDLE = 0.4, 0.8  # shares of the rows
@@ -315,7 +315,7 @@ class SimulatedFeeder:
     def refill(self) -> None:
         schedule = self._schedule
         fresh: deque[Row] = schedule.fresh
-        if self.exhausted or len(fresh) >= self.stock or schedule.queued + schedule.deferred >= _ROWS_AHEAD:
+        if self.exhausted or len(fresh) >= self.stock or schedule.queued + schedule.deferred >= ROWS_AHEAD:
             return
         wanted = 2 * self.stock - len(fresh)
         before = len(fresh)

@@ -1,18 +1,22 @@
 """Predictions and advice, from lists and samples that are made up."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from any2ds.config.options import Config
+from any2ds.core import text
 from any2ds.core.reports import RunReport
+from any2ds.core.rows import Row
 from any2ds.forecast import model as models
+from any2ds.forecast import simulation
 from any2ds.forecast.advice import advise
 from any2ds.forecast.model import Model, Prediction
 from any2ds.forecast.prices import Prices
-from any2ds.forecast.simulation import Simulated, simulate
+from any2ds.forecast.simulation import Answer, Machine, Simulated, simulate
 from any2ds.forecast.survey import Hosts, Survey
 from any2ds.forecast.transfers import Cost, Sample, Transfer
 
@@ -101,6 +105,25 @@ def test_a_limit_that_is_given_is_the_one_of_the_reason() -> None:
     )
     own = model({"": 400_000_000, "big.example": 4_000_000}, SEEN, hosts={"*.example": {"host_delay": 0.5}})
     assert own.slowest_host().seconds == 2_000_000
+
+
+def test_a_sorted_list_takes_as_long_as_the_engine_takes_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each host has a block of the list, of which a worker reads so many rows ahead."""
+    for module in (models, simulation):
+        monkeypatch.setattr(module, "ROWS_AHEAD", 1000)
+    names = [f"o{number}" for number in range(40)]
+    given = {"number_sample_per_shard": 1000, "max_per_host": 2, "thread_count": 100, "robots": "ignore"}
+    found = model(dict.fromkeys(names, 200), SEEN, processes_count=1, **given)
+    found.survey = replace(found.survey, hosts=replace(found.survey.hosts, per_shard=6.0))
+    urls = (Row(0, number, str(number), f"http://{names[number // 200]}/{number}") for number in range(8000))
+    run = simulate(found.config.fetch, urls, lambda host, row, at_once: Answer(0.4, 20_000), Machine(cpu=4e-4), 1)
+    (said,) = predicted(found, 1)
+    assert said.seconds.value == pytest.approx(run.seconds, rel=0.2)
+    assert said.limit == "hosts"
+    assert said.seconds_if_shuffled < 0.6 * said.seconds.value
+    (reason,) = (each.reason for each in advise(found, [said]) if each.option == "shuffle")
+    assert "has the rows of 6 hosts, and would have those of 40 in a random order" in reason
+    assert reason.endswith(f"which takes 0:02:41 instead of {text.duration(said.seconds_if_shuffled)}")
 
 
 def test_hosts_that_decide_nothing_are_not_named() -> None:

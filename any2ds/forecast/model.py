@@ -8,7 +8,7 @@ Times that no simulation of one worker sees bound it from below: cores, lines, a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -203,7 +203,7 @@ class Model:
         least = max(bounds.values())
         middle = times[len(times) // 2]
         value = max(middle, least) + start_up
-        sampling = self._sampling_error()
+        sampling = self._sampling_error(is_bytes=bounds["bandwidth"] == least)
         seconds = Interval(
             value,
             (max(times[few], least) + start_up) * (1 - _MODEL_ERROR - sampling),
@@ -319,14 +319,14 @@ class Model:
 
         return asked(hosts.others) / hosts.part + asked(hosts.largest)
 
-    def _sampling_error(self) -> float:
-        """Of the time, relative: the mean seconds of a transfer are those of a sample."""
-        good = [each.seconds for each in self.sample.transfers if each.code == SUCCESS]
+    def _sampling_error(self, is_bytes: bool) -> float:
+        """Of the time, relative: the mean seconds of a transfer are those of a sample; where the line is the limit, so
+        are its mean bytes."""
+        good = [each for each in self.sample.transfers if each.code == SUCCESS]
         if len(good) < 2:
             return 0.5
-        middle = sum(good) / len(good)
-        deviation = math.sqrt(sum((each - middle) ** 2 for each in good) / (len(good) - 1))
-        return min(0.5, 1.96 * deviation / math.sqrt(len(good)) / max(1e-9, middle))
+        error = _error_of_mean([each.seconds for each in good])
+        return min(0.5, max(error, _error_of_mean([float(each.size) for each in good])) if is_bytes else error)
 
     def _limit(self, bounds: Mapping[str, float], seconds: float, run: Simulated) -> Limit:
         name = max(bounds, key=lambda bound: bounds[bound])
@@ -335,6 +335,13 @@ class Model:
         timeout = self.config.fetch.timeout or 10.0
         silent = sum(share for code, share in self.shares.items() if code.startswith("timeout") or code == "host_down")
         return "timeouts" if silent * timeout > mean(self.sample.transfers, "seconds") else "latency"
+
+
+def _error_of_mean(values: Sequence[float]) -> float:
+    """Relative, with 95 % certainty."""
+    middle = sum(values) / len(values)
+    deviation = math.sqrt(sum((each - middle) ** 2 for each in values) / (len(values) - 1))
+    return 1.96 * deviation / math.sqrt(len(values)) / max(1e-9, middle)
 
 
 def _is_address(host: str) -> bool:

@@ -126,6 +126,14 @@ def test_a_sorted_list_takes_as_long_as_the_engine_takes_for_it(monkeypatch: pyt
     assert reason.endswith(f"which takes 0:02:41 instead of {text.duration(said.seconds_if_shuffled)}")
 
 
+def test_where_the_line_is_the_limit_the_range_is_that_of_sizes() -> None:
+    transfers = [replace(each, size=5_000 if number % 10 else 155_000) for number, each in enumerate(SEEN)]
+    even, uneven = (model({"": 20_000}, seen).predict(1, 4_000_000, PRICES) for seen in (SEEN, transfers))
+    assert even.limit == uneven.limit == "bandwidth"
+    assert even.seconds.value == pytest.approx(uneven.seconds.value, rel=0.1)
+    assert uneven.seconds.low < 0.75 * uneven.seconds.value < 0.85 * even.seconds.low
+
+
 def test_hosts_that_decide_nothing_are_not_named() -> None:
     found = model({"": 40_000_000, "some.example": 8_000}, SEEN)
     assert max_per_host(found, predicted(found, 1)) == []

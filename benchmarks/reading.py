@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent))  # any2ds, where it is not installed
 
@@ -70,7 +70,15 @@ TORCH = "torch==2.13.0"
 """The build for CPUs, where pip finds that."""
 ENVIRONMENTS = {
     "numpy": (*OURS, "datasets==5.2.0", "grain==0.2.18"),
-    "torch": (TORCH, "webdataset==1.0.2", "wids==0.1.11", "litdata==0.2.76", "datasets==5.2.0", "s3fs==2026.9.0"),
+    "torch": (
+        TORCH,
+        "webdataset==1.0.2",
+        "wids==0.1.11",
+        "litdata==0.2.76",
+        "datasets==5.2.0",
+        "s3fs==2026.9.0",
+        "megatron-energon==7.4.1",
+    ),
     "tensorflow": (*OURS, "tensorflow-cpu==2.21.0", "tensorflow_datasets==4.9.10", "requests"),
     "streaming": (
         TORCH,
@@ -351,6 +359,41 @@ def to_streaming(folder: Path) -> None:
             out.write(sample)
 
 
+def energon(folder: Path) -> Reads:
+    """A window as its documentation has it: of 10,000 samples, from slices of 100; a slice of one is at random."""
+    from megatron.energon import Cooker, DefaultTaskEncoder, WorkerConfig, get_loader, get_train_dataset, stateless
+
+    class Files(DefaultTaskEncoder):  # type: ignore[misc]  # which is not there for the type checker
+        decoder: ClassVar[Any] = None
+        cookers: ClassVar[Any] = [Cooker(stateless(lambda sample: sample))]
+
+    def read(window: int | None, slices: int | None) -> Iterable[Any]:
+        one = WorkerConfig(rank=0, world_size=1, num_workers=0)
+        own = {} if slices else {"shuffle_over_epochs_multiplier": None, "parallel_shard_iters": 1}
+        options = {"shuffle_buffer_size": window, "max_samples_per_sequence": slices, "batch_size": None, **own}
+        return get_loader(get_train_dataset(folder / "energon", worker_config=one, task_encoder=Files(), **options))
+
+    return {
+        "sequential": lambda: read(None, None),
+        "window": lambda: read(WINDOW, 100),
+        "random": lambda: read(None, 1),
+    }
+
+
+def to_energon(folder: Path) -> None:
+    from megatron.energon.flavors.webdataset.prepare import WebdatasetPreparator
+
+    own = folder / "energon"
+    own.mkdir()
+    tars = sorted(folder.glob("webdataset/*.tar"))
+    for tar in tars:
+        os.link(tar, own / tar.name)
+    names = [tar.name for tar in tars]
+    WebdatasetPreparator.prepare_dataset(own, names, split_parts_ratio=[("train", 1.0)], workers=2)
+    described = "__module__: megatron.energon\n__class__: CrudeWebdataset\nsubflavors: {}\n"
+    (own / ".nv-meta" / "dataset.yaml").write_text(described)
+
+
 READERS = (
     *map(ours, FORMATS),
     Reader("any2ds, Grain's MapDataset", "numpy", map_dataset),
@@ -365,6 +408,7 @@ READERS = (
     Reader("tf.data, TFRecord", "tensorflow", tf_data),
     Reader("litdata", "torch", litdata, to_litdata),
     Reader("MosaicML streaming", "streaming", streaming, to_streaming),
+    Reader("Megatron-Energon", "torch", energon, to_energon),
 )
 TAR, LOADER = "any2ds, webdataset", "any2ds, DataLoader of 2 workers"
 GOALS = (

@@ -27,6 +27,7 @@ from any2ds.distributors._task import OtherVersion, Task, perform_pickled
 
 _LOCAL = ("", "local")  # addresses for which a Ray is started on this machine
 _CONNECT_TIMEOUT = 10.0  # seconds that the port of a cluster has to take a connection
+_CLIENT_NOT_STARTED = "Starting Ray client server failed"  # by a busy head in the 30 s that Ray gives it
 _INIT_TIMEOUT = 60.0  # and Ray to connect to it: something else may listen there
 _CLIENT_PORT = 10001  # of ray://host
 _RETRIES = 3  # of a task whose machine was lost, by Ray itself
@@ -162,18 +163,27 @@ def _missing(where: str) -> str:
 def _connect(address: str) -> None:
     """Raises OptionError if there is no cluster at `address`; Ray itself would wait for it for ever."""
     problems: list[str] = []
+    attempts: list[bool] = []
 
     def connect() -> None:
-        try:
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-        except (Exception, SystemExit) as error:
-            problems.append(error_text(error))
+        for is_last in (False, True):
+            attempts.append(is_last)
+            try:
+                ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+                return
+            except (Exception, SystemExit) as error:
+                if is_last or _CLIENT_NOT_STARTED not in str(error):
+                    problems.append(error_text(error))
+                    return
+                ray.shutdown()
 
     with signals(), environment():
         logging.getLogger("ray").setLevel(logging.ERROR)  # it complains about threads
         thread = threading.Thread(target=connect, name="any2ds-ray-connect", daemon=True)
         thread.start()
         thread.join(_INIT_TIMEOUT)
+        if len(attempts) > 1:
+            thread.join(_INIT_TIMEOUT)
     if thread.is_alive():
         problems.append(f"what listens there does not answer as Ray does for {_INIT_TIMEOUT:.0f} s")
     if problems:

@@ -21,6 +21,7 @@ from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.kinds import kind_of_ext
 from any2ds.dataset.rendering import environment, literal
 from any2ds.dataset.shard_list import ShardEntry, ShardList, pattern
+from any2ds.dataset.shard_sample import Totals
 from any2ds.dataset.summary import shards_of_stats
 from any2ds.storage.stores import Stores
 from any2ds.writers.formats.parquet import body_columns
@@ -128,7 +129,7 @@ class Loadable:
         options: Mapping[str, object] = dataset.run.options if dataset.run else {}
         columns, data_column, is_decoded = _columns(dataset)
         if exts is None:
-            exts = extensions(dataset)
+            exts = totals(dataset).exts
         if not exts and dataset.is_img2dataset and data_column != "data":
             exts = {data_column: 1}
         exts = {ext: files for ext, files in exts.items() if ext}
@@ -212,12 +213,14 @@ class Loadable:
         }
 
 
-def extensions(dataset: Dataset) -> dict[str, int]:
-    """Extension -> files that are stored with it, the most frequent first; empty where no stats tell."""
-    found: Counter[str] = Counter()
+def totals(dataset: Dataset) -> Totals:
+    """The sums over `entries`; of extensions the most frequent first, and none where no stats tell."""
+    shards = rows = samples = size = 0
+    exts: Counter[str] = Counter()
     for entry in entries(dataset):
-        found.update({str(ext): files for ext, files in entry.exts.items() if ext})
-    return dict(found.most_common())
+        shards, rows, samples, size = shards + 1, rows + entry.count, samples + entry.samples, size + entry.bytes
+        exts.update({str(ext): files for ext, files in entry.exts.items() if ext})
+    return Totals(shards, rows, samples, size, dict(exts.most_common()))
 
 
 def entries(dataset: Dataset) -> Iterator[ShardEntry]:

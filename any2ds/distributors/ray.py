@@ -163,27 +163,23 @@ def _missing(where: str) -> str:
 def _connect(address: str) -> None:
     """Raises OptionError if there is no cluster at `address`; Ray itself would wait for it for ever."""
     problems: list[str] = []
-    attempts: list[bool] = []
 
     def connect() -> None:
-        for is_last in (False, True):
-            attempts.append(is_last)
-            try:
-                ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-                return
-            except (Exception, SystemExit) as error:
-                if is_last or _CLIENT_NOT_STARTED not in str(error):
-                    problems.append(error_text(error))
-                    return
-                ray.shutdown()
+        try:
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        except (Exception, SystemExit) as error:
+            problems.append(error_text(error))
 
     with signals(), environment():
         logging.getLogger("ray").setLevel(logging.ERROR)  # it complains about threads
-        thread = threading.Thread(target=connect, name="any2ds-ray-connect", daemon=True)
-        thread.start()
-        thread.join(_INIT_TIMEOUT)
-        if len(attempts) > 1:
+        for _ in range(2):
+            problems.clear()
+            thread = threading.Thread(target=connect, name="any2ds-ray-connect", daemon=True)
+            thread.start()
             thread.join(_INIT_TIMEOUT)
+            if not (problems and _CLIENT_NOT_STARTED in problems[0]):
+                break
+            ray.shutdown()
     if thread.is_alive():
         problems.append(f"what listens there does not answer as Ray does for {_INIT_TIMEOUT:.0f} s")
     if problems:

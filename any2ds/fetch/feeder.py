@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from any2ds.core.rows import Row
 from any2ds.fetch.policy.schedule import Schedule
 
-_ROWS_AHEAD = 100_000  # rows that may wait for busy hosts while others are looked for
+ROWS_AHEAD = 100_000  # rows that may wait for busy hosts while others are looked for
 
 
 class Feeder:
@@ -41,7 +41,7 @@ class Feeder:
 
     def refill(self) -> None:
         """To be called now and then: asks for more rows when few are left, or all there are wait for their hosts."""
-        few = len(self._fresh) < self.stock and self._schedule.queued + self._schedule.deferred < _ROWS_AHEAD
+        few = len(self._fresh) < self.stock and self._schedule.queued + self._schedule.deferred < ROWS_AHEAD
         if few and not self._wanted.is_set():
             self._wanted.set()
 

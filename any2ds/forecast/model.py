@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from any2ds.config.options import Config
 from any2ds.core.failures import SUCCESS
 from any2ds.core.processes import resources
+from any2ds.fetch.feeder import ROWS_AHEAD
 from any2ds.fetch.policy.hosts import UNLIMITED
 from any2ds.fetch.policy.rules import address_of
 from any2ds.fetch.policy.share import Share
 from any2ds.fetch.profiles import Profiles
 from any2ds.forecast.behaviour import NO_URLS, Behaviour, mean_seconds
 from any2ds.forecast.prices import Costs, Prices
-from any2ds.forecast.simulation import ROWS_AHEAD, Machine, Simulated, simulate
+from any2ds.forecast.simulation import Machine, Simulated, simulate
 from any2ds.forecast.survey import FETCHED
 from any2ds.forecast.transfers import Interval, Sample, effective_count, mean, shares, wilson
 
@@ -218,8 +219,7 @@ class Model:
             machines=machines,
             processes=processes,
             seconds=seconds,
-            seconds_if_shuffled=max(middle, least if least > bounds["hosts"] else self.slowest_host().seconds)
-            + start_up,
+            seconds_if_shuffled=max(middle, least if least > bounds["hosts"] else alone) + start_up,
             rows_per_second=self.survey.rows / value if value else 0.0,
             limit=self._limit(bounds, value, runs[0]),
             bounds=bounds,

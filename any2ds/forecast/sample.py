@@ -119,8 +119,9 @@ def fetch_sample(chosen: ChosenRows, folder: str, reporter: Reporter) -> Sample:
             report, problem = error.report, str(error)
         except NetworkDown as error:
             problem = str(error)
-        found, cost = parse(recorder.lines())
-        left_out: Counter[str] = sum((Counter(line.get("left_out")) for line in recorder.lines()), Counter())
+        recorded = recorder.lines()
+    found, cost = parse(recorded)
+    left_out: Counter[str] = sum((Counter(line.get("left_out")) for line in recorded), Counter())
     fetched = Counter(each.host for each in found)
     for host, rows in left_out.items():
         weights[host] = weights.get(host, 1.0) * (1 + rows / fetched[host]) if fetched[host] else 1.0

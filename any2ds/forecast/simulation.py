@@ -22,6 +22,7 @@ from any2ds.core.failures import SUCCESS, Failure, http_failure
 from any2ds.core.rows import Row
 from any2ds.core.samples import Payload
 from any2ds.fetch.engines.transport import Phases
+from any2ds.fetch.feeder import ROWS_AHEAD
 from any2ds.fetch.loop import Clock, Loop
 from any2ds.fetch.policy.hosts import TIMEOUTS, Attempt
 from any2ds.fetch.policy.robots import Robots
@@ -32,7 +33,6 @@ from any2ds.fetch.policy.window import Window
 from any2ds.fetch.profiles import Profiles
 
 NEVER = 1e12  # seconds
-ROWS_AHEAD = 100_000  # as the feeder of the engine has it
 _ROBOTS = http_failure(404)
 _STATUS = "http_"
 _MIDDLE = 0.4, 0.8  # shares of the rows

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from any2ds.config.options import InputOptions
+from any2ds.core.compression import PieceFile
 from any2ds.readers.inputs import File, Input
 from any2ds.readers.sources import Source
 from any2ds.storage.folders import InputFile, stamps
@@ -146,22 +147,13 @@ class BlocksOfFile:
         return max(begin, end)
 
 
-class BlockStream(io.RawIOBase):
-    """Pieces, one after the other. `tell` is the number of bytes that were read of them."""
+class BlockStream(PieceFile):
+    """`tell` is the number of bytes that were read."""
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._rest, self._given = pieces, b"", 0
-
-    def readable(self) -> bool:
-        return True
+    _given = 0
 
     def read(self, size: int = -1) -> bytes:
-        while not self._rest:
-            if (piece := next(self._pieces, None)) is None:
-                return b""
-            self._rest = piece
-        size = len(self._rest) if size < 0 else size
-        data, self._rest = self._rest[:size], self._rest[size:]
+        data = super().read(size)
         self._given += len(data)
         return data
 

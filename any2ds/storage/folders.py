@@ -48,7 +48,7 @@ class InputFile:
         try:
             if is_local(self.fs):
                 return open(self.path, "rb")
-            if "http" in self.fs.protocol and not self.fs.info(self.path).get("partial"):
+            if not self.has_ranges:
                 return self._open_without_ranges()
             # Where several columns are read in turns, each would drop the others' read-ahead.
             options = {"cache_type": "none"} if random_access else {}

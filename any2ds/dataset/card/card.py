@@ -12,7 +12,6 @@ import itertools
 import os
 import re
 import tarfile
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -32,7 +31,7 @@ from any2ds.core.version import HOMEPAGE, __version__
 from any2ds.dataset.card import hub, split_files
 from any2ds.dataset.dataset import Dataset
 from any2ds.dataset.inspect import Overview, overview
-from any2ds.dataset.loaders import Loadable, entries, snippets
+from any2ds.dataset.loaders import Loadable, entries, snippets, totals
 from any2ds.dataset.places import located
 from any2ds.dataset.recipe_file import RecipeFile, trial_text
 from any2ds.dataset.rendering import environment
@@ -130,8 +129,8 @@ def card(options: ParsedOptions) -> Card:
     dataset = Dataset(wanted.output_folder, stores)
     previous = _previous(dataset, wanted)
     found = overview(dataset, wanted.output_folder)
-    totals = _totals(dataset, found)
-    text = _text(_Facts(dataset, found, totals, Loadable.of(dataset, totals.exts)), wanted, previous)
+    counted = _totals(dataset, found)
+    text = _text(_Facts(dataset, found, counted, Loadable.of(dataset, counted.exts)), wanted, previous)
     if wanted.output == "-":
         return Card(text, None)
     content = text.encode("utf-8", "replace")
@@ -153,15 +152,10 @@ def card(options: ParsedOptions) -> Card:
 
 def _totals(dataset: Dataset, found: Overview) -> Totals:
     """The sums over the list of shards; without one, over the statistics that were read."""
-    shards = rows = samples = size = 0
-    exts: Counter[str] = Counter()
-    for entry in entries(dataset):
-        shards, rows, samples, size = shards + 1, rows + entry.count, samples + entry.samples, size + entry.bytes
-        exts.update({str(ext): files for ext, files in entry.exts.items() if ext})
-    known = dict(exts.most_common())
+    listed = totals(dataset)
     if found.shards_read == found.shards:
-        return Totals(found.shards, found.rows, found.stored, found.bytes_stored, known)
-    return Totals(shards, rows, samples, None if found.bytes_stored is None else size, known)
+        return Totals(found.shards, found.rows, found.stored, found.bytes_stored, listed.exts)
+    return listed if found.bytes_stored is not None else replace(listed, bytes=None)
 
 
 def _previous(dataset: Dataset, wanted: CardOptions) -> str:

@@ -434,7 +434,8 @@ Run = dict[str, dict[str, Figure]]
 
 def run(folder: Path, options: argparse.Namespace, readers: Sequence[Reader]) -> list[Run]:
     """One for each round."""
-    pythons = {name: environment(options.environments, name) for name in ENVIRONMENTS}
+    needed = {"numpy", *(reader.environment for reader in readers)}
+    pythons = {name: environment(options.environments, name) for name in ENVIRONMENTS if name in needed}
     if asked(pythons["numpy"], folder, options, "datasets", "make") is None:
         raise SystemExit("the datasets could not be made")
     able = [

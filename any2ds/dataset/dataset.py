@@ -31,6 +31,7 @@ from any2ds.storage.stores import Stores
 from any2ds.writers.contract import ShardWriter
 from any2ds.writers.formats.parquet import THRIFTY, body_columns
 
+_FORMATS = {"": "files", ".tar": "webdataset", ".tfrecord": "tfrecord", ".arrayrecord": "arrayrecord"}
 _READS_AT_ONCE = 32  # small files, most of the time of which is waiting for a store
 _SHARDS_TRIED = 20  # until one can be read
 
@@ -249,10 +250,10 @@ class Dataset:
         """By the run file, else by the most frequent files; None if it is unknown."""
         if self.run is not None:
             return str(self.run.options.get("output_format"))
-        other_ends = (STATS_END, ".parquet", ".tar.idx", layout.METADATA_END)  # of any format
+        other_ends = (STATS_END, ".parquet", ".tar.idx", ".tfrecord.idx", layout.METADATA_END)  # of any format
         counts = Counter({end: files for end, files in self.entries.ends.items() if end not in other_ends})
         if counts:
-            return {"": "files", ".tar": "webdataset"}.get(counts.most_common(1)[0][0])
+            return _FORMATS.get(counts.most_common(1)[0][0])
         for name in self.entries.names(".parquet", _SHARDS_TRIED):
             with suppress(Exception), self.metadata_file(ShardFiles(0, metadata=name)) as file:
                 return "parquet" if body_columns(file.schema_arrow) else "dummy"

@@ -591,6 +591,19 @@ class TestOtherTools:
             assert [sample["data"] for sample in ds] == [b"image %d of %d" % (n, count) for n in range(count)]
             assert (tmp_path / "0.tar").stat().st_size == 20_480  # of the same size: its time alone tells
 
+    @pytest.mark.parametrize("output_format", FORMATS)
+    def test_a_dataset_without_its_run_file(
+        self, output_format: str, made: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        """As it is where a tool that copies files has left out the hidden ones."""
+        shutil.copytree(made(output_format), tmp_path / "dataset", ignore=shutil.ignore_patterns(".any2ds"))
+        whole, found = any2ds.load(made(output_format)), any2ds.load(tmp_path / "dataset")
+        assert found.keys == whole.keys
+        assert list(found) == list(whole)
+        assert [sample["data"] for sample in any2ds.load(tmp_path / "dataset", where="label = 1")] == [
+            sample["data"] for sample in any2ds.load(made(output_format), where="label = 1")
+        ]
+
     def test_samples_of_img2dataset_are_not_in_the_order_of_its_metadata(self, own: Path) -> None:
         """As it writes them: in the order in which they arrived, without an index and a list of shards."""
         shutil.rmtree(own / ".any2ds")

@@ -31,6 +31,7 @@ _ROWS_AT_ONCE = 1024  # encoded in one go
 _HELD = 8 << 20  # bytes of files that wait for that
 _TEXT = pa.field("txt", pa.string())
 _LARGE = 1 << 20  # files from here on do not wait, and need not be in memory as a whole
+_FILES_OF_TOOLS = ("jpg", "png", "webp", "flac")  # the feature of the file in records of img2dataset and any2dataset
 
 
 class ExampleWriter(ABC):
@@ -142,6 +143,8 @@ class RecordBuilder(Builder):
         self._read = {name: make for name, type in self._types.items() if (make := _from_values(type)) is not None}
         self._nested = nested_columns(self._types)
         self._of_nested = frozenset(name for form in self._nested.values() for name in form.names)
+        kinds = {name: feature_kind(type) for name, type in self._types.items()}
+        self._no_texts = [name for name, kind in kinds.items() if kind.kind != "bytes" or kind.is_list]
 
     def __call__(self, record: bytes) -> dict[str, Any]:
         """Raises DamagedShard."""
@@ -176,8 +179,17 @@ class RecordBuilder(Builder):
         if self._members:
             sample["data"] = sample.get(str(sample.get("ext") or "").partition(".")[0])
         elif self._data is None:
-            sample["ext"] = data
+            self._as_ours(sample, data)
         return sample if wanted is None else {name: sample.get(name) for name in wanted}
+
+    def _as_ours(self, sample: dict[str, Any], ext: str) -> None:
+        """What img2dataset and any2dataset have in other ways: the caption twice, and a null of any type as a text."""
+        sample.setdefault("ext", ext)
+        if CAPTION not in self._types and (text := sample.pop(CAPTION, None)) is not None:
+            sample.setdefault("caption", text.decode("utf-8", "replace"))
+        for name in self._no_texts:
+            if sample.get(name) in (b"", [b""]):
+                sample[name] = None
 
     def _names(self, wanted: Sequence[str], data: str) -> set[str]:
         """The features in which these columns stand."""
@@ -228,9 +240,13 @@ def stored_sample(read: Callable[[int, int], bytes], size: int) -> StoredSample:
                 if status == SUCCESS:
                     files[f"{name}.{ext}"] = _body(read, *bytes_value(read, *found[name][1:]))
             return StoredSample(key, files)
-        # Without both, the name of the file's feature is its extension.
-        ext = _text(read, *places["ext"]) if DATA in places or "ext" in places else last[0]
-        start, stop = places.get(DATA) or bytes_value(read, *last[1:])  # of recipes and others, the last feature
+        file = last  # of recipes and others, the last feature
+        if DATA in places or "ext" in places:
+            ext = _text(read, *places["ext"])
+        else:  # Its name is the extension, and other tools have their features in any order.
+            ext = next((name for name in _FILES_OF_TOOLS if name in found), last[0])
+            file = found.get(ext, last)
+        start, stop = places.get(DATA) or bytes_value(read, *file[1:])
     except ValueError as error:
         raise DamagedShard(f"a record is no tf.train.Example: {error}") from error
     except KeyError as error:

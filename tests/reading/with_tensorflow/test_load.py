@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import math
 import os
 from collections import Counter
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from PIL import Image
@@ -126,6 +129,56 @@ def test_the_layout_of_img2dataset(dataset: Made) -> None:
     wanted = [sample["data"] for sample in any2ds.load("dataset")]
     assert [sample["data"] for sample in found.as_numpy_iterator()] == wanted
     assert len(wanted) == len(made.files)
+
+
+@pytest.mark.parametrize(("tool", "ext"), [("img2dataset", "jpg"), ("img2dataset", "webp"), ("any2dataset", "flac")])
+def test_tfrecords_that_other_tools_have_written(tool: str, ext: str, tmp_path: Path) -> None:
+    """By TensorFlow's writer: features in any order, the caption twice, and "" for each null."""
+
+    def feature(value: Any) -> Any:
+        if isinstance(value, int):
+            return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+        if isinstance(value, float):
+            return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
+        content = value if isinstance(value, bytes) else (value or "").encode()
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[content]))
+
+    texts = ("url", "caption", "key", "status", "error_message")
+    schema = pa.schema({**dict.fromkeys(texts, pa.string()), "width": pa.int32(), "score": pa.float64()})
+    files, widths, scores = {}, {}, {}
+    for shard in (0, 1):
+        rows = []
+        with tf.io.TFRecordWriter(str(tmp_path / f"{shard:05d}.tfrecord")) as writer:
+            for n in (1, 3, 2, 0):  # as they arrived
+                key, is_stored = f"{10 * shard + n:06d}", n != 2
+                row = {"url": f"http://host/{key}", "caption": f"a {key}", "key": key, "error_message": None}
+                row |= {"status": "success" if is_stored else "failed_to_download"}
+                row |= {"width": 10 * n if n else None, "score": n / 4 if n < 3 else None}
+                rows.append(row)
+                if is_stored:
+                    files[key], widths[key], scores[key] = bytes([n]) * (3000 * n), row["width"], row["score"]
+                    own = {"key": key, ext: files[key], "txt": row["caption"], **row}
+                    features = tf.train.Features(feature={name: feature(value) for name, value in own.items()})
+                    writer.write(tf.train.Example(features=features).SerializeToString())
+        pq.write_table(pa.Table.from_pylist(rows, schema), tmp_path / f"{shard:05d}.parquet")
+        failed = "failed_to_resize" if tool == "img2dataset" else "failed_to_subsample"
+        stats = {"count": 4, "successes": 3, "failed_to_download": 1, failed: 0, "duration": 1.0}
+        stats["status_dict"] = {"success": 3, "HTTP Error 404: Not Found": 1}
+        (tmp_path / f"{shard:05d}_stats.json").write_text(json.dumps(stats))
+    ds = any2ds.load(tmp_path)
+    assert ds.keys == [sample["key"] for sample in ds] == list(files)
+    assert {sample["key"]: sample["data"] for sample in ds} == files
+    assert {sample["key"]: sample["width"] for sample in ds} == widths
+    assert {sample["key"]: sample["score"] for sample in ds} == scores
+    assert {(sample["ext"], sample["caption"]) for sample in ds} == {(ext, f"a {key}") for key in files}
+    assert all(sample.keys() == {*schema.names, "data", "ext"} for sample in ds)
+    (found,) = any2ds.load(tmp_path, where="caption = 'a 000013'", columns=["key", "data", "width"])
+    assert found == {"key": "000013", "data": files["000013"], "width": 30}
+    rows_of_tf = {row["key"].decode(): row for row in ds.to_tf().as_numpy_iterator()}
+    assert {key: row["data"] for key, row in rows_of_tf.items()} == files
+    assert {key: int(row["width"]) for key, row in rows_of_tf.items()} == {key: n or 0 for key, n in widths.items()}
+    checked = any2ds.verify(tmp_path)
+    assert (checked.ok, checked.bytes_read) == (True, sum(map(len, files.values())))
 
 
 @pytest.mark.parametrize("output_format", ["webdataset", "tfrecord"])

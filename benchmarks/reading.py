@@ -6,11 +6,12 @@
     python benchmarks/reading.py --opening    # opening 10,000,000 samples, searching them, and parsing records
     python benchmarks/reading.py --opening --shards=100000    # the same of 10^9 samples: links to 1,000 shards
 
-It makes a dataset in each format without the network, and what others read, in a RAM disk if there is one (8 GB).
-A reader is a process of its own, which takes an epoch, or what it gets of it in `--seconds`, once to warm up and once
-measured. Readers take turns; figures are medians of the rounds, and ratios are taken within a round. The other
-libraries are installed into environments of their own below `--environments`; one that cannot be had is left out, and
-the terminal says so. `--page` replaces the tables in that page.
+It makes a dataset in each format without the network, and what others read (8 GB), in the folder for temporary files,
+or in `--folder`, and reads them from the memory in which the system keeps them. A reader is a process of its own, which
+takes an epoch, or what it gets of it in `--seconds`, once to warm up and once measured. Readers take turns; figures are
+medians of the rounds, and ratios are taken within a round. The other libraries are installed into environments of their
+own below `--environments`; one that cannot be had is left out, and the terminal says so. `--page` replaces the tables
+in that page.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ ENVIRONMENTS = {
         "datasets==5.2.0",
         "s3fs==2026.9.0",
         "megatron-energon==7.4.1",
+        "boto3",  # with which it reads from S3
     ),
     "tensorflow": (*OURS, "tensorflow-cpu==2.21.0", "tensorflow_datasets==4.9.10", "requests"),
     "streaming": (
@@ -90,6 +92,7 @@ ENVIRONMENTS = {
         "pillow",
         "python-snappy",
         "zstd",
+        "boto3",
     ),
 }
 ALONE = {"streaming": ("mosaicml-streaming==0.13.0",)}
@@ -137,8 +140,7 @@ def main() -> None:
     if options.child:
         child(options, *options.child)
         return
-    root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="any2ds-reading-", dir=None if options.opening else root))
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="any2ds-reading-"))
     os.environ.update(ANY2DS_CACHE=str(folder / "cache"), HF_HOME=str(folder / "huggingface"))
     try:
         if options.opening:
@@ -182,6 +184,17 @@ def ours(output_format: str) -> Reader:
 
 
 def map_dataset(folder: Path) -> Reads:
+    """By number, as a `MapDataset` is read."""
+    ds = any2ds.load(folder / "webdataset", columns=COLUMNS)
+    shuffled = ds.to_grain().seed(1).shuffle()
+    batches = shuffled.batch(BATCH, batch_fn=list)
+    return {
+        "random": lambda: map(shuffled.__getitem__, range(len(shuffled))),
+        "batches": lambda: map(batches.__getitem__, range(len(batches))),
+    }
+
+
+def iter_dataset(folder: Path) -> Reads:
     import grain
 
     ds = any2ds.load(folder / "webdataset", columns=COLUMNS)
@@ -361,23 +374,27 @@ def to_streaming(folder: Path) -> None:
 
 def energon(folder: Path) -> Reads:
     """A window as its documentation has it: of 10,000 samples, from slices of 100; a slice of one is at random."""
+    own = folder / "energon"
+    return {
+        "sequential": lambda: energon_loader(own, None, None),
+        "window": lambda: energon_loader(own, WINDOW, 100),
+        "random": lambda: energon_loader(own, None, 1),
+    }
+
+
+def energon_loader(folder: Path | str, window: int | None, slices: int | None) -> Iterable[Any]:
+    """In order without `slices`."""
     from megatron.energon import Cooker, DefaultTaskEncoder, WorkerConfig, get_loader, get_train_dataset, stateless
 
     class Files(DefaultTaskEncoder):  # type: ignore[misc]  # which is not there for the type checker
         decoder: ClassVar[Any] = None
         cookers: ClassVar[Any] = [Cooker(stateless(lambda sample: sample))]
 
-    def read(window: int | None, slices: int | None) -> Iterable[Any]:
-        one = WorkerConfig(rank=0, world_size=1, num_workers=0)
-        own = {} if slices else {"shuffle_over_epochs_multiplier": None, "parallel_shard_iters": 1}
-        options = {"shuffle_buffer_size": window, "max_samples_per_sequence": slices, "batch_size": None, **own}
-        return get_loader(get_train_dataset(folder / "energon", worker_config=one, task_encoder=Files(), **options))
-
-    return {
-        "sequential": lambda: read(None, None),
-        "window": lambda: read(WINDOW, 100),
-        "random": lambda: read(None, 1),
-    }
+    one = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    own = {} if slices else {"shuffle_over_epochs_multiplier": None, "parallel_shard_iters": 1}
+    options = {"shuffle_buffer_size": window, "max_samples_per_sequence": slices, "batch_size": None, **own}
+    loader: Iterable[Any] = get_loader(get_train_dataset(folder, worker_config=one, task_encoder=Files(), **options))
+    return loader
 
 
 def to_energon(folder: Path) -> None:
@@ -397,6 +414,7 @@ def to_energon(folder: Path) -> None:
 READERS = (
     *map(ours, FORMATS),
     Reader("any2ds, Grain's MapDataset", "numpy", map_dataset),
+    Reader("any2ds, Grain's IterDataset", "numpy", iter_dataset),
     Reader("any2ds, DataLoader of 2 workers", "torch", data_loader),
     Reader("HF datasets, Arrow", "numpy", arrow, to_arrow),
     Reader("webdataset", "torch", webdataset),
@@ -416,6 +434,8 @@ GOALS = (
     Goal((TAR, "sequential"), (["webdataset"], "sequential"), 3.0),
     Goal(("any2ds, Grain's MapDataset", "random"), ([TAR], "random"), 0.45),
     Goal(("any2ds, Grain's MapDataset", "batches"), ([TAR], "random"), 0.45),
+    Goal(("any2ds, Grain's IterDataset", "random"), ([TAR], "random"), 0.45),
+    Goal(("any2ds, Grain's IterDataset", "batches"), ([TAR], "random"), 0.45),
     Goal((LOADER, "batches"), (["webdataset", "webdataset, WebLoader of 2 workers"], "best"), 0.9),
     Goal(("any2ds, tfrecord", "random"), (["tfds.data_source"], "random"), 2.0),
     Goal(("any2ds, tfrecord", "sequential"), (["tfds.data_source"], "sequential"), 2.0),
@@ -444,6 +464,8 @@ def run(folder: Path, options: argparse.Namespace, readers: Sequence[Reader]) ->
         if (python := pythons[reader.environment]) is not None
         and (reader.convert is None or asked(python, folder, options, reader.name, "convert") is not None)
     ]
+    if hasattr(os, "sync"):
+        os.sync()  # else the disk is written to meanwhile
     found: list[Run] = []
     for number in range(options.rounds):
         results = {

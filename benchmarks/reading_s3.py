@@ -7,8 +7,8 @@ The store is `distant.py` on loopback, whose answers wait for `--latency` second
 there is one. A reader is a process of its own, with one consumer, and takes an epoch, or what it gets of it in
 `--seconds`: if that is too short, what a shuffle buffer takes in counts, and not what it gives. The time begins when
 the dataset is open, so that it includes the wait for the first sample. Readers take turns; figures are medians of the
-rounds, and ratios are taken within a round. All run in one environment, with the other libraries, which is made below
-`--environments`. `--page` replaces the tables in that page.
+rounds, and ratios are taken within a round. They run in the environments of `reading.py`, below `--environments`; one
+that cannot be had is left out. `--page` replaces the tables in that page.
 """
 
 from __future__ import annotations
@@ -64,19 +64,23 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(options: argparse.Namespace, wanted: list[str]) -> dict[str, list[tuple[float, float] | str]]:
     """By reader samples per second and microseconds of CPU in each round, or why there are none."""
-    python = reading.environment(options.environments, "torch")
-    if python is None:
-        raise SystemExit("the libraries cannot be installed")
+    needed = {"torch", *(_OTHERS.get(name, "torch") for name in wanted)}
+    pythons = {name: reading.environment(options.environments, name) for name in needed}
     root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     found: dict[str, list[tuple[float, float] | str]] = {name: [] for name in wanted}
     with tempfile.TemporaryDirectory(prefix="any2ds-reading-s3-", dir=root) as made:
         folder = Path(made)
         for output_format in ("webdataset", "parquet"):
             reading.make(folder / output_format, output_format, options.samples, options.bytes)
+        for name in {name.partition(",")[0] for name in wanted} & {name.partition(",")[0] for name in _OTHERS}:
+            reading.asked(pythons[_OTHERS[f"{name}, window"]], folder, options, name, "convert")
         with served(folder, options.latency) as url:
             for number in range(options.rounds):
                 for name in wanted if number % 2 == 0 else wanted[::-1]:
-                    found[name].append(one_run(str(python), name, folder, url, options))
+                    if (python := pythons[_OTHERS.get(name, "torch")]) is None:
+                        found[name].append("its environment cannot be made")
+                    else:
+                        found[name].append(one_run(str(python), name, folder, url, options))
                     print(f"round {number + 1} of {options.rounds}: {name}: {found[name][-1]}", file=sys.stderr)
     return found
 
@@ -89,6 +93,7 @@ def one_run(python: str, name: str, folder: Path, url: str, options: argparse.Na
             "AWS_SECRET_ACCESS_KEY": "secret",
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_ENDPOINT_URL": url,
+            "S3_ENDPOINT_URL": url,  # for MosaicML's streaming
             "ANY2DS_CACHE": f"{home}/any2ds",
             "HF_HOME": f"{home}/hf",
             "WIDS_CACHE": f"{home}/wids",
@@ -253,6 +258,28 @@ def _s3fs(folder: Path) -> Iterator[Any]:
         yield from store.cat_ranges(*map(list, zip(*spans[start : start + 64], strict=True)))
 
 
+def _streaming(folder: Path) -> Iterator[Any]:
+    dataset = reading.import_streaming().StreamingDataset(
+        remote="s3://bucket/streaming", local="copies", shuffle=True, shuffle_block_size=WINDOW, batch_size=1
+    )
+    yield None
+    yield from dataset
+
+
+def _energon(folder: Path) -> Iterator[Any]:
+    """Its paths are those of NVIDIA's multi-storage-client, which takes the store from a file."""
+    where = {"base_path": "bucket", "endpoint_url": os.environ["AWS_ENDPOINT_URL"], "region_name": "us-east-1"}
+    Path("msc.json").write_text(
+        json.dumps({"profiles": {"store": {"storage_provider": {"type": "s3", "options": where}}}})
+    )
+    os.environ["MSC_CONFIG"] = str(Path("msc.json").resolve())
+    loader = reading.energon_loader("msc://store/energon", WINDOW, 100)
+    yield None
+    yield from loader
+
+
+_OTHERS = {"MosaicML streaming, window": "streaming", "Megatron-Energon, window": "torch"}
+"""What reads a dataset of its own, which is converted first: its environment."""
 READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
     "any2ds tar, window": _any2ds("webdataset", "window"),
     "any2ds tar, global": _any2ds("webdataset", "global"),
@@ -264,6 +291,8 @@ READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
     "s3fs, cat_ranges of 64": _s3fs,
     "Hugging Face datasets tar, window": _huggingface("webdataset"),
     "Hugging Face datasets parquet, window": _huggingface("parquet"),
+    "MosaicML streaming, window": _streaming,
+    "Megatron-Energon, window": _energon,
 }
 
 

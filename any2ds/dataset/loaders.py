@@ -68,7 +68,7 @@ _WITH_ANY2DS = {
     "Daft": ("daft", "import daft", "samples = daft.from_arrow(ds.to_arrow())"),
     "DuckDB": ("duckdb", "import duckdb", 'samples = duckdb.sql("select key, ext, octet_length(data) from ds")'),
     "Polars": ("polars", "import polars", "samples = polars.scan_pyarrow_dataset(ds.metadata).collect()"),
-    "pandas": ("pandas", "", "samples = ds.metadata.to_table().to_pandas()"),
+    "pandas": ("pandas", "", "samples = ds.metadata.to_pandas()"),
 }
 _PYTORCH = "PyTorch"
 # For PyTorch: it makes batches of arrays of one size itself, and no others.

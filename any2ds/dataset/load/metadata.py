@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,12 +48,21 @@ def schema_of(shards: ShardSet) -> pa.Schema | None:
         raise DamagedShard(f"the metadata of {redacted(shards.folder.url)!r} disagree: {error_text(error)}") from error
 
 
-def dataset_of(shards: ShardSet, schema: pa.Schema) -> pads.Dataset:
+class MetadataTables(pads.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
+    """The metadata of shards as a dataset of pyarrow, also filtered."""
+
+    def to_pandas(self, **options: Any) -> Any:
+        """A DataFrame of all rows; `options` are those of `to_table`, such as `columns`. Raises ModuleNotFoundError without pandas."""
+        return self.to_table(**options).to_pandas()
+
+
+def dataset_of(shards: ShardSet, schema: pa.Schema) -> MetadataTables:
     """The metadata of all finished shards; nothing is read yet."""
     folder = shards.in_this_process().folder
     paths = [f"{folder.path.rstrip('/')}/{table}" for table in shards.tables]
     filesystem = LocalFileSystem() if folder.is_local else PyFileSystem(_PatientFiles(folder))
-    return pads.FileSystemDataset.from_paths(paths, schema, pads.ParquetFileFormat(), filesystem)
+    parquet = pads.ParquetFileFormat()
+    return MetadataTables([parquet.make_fragment(path, filesystem) for path in paths], schema, parquet, filesystem)
 
 
 class _PatientFiles(FSSpecHandler):  # type: ignore[misc]

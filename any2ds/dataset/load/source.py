@@ -14,13 +14,12 @@ from typing import Any, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
 
 from any2ds.core.errors import UsageError, redacted, shard_count
 from any2ds.core.failures import SUCCESS
 from any2ds.dataset.load import ahead, arrow, frameworks, huggingface, tf_data
 from any2ds.dataset.load.libraries import imported
-from any2ds.dataset.load.metadata import Rows, dataset_of
+from any2ds.dataset.load.metadata import MetadataTables, Rows, dataset_of
 from any2ds.dataset.load.opened import OpenShards
 from any2ds.dataset.load.selection import Selection
 from any2ds.dataset.load.shards import ShardSet
@@ -149,15 +148,15 @@ class Source(Sequence[Sample]):
         return list(keys.take(pa.array(numbers, pa.uint64())).to_pylist())
 
     @property
-    def metadata(self) -> pads.Dataset:
+    def metadata(self) -> MetadataTables:
         """The rows of the stored samples of the dataset, those that meet `where`, as a dataset of pyarrow.
 
-        Nothing is read yet, and `to_table().to_pandas()` is a DataFrame. A `split` does not show in it: its rows are
+        Nothing is read yet, and `to_pandas()` is a DataFrame. A `split` does not show in it: its rows are
         `metadata.filter(pc.field("key").isin(keys))`. Raises UsageError where there are no metadata.
         """
         if self._fields.schema is None:
             raise UsageError(f"{redacted(self._shards.folder.url)!r} has no metadata")
-        rows = dataset_of(self._shards, self._fields.schema).filter(pc.field("status") == SUCCESS)
+        rows: MetadataTables = dataset_of(self._shards, self._fields.schema).filter(pc.field("status") == SUCCESS)
         return rows if self._selection.where is None else rows.filter(self._selection.where)
 
     @cached_property

@@ -2,6 +2,8 @@
 
 import os
 import random
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from s3fs import S3FileSystem
 from any2ds import download
 from any2ds.core.errors import LockLost, OutputError
 from any2ds.storage.folders import OutputFolder
+from any2ds.storage.lock.run_lock import Intervals, locked
 from any2ds.storage.patience import Patience
 from any2ds.testing.server import serve
 from tests.support.s3 import CREDENTIALS, Door, Wsgi, served
@@ -235,3 +238,22 @@ def test_a_listing_says_what_botocore_says(s3: Door, output: OutputFolder) -> No
         for field in ("ETag", "LastModified", "Size", "StorageClass"):
             assert info[field] == reported[key][field], (key, field)
     assert sorted(output.names()) == sorted(ODD)
+
+
+def test_a_lock_that_is_written_after_the_signal_that_came_meanwhile_is_removed(s3: Door, output: OutputFolder) -> None:
+    looked, sent = threading.Event(), threading.Event()
+
+    def held_up(method: str, target: str) -> str:
+        if method == "PUT" and target.startswith("/bucket/data/.any2ds/lock") and not sent.is_set():
+            sent.set()
+            os.kill(os.getpid(), signal.SIGINT)
+            assert looked.wait(60)
+        elif sent.is_set() and method != "PUT":
+            looked.set()
+        return ""
+
+    s3.fails = held_up
+    with pytest.raises(KeyboardInterrupt), locked(output, "download", Intervals(look=0.05)):
+        raise AssertionError
+    assert looked.is_set()
+    assert keys() == set()

@@ -52,7 +52,7 @@ class MetadataTables(pads.FileSystemDataset):  # type: ignore[misc]  # pyarrow h
     """The metadata of shards as a dataset of pyarrow, also filtered."""
 
     def to_pandas(self, **options: Any) -> Any:
-        """A DataFrame of all rows; `options` are those of `to_table`, such as `columns`. Raises ModuleNotFoundError without pandas."""
+        """A DataFrame of all rows; `options` are those of `to_table`, such as `columns`. It takes pandas."""
         return self.to_table(**options).to_pandas()
 
 

@@ -202,6 +202,7 @@ def held(
             if kernel is not None:
                 # Removed under the eyes of a run elsewhere it would no longer keep out others of its machine.
                 stack.callback(lambda: kernel.release(remove=not (claim.is_of_another or lock.lost)))
+            stack.push(claim.undo)  # what a signal may leave until the heart does
             for last in reversed(range(_TRIES)):
                 try:
                     claim.make()
@@ -212,6 +213,7 @@ def held(
                     stack.callback(_remove_if_empty, output, _make(output))
         heart = _HeartbeatThread(file, holder, lock, intervals)
         stack.callback(heart.stop)
+        claim.is_handed_on = True
         lock.set_command = heart.set_command
         stack.callback(setattr, output, "guard", output.guard)
         output.guard = Guard(output, lock.locks, intervals)
@@ -316,19 +318,28 @@ class _LockAcquisition:
         self._file, self._output, self._holder, self._intervals = file, output, holder, intervals
         self._has_kernel_lock = has_kernel_lock
         self.is_of_another = False  # the folder, for all that is known
+        self.is_handed_on = False  # the lock file, to whoever removes it in the end
+
+    def undo(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Remove the lock file if it was written, after an exception that came before it was handed on.
+
+        A request to a store that a signal interrupted may write it only now.
+        """
+        if self.is_handed_on:
+            return
+        is_waited_for = not self._output.is_local and kind is not None and not issubclass(kind, Exception)
+        for _ in range(1 + (math.ceil(self._intervals.settle / self._intervals.look) if is_waited_for else 0)):
+            with contextlib.suppress(Exception):
+                found = self._file.holder()
+                if found is not None:
+                    if found.run == self._holder.run:
+                        self._file.remove()
+                    return
+            if is_waited_for:
+                time.sleep(self._intervals.look)
 
     def make(self) -> None:
         """Raises OutputInUse if another run has it, or is just getting it."""
-        try:
-            self._make()
-        except BaseException:  # a signal above all: there may be seconds to wait
-            with contextlib.suppress(Exception):
-                found = self._file.holder()
-                if found is not None and found.run == self._holder.run:
-                    self._file.remove()
-            raise
-
-    def _make(self) -> None:
         content = self._holder.to_bytes()
         while True:
             before = self._file.read()

@@ -320,7 +320,7 @@ class _LockAcquisition:
         self.is_of_another = False  # the folder, for all that is known
         self.is_handed_on = False  # the lock file, to whoever removes it in the end
 
-    def undo(self, kind: type[BaseException] | None, *_: object) -> None:
+    def undo(self, kind: type[BaseException] | None, *rest: object) -> None:
         """Remove the lock file if it was written, after an exception that came before it was handed on.
 
         A request to a store that a signal interrupted may write it only now.

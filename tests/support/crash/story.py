@@ -149,7 +149,7 @@ class _Story:
         self._reported, self._seen, self._source, self._place, self._scratch = reported, seen, source, place, scratch
         self._rng = random.Random(f"{reported.name}")
         self._marks: list[str] = []
-        self._had_workers = False  # the present run: it has the folder, and has cleared it up
+        self._had_workers = False  # the present run, of which one is there before it has the folder
         self._temporary = scratch / "tmp"
         self._temporary.mkdir()
         # pyarrow imports pandas wherever that is installed, which would be a third of the time of all these processes.
@@ -311,11 +311,11 @@ class _Story:
         folder = self._place.dataset()
         state = {name for name in names_in(folder) if name.startswith(STATE_FOLDER) and not name.startswith(KEPT)}
         left = sorted(state - {RUN_FILE, SHARDS_FILE})
-        if self._had_workers:  # by then it had removed whatever others had left
-            return left
         lock = folder / LOCK_FILE
-        is_its_own = lock.exists() and json.loads(lock.read_bytes())["any2ds_lock"]["owner"]["pid"] == pid
-        return [LOCK_FILE] if is_its_own else []
+        owner = json.loads(lock.read_bytes())["any2ds_lock"]["owner"]["pid"] if lock.exists() else None
+        if owner not in (None, pid):  # it had not got the folder, and so not removed what others had left
+            return []
+        return left if self._had_workers else [LOCK_FILE] if owner else []
 
     def _make_room(self, disk: SmallDisk, expected: Expected) -> None:
         words = self._words()

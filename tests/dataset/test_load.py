@@ -592,6 +592,33 @@ class TestOtherTools:
             assert (tmp_path / "0.tar").stat().st_size == 20_480  # of the same size: its time alone tells
 
     @pytest.mark.parametrize("output_format", FORMATS)
+    def test_what_is_done_to_a_sample_changes_no_other(
+        self, output_format: str, server: Server, tmp_path: Path
+    ) -> None:
+        rows = pa.table(
+            {
+                "url": [server.url(f"{n}.bin") for n in range(3)],
+                "boxes": [[[1.0, 2.0]]] * 3,
+                "place": [{"names": ["x"], "at": 1}] * 3,
+            }
+        )
+        pq.write_table(rows, tmp_path / "list.parquet")
+        options: dict[str, Any] = {"output_format": output_format, "quiet": True, "distributor": "inline"}
+        download(
+            tmp_path / "list.parquet",
+            output_folder=tmp_path / "dataset",
+            save_additional_columns=["boxes", "place"],
+            **options,
+        )
+        ds = any2ds.load(tmp_path / "dataset")
+        for _ in range(2):
+            for sample in (ds[1], ds[[1, 1]][1], *ds[1:2]):
+                assert (sample["boxes"], sample["place"]) == ([[1.0, 2.0]], {"names": ["x"], "at": 1})
+                sample["boxes"][0].append(3.0)
+                sample["place"]["names"].append("y")
+                sample["place"]["at"] = 2
+
+    @pytest.mark.parametrize("output_format", FORMATS)
     def test_a_dataset_without_its_run_file(
         self, output_format: str, made: Callable[[str], Path], tmp_path: Path
     ) -> None:

@@ -5,6 +5,7 @@ import pickle
 import wave
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -132,6 +133,65 @@ def test_a_damaged_file_names_its_key(folder: Path) -> None:
     with pytest.raises(DamagedShard, match=r"shard 00000\.tar .*: '000000006': its jpg cannot be decoded: "):
         ds[6]
     assert any2ds.load(folder)[6]["data"] == FILES["6.jpg"]
+
+
+def noise(form: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    Image.effect_noise((200, 200), 60).convert("RGB").save(stream, form, **options)
+    return stream.getvalue()
+
+
+def harmed(content: bytes, harm: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + harm + content[middle + len(harm) :]
+
+
+HARMED = {
+    "0.jpg": harmed(noise("JPEG"), bytes(40)),
+    "1.jpg": harmed(noise("JPEG"), b"\xff\xd9"),
+    "2.jpg": harmed(noise("JPEG", progressive=True), b"\xff\xd9"),
+    "3.png": harmed(noise("PNG"), bytes(40)),
+    "4.webp": noise("WEBP")[:3000],
+    "5.gif": noise("GIF")[:3000],
+    "6.tif": noise("TIFF")[:3000],
+    "7.png": b"\x89PNG\r\n\x1a\n" + bytes(40),
+}
+
+
+def test_images_that_are_damaged_inside_are_no_arrays(tmp_path: Path) -> None:
+    ds = any2ds.load(made(HARMED, tmp_path), decode=True)
+    for number, name in enumerate(HARMED):
+        ext = name.rpartition(".")[2]
+        with pytest.raises(DamagedShard, match=rf"'00000000{number}': its {ext} cannot be decoded: ") as found:
+            ds[number]
+        assert "0x" not in str(found.value).partition("decoded: ")[2].replace("marker 0x", "")
+
+
+def test_a_few_bytes_between_a_picture_and_its_end_are_no_damage(tmp_path: Path) -> None:
+    content = noise("JPEG")
+    ds = any2ds.load(made({"0.jpg": content[:-2] + bytes(8) + content[-2:], "1.jpg": content}, tmp_path), decode=True)
+    assert (ds[0]["data"] == ds[1]["data"]).all()
+
+
+def test_of_16_bits_the_upper_ones_and_32_are_refused(tmp_path: Path) -> None:
+    ramp = np.linspace(0, 65535, 256).astype(np.uint16)[None]
+    files = {}
+    for name, form, pixels in (
+        ("0.png", "PNG", ramp),
+        ("1.tif", "TIFF", ramp),
+        ("2.tif", "TIFF", (ramp / 65535).astype(np.float32)),
+        ("3.tif", "TIFF", ramp.astype(np.int32) << 8),
+    ):
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, form)
+        files[name] = stream.getvalue()
+    ds = any2ds.load(made(files, tmp_path), decode=True)
+    for number in (0, 1):
+        assert (ds[number]["data"] == (ramp >> 8)[:, :, None]).all()
+        assert ds[number]["data"].shape == (1, 256, 3)
+    for number in (2, 3):
+        with pytest.raises(DamagedShard, match=f"'00000000{number}': its tif cannot be decoded: .* 32 bits"):
+            ds[number]
 
 
 @pytest.mark.parametrize("output_format", ["webdataset", "parquet"])

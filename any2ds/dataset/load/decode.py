@@ -1,7 +1,7 @@
 """Files of samples as arrays and texts, for training.
 
     image   uint8 array, height x width x 3 (RGB), as it is stored: a turn in its Exif data is not applied; with the
-            channels that a recipe says, 1 (grey) or 4 (RGBA)
+            channels that a recipe says, 1 (grey) or 4 (RGBA); of 16 bits the upper 8
     audio   float32 array, samples x channels, between -1 and 1; the sample has its `rate` (Hz) as well
     video   a `Video`, whose frames are decoded when they are asked for
     text    str, as UTF-8; what is none becomes U+FFFD
@@ -12,6 +12,7 @@ Everything else stays bytes.
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -97,23 +98,38 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _MODES_OF_JPEG = {**MODES, 1: "GRAY"}  # as simplejpeg calls them
 
 
+_IS_DAMAGED = re.compile(r"Corrupt JPEG data: (?!\d extraneous bytes before marker 0xd9)")
+"""What libjpeg says of pixels that it made up; some programs write a few bytes between the picture and its end."""
+
+
 def image(data: bytes, channels: int = 3) -> Any:
-    """uint8 array, height x width x channels: 3, 1 (grey) or 4 (RGBA)."""
+    """uint8 array, height x width x channels: 3, 1 (grey) or 4 (RGBA); of 16 bits the upper 8. Raises ValueError for a
+    damaged JPEG, and for an image of 32 bits."""
     import numpy as np
     import simplejpeg
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     if data[:2] == b"\xff\xd8":
         try:
             return simplejpeg.decode_jpeg(data, _MODES_OF_JPEG[channels])
-        except ValueError:  # CMYK, or damaged
-            pass
+        except ValueError as error:
+            if _IS_DAMAGED.match(str(error)):
+                raise
+            # Pillow reads what simplejpeg does not know: rare ways of sampling, CMYK in its older versions.
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(io.BytesIO(data)) as opened:
+        try:
+            opened = Image.open(io.BytesIO(data))
+        except UnidentifiedImageError:
+            raise ValueError("it is no image, or one of an unknown kind") from None
+        with opened:
             if opened.width * opened.height > _MOST_PIXELS:
                 raise ValueError(f"it has {opened.width:,} x {opened.height:,} pixels")
-            found = np.array(opened.convert(MODES[channels]))  # a copy, which can be written to
+            if opened.mode in ("I", "F"):
+                raise ValueError("its pixels have 32 bits, of which nothing says how they become 8")
+            has_16_bits = opened.mode.startswith("I;16")
+            picture = Image.fromarray((np.asarray(opened) >> 8).astype(np.uint8)) if has_16_bits else opened
+            found = np.array(picture.convert(MODES[channels]))  # a copy, which can be written to
             return found[:, :, None] if channels == 1 else found
 
 

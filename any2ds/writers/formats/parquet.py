@@ -267,6 +267,8 @@ class ParquetShard:
         group, at = self._place(number)
         found = self._groups.get(self, group, self._read)
         row = {name: values[at] for name, values in found.values.items()}
+        for name in found.nested:
+            row[name] = _copied(row[name])
         for name, bodies in found.bodies.items():
             row[name] = bodies[at].as_py()
         return row
@@ -349,8 +351,18 @@ class RowGroup:
         columns = {name: table[name] for name in table.column_names}
         self.bodies = {name: column.combine_chunks() for name, column in columns.items() if name in bodies}
         self.values = {name: values(column) for name, column in columns.items() if name not in bodies}
+        self.nested = [name for name in self.values if pa.types.is_nested(columns[name].type)]  # samples get copies
         described = table.drop_columns(list(self.bodies)).nbytes
         self.nbytes = table.nbytes + described * (_BYTES_OF_PYTHON - 1)
+
+
+def _copied(value: Any) -> Any:
+    """Of lists and dicts, which whoever has the sample may change."""
+    if type(value) is list:
+        return [_copied(each) if type(each) in (list, dict, tuple) else each for each in value]
+    if type(value) is dict:
+        return {name: _copied(each) for name, each in value.items()}
+    return tuple(map(_copied, value)) if type(value) is tuple else value
 
 
 _TOKENS = count()  # for each shard that is opened

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import datetime
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ def to_json(value: Any) -> bytes:
 def value_of_text(text: Any, type: pa.DataType) -> Any:
     """The value of this type for which JSON has a text; the text itself where Arrow does not read it (durations)."""
     try:
+        if pa.types.is_time(type):  # which Arrow does not read
+            return datetime.time.fromisoformat(text)
         return pa.scalar(text, pa.string()).cast(type).as_py()
     except (pa.ArrowException, ValueError, TypeError):
         return text

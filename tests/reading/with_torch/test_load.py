@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import any2ds
+from any2ds.testing.server import serve
 
-FORMATS = ["webdataset", "parquet", "tfrecord", "files"]
+FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
 
 
 def keys(batches: Any) -> list[str]:
@@ -44,13 +45,44 @@ def test_the_default_collation_makes_batches_of_columns(dataset: Callable[..., A
         assert set(batch["caption"]) <= set(made.captions.values())
 
 
-def test_a_distributed_sampler(dataset: Callable[..., Any]) -> None:
-    made = dataset("webdataset")
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_distributed_sampler(output_format: str, dataset: Callable[..., Any]) -> None:
+    made = dataset(output_format)
     ds = any2ds.load("dataset")
-    shares = [
-        keys(DataLoader(ds, 4, sampler=DistributedSampler(ds, 3, rank, seed=1), collate_fn=list)) for rank in range(3)
-    ]
-    assert {key for share in shares for key in share} == set(made.files)
+    samplers = [DistributedSampler(ds, 3, rank, seed=1) for rank in range(3)]
+    loaders = [DataLoader(ds, 4, sampler=sampler, num_workers=2, collate_fn=list) for sampler in samplers]
+    epochs = []
+    for epoch in range(2):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        shares = [keys(loader) for loader in loaders]
+        assert {len(share) for share in shares} == {-(-len(made.files) // 3)}
+        assert {key for share in shares for key in share} == set(made.files)
+        epochs.append(shares)
+    assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("output_format", ["webdataset", "parquet", "tfrecord"])
+def test_workers_read_ranges_from_a_server(output_format: str, method: str, dataset: Callable[..., Any]) -> None:
+    made = dataset(output_format)
+    several: dict[str, Any] = {
+        "batch_size": 5,
+        "num_workers": 2,
+        "collate_fn": list,
+        "multiprocessing_context": method,
+    }
+    with serve(Path.cwd()) as server:
+        ds = any2ds.load(server.url("dataset"))
+        assert ds[0]["key"] in made.files  # connections that workers must not share
+        loader = DataLoader(ds, shuffle=True, **several)
+        assert {sample["key"]: sample["data"] for batch in loader for sample in batch} == made.files
+        stream = ds.stream(shuffle=True, seed=1, window=10, batch_size=5)
+        found = keys(DataLoader(stream, **several))
+        assert found == keys(
+            DataLoader(any2ds.load("dataset").stream(shuffle=True, seed=1, window=10), 5, collate_fn=list)
+        )
+        assert sorted(found) == sorted(made.files)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -89,7 +121,9 @@ def test_a_stateful_loader_over_the_numbers(output_format: str, dataset: Callabl
     del batches
     again = new()
     again.load_state_dict(state)
-    assert Counter(first + keys(again)) == Counter(list(made.files))
+    found = first + keys(again)
+    assert found == keys(new())
+    assert Counter(found) == Counter(list(made.files))
 
 
 DDP = """

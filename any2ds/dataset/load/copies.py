@@ -13,6 +13,7 @@ from pathlib import Path
 
 from any2ds.core.errors import DamagedShard, access_text, error_text
 from any2ds.dataset.load.files import LocalShard, ShardOfFolder
+from any2ds.storage.disk.durable import flush
 from any2ds.storage.disk.space import is_full
 from any2ds.storage.reading import patiently, version_of
 from any2ds.storage.stores import server_of
@@ -107,6 +108,7 @@ class ShardCopies:
             shard.folder.fs.invalidate_cache()
             if _version_now(shard) != version:
                 raise DamagedShard("it was replaced while it was copied")
+            flush(found)  # else a file of its size may be full of zeros after a power failure
             copy.parent.mkdir(exist_ok=True)
             (copy.parent / _USED).touch()
             try:

@@ -276,6 +276,22 @@ class TestSource:
         wanted = [key for key, own in zip(KEYS[4:], hashes[4:], strict=True) if own < 0.4 * 2**64]
         assert [sample["key"] for sample in found] == found.keys == wanted
 
+    def test_a_state_of_its_samples_and_no_others_is_taken(
+        self, output_format: str, made: Callable[[str], Path], server: Server, tmp_path: Path
+    ) -> None:
+        for where in (None, "key != '000003'"):
+            state = any2ds.load(made("webdataset"), where=where).stream().state_dict()
+            any2ds.load(made(output_format), where=where).stream().load_state_dict(state)
+            copy = shutil.copytree(made(output_format), tmp_path / f"copy of {where}")
+            shutil.rmtree(copy / ".any2ds")
+            any2ds.load(copy, where=where).stream().load_state_dict(state)
+        with pytest.raises(UsageError, match="as many samples, but others"):
+            any2ds.load(made(output_format), where="key != '000004'").stream().load_state_dict(state)
+        ones = [build(server, tmp_path / str(first), output_format, first, limit=SHARD) for first in (0, 10)]
+        state = any2ds.load(ones[0]).stream().state_dict()
+        with pytest.raises(UsageError, match="as many samples, but others"):
+            any2ds.load(ones[1]).stream().load_state_dict(state)
+
 
 def test_files_in_a_feature_of_hugging_face(server: Server, tmp_path: Path) -> None:
     folder = build(server, tmp_path / "dataset", "parquet", parquet_data="image", row_group_bytes=300)
@@ -307,10 +323,14 @@ class TestSplits:
             ("all[20:] + all[:1]", [*KEYS[20:], *KEYS[:1]]),
             ("test", TEST),
             ("test[1:]", TEST[1:]),
-            ("train+test", KEYS),
+            ("train+test", [*(key for key in KEYS if key not in TEST), *TEST]),
             ("train", [key for key in KEYS if key not in TEST]),
-            ("test+all[:2]", [*KEYS[:2], *TEST]),
+            ("test+all[:2]", [*TEST, *KEYS[:2]]),
             ("test[:1]+test[3:]", [TEST[0], TEST[3]]),
+            ("test[2:]+test[:1]", [*TEST[2:], TEST[0]]),
+            ("test[:3]+test[1:2]", [*TEST[:3], TEST[1]]),
+            ("all[:3]+all[:3]", [*KEYS[:3], *KEYS[:3]]),
+            ("all[:3]+all[3:]", KEYS),
             ("test[4:]+all[:0]", []),
             ("all[1_0:12]", KEYS[10:12]),
             ("all[:1shard]", KEYS[:5]),
@@ -327,10 +347,19 @@ class TestSplits:
     def test_which_samples(self, split: str, keys: list[str], made: Callable[[str], Path]) -> None:
         assert any2ds.load(made("webdataset"), split=split).keys == keys
 
+    @pytest.mark.parametrize("split", ["all[2:9]+all[15:]+all[:5]", "test[2:]+train+test[:3]", "hash[30%:]+all[:9]"])
+    def test_a_condition_is_one_of_each_part(self, split: str, made: Callable[[str], Path]) -> None:
+        folder = made("webdataset")
+        ds = any2ds.load(folder, split=split, where="label = 1")
+        wanted = [sample["key"] for sample in any2ds.load(folder, split=split) if sample["label"] == 1]
+        assert ds.keys == [sample["key"] for sample in pickle.loads(pickle.dumps(ds))] == wanted
+        assert sorted(key for shard in ds.shards for key in shard.keys) == sorted(wanted)
+
     def test_without_a_column_of_that_name_all_is_train(self, own: Path) -> None:
         for path in own.glob("*.parquet"):
             pq.write_table(pq.read_table(path).drop_columns(["split"]), path)
         assert any2ds.load(own, split="train[:3]").keys == KEYS[:3]
+        assert any2ds.load(own, split="train[2:]+train[:3]").keys == [*KEYS[2:], *KEYS[:3]]
 
     def test_hashes_share_the_samples_out(self, made: Callable[[str], Path]) -> None:
         parts = [any2ds.load(made("webdataset"), split=f"hash[{n}%:{n + 25}%]").keys for n in (0, 25, 50, 75)]

@@ -197,6 +197,12 @@ class TestSource:
                 ds[key]
             with pytest.raises(TypeError, match=r"^samples are read by number"):
                 ds[[key]]
+        for wrong in ({3: 1}, bytearray(b"\1")):
+            with pytest.raises(TypeError, match=r"^samples are read by number, as in ds\[7\], not by "):
+                ds[wrong]
+        for mask in (True, [True, False, True], (5, False)):
+            with pytest.raises(TypeError, match=r"^samples are read by number, .* ds\[numpy\.flatnonzero\(mask\)\]$"):
+                ds[mask]
 
     def test_columns_that_are_asked_for_and_no_others(self, output_format: str, made: Callable[[str], Path]) -> None:
         ds = any2ds.load(made(output_format), columns=["data", "label", "key"])

@@ -94,7 +94,7 @@ def load(  # the public options, by keyword
     if not retry_seconds >= 0:
         raise OptionError(f"invalid retry_seconds={retry_seconds!r}: expected seconds, 0 or more")
     if isinstance(columns, Iterable) and not isinstance(columns, str):
-        columns = tuple(columns)
+        columns = tuple(str(name) if isinstance(name, str) else name for name in columns)  # also texts of numpy
     _check_types(split, where, columns)
     stores = ReadStores(storage_options, Patience.of_seconds(retry_seconds))
     place = os.fspath(folder)

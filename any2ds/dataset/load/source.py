@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from itertools import chain, pairwise
 from typing import Any, overload
@@ -60,8 +60,8 @@ class Source(Sequence[Sample]):
         if type(item) is not int:
             if isinstance(item, slice):
                 return self._many(self._numbers[item])
-            if isinstance(item, Iterable) and not isinstance(item, (str, bytes)):  # a list, or an array
-                return self.__getitems__(list(item))
+            if isinstance(item, Iterable) and not _is_scalar(item):
+                return self.__getitems__(_listed(item))
             item = _index(item)
         try:
             number = self._numbers[item]
@@ -364,9 +364,41 @@ class Source(Sequence[Sample]):
         return self._opened.get_across(groups)
 
 
+def _is_scalar(item: Any) -> bool:
+    """Whether it is an array or tensor without a dimension, which has a method for iteration nevertheless."""
+    return getattr(item, "ndim", None) == 0
+
+
+def _listed(items: Iterable[Any]) -> list[Any]:
+    """Raises TypeError for masks, and for what is not meant as a list of numbers."""
+    if isinstance(items, (str, bytes, bytearray, Mapping)):
+        raise _not_a_number(items)
+    if _is_bool(getattr(items, "dtype", None)):
+        raise _a_mask()
+    return list(items)
+
+
 def _index(item: Any) -> int:
     """Raises TypeError for what is no number."""
+    if type(item) is int:
+        return item
+    if isinstance(item, bool) or _is_bool(getattr(item, "dtype", None)):
+        raise _a_mask()
     try:
         return operator.index(item)
     except TypeError:
-        raise TypeError(f"samples are read by number, as in ds[7], not by {item!r}") from None
+        raise _not_a_number(item) from None
+
+
+@cache
+def _is_bool(dtype: Any) -> bool:
+    """Of numpy, PyTorch, pandas, JAX, TensorFlow …"""
+    return "bool" in str(dtype).lower()
+
+
+def _not_a_number(item: Any) -> TypeError:
+    return TypeError(f"samples are read by number, as in ds[7], not by {item!r}")
+
+
+def _a_mask() -> TypeError:
+    return TypeError("samples are read by number, not by True and False; those of a mask: ds[numpy.flatnonzero(mask)]")

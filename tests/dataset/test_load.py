@@ -446,6 +446,55 @@ class TestWhere:
         assert list(found) == [sample for sample in every if condition(sample)]
 
     @pytest.mark.parametrize(
+        ("where", "condition"),
+        [
+            (f"large < {2**64 - 1}", lambda n: n > 0),
+            (f"large = {2**64 - 4} or large in ({2**64 - 6}, 1, {2**64}, -1)", lambda n: n in (3, 5)),
+            (f"large > {2**63}", lambda n: True),
+            (f"large < {2**64} and {-(2**70)} < large and large > -1 and large > 1.5", lambda n: True),
+            (f"large >= {2**64} or large < 0 or large = 0.5", lambda n: False),
+            ("label < 1e999 and label != 0.5 and label < 99999999999", lambda n: True),
+            ("label > 0.5 and 1.5 >= label", lambda n: n % 3 == 1),
+            ("label in (1.0, 1.5, 99999999999)", lambda n: n % 3 == 1),
+            ("amount > 1", lambda n: n > 4),
+            ("amount >= 1.5 and 2 >= amount", lambda n: 6 <= n <= 8),
+            ("amount in (1, 0.75, 1.005)", lambda n: n in (3, 4)),
+            ("amount != 1", lambda n: n != 4),
+            ("when > '2026-01-05'", lambda n: n > 4),
+            ("when <= '2026-01-05T00:00:00' or '2026-01-20 01:30' < when", lambda n: n <= 4 or n > 19),
+            ("when in ('2026-01-05', '2026-01-06 00:00:00.5')", lambda n: n == 4),
+            ("day = '2026-01-05'", lambda n: n == 4),
+            ("day > '2026-01-05 12:00'", lambda n: n > 4),
+            ("day not in ('2026-01-05')", lambda n: n != 4),
+            ("zoned >= '2026-01-05T02:00:00+02:00'", lambda n: n >= 4),
+            ("zoned in ('2026-01-05T00:00:00Z')", lambda n: n == 4),
+            ("clock < '04:00' and clock != '00:01'", lambda n: n < 4),
+            ("clock in ('03:00:00')", lambda n: n == 3),
+            ("not maybe < 99999999999", lambda n: False),
+        ],
+    )
+    def test_literals_have_the_type_of_the_column(
+        self, where: str, condition: Callable[[int], bool], own: Path
+    ) -> None:
+        for path in own.glob("*.parquet"):
+            table = pq.read_table(path)
+            numbers = [int(key[:5]) * SHARD + int(key[5]) for key in table["key"].to_pylist()]
+            midnights = [datetime.datetime(2026, 1, 1 + n) for n in numbers]
+            columns = {
+                "large": pa.array([2**64 - 1 - n for n in numbers], pa.uint64()),
+                "amount": pa.array([Decimal(n) / 4 for n in numbers], pa.decimal128(10, 2)),
+                "day": pa.array([midnight.date() for midnight in midnights], pa.date32()),
+                "zoned": pa.array(midnights, pa.timestamp("ms", "UTC")),
+                "clock": pa.array([datetime.time(n) for n in numbers], pa.time32("s")),
+                "maybe": pa.array([None if n else 1 for n in numbers], pa.int16()),
+            }
+            for name, column in columns.items():
+                table = table.append_column(name, column)
+            pq.write_table(table, path)
+        wanted = [key for n, key in zip((n for n in range(ROWS) if n != FAILED), KEYS, strict=True) if condition(n)]
+        assert any2ds.load(own, where=where).keys == wanted
+
+    @pytest.mark.parametrize(
         "split", ["all[7:12]", "all[15:]+all[3:5]", "all[1shard]", "all[-1:]", "all[9:9]", "all[:0]"]
     )
     def test_of_a_part_reads_the_metadata_of_its_shards_alone(
@@ -511,6 +560,11 @@ class TestWhere:
             ("tags in (1, 'x')", "^where: 1 is a number, and 'x' is text"),
             ("label = true", "and true is true or false"),
             ("when > 5", r"^where: values of these types cannot be compared or combined: timestamp\[us\] and int8$"),
+            (
+                "when > 'x'",
+                r"^where: column 'when' is timestamp\[us\], and 'x' is not .* such as '2026-01-31T12:00:00'$",
+            ),
+            ("when in ('x')", r"^where: column 'when' is timestamp\[us\], and 'x' is not .* such as '2026-01-31T"),
             ("not label", r"^where: column 'label' is a number \(int32\): a condition compares it"),
             ("caption", "^where: column 'caption' is text .* a condition compares it"),
             ("tags", "^where: the condition is neither true nor false"),
@@ -521,6 +575,10 @@ class TestWhere:
     def test_what_cannot_be_understood(self, where: str, message: str, made: Callable[[str], Path]) -> None:
         with pytest.raises(UsageError, match=message):
             any2ds.load(made("webdataset"), where=where)
+
+    def test_a_column_that_an_expression_of_pyarrow_does_not_find(self, made: Callable[[str], Path]) -> None:
+        with pytest.raises(MissingColumns, match=r"^where: no column 'labell'; columns that exist: key, url"):
+            any2ds.load(made("webdataset"), where=pc.field("labell") == 1)
 
     def test_the_metadata_are_a_dataset_of_pyarrow(self, made: Callable[[str], Path]) -> None:
         ds = any2ds.load(made("webdataset"), where="label = 2")

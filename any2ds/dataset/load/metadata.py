@@ -14,7 +14,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 
-from any2ds.core.errors import DamagedShard, UsageError, access_text, error_text, redacted
+from any2ds.core.errors import DamagedShard, MissingColumns, UsageError, access_text, error_text, redacted
 from any2ds.core.failures import SUCCESS
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.storage.folders import OutputFolder
@@ -153,6 +153,8 @@ class Rows:
             table = dataset.to_table(columns=columns, filter=_IS_STORED)
         except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
             self._look_for_damage()
+            if match := re.match(r"No match for FieldRef\.Name\((.*?)\) in ", str(error)):
+                raise MissingColumns([match[1]], list(dataset.schema.names), "where") from error
             raise UsageError(f"where: {_in_plain_words(error_text(error))}") from error
         except (pa.ArrowException, OSError) as error:
             if shards.folder.is_local or is_permanent(error):

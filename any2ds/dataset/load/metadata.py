@@ -49,7 +49,24 @@ def schema_of(shards: ShardSet) -> pa.Schema | None:
 
 
 class MetadataTables(pads.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
-    """The metadata of shards as a dataset of pyarrow, also filtered."""
+    """The metadata of shards as a dataset of pyarrow, also filtered. It can be pickled."""
+
+    _all: MetadataTables | None = None  # of which this one is a part
+    _condition: pc.Expression | None = None  # on the rows of all
+
+    def filter(self, expression: pc.Expression) -> MetadataTables:
+        """Those rows that meet a condition as well."""
+        found: MetadataTables = super().filter(expression)
+        found._all = self if self._all is None else self._all
+        found._condition = expression if self._condition is None else self._condition & expression
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Else one that is filtered could not be pickled."""
+        if self._all is not None:
+            return MetadataTables.filter, (self._all, self._condition)
+        _, given, *_ = super().__reduce__()
+        return MetadataTables, given
 
     def to_pandas(self, **options: Any) -> Any:
         """A DataFrame of all rows; `options` are those of `to_table`, such as `columns`. It takes pandas."""

@@ -180,7 +180,8 @@ class Dataset:
             if not self.folder.is_local:
                 # Swept by a later run if this one is killed.
                 folder = stack.enter_context(staging(self.folder.staging_root))
-            yield self.folder.local_copy(name, folder)
+            entry = self.entries.get(name)
+            yield self.folder.local_copy(name, folder, is_folder=(entry is not None and entry.is_folder) or None)
 
     # --- what is in the folder ---
 

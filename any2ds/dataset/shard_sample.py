@@ -49,6 +49,7 @@ class ShardSample:
     shards: int  # finished shards of the dataset
     samples: Mapping[int, int] = field(default_factory=dict)  # shard -> samples; empty without a list of shards
     data_bytes: Mapping[int, int] = field(default_factory=dict)  # shard -> size of its data file; the same
+    file_bytes: Mapping[int, int] = field(default_factory=dict)  # shard -> sizes of the files stored; the same
     totals: Totals | None = None  # None without a list of shards
     pattern: str | None = None  # of all data files, see `shard_list`; None without a list of shards
 
@@ -91,7 +92,8 @@ class ShardSample:
 def _from_list(folder: OutputFolder, stores: Stores | None, most: int, chance: random.Random) -> ShardSample | None:
     """By `.any2ds/shards`; None if it is open, because a run is at work. Raises any exception if it is broken."""
     run = Manifest.parse(folder.read(layout.RUN_FILE) or b"")
-    kept = array("q"), array("q"), array("q")  # shards, samples, bytes of data: a random choice among those so far
+    # Shards, samples, bytes of data and of files: a random choice among those so far.
+    kept = [array("q") for _ in range(4)]
     rows = samples = size = shards = 0
     exts: Counter[str] = Counter()
     with folder.open(layout.SHARDS_FILE) as raw, io.BufferedReader(raw, _BUFFER_BYTES) as file:  # type: ignore[type-var]
@@ -104,7 +106,7 @@ def _from_list(folder: OutputFolder, stores: Stores | None, most: int, chance: r
             samples += entry["nsamples"]
             size += entry["bytes"]
             exts.update(entry["exts"])
-            own = entry["shard_id"], entry["nsamples"], entry["filesize"]
+            own = entry["shard_id"], entry["nsamples"], entry["filesize"], entry["bytes"]
             place = shards - 1 if shards <= most else chance.randrange(shards)
             if place < most:
                 for column, value in zip(kept, own, strict=True):
@@ -113,12 +115,12 @@ def _from_list(folder: OutputFolder, stores: Stores | None, most: int, chance: r
         raise OutputError(f"{layout.SHARDS_FILE} is truncated")
     if shards > most:
         order = sorted(range(most), key=kept[0].__getitem__)
-        ids, samples_of, bytes_of = (array("q", map(column.__getitem__, order)) for column in kept)
-    else:
-        ids, samples_of, bytes_of = kept
+        kept = [array("q", map(column.__getitem__, order)) for column in kept]
+    ids, *figures = kept
     dataset = Dataset(folder.url, stores, _files(folder, run, ids))
     totals = Totals(shards, rows, samples, size, dict(exts.most_common()))
-    return ShardSample(dataset, shards, PerShard(ids, samples_of), PerShard(ids, bytes_of), totals, head["pattern"])
+    samples_of, data_bytes, file_bytes = (PerShard(ids, column) for column in figures)
+    return ShardSample(dataset, shards, samples_of, data_bytes, file_bytes, totals, head["pattern"])
 
 
 def _files(folder: OutputFolder, run: Manifest, shards: Iterable[int]) -> Iterator[Entry]:

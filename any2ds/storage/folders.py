@@ -372,12 +372,12 @@ class OutputFolder:
             return open(self._full(name), "rb")
         return opened(name, lambda: self.fs.open(self._full(name), "rb", cache_type="none"), self._stop, self.patience)
 
-    def local_copy(self, name: str, folder: Path, is_file: bool = False) -> Path:
+    def local_copy(self, name: str, folder: Path, is_folder: bool | None = None) -> Path:
         """A file or a folder of it on this machine: itself if it is local, else a copy in `folder`.
 
-        A store need not be asked what it is if `is_file` says that.
+        A store need not be asked what it is if `is_folder` says that; a web server cannot.
         """
-        return self._store.local_copy(name, folder / f"previous-{name}", is_file)
+        return self._store.local_copy(name, folder / f"previous-{name}", is_folder)
 
     def create_folder(self, name: str) -> None:
         """Make a folder in it, if it is not there; an object store has none."""

@@ -63,7 +63,7 @@ class LocalStore:
     def is_folder(self, name: str) -> bool:
         return (self._root / name).is_dir()
 
-    def local_copy(self, name: str, target: Path, is_file: bool = False) -> Path:
+    def local_copy(self, name: str, target: Path, is_folder: bool | None = None) -> Path:
         return self._root / name
 
     def exists(self, name: str) -> bool:

@@ -146,10 +146,12 @@ class _Remote:
         """Whether fsspec takes a path in it for a glob, where it is given several."""
         return any(char in self._root for char in "*?[")
 
-    def local_copy(self, name: str, target: Path, is_file: bool = False) -> Path:
-        if not is_file and self.is_folder(name):
+    def local_copy(self, name: str, target: Path, is_folder: bool | None = None) -> Path:
+        if self.is_folder(name) if is_folder is None else is_folder:
             target.mkdir()
-            self._at_once(lambda member: self._download(f"{name}/{member}", target / member), self.names(name))
+            members = _Remote.names(self, name)  # also of a web server, which says that its page is a file
+            members = [member for member in members if not member.startswith("?")]  # and has links to sort it
+            self._at_once(lambda member: self._download(f"{name}/{member}", target / member), members)
         else:
             self._download(name, target)
         return target

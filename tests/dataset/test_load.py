@@ -197,6 +197,12 @@ class TestSource:
                 ds[key]
             with pytest.raises(TypeError, match=r"^samples are read by number"):
                 ds[[key]]
+        for wrong in ({3: 1}, bytearray(b"\1")):
+            with pytest.raises(TypeError, match=r"^samples are read by number, as in ds\[7\], not by "):
+                ds[wrong]
+        for mask in (True, [True, False, True], (5, False)):
+            with pytest.raises(TypeError, match=r"^samples are read by number, .* ds\[numpy\.flatnonzero\(mask\)\]$"):
+                ds[mask]
 
     def test_columns_that_are_asked_for_and_no_others(self, output_format: str, made: Callable[[str], Path]) -> None:
         ds = any2ds.load(made(output_format), columns=["data", "label", "key"])
@@ -276,6 +282,22 @@ class TestSource:
         wanted = [key for key, own in zip(KEYS[4:], hashes[4:], strict=True) if own < 0.4 * 2**64]
         assert [sample["key"] for sample in found] == found.keys == wanted
 
+    def test_a_state_of_its_samples_and_no_others_is_taken(
+        self, output_format: str, made: Callable[[str], Path], server: Server, tmp_path: Path
+    ) -> None:
+        for where in (None, "key != '000003'"):
+            state = any2ds.load(made("webdataset"), where=where).stream().state_dict()
+            any2ds.load(made(output_format), where=where).stream().load_state_dict(state)
+            copy = shutil.copytree(made(output_format), tmp_path / f"copy of {where}")
+            shutil.rmtree(copy / ".any2ds")
+            any2ds.load(copy, where=where).stream().load_state_dict(state)
+        with pytest.raises(UsageError, match="as many samples, but others"):
+            any2ds.load(made(output_format), where="key != '000004'").stream().load_state_dict(state)
+        ones = [build(server, tmp_path / str(first), output_format, first, limit=SHARD) for first in (0, 10)]
+        state = any2ds.load(ones[0]).stream().state_dict()
+        with pytest.raises(UsageError, match="as many samples, but others"):
+            any2ds.load(ones[1]).stream().load_state_dict(state)
+
 
 def test_files_in_a_feature_of_hugging_face(server: Server, tmp_path: Path) -> None:
     folder = build(server, tmp_path / "dataset", "parquet", parquet_data="image", row_group_bytes=300)
@@ -307,10 +329,14 @@ class TestSplits:
             ("all[20:] + all[:1]", [*KEYS[20:], *KEYS[:1]]),
             ("test", TEST),
             ("test[1:]", TEST[1:]),
-            ("train+test", KEYS),
+            ("train+test", [*(key for key in KEYS if key not in TEST), *TEST]),
             ("train", [key for key in KEYS if key not in TEST]),
-            ("test+all[:2]", [*KEYS[:2], *TEST]),
+            ("test+all[:2]", [*TEST, *KEYS[:2]]),
             ("test[:1]+test[3:]", [TEST[0], TEST[3]]),
+            ("test[2:]+test[:1]", [*TEST[2:], TEST[0]]),
+            ("test[:3]+test[1:2]", [*TEST[:3], TEST[1]]),
+            ("all[:3]+all[:3]", [*KEYS[:3], *KEYS[:3]]),
+            ("all[:3]+all[3:]", KEYS),
             ("test[4:]+all[:0]", []),
             ("all[1_0:12]", KEYS[10:12]),
             ("all[:1shard]", KEYS[:5]),
@@ -327,10 +353,19 @@ class TestSplits:
     def test_which_samples(self, split: str, keys: list[str], made: Callable[[str], Path]) -> None:
         assert any2ds.load(made("webdataset"), split=split).keys == keys
 
+    @pytest.mark.parametrize("split", ["all[2:9]+all[15:]+all[:5]", "test[2:]+train+test[:3]", "hash[30%:]+all[:9]"])
+    def test_a_condition_is_one_of_each_part(self, split: str, made: Callable[[str], Path]) -> None:
+        folder = made("webdataset")
+        ds = any2ds.load(folder, split=split, where="label = 1")
+        wanted = [sample["key"] for sample in any2ds.load(folder, split=split) if sample["label"] == 1]
+        assert ds.keys == [sample["key"] for sample in pickle.loads(pickle.dumps(ds))] == wanted
+        assert sorted(key for shard in ds.shards for key in shard.keys) == sorted(wanted)
+
     def test_without_a_column_of_that_name_all_is_train(self, own: Path) -> None:
         for path in own.glob("*.parquet"):
             pq.write_table(pq.read_table(path).drop_columns(["split"]), path)
         assert any2ds.load(own, split="train[:3]").keys == KEYS[:3]
+        assert any2ds.load(own, split="train[2:]+train[:3]").keys == [*KEYS[2:], *KEYS[:3]]
 
     def test_hashes_share_the_samples_out(self, made: Callable[[str], Path]) -> None:
         parts = [any2ds.load(made("webdataset"), split=f"hash[{n}%:{n + 25}%]").keys for n in (0, 25, 50, 75)]
@@ -411,6 +446,55 @@ class TestWhere:
         assert list(found) == [sample for sample in every if condition(sample)]
 
     @pytest.mark.parametrize(
+        ("where", "condition"),
+        [
+            (f"large < {2**64 - 1}", lambda n: n > 0),
+            (f"large = {2**64 - 4} or large in ({2**64 - 6}, 1, {2**64}, -1)", lambda n: n in (3, 5)),
+            (f"large > {2**63}", lambda n: True),
+            (f"large < {2**64} and {-(2**70)} < large and large > -1 and large > 1.5", lambda n: True),
+            (f"large >= {2**64} or large < 0 or large = 0.5", lambda n: False),
+            ("label < 1e999 and label != 0.5 and label < 99999999999", lambda n: True),
+            ("label > 0.5 and 1.5 >= label", lambda n: n % 3 == 1),
+            ("label in (1.0, 1.5, 99999999999)", lambda n: n % 3 == 1),
+            ("amount > 1", lambda n: n > 4),
+            ("amount >= 1.5 and 2 >= amount", lambda n: 6 <= n <= 8),
+            ("amount in (1, 0.75, 1.005)", lambda n: n in (3, 4)),
+            ("amount != 1", lambda n: n != 4),
+            ("when > '2026-01-05'", lambda n: n > 4),
+            ("when <= '2026-01-05T00:00:00' or '2026-01-20 01:30' < when", lambda n: n <= 4 or n > 19),
+            ("when in ('2026-01-05', '2026-01-06 00:00:00.5')", lambda n: n == 4),
+            ("day = '2026-01-05'", lambda n: n == 4),
+            ("day > '2026-01-05 12:00'", lambda n: n > 4),
+            ("day not in ('2026-01-05')", lambda n: n != 4),
+            ("zoned >= '2026-01-05T02:00:00+02:00'", lambda n: n >= 4),
+            ("zoned in ('2026-01-05T00:00:00Z')", lambda n: n == 4),
+            ("clock < '04:00' and clock != '00:01'", lambda n: n < 4),
+            ("clock in ('03:00:00')", lambda n: n == 3),
+            ("not maybe < 99999999999", lambda n: False),
+        ],
+    )
+    def test_literals_have_the_type_of_the_column(
+        self, where: str, condition: Callable[[int], bool], own: Path
+    ) -> None:
+        for path in own.glob("*.parquet"):
+            table = pq.read_table(path)
+            numbers = [int(key[:5]) * SHARD + int(key[5]) for key in table["key"].to_pylist()]
+            midnights = [datetime.datetime(2026, 1, 1 + n) for n in numbers]
+            columns = {
+                "large": pa.array([2**64 - 1 - n for n in numbers], pa.uint64()),
+                "amount": pa.array([Decimal(n) / 4 for n in numbers], pa.decimal128(10, 2)),
+                "day": pa.array([midnight.date() for midnight in midnights], pa.date32()),
+                "zoned": pa.array(midnights, pa.timestamp("ms", "UTC")),
+                "clock": pa.array([datetime.time(n) for n in numbers], pa.time32("s")),
+                "maybe": pa.array([None if n else 1 for n in numbers], pa.int16()),
+            }
+            for name, column in columns.items():
+                table = table.append_column(name, column)
+            pq.write_table(table, path)
+        wanted = [key for n, key in zip((n for n in range(ROWS) if n != FAILED), KEYS, strict=True) if condition(n)]
+        assert any2ds.load(own, where=where).keys == wanted
+
+    @pytest.mark.parametrize(
         "split", ["all[7:12]", "all[15:]+all[3:5]", "all[1shard]", "all[-1:]", "all[9:9]", "all[:0]"]
     )
     def test_of_a_part_reads_the_metadata_of_its_shards_alone(
@@ -476,6 +560,11 @@ class TestWhere:
             ("tags in (1, 'x')", "^where: 1 is a number, and 'x' is text"),
             ("label = true", "and true is true or false"),
             ("when > 5", r"^where: values of these types cannot be compared or combined: timestamp\[us\] and int8$"),
+            (
+                "when > 'x'",
+                r"^where: column 'when' is timestamp\[us\], and 'x' is not .* such as '2026-01-31T12:00:00'$",
+            ),
+            ("when in ('x')", r"^where: column 'when' is timestamp\[us\], and 'x' is not .* such as '2026-01-31T"),
             ("not label", r"^where: column 'label' is a number \(int32\): a condition compares it"),
             ("caption", "^where: column 'caption' is text .* a condition compares it"),
             ("tags", "^where: the condition is neither true nor false"),
@@ -487,11 +576,19 @@ class TestWhere:
         with pytest.raises(UsageError, match=message):
             any2ds.load(made("webdataset"), where=where)
 
+    def test_a_column_that_an_expression_of_pyarrow_does_not_find(self, made: Callable[[str], Path]) -> None:
+        with pytest.raises(MissingColumns, match=r"^where: no column 'labell'; columns that exist: key, url"):
+            any2ds.load(made("webdataset"), where=pc.field("labell") == 1)
+
     def test_the_metadata_are_a_dataset_of_pyarrow(self, made: Callable[[str], Path]) -> None:
         ds = any2ds.load(made("webdataset"), where="label = 2")
         table = ds.metadata.to_table(columns=["key", "label"])
         assert table["key"].to_pylist() == ds.keys
         assert set(table["label"].to_pylist()) == {2}
+        part = ds.metadata.filter(pc.field("score") > 3)
+        for metadata in (ds.metadata, part, any2ds.load(made("webdataset")).metadata):
+            assert pickle.loads(pickle.dumps(metadata)).to_table() == metadata.to_table()
+        assert 0 < part.count_rows() < ds.metadata.count_rows()
 
     def test_a_split_does_not_show_in_the_metadata_but_can_be_asked_of_them(self, made: Callable[[str], Path]) -> None:
         ds = any2ds.load(made("webdataset"), split="all[:3]")

@@ -526,6 +526,8 @@ class TestRanges:
         keys = ds.keys
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert pool.apply(keys_of, (ds,)) == keys
+        metadata = pickle.loads(pickle.dumps(any2ds.load(stored.url, where="bytes > 1500").metadata))
+        assert metadata.to_table(columns=["key"])["key"].to_pylist() == keys[-2:]
 
 
 @pytest.mark.parametrize("kind", ["binary", "image", "two URLs"])
@@ -641,13 +643,15 @@ class Refusing(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def web(datasets: Callable[[str], Path]) -> Iterator[tuple[str, type[Refusing]]]:
+def web(datasets: Callable[[str], Path], request: pytest.FixtureRequest) -> Iterator[tuple[str, type[Refusing]]]:
     """The URL of a dataset, and the class by which its server is told what to answer."""
+
+    output_format = getattr(request, "param", "webdataset")
 
     class Handler(Refusing):
         end = threading.Event()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(datasets("webdataset"))))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(datasets(output_format))))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
@@ -673,6 +677,25 @@ def test_a_web_server_that_refuses_or_hangs(status: int, text: str, web: tuple[s
     handler.name = ""
     with pytest.raises(OutputError, match=rf"(?s)'{url}'.*{text}"):
         any2ds.load(url, storage_options=options, retry_seconds=0)
+
+
+@pytest.mark.parametrize("web", ["files"], indirect=True)
+def test_files_of_a_web_server_are_read_if_it_lists_them(
+    web: tuple[str, type[Refusing]], datasets: Callable[[str], Path], cache: Path
+) -> None:
+    url, handler = web
+    ds = any2ds.load(url, retry_seconds=0)
+    assert ds[6] == any2ds.load(datasets("files"))[6]
+    assert read_all(ds) == [content(n) for n in range(ROWS)]
+    shutil.rmtree(cache / "shards")
+    for handler.status in (403, 404):
+        handler.name = "/00000/"
+        found = any2ds.load(url, retry_seconds=0)
+        with pytest.raises(DamagedShard, match=r"^shard 00000 of .*: the server has to list .*: no such") as raised:
+            found[0]
+        assert str(cache) not in str(raised.value)
+        handler.name = ""
+        handler.status = 200
 
 
 def set_environment(values: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -339,6 +340,35 @@ def test_options_that_are_not_possible(ds: Source) -> None:
         ds.stream()[0]
 
 
+def write(folder: Path, count: int, size: int, content: bytes = b"") -> Path:
+    folder.mkdir(exist_ok=True)
+    with webdataset.ShardWriter(str(folder / "more-%03d.tar"), maxcount=size, verbose=0) as sink:
+        for n in range(count):
+            sink.write({"__key__": f"{n:06d}", "bin": content or str(n).encode()})
+    return folder
+
+
+def test_a_state_is_of_its_dataset_wherever_that_lies(ds: Source, folder: Path, tmp_path: Path) -> None:
+    """And after shards were added behind its samples; another dataset of as many samples is another one."""
+    state = ds.stream().state_dict()
+    moved = Path(shutil.copytree(folder, tmp_path / "moved"))
+    store = fsspec.filesystem("memory")
+    store.put(str(folder), "/moved", recursive=True)
+    try:
+        for place in (moved, "memory://moved"):
+            any2ds.load(place, cache_dir=tmp_path / "cache").stream().load_state_dict(state)
+            any2ds.load(place, split="all[:50%]+all[50%:]").stream().load_state_dict(state)
+    finally:
+        store.rm("/moved", recursive=True)
+    write(moved, 9, 5)
+    with pytest.raises(UsageError, match="of 500 samples, and there are 509"):
+        any2ds.load(moved).stream().load_state_dict(state)
+    any2ds.load(moved, split=f"train[:{COUNT}]").stream().load_state_dict(state)
+    for name, size, content in (("sizes", 80, b""), ("contents", 90, bytes(1000))):
+        with pytest.raises(UsageError, match="but others"):
+            any2ds.load(write(tmp_path / name, COUNT, size, content)).stream().load_state_dict(state)
+
+
 def test_states_that_do_not_fit(ds: Source, folder: Path) -> None:
     streams = [ds.stream(rank=rank, world_size=3) for rank in range(3)]
     states = [stream.state_dict() for stream in streams]
@@ -361,6 +391,10 @@ def test_states_that_do_not_fit(ds: Source, folder: Path) -> None:
     half = [any2ds.load(folder, split=split).stream() for split in ("train[:50%]", "train[50%:]")]
     with pytest.raises(UsageError, match="another split or condition"):
         half[1].load_state_dict(half[0].state_dict())
+    for index in range(0, COUNT, 7):
+        others = [any2ds.load(folder, split=f"all[:{n}]+all[{n + 1}:]").stream() for n in (index, index + 1)]
+        with pytest.raises(UsageError, match="but others"):
+            others[1].load_state_dict(others[0].state_dict())
     stream = ds.stream()
     stream.load_state_dict(states[1])
     assert stream.state_dict() == states[1]

@@ -80,6 +80,9 @@ def test_a_column_names_the_splits(of_splits: Made) -> None:
         assert any2ds.load("data/birds/1.0.0", split=name).keys == own
     both = tfds.data_source("birds:1.0.0", data_dir="data", split="test[1:]+train")
     assert [sample["key"].decode() for sample in both] == [*keys["test"][1:], *keys["train"]]
+    for name in ("test[1:]+train", "train[:3]+train[:3]", "test[2:]+test[:1]", "train[1:4]+validation[:2]+train[2:]"):
+        theirs = [sample["key"].decode() for sample in builder.as_data_source(split=name)]
+        assert any2ds.load("data/birds/1.0.0", split=name).keys == theirs, name
     assert {name: len(source) for name, source in tfds.data_source("birds", data_dir="data").items()} == {
         name: len(own) for name, own in keys.items()
     }

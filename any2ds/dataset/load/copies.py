@@ -16,7 +16,7 @@ from any2ds.dataset.load.files import LocalShard, ShardOfFolder
 from any2ds.storage.disk.durable import flush
 from any2ds.storage.disk.space import is_full
 from any2ds.storage.reading import patiently, version_of
-from any2ds.storage.stores import server_of
+from any2ds.storage.stores import protocols, server_of
 
 _TRIES = 50  # to make and open a copy that others remove
 _USED = ".used"  # file whose time says when a copy was last opened
@@ -37,8 +37,18 @@ def _version_now(shard: ShardOfFolder) -> str:
         folder = shard.folder
         info = patiently(f"looking at {shard.name}", lambda: folder.fs.info(shard.path()), patience=folder.patience)
     except Exception as error:  # every file system has exceptions of its own
-        raise DamagedShard(access_text(error)) from error
-    return "" if info["type"] == "directory" else version_of(info) or ""
+        raise DamagedShard(_text(shard, error)) from error
+    return "" if shard.is_folder or info["type"] == "directory" else version_of(info) or ""
+
+
+def _text(shard: ShardOfFolder, error: Exception) -> str:
+    """For messages; of a web server with what it takes."""
+    is_web = shard.is_folder and not protocols(shard.folder.fs).isdisjoint(("http", "https"))
+    return (
+        f"the server has to list the files of its folder, and does not: {access_text(error)}"
+        if is_web
+        else access_text(error)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +109,13 @@ class ShardCopies:
             raise DamagedShard(f"it cannot be copied, as the cache cannot be written: {error_text(error)}") from error
         with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=self.folder / "shards") as staging:
             try:
-                found = shard.folder.local_copy(shard.name, Path(staging), is_file=bool(version))
+                is_folder = shard.is_folder or (False if version else None)
+                found = shard.folder.local_copy(shard.name, Path(staging), is_folder)
             except Exception as error:  # every file system has exceptions of its own
                 where = f"no room in the cache {self.folder}: " if is_full(error) else ""
-                raise DamagedShard(f"{where}{access_text(error)}") from error
+                raise DamagedShard(f"{where}{_text(shard, error)}") from error
+            if shard.is_folder and not any(found.iterdir()):
+                raise DamagedShard("its folder is empty, or the server does not list what is in it")
             if shard.size and found.stat().st_size != shard.size:
                 raise DamagedShard(f"{found.stat().st_size:,} of {shard.size:,} bytes arrived")
             shard.folder.fs.invalidate_cache()

@@ -12,10 +12,13 @@ They become expressions of pyarrow; nothing is evaluated as Python.
 
 from __future__ import annotations
 
+import datetime
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -45,6 +48,13 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_MIRRORED: dict[Callable[[Any, Any], Any], Callable[[Any, Any], Any]] = {
+    operator.lt: operator.gt,
+    operator.le: operator.ge,
+    operator.gt: operator.lt,
+    operator.ge: operator.le,
+}
+_WHOLE = {operator.lt: operator.le, operator.ge: operator.gt}  # of integers and the integer below a fraction
 _WORDS = frozenset({"and", "or", "not", "in", "is", "null", "true", "false"})
 _BOOLEAN, _NUMBER, _TEXT = "true or false", "a number", "text"
 
@@ -61,24 +71,115 @@ class _Value:
     expression: pc.Expression
     kind: str | None  # None: a type other than these three
     text: str  # for messages
+    type: pa.DataType | None = None  # of a column
+    literal: Any = None
 
     @classmethod
     def of_column(cls, name: str, type: pa.DataType) -> _Value:
         kind = _kind(type)
         return cls(
-            pc.field(name), kind, f"column {name!r} is {kind} ({type})" if kind else f"column {name!r} is {type}"
+            pc.field(name), kind, f"column {name!r} is {kind} ({type})" if kind else f"column {name!r} is {type}", type
         )
 
     @classmethod
     def of_literal(cls, literal: bool | float | str) -> _Value:
         kind = _BOOLEAN if isinstance(literal, bool) else _TEXT if isinstance(literal, str) else _NUMBER
         shown = str(literal).lower() if isinstance(literal, bool) else repr(literal)
-        return cls(pc.scalar(literal), kind, f"{shown} is {kind}")
+        is_large = isinstance(literal, int) and not -(1 << 63) <= literal < 1 << 63
+        plain = _float(literal) if is_large and isinstance(literal, int) else literal
+        return cls(pc.scalar(plain), kind, f"{shown} is {kind}", literal=literal)
 
     def check(self, other: _Value) -> None:
         """Raises UsageError if the two cannot be compared."""
         if self.kind and other.kind and self.kind != other.kind:
             raise UsageError(f"where: {self.text}, and {other.text}: they cannot be compared")
+
+
+def _float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.copysign(math.inf, number)
+
+
+def _compared(compare: Callable[[Any, Any], Any], left: _Value, right: _Value) -> pc.Expression:
+    """A literal takes the type of the column that it is compared with. Raises UsageError."""
+    left.check(right)
+    if left.type is None and right.type is not None:
+        return _compared(_MIRRORED.get(compare, compare), right, left)
+    column, literal, of = left.expression, right.literal, pa.types
+    if left.type is None or literal is None:
+        return compare(column, right.expression)
+    if right.kind == _NUMBER and of.is_integer(left.type):
+        if not math.isfinite(_float(literal)):
+            return _always(column, compare(0, literal))
+        number = math.floor(literal)
+        if number != literal and compare in (operator.eq, operator.ne):
+            return _always(column, compare is operator.ne)
+        if (typed := _exactly(number, left.type)) is None:  # beyond all values of the type
+            return _always(column, compare(0, number))
+        return (compare if number == literal else _WHOLE.get(compare, compare))(column, pc.scalar(typed))
+    if right.kind == _NUMBER and of.is_decimal(left.type) and math.isfinite(_float(literal)):
+        return compare(column, pc.scalar(pa.scalar(Decimal(str(literal)))))
+    if right.kind == _TEXT and of.is_temporal(left.type):
+        return compare(column, pc.scalar(_moment(literal, left)))
+    return compare(column, right.expression)
+
+
+def _always(column: pc.Expression, value: bool) -> pc.Expression:
+    """The same for each value, but for null."""
+    return pc.if_else(column.is_valid(), pc.scalar(value), pc.scalar(pa.scalar(None, pa.bool_())))
+
+
+def _among(column: _Value, literals: list[Any]) -> pc.Expression:
+    """Whether a value is in a list; as in SQL, null is neither in it nor not in it."""
+    values: Any = [_float(each) if type(each) is int and each >= 1 << 63 else each for each in literals]
+    if column.type is not None and (of := pa.types):
+        is_number = all(isinstance(each, (int, float)) for each in literals)
+        if column.kind == _NUMBER and is_number and not of.is_floating(column.type):
+            exact = [_exactly(Decimal(str(each)), column.type) for each in literals]
+            values = pa.array([each.as_py() for each in exact if each is not None], column.type)
+        elif column.kind == _NUMBER and is_number:
+            values = [_float(each) for each in literals]
+        elif of.is_temporal(column.type) and isinstance(literals[0], str):
+            moments = [_exactly(_moment(each, column), column.type) for each in literals]
+            values = pa.array([each for each in moments if each is not None], column.type)
+    found = column.expression.isin(values)
+    return pc.if_else(column.expression.is_valid(), found, pc.scalar(pa.scalar(None, pa.bool_())))
+
+
+def _exactly(value: Any, type: pa.DataType) -> pa.Scalar | None:
+    """As a value of a type; None if it has none that is equal."""
+    try:
+        if isinstance(value, pa.Scalar):
+            return value.cast(type)
+        if pa.types.is_integer(type):
+            return pa.scalar(int(value), type) if value == int(value) else None
+        return pa.scalar(value, type)
+    except (pa.ArrowException, OverflowError, ValueError):
+        return None
+
+
+def _moment(text: str, column: _Value) -> pa.Scalar:
+    """The date or time that a text says, in the type of the column if that can be. Raises UsageError."""
+    type: Any = column.type
+    example = "2026-01-31T12:00:00"
+    if pa.types.is_time(type):
+        try:
+            return pa.scalar(datetime.time.fromisoformat(text), type)
+        except (ValueError, pa.ArrowException):
+            example = "12:00:00"
+    elif pa.types.is_date(type) or pa.types.is_timestamp(type):
+        zone = type.tz if pa.types.is_timestamp(type) else None
+        for candidate in (type, pa.timestamp("us", zone), pa.timestamp("ns", zone)):
+            try:
+                return pa.scalar(text).cast(candidate)
+            except pa.ArrowException:
+                continue
+        example += "Z" if zone else ""
+    else:
+        raise UsageError(f"where: {column.text}, and {text!r} is text: they cannot be compared")
+    raise UsageError(f"where: {column.text}, and {text!r} is not what it can be compared with, such as {example!r}")
 
 
 def _kind(type: pa.DataType) -> str | None:
@@ -150,9 +251,7 @@ class _Parser:
         kind, value, _ = self._peek()
         if kind == "sign" and value in _COMPARISONS:
             self._next += 1
-            right = self._value()
-            left.check(right)
-            return _COMPARISONS[value](left.expression, right.expression)
+            return _compared(_COMPARISONS[value], left, self._value())
         if self._takes("keyword", "is"):
             negated = self._takes("keyword", "not")
             self._expect("keyword", "null")
@@ -168,9 +267,7 @@ class _Parser:
             for each in map(_Value.of_literal, values):
                 left.check(each)
                 _Value.of_literal(values[0]).check(each)
-            value = left.expression
-            # As in SQL, null is neither in a list nor not in it.
-            found = pc.if_else(value.is_valid(), value.isin(values), pc.scalar(pa.scalar(None, pa.bool_())))
+            found = _among(left, values)
             return ~found if negated else found
         if left.kind not in (_BOOLEAN, None):
             raise UsageError(f"where: {left.text}: a condition compares it, as in `>= 2` or `is not null`")

@@ -41,6 +41,7 @@ class ShardOfFolder:
     has_index: bool = True  # False if it is known that no index lies beside it
     mark: int | None = None  # of the data file on this machine, when the dataset was opened, see `mark_of`
     key_start: str = ""  # with what the keys of its samples begin; "" if unknown
+    is_folder: bool = False  # as those of the format `files` are
 
     def path(self, name: str = "") -> str:
         """Of the data file, or another one beside it, as the file system of the folder has it."""

@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import reduce
 from itertools import accumulate
 from pathlib import Path
 from types import NoneType
@@ -37,7 +36,7 @@ from any2ds.dataset.load.features import RecipeFeatures
 from any2ds.dataset.load.files import cache_folder
 from any2ds.dataset.load.metadata import Rows, schema_of
 from any2ds.dataset.load.opened import OpenShards
-from any2ds.dataset.load.selection import Selection, mask_of
+from any2ds.dataset.load.selection import Selection, Span
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.dataset.load.source import Source
 from any2ds.dataset.places import of_place
@@ -95,7 +94,7 @@ def load(  # the public options, by keyword
     if not retry_seconds >= 0:
         raise OptionError(f"invalid retry_seconds={retry_seconds!r}: expected seconds, 0 or more")
     if isinstance(columns, Iterable) and not isinstance(columns, str):
-        columns = tuple(columns)
+        columns = tuple(str(name) if isinstance(name, str) else name for name in columns)  # also texts of numpy
     _check_types(split, where, columns)
     stores = ReadStores(storage_options, Patience.of_seconds(retry_seconds))
     place = os.fspath(folder)
@@ -121,7 +120,7 @@ def load(  # the public options, by keyword
     rows = Rows(shards, schema, opened)
     condition = _condition(where, schema)
     selection = _selection(rows, shards, split, condition, recipe.recipe if recipe is not None else None)
-    return Source(shards, opened, replace(selection, where=condition), fields)
+    return Source(shards, opened, selection, fields)
 
 
 @contextmanager
@@ -223,30 +222,30 @@ def _condition(where: str | pc.Expression | None, schema: pa.Schema | None) -> p
 def _selection(
     rows: Rows, shards: ShardSet, split: str | None, condition: pc.Expression | None, recipe: RecipeFile | None
 ) -> Selection:
-    total = shards.total
     if split is None:
-        return Selection((range(total),), None if condition is None else rows.mask(condition))
-    spans, chosen = [], []
-    for part in splits.parse(split):
-        if part.name == splits.ALL or (part.name == splits.TRAIN and not rows.has(SPLIT)):
-            if not part.by_hash:
-                spans.append(part.span(total, shards.starts))
-                continue
-            chosen.append(_by_hash(rows, part, shards.is_own))
-        elif part.name == splits.HASH:
-            chosen.append(_by_hash(rows, part, shards.is_own))
-        elif recipe is not None and not part.by_hash and part.name in {each.name for each in recipe.splits}:
-            spans.append(_of_recipe(shards, recipe, part))
-        else:
-            chosen.append(_named(rows, part, shards.is_own))
-    if not chosen:
-        if condition is None or not any(spans):
-            return Selection(tuple(spans))
-        some, first = rows.around(spans)
-        return Selection(tuple(spans), some.mask(condition), first=first)
-    mask = None if condition is None else rows.mask(condition)
-    either = reduce(pc.or_, [*chosen, *(mask_of(span, total) for span in spans)])
-    return Selection((range(total),), either if mask is None else pc.and_(either, mask))
+        spans = [Span(range(shards.total))]
+    else:
+        spans = [_span(rows, shards, part, recipe) for part in splits.parse(split)]
+        if not any(span.numbers for span in spans):
+            return Selection((), condition)
+    if condition is not None:
+        some, first = (rows, 0) if any(span.mask for span in spans) else rows.around([span.numbers for span in spans])
+        mask = some.mask(condition)
+        spans = [span.where(mask, first) for span in spans]
+    return Selection.of(spans, condition)
+
+
+def _span(rows: Rows, shards: ShardSet, part: splits.Part, recipe: RecipeFile | None) -> Span:
+    """The samples of one part of a split. Raises UsageError."""
+    if part.name == splits.ALL or (part.name == splits.TRAIN and not rows.has(SPLIT)):
+        if part.by_hash:
+            return Span.of_mask(_by_hash(rows, part, shards.is_own))
+        return Span(part.span(shards.total, shards.starts))
+    if part.name == splits.HASH:
+        return Span.of_mask(_by_hash(rows, part, shards.is_own))
+    if recipe is not None and not part.by_hash and part.name in {each.name for each in recipe.splits}:
+        return Span(_of_recipe(shards, recipe, part))
+    return _named(rows, part, shards.is_own)
 
 
 def _hashed(keys: Iterable[pa.ChunkedArray], part: splits.Part, is_own: bool) -> pa.BooleanArray:
@@ -279,19 +278,19 @@ def _of_recipe(shards: ShardSet, recipe: RecipeFile, part: splits.Part) -> range
     return range(span.start + shards.starts[first], span.stop + shards.starts[first])
 
 
-def _named(rows: Rows, part: splits.Part, is_own: bool) -> pa.BooleanArray:
+def _named(rows: Rows, part: splits.Part, is_own: bool) -> Span:
     """The samples whose column `split` has the name of the part, or some of them. Raises UsageError."""
     if not rows.has(SPLIT):
         raise UsageError(f"split: there is no {part.name!r}: all samples are train, and no column is called {SPLIT}")
     found = rows.mask(pc.field(SPLIT) == part.name)
     if part.by_hash:
-        return pc.and_(found, _by_hash(rows, part, is_own))
+        return Span.of_mask(pc.and_(found, _by_hash(rows, part, is_own)))
     numbers = pc.indices_nonzero(found)
     if not len(numbers):
         raise UsageError(f"split: no sample has {part.name!r} in the column {SPLIT}")
-    span = part.span(len(numbers))
+    span, named = part.span(len(numbers)), Span.of_mask(found)
     if len(span) == len(numbers):
-        return found
+        return named
     if not span:
-        return mask_of(span, len(found))
-    return pc.and_(found, mask_of(range(numbers[span[0]].as_py(), numbers[span[-1]].as_py() + 1), len(found)))
+        return Span.of_mask(pa.repeat(pa.scalar(False), len(found)))
+    return named.part(range(numbers[span[0]].as_py(), numbers[span[-1]].as_py() + 1))

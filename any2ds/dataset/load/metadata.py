@@ -14,7 +14,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 
-from any2ds.core.errors import DamagedShard, UsageError, access_text, error_text, redacted
+from any2ds.core.errors import DamagedShard, MissingColumns, UsageError, access_text, error_text, redacted
 from any2ds.core.failures import SUCCESS
 from any2ds.dataset.load.shards import ShardSet
 from any2ds.storage.folders import OutputFolder
@@ -49,7 +49,24 @@ def schema_of(shards: ShardSet) -> pa.Schema | None:
 
 
 class MetadataTables(pads.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
-    """The metadata of shards as a dataset of pyarrow, also filtered."""
+    """The metadata of shards as a dataset of pyarrow, also filtered. It can be pickled."""
+
+    _all: MetadataTables | None = None  # of which this one is a part
+    _condition: pc.Expression | None = None  # on the rows of all
+
+    def filter(self, expression: pc.Expression) -> MetadataTables:
+        """Those rows that meet a condition as well."""
+        found: MetadataTables = super().filter(expression)
+        found._all = self if self._all is None else self._all
+        found._condition = expression if self._condition is None else self._condition & expression
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Else one that is filtered could not be pickled."""
+        if self._all is not None:
+            return MetadataTables.filter, (self._all, self._condition)
+        _, given, *_ = super().__reduce__()
+        return MetadataTables, given
 
     def to_pandas(self, **options: Any) -> Any:
         """A DataFrame of all rows; `options` are those of `to_table`, such as `columns`. It takes pandas."""
@@ -153,6 +170,8 @@ class Rows:
             table = dataset.to_table(columns=columns, filter=_IS_STORED)
         except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid) as error:
             self._look_for_damage()
+            if match := re.match(r"No match for FieldRef\.Name\((.*?)\) in ", str(error)):
+                raise MissingColumns([match[1]], list(dataset.schema.names), "where") from error
             raise UsageError(f"where: {_in_plain_words(error_text(error))}") from error
         except (pa.ArrowException, OSError) as error:
             if shards.folder.is_local or is_permanent(error):

@@ -286,10 +286,11 @@ class OpenShards:
             shards.has_indexes,
             shards.marks[shard] if shards.marks and shards.machine == platform.node() else None,
             name.partition(".")[0] if shards.is_own else "",
+            plugins.load("writers", shards.output_format).extension == "",
         )
         if shards.folder.is_local:
             return LocalShard(of_folder, Path(shards.folder.path) / name)
-        if self._is_copied:
+        if self._is_copied or of_folder.is_folder:
             return self._copies.opened(of_folder)
         return RemoteShard(of_folder, self._copies, self._reader)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from itertools import accumulate
 
 import orjson
@@ -58,6 +59,8 @@ class ShardSet:
     has_indexes: bool = True  # False if it is known that there are no indexes beside the data
     marks: Sequence[int] = field(default=(), repr=False)  # of data files on `machine`, see `mark_of`; () if unknown
     machine: str = ""  # whose files they are: another one may have copies, written at another time
+    file_bytes: array[int] = field(default_factory=lambda: array("Q"), repr=False)  # of the files that each shard has;
+    # those of other tools' tar files are taken as a whole, and 0 is unknown
 
     @classmethod
     def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
@@ -79,17 +82,18 @@ class ShardSet:
         Raises DamagedShard.
         """
         dataset = opened.dataset
-        samples, sizes = opened.samples, opened.data_bytes
+        samples, sizes, file_bytes = opened.samples, opened.data_bytes, opened.file_bytes
         has_indexes = not dataset.is_img2dataset or not dataset.entries.ends.keys().isdisjoint(opened.writer.sidecars)
         if not samples:
-            counts, bytes_ = array("q"), array("q")
+            counts, bytes_, of_files = array("q"), array("q"), array("q")
             for files, stats in _stats(dataset):
                 if isinstance(stats, Exception):
                     raise DamagedShard(f"{files.stats} of {redacted(dataset.folder.url)!r}: {error_text(stats)}")
                 counts.append(stats.samples)
                 bytes_.append(stats.data_bytes or 0)
+                of_files.append(stats.size or 0)
             ids = dataset.finished.ids
-            samples, sizes = PerShard(ids, counts), PerShard(ids, bytes_)
+            samples, sizes, file_bytes = (PerShard(ids, column) for column in (counts, bytes_, of_files))
         with_samples = dataset.shards.finished().only(samples.__getitem__)
         shards = dataset.shards.finished() if all_rows else with_samples
         marks = array("q")
@@ -110,6 +114,7 @@ class ShardSet:
             has_indexes=has_indexes,
             marks=marks if len(marks) == len(shards) else (),
             machine=platform.node(),
+            file_bytes=array("Q", map(file_bytes.__getitem__, shards.ids)),
         )
 
     def __len__(self) -> int:
@@ -126,6 +131,16 @@ class ShardSet:
 
     def samples(self, shard: int) -> int:
         return self.starts[shard + 1] - self.starts[shard]
+
+    def digest_to(self, shard: int) -> bytes:
+        """A hash of how many samples, and how many bytes of files, this shard and those before it have.
+
+        It is the same wherever the dataset lies, in every format, and after shards were added behind it.
+        """
+        digest = sha256()
+        for column in (self.starts, self.file_bytes):
+            digest.update(column[: shard + 1].tobytes())
+        return digest.digest()
 
     def describe(self, shard: int) -> str:
         """For messages."""
@@ -147,6 +162,7 @@ class ShardSet:
             shard_ids=self.shard_ids[own],
             versions=self.versions[own],
             marks=self.marks[own],
+            file_bytes=self.file_bytes[own],
         )
 
 
@@ -243,6 +259,7 @@ def _tars(url: str, stores: Stores | None) -> ShardSet | None:
                 has_indexes=any(name.endswith(_INDEX) for name in sizes),
                 marks=_marks(folder, names) if folder.is_local else (),
                 machine=platform.node(),
+                file_bytes=array("Q", [sizes[name] for name in names]),
             )
     return None
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import operator
 import sys
-import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
+from hashlib import sha256
 from itertools import chain, pairwise
 from typing import Any, overload
 
@@ -30,7 +30,7 @@ from any2ds.writers.contract import Fields
 Sample = dict[str, Any]
 _READ_AT_ONCE = 64  # samples of an iteration
 _COLUMNS_SHOWN = 8
-_PARTS = 64  # of a source, the first sample of which counts for its fingerprint
+_FINGERPRINT_BYTES = 7  # which every library saves as an integer
 _USUAL_BYTES = 100_000
 
 
@@ -60,8 +60,8 @@ class Source(Sequence[Sample]):
         if type(item) is not int:
             if isinstance(item, slice):
                 return self._many(self._numbers[item])
-            if isinstance(item, Iterable) and not isinstance(item, (str, bytes)):  # a list, or an array
-                return self.__getitems__(list(item))
+            if isinstance(item, Iterable) and not _is_scalar(item):
+                return self.__getitems__(_listed(item))
             item = _index(item)
         try:
             number = self._numbers[item]
@@ -115,15 +115,16 @@ class Source(Sequence[Sample]):
 
     def _spanned(self) -> int:
         """Number of shards from which its samples are taken: the same after others were added to the dataset."""
-        spans = (span for span in self._selection.ranges if span)
+        spans = (span.numbers for span in self._selection.spans)
         ends = ((bisect_right(self._starts, each) for each in (span[0], span[-1])) for span in spans)
         return len({shard for first, last in ends for shard in range(first, last + 1)})
 
     def _only_shard(self) -> int | None:
         """The shard that has all its samples, of several."""
-        (span, *more), starts = self._selection.ranges or (range(0),), self._starts
-        if more or not span or len(self._shards) == 1:
+        spans, starts = self._selection.spans, self._starts
+        if len(spans) != 1 or len(self._shards) == 1:
             return None
+        span = spans[0].numbers
         shard = bisect_right(starts, span[0]) - 1
         return shard if span[-1] < starts[shard + 1] else None
 
@@ -161,11 +162,15 @@ class Source(Sequence[Sample]):
 
     @cached_property
     def fingerprint(self) -> int:
-        """A number that differs for other splits and conditions of a dataset: of how many samples, and which."""
-        count = len(self._numbers)
-        parts = min(count, _PARTS)
-        some = [self._numbers[count * part // parts] for part in range(parts)]
-        return zlib.crc32(f"{count} {some}".encode())
+        """A number that differs for other samples: those of another split, condition or dataset.
+
+        Datasets differ by how many samples their shards have, up to the last one that is wanted, and how many bytes
+        these. It is the same wherever the dataset lies, in every format, and after shards were added.
+        """
+        digest = sha256(self._selection.digest())
+        if len(self):
+            digest.update(self._shards.digest_to(bisect_right(self._starts, self._selection.last) - 1))
+        return int.from_bytes(digest.digest()[:_FINGERPRINT_BYTES], "big")
 
     @property
     def sample_bytes(self) -> int:
@@ -359,9 +364,41 @@ class Source(Sequence[Sample]):
         return self._opened.get_across(groups)
 
 
+def _is_scalar(item: Any) -> bool:
+    """Whether it is an array or tensor without a dimension, which has a method for iteration nevertheless."""
+    return getattr(item, "ndim", None) == 0
+
+
+def _listed(items: Iterable[Any]) -> list[Any]:
+    """Raises TypeError for masks, and for what is not meant as a list of numbers."""
+    if isinstance(items, (str, bytes, bytearray, Mapping)):
+        raise _not_a_number(items)
+    if _is_bool(getattr(items, "dtype", None)):
+        raise _a_mask()
+    return list(items)
+
+
 def _index(item: Any) -> int:
     """Raises TypeError for what is no number."""
+    if type(item) is int:
+        return item
+    if isinstance(item, bool) or _is_bool(getattr(item, "dtype", None)):
+        raise _a_mask()
     try:
         return operator.index(item)
     except TypeError:
-        raise TypeError(f"samples are read by number, as in ds[7], not by {item!r}") from None
+        raise _not_a_number(item) from None
+
+
+@cache
+def _is_bool(dtype: Any) -> bool:
+    """Of numpy, PyTorch, pandas, JAX, TensorFlow …"""
+    return "bool" in str(dtype).lower()
+
+
+def _not_a_number(item: Any) -> TypeError:
+    return TypeError(f"samples are read by number, as in ds[7], not by {item!r}")
+
+
+def _a_mask() -> TypeError:
+    return TypeError("samples are read by number, not by True and False; those of a mask: ds[numpy.flatnonzero(mask)]")

@@ -4,6 +4,7 @@
     part   = name [ "[" ( [ "hash" ] [ bound ] ":" [ bound ] | number "shard" ) "]" ]
     bound  = number | percentage "%" | number "shard"            negative ones count from the end
 
+Parts follow each other as written, and samples of two of them come twice, as in TensorFlow Datasets.
 A bound without a unit has that of the other one: `train[10:50%]` is `train[10%:50%]`. A number beyond the samples that
 there are is refused, and one beyond the shards counts as all of them, as in TensorFlow Datasets.
 `all` are all samples, in the order of the list. `hash[:80%]` are the samples whose key has a hash in the first 80 of

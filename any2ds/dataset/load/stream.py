@@ -208,7 +208,7 @@ class Stream:
         if order.count != own.count:
             raise UsageError(f"the state is of {order.count:,} samples, and there are {own.count:,}")
         if state.source != self._source.fingerprint:
-            raise UsageError("the state is of as many samples, but others: those of another split or condition")
+            raise UsageError("the state is of as many samples, but others: of another split or condition, or dataset")
         for name, its, here in (("seed", order.seed, own.seed), ("window", order.window, own.window)):
             if its != here:
                 raise UsageError(f"the state is of a stream with {name}={its}, and this one has {name}={here}")

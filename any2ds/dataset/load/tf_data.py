@@ -106,7 +106,7 @@ def dataset(source: Source, records: Records, options: Mapping[str, Any]) -> Any
     order = stream.options
     nested = nested_columns({field.name: field.type for field in records.fields.schema or ()})
     is_plain = records.are_readable and not nested.keys() & columns.keys()
-    spans = _spans(records) if is_plain and order.ranks == 1 else None
+    spans = _spans(records) if is_plain and order.ranks == 1 and order.even is None else None
     if spans is not None:
         found = _from_records(tf, records, spans, columns, order.window, order.seed)
     else:

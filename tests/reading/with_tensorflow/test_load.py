@@ -206,6 +206,21 @@ def test_ranks_share_the_samples(output_format: str, dataset: Made) -> None:
     assert sorted(key for each in ranks for key in keys(each)) == list(made.files)
 
 
+@pytest.mark.parametrize("even", ["drop", "pad"])
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_as_many_batches_for_each_rank(output_format: str, even: str, dataset: Made) -> None:
+    dataset(output_format)
+    for split, options in (("train[:13]", {}), ("train[2:15]", {"shuffle": True}), ("train", {"world_size": 3})):
+        ds = any2ds.load("dataset", split=split, columns=["key"])
+        for rank in range(options.get("world_size", 1)):
+            asked = {"rank": rank, "world_size": 1, "batch_size": 5, "even": even, **options}
+            found = ds.to_tf(**asked)
+            wanted = [sample["key"] for sample in ds.stream(**asked)]
+            assert keys(found) == wanted
+            assert len(found) == len(wanted)
+            assert not len(found) % 5
+
+
 @pytest.mark.parametrize("output_format", ["webdataset", "tfrecord"])
 def test_images_are_arrays_when_they_are_decoded(output_format: str, dataset: Made) -> None:
     made = dataset(output_format)

@@ -113,6 +113,9 @@ def test_a_column_names_the_splits(of_splits: Made) -> None:
     for name, own in keys.items():
         assert keys_of(builder.as_dataset(split=name, read_config=IN_ORDER)) == own
         assert keys_of(any2ds.load("data/birds/1.0.0", split=name).to_tf()) == own
+    for name in ("test[1:]+train", "train[:3]+train[:3]", "test[2:]+test[:1]", "train[1:4]+validation[:2]+train[2:]"):
+        theirs = keys_of(builder.as_dataset(split=name, read_config=IN_ORDER))
+        assert keys_of(any2ds.load("data/birds/1.0.0", split=name).to_tf()) == theirs, name
     loaded = tfds.load("birds", data_dir="data", split=["train[:50%]+test", "all"], read_config=IN_ORDER)
     assert [keys_of(samples) for samples in loaded] == [
         keys["train"][:4] + keys["test"],

@@ -36,6 +36,17 @@ def test_a_data_loader_takes_it_as_it_is(output_format: str, method: str, datase
     assert found == made.files
 
 
+def test_numbers_and_masks_are_tensors(dataset: Callable[..., Any]) -> None:
+    dataset("webdataset")
+    ds = any2ds.load("dataset")
+    assert ds[torch.tensor(3)] == ds[torch.tensor([3])[0]] == ds[3]
+    assert ds[torch.tensor([5, 1])] == ds[list(torch.tensor([5, 1]))] == ds[[5, 1]]
+    mask = torch.tensor([True, False, True])
+    for wrong in (mask, mask[0], list(mask)):
+        with pytest.raises(TypeError, match=r"^samples are read by number, .* ds\[numpy\.flatnonzero\(mask\)\]$"):
+            ds[wrong]
+
+
 def test_the_default_collation_makes_batches_of_columns(dataset: Callable[..., Any]) -> None:
     made = dataset("webdataset")
     ds = any2ds.load("dataset", columns=["data", "label", "caption"], decode=True)

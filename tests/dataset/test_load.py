@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset
 from google_crc32c import value
+from webdataset.tariterators import group_by_keys, tar_file_expander
 
 import any2ds
 from any2ds import download
@@ -35,6 +36,7 @@ from any2ds.dataset.load.source import Source
 from any2ds.testing.server import Server, serve
 from any2ds.writers.formats import _tarindex
 from any2ds.writers.formats.tfrecord import TfrecordWriter, masked
+from any2ds.writers.formats.webdataset import WebdatasetWriter
 
 FORMATS = ["webdataset", "parquet", "tfrecord", "arrayrecord", "files"]
 ROWS = 23  # of which one fails
@@ -596,6 +598,45 @@ class TestWhere:
         assert ds.metadata.filter(pc.field("key").isin(ds.keys)).to_table()["key"].to_pylist() == KEYS[:3]
 
 
+OTHERS = [
+    ["._1.jpg"],
+    [".hidden"],
+    ["README"],
+    ["2"],
+    ["__meta__/a.jpg", "__all__"],
+    ["folder/"],
+    ["symlink.jpg -> 1.jpg", "hardlink.jpg => 1.jpg"],
+    ["._2.jpg", "README", ".DS_Store", "folder/", "symlink.jpg -> 1.jpg"],
+]
+
+
+def write_tar(path: Path, folder: str, names: list[str], form: int = tarfile.USTAR_FORMAT) -> None:
+    """Members of that content; `name/` is a folder, `name -> other` a symbolic link and `name => other` a hard one."""
+    with tarfile.open(path, "w", format=form) as tar:
+        for name in names:
+            own, *arrow = name.split()
+            info, content = tarfile.TarInfo(folder + own), name.encode()
+            if arrow:
+                info.type = tarfile.SYMTYPE if arrow[0] == "->" else tarfile.LNKTYPE
+                info.linkname = arrow[1]
+            elif own.endswith("/"):
+                info.type = tarfile.DIRTYPE
+            else:
+                info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+
+
+def as_webdataset_reads(path: Path) -> list[dict[str, Any]]:
+    with path.open("rb") as stream:
+        return list(group_by_keys(tar_file_expander([{"url": str(path), "stream": stream}])))
+
+
+def bodies_of(sample: dict[str, Any]) -> list[bytes]:
+    """Its files."""
+    texts = [sample["caption"].encode()] if "caption" in sample else []
+    return sorted([*texts, *(value for value in sample.values() if isinstance(value, bytes))])
+
+
 class TestOtherTools:
     def test_a_folder_of_tar_files_of_webdataset(self, tmp_path: Path, cache: Path) -> None:
         folder = tmp_path / "others"
@@ -605,8 +646,8 @@ class TestOtherTools:
                 sink.write({"__key__": f"a/{n:03d}", "jpg": b"image %d" % n, "txt": f"text {n}", "cls": n})
         ds = any2ds.load(folder)
         assert len(ds) == 10
-        assert ds[7] == {"key": "007", "ext": "cls", "data": b"7", "jpg": b"image 7", "caption": "text 7"}
-        assert ds.keys == [f"{n:03d}" for n in range(10)]
+        assert ds[7] == {"key": "a/007", "ext": "cls", "data": b"7", "jpg": b"image 7", "caption": "text 7"}
+        assert ds.keys == [f"a/{n:03d}" for n in range(10)]
         assert list(cache.rglob("*.idx"))
         assert list(any2ds.load(folder)) == list(ds)
         with pytest.raises(UsageError, match="no metadata"):
@@ -649,6 +690,49 @@ class TestOtherTools:
         (tmp_path / "index.json").write_bytes(orjson.dumps(index))
         assert len(any2ds.load(tmp_path)) == 8
 
+    @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+    @pytest.mark.parametrize("folder", ["", "a/", "./", "a.b/c/", "./" + "long/" * 30])
+    def test_members_that_webdataset_passes_over(self, folder: str, form: int, tmp_path: Path) -> None:
+        """Before, within, between and after samples."""
+        samples = ["1.jpg", "1.txt", "2.jpg", "2.txt", "3.jpg", "3.txt"]
+        for number, others in enumerate(OTHERS):
+            for place in (0, 1, 2, len(samples)):
+                members = [*samples[:place], *others, *samples[place:]]
+                write_tar(tmp_path / f"{number}-{place}.tar", folder, members, form)
+        wanted = [sample for path in sorted(tmp_path.glob("*.tar")) for sample in as_webdataset_reads(path)]
+        keys = [sample["__key__"].removeprefix("./") for sample in wanted]
+        files = [sorted(body for ext, body in sample.items() if not ext.startswith("__")) for sample in wanted]
+        for _ in range(2):  # the indexes are made, and taken from the cache
+            ds = any2ds.load(tmp_path)
+            assert ds.keys == [sample["key"] for sample in ds] == keys
+            assert [bodies_of(sample) for sample in ds] == files
+        read = [each for path in sorted(tmp_path.glob("*.tar")) for each in WebdatasetWriter.read(path)]
+        assert [sample.key for sample in read] == keys
+
+    def test_samples_of_the_same_name_in_several_folders(self, tmp_path: Path) -> None:
+        for folder in ("a", "b"):
+            write_tar(tmp_path / f"{folder}.tar", f"./{folder}/", ["001.jpg", "002.jpg"])
+        ds = any2ds.load(tmp_path)
+        assert ds.keys == ["a/001", "a/002", "b/001", "b/002"] == [sample["key"] for sample in ds]
+        assert [sample["__key__"] for sample in ds.to_webdataset()] == ds.keys
+        halves = [any2ds.load(tmp_path, split=part) for part in ("hash[:50%]", "hash[50%:]")]
+        assert [sorted(half.keys) for half in halves] == [["a/001", "a/002", "b/001"], ["b/002"]]
+
+    def test_an_index_of_a_tar_file_that_was_replaced(self, tmp_path: Path) -> None:
+        """By one of the same size, whose only sample has the places of two."""
+        tar, index = tmp_path / "0.tar", tmp_path / "0.tar.idx"
+        write_tar(tar, "", ["x.jpg", "y.txt"])
+        index.write_bytes(_tarindex.index_of(tar))
+        assert any2ds.load(tmp_path).keys == ["x", "y"]
+        write_tar(tar, "", ["x.jpg", "x.txt"])
+        os.utime(index, ns=(0, tar.stat().st_mtime_ns - 1))
+        assert len(any2ds.load(tmp_path)) == 1
+        assert list(any2ds.load(tmp_path)[0]) == ["caption", "key", "ext", "data"]
+        os.utime(index)
+        os.utime(tar, (0, 0))
+        with pytest.raises(DamagedShard, match=r"shard 0\.tar .*: samples 0 and 1 are both 'x': the index is wrong"):
+            any2ds.load(tmp_path).keys  # noqa: B018  # it is read
+
     def test_an_index_that_is_older_than_its_tar_file(self, tmp_path: Path) -> None:
         for count in (3, 5):
             with webdataset.TarWriter(str(tmp_path / "0.tar")) as sink:
@@ -657,8 +741,11 @@ class TestOtherTools:
             if count == 3:
                 (tmp_path / "0.tar.idx").write_bytes(_tarindex.index_of(tmp_path / "0.tar"))
                 assert len(any2ds.load(tmp_path)) == 3
+        os.utime(tmp_path / "0.tar.idx")  # it was copied later
         with pytest.raises(DamagedShard, match=r"shard 0\.tar .*its index ends at byte .*, where the tar file goes on"):
             any2ds.load(tmp_path)
+        os.utime(tmp_path / "0.tar.idx", (0, 0))
+        assert len(any2ds.load(tmp_path)) == 5
 
     def test_tfrecords_without_an_index(self, made: Callable[[str], Path], tmp_path: Path, cache: Path) -> None:
         shutil.copytree(made("tfrecord"), tmp_path / "dataset")

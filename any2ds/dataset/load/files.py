@@ -21,6 +21,7 @@ from any2ds.storage.folders import OutputFolder
 _MOST_AT_ONCE = 1 << 30  # bytes; a single read of the system gives no more than 2 GiB
 _MOST_JOINED = 8 << 20  # bytes that are read at once for neighbours
 _MOST_MARK = (1 << 63) - 1
+_REVISION = 2  # of made indexes: another one where they would be others for the same files
 _HEADER = struct.Struct("<4Q")  # of a made index: the `Version` of its data file, size of the index
 
 Version = tuple[int, int, int]
@@ -56,6 +57,18 @@ class ShardOfFolder:
         except Exception as error:  # every file system has exceptions of its own
             raise DamagedShard(f"its index cannot be read: {error_text(error)}") from error
 
+    def is_outdated(self, end: str, written: int) -> bool:
+        """Whether the file with this end of its name is older than the data of another tool, written at that time.
+
+        It may fit by its sizes alone; data of any2ds are compared with their statistics.
+        """
+        if self.key_start or not self.has_index or not self.folder.is_local:
+            return False
+        try:
+            return os.stat(self.path(self.name.rpartition(".")[0] + end)).st_mtime_ns < written
+        except OSError:
+            return False
+
     def kept_index(self, end: str, version: Version) -> bytes | None:
         """That of the data file in this version, from the cache of indexes; None if it is not there."""
         with suppress(OSError):
@@ -74,7 +87,7 @@ class ShardOfFolder:
             os.replace(staged, kept)
 
     def _kept(self, end: str) -> Path:
-        name = hashlib.sha256(f"{self.folder.identity}/{self.name}{end}".encode()).hexdigest()[:32]
+        name = hashlib.sha256(f"{_REVISION}:{self.folder.identity}/{self.name}{end}".encode()).hexdigest()[:32]
         return self.cache / "indexes" / name[:2] / f"{name}.idx"
 
 
@@ -148,7 +161,9 @@ class LocalShard:
         return found
 
     def index(self, end: str, make: Callable[[Path], bytes]) -> bytes:
-        return found if (found := self._shard.sidecar(end)) is not None else self.made_index(end, make)
+        if self._shard.is_outdated(end, self._version[1]) or (found := self._shard.sidecar(end)) is None:
+            return self.made_index(end, make)
+        return found
 
     def made_index(self, end: str, make: Callable[[Path], bytes]) -> bytes:
         """From the cache of indexes, else what `make` returns."""

@@ -17,6 +17,7 @@ from any2ds.core.metadata import STORED_BYTES, MetadataTable
 from any2ds.core.samples import CAPTION, METADATA, Sample, StoredSample, member_column, member_value
 from any2ds.core.tables import value_of_text
 from any2ds.writers.formats._builder import Builder
+from any2ds.writers.formats._tarindex import key_and_ext
 
 if TYPE_CHECKING:
     from any2ds.writers.contract import Fields
@@ -47,10 +48,12 @@ def members(sample: Sample, metadata: MetadataTable) -> list[tuple[str, int, Ite
 
 
 def in_samples(found: Iterable[tuple[str, StoredBody]]) -> Iterator[StoredSample]:
-    """Members that stand side by side, put together by their keys, which end at the first dot."""
+    """Members that stand side by side, put together by their keys, which end at the first dot of the file's name."""
     key, gathered = "", dict[str, StoredBody]()
     for name, body in found:
-        own, _, ext = name.rsplit("/", 1)[-1].partition(".")
+        if (names := key_and_ext(name)) is None:
+            continue
+        own, ext = names
         if gathered and (own != key or ext in gathered):  # twice in a row is for the reader to complain about
             yield StoredSample(key, gathered)
             gathered = {}

@@ -1,12 +1,13 @@
 """The index beside a tar file, `00000.tar.idx`: where each sample begins, for whoever wants one without the others.
 
 The form is that of Megatron-Energon: unsigned 64-bit integers, little-endian; for each sample the offset of the header
-of its first member, and at last the offset at which the last sample ends. So sample n is what lies between numbers n
+of its first member, and at last the offset at which the last member ends. So sample n is what lies between numbers n
 and n + 1, itself a tar file but for the end mark.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import tarfile
 from array import array
@@ -17,6 +18,17 @@ from typing import cast
 END = ".tar.idx"
 BLOCK = 512
 _PLAIN = (b"0", b"\0")  # files; whatever else may be a folder, a link, or a header for what follows
+_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)  # as webdataset splits it
+_META = re.compile(r"__[^/]*__(/|$)")  # at the beginning of a name that webdataset passes over
+
+
+def key_and_ext(name: str) -> tuple[str, str] | None:
+    """Of a member by its name, as webdataset has them, which passes over other members: hidden files, `README`.
+
+    The key has the folder, without `./` at its beginning.
+    """
+    found = None if _META.match(name) else _NAME.fullmatch(name)
+    return None if found is None else (found[1].removeprefix("./"), found[2])
 
 
 def path_of(tar: Path) -> Path:
@@ -58,9 +70,9 @@ def _plain_offsets(path: Path) -> array[int] | None:
                 found.append(at)
                 return found if len(header) == BLOCK else None
             name, size = header[:100].partition(b"\0")[0], header[124:136].strip(b" \0")
-            key, dot, _ = name.partition(b".")
+            key, dot, ext = name.partition(b".")
             is_plain = header[156:157] in _PLAIN and header[345:346] == b"\0" and not size.strip(b"01234567")
-            if not (is_plain and size and key and dot) or b"/" in name:
+            if not (is_plain and size and key and dot) or b"/" in ext or key[:2] == b"__":
                 return None
             if key != last:
                 found.append(at)
@@ -69,19 +81,13 @@ def _plain_offsets(path: Path) -> array[int] | None:
 
 
 def _offsets(path: Path) -> array[int]:
+    """Members that are passed over belong to the sample before them."""
     found, last, end = array("Q"), None, 0
     with tarfile.open(path, "r:") as tar:
         for member in tar:
-            if not member.isfile():
-                continue
-            folder, slash, name = member.name.rpartition("/")
-            key, dot, _ = name.partition(".")
-            if not (key and dot):
-                continue
-            key = folder + slash + key
-            if key != last:
-                found.append(member.offset)
-                last = key
             end = tar.offset
+            if member.isfile() and (names := key_and_ext(member.name)) is not None and names[0] != last:
+                found.append(member.offset)
+                last = names[0]
     found.append(end)
     return found

@@ -25,7 +25,7 @@ _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
 _NAME = 100  # bytes that the name field holds
 _FILE = b"0"  # the type of a member that is a file
-_header_at = struct.Struct("100s24x11s21xc100x5s").unpack_from  # name, size, type, magic
+_header_at = struct.Struct("100s24x11s21xc100x5s83xc").unpack_from  # name, size, type, magic, what is before the name
 _MOST = 8**11  # sizes from here on need another notation
 
 # POSIX.1-1988 ustar. What never changes: owner 0, mode 0644 and time 0, so that the same samples give the same bytes.
@@ -107,10 +107,13 @@ class TarShard(SpanShard):
         self._build = SampleBuilder.of(fields)
 
     def keys(self) -> list[str]:
-        found = []
+        found: list[str] = []
         for number in range(len(self)):
             key = _plain_key(self.data.read(self._offsets[number], _BLOCK))
-            found.append(str(self.get(number)["key"]) if key is None else key)
+            key = str(self.get(number)["key"]) if key is None else key
+            if found and key == found[-1]:
+                raise DamagedShard(f"samples {number - 1:,} and {number:,} are both {key!r}: the index is wrong")
+            found.append(key)
         return found
 
     def key(self, buffer: bytes, start: int, stop: int) -> str:
@@ -119,49 +122,67 @@ class TarShard(SpanShard):
 
     def sample(self, buffer: bytes, start: int, stop: int) -> dict[str, Any]:
         found: dict[str, bytes] = {}
-        key, at = "", start
+        key, at = None, start
         while at < stop:
             # Plain ustar headers, which nearly all are, cost 2 microseconds each; tarfile takes 60.
             try:
-                field, octal, kind, magic = _header_at(buffer, at)
+                field, octal, kind, magic, prefix = _header_at(buffer, at)
                 size = int(octal, 8)
             except (ValueError, struct.error):  # in another notation; less than a header
                 return self._build(*_members_of(buffer[start:stop]))
             name, end, _ = field.partition(b"\0")
-            if not end or size < 0 or kind != _FILE or magic != b"ustar":
+            if not end or size < 0 or kind != _FILE or magic != b"ustar" or prefix != b"\0":
                 return self._build(*_members_of(buffer[start:stop]))
-            own, _, ext = name.decode("utf-8", "replace").rpartition("/")[2].partition(".")
-            if own != key:
-                if found:
-                    raise DamagedShard(f"{key!r} and {own!r} lie where one sample should: the index is wrong")
-                key = own
+            own, dot, ext = name.decode("utf-8", "replace").partition(".")
             first = at + _BLOCK
             at = first + (size + _BLOCK - 1 & -_BLOCK)
             if at > stop:
-                raise DamagedShard(f"{key!r}: a file of {size:,} bytes ends after its sample: the index is wrong")
+                raise DamagedShard(f"{own!r}: a file of {size:,} bytes ends after its sample: the index is wrong")
+            if own != key or not dot or "/" in ext:
+                if not (own and dot) or "/" in ext or own.startswith("__"):
+                    if (names := _tarindex.key_and_ext(f"{own}{dot}{ext}")) is None:
+                        continue
+                    own, ext = names
+                if key is None:
+                    key = own
+                elif own != key:
+                    raise _mixed(key, own)
             found[ext] = buffer[first : first + size]
+        if key is None:
+            raise DamagedShard("no sample begins where its index says")
         return self._build(key, found)
+
+
+def _mixed(key: str, other: str) -> DamagedShard:
+    return DamagedShard(f"{key!r} and {other!r} lie where one sample should: the index is wrong")
 
 
 def _plain_key(header: bytes) -> str | None:
     """That of a sample by the header of its first file, if this is one in which its name stands as a whole."""
-    name = header[:_NAME].partition(b"\0")[0].decode("utf-8", "replace").rpartition("/")[2]
-    return name.partition(".")[0] if header[156:157] == _FILE and "." in name else None
+    if header[156:157] != _FILE or header[345:346] != b"\0":
+        return None
+    names = _tarindex.key_and_ext(header[:_NAME].partition(b"\0")[0].decode("utf-8", "replace"))
+    return None if names is None else names[0]
 
 
 def _members_of(sample: bytes) -> tuple[str, dict[str, bytes]]:
-    """Key and files of a sample with rarer headers: long names, folders. Raises DamagedShard."""
+    """Key and files of a sample with rarer headers: long names, folders, links. Raises DamagedShard."""
     found: dict[str, bytes] = {}
-    key = ""
+    key = None
     try:
         with tarfile.open(fileobj=io.BytesIO(sample), mode="r:") as tar:
             for member in tar:
-                if file := tar.extractfile(member) if member.isfile() else None:
-                    key, _, ext = member.name.rpartition("/")[2].partition(".")
-                    found[ext] = file.read()
+                names = _tarindex.key_and_ext(member.name) if member.isfile() else None
+                if names is not None and (file := tar.extractfile(member)):
+                    own, ext = names
+                    if key is not None and own != key:
+                        raise _mixed(key, own)
+                    key, found[ext] = own, file.read()
+    except DamagedShard:
+        raise
     except Exception as error:  # tarfile has no one kind for what it trips over
         raise DamagedShard(f"no sample begins where its index says: {error_text(error)}") from error
-    if not found:
+    if key is None:
         raise DamagedShard("no sample begins where its index says")
     return key, found
 

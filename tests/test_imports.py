@@ -79,7 +79,7 @@ def test_every_module_opens_with_what_it_owns(module: str) -> None:
 
 
 def test_no_arrow_value_becomes_one_of_numpy_or_pandas() -> None:
-    """pyarrow may have been loaded without them, see core/plain_arrow.py, and crashes then. `ds.metadata` has a method for
+    """pyarrow may have been loaded without them, see core/plain_arrow.py, and crashes then. `ds.metadata` has one for
     programs of users alone."""
     for module, path in FILES.items():
         if module == "any2ds.dataset.load.metadata":

@@ -58,6 +58,7 @@ class ShardSet:
     has_indexes: bool = True  # False if it is known that there are no indexes beside the data
     marks: Sequence[int] = field(default=(), repr=False)  # of data files on `machine`, see `mark_of`; () if unknown
     machine: str = ""  # whose files they are: another one may have copies, written at another time
+    further: tuple[str, ...] = ()  # extensions of the files that steps have added to samples, as far as it is known
 
     @classmethod
     def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
@@ -110,6 +111,7 @@ class ShardSet:
             has_indexes=has_indexes,
             marks=marks if len(marks) == len(shards) else (),
             machine=platform.node(),
+            further=_further(dataset),
         )
 
     def __len__(self) -> int:
@@ -165,6 +167,14 @@ def look(url: str, stores: Stores | None = None) -> ShardSample | ShardSet:
         raise
     is_unknown = not opened.dataset.finished and opened.dataset.run is None
     return (is_unknown and _tars(url, stores)) or opened
+
+
+def _further(dataset: Dataset) -> tuple[str, ...]:
+    """Those of `ShardSet.further`."""
+    exts = dataset.run.further if dataset.run is not None else ()
+    if dataset.members is None:
+        return exts
+    return tuple(f"{member}.{ext}" for member in dataset.members.names for ext in exts)
 
 
 def _listed_size(dataset: Dataset, files: ShardFiles) -> int:

@@ -125,6 +125,7 @@ class Manifest:
     columns: Mapping[str, str]  # of the list, as they are called in the dataset -> Arrow type
     lists: tuple[Segment, ...]
     steps: tuple[StepRecord, ...] = ()
+    further: tuple[str, ...] = ()  # extensions of the files that steps add to a sample
     version: str = field(default=__version__, compare=False)  # of any2ds, that wrote it last
 
     def to_json(self) -> bytes:
@@ -135,6 +136,7 @@ class Manifest:
                 "key_format": self.key_format,
                 "columns": dict(self.columns),
                 "steps": self.steps,
+                **({"further": self.further} if self.further else {}),
                 "lists": self.lists,
             },
             option=orjson.OPT_INDENT_2,
@@ -151,6 +153,7 @@ class Manifest:
                 columns={str(name): str(type) for name, type in found["columns"].items()},
                 lists=tuple(_segment(segment) for segment in found["lists"]),
                 steps=tuple(map(StepRecord.parse, found["steps"])),
+                further=tuple(map(str, found.get("further", ()))),
                 version=str(found["any2ds"]),
             )
         except (KeyError, TypeError, AttributeError) as error:

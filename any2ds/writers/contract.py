@@ -101,7 +101,7 @@ class Fields:
     schema: pa.Schema | None = None  # of the metadata; None if there are none
     data_column: str | None = None  # what the dataset calls the column of its files; None: as their extension
     members: tuple[str, ...] = ()  # columns of the files of a sample that has several, see `core.members`
-    further: tuple[pa.Field, ...] = ()  # further files among `columns` that the schema does not have
+    further: tuple[pa.Field, ...] = ()  # further files that the schema does not have, as far as they are known
     decode: bool = False  # whether files become arrays and texts, which is not for `indexed` to do
     features: Any = None  # of the recipe that has made the dataset (`dataset.load.features`); not for `indexed` either
     hashes: tuple[str, ...] = ()  # columns with hashes that files are compared with, which is not for it either

@@ -57,6 +57,17 @@ def parts(sample):
     return [each.with_member("note.txt", b"gr\\xc3\\xbcn").with_member("mask.bin", b"\\x00\\xff") for each in samples]
 '''
 
+SOME = """
+import any2ds
+
+@any2ds.transform(members=("note.txt", "mask.bin"))
+def some(sample):
+    number = int(sample.data.split()[1])
+    if number >= 3:
+        sample = sample.with_member("note.txt", b"note %d" % number)
+    return sample.with_member("mask.bin", bytes([number])) if number >= 15 else sample
+"""
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -274,6 +285,34 @@ class TestSource:
         assert named.to_arrow().read_all().slice(3, 1).to_pylist() == [named[3]]
         with pytest.raises(MissingColumns, match="note_text"):
             any2ds.load(folder, columns=["note_text"])
+
+    @pytest.mark.parametrize("is_recorded", [True, False])
+    def test_further_files_of_some_samples(
+        self, is_recorded: bool, output_format: str, server: Server, tmp_path: Path
+    ) -> None:
+        """The dataset says which files its steps add; those of earlier versions do not."""
+        (tmp_path / "step.py").write_text(SOME)
+        folder = build(server, tmp_path / "parts", output_format, transform=f"{tmp_path / 'step.py'}:some")
+        run = orjson.loads((folder / ".any2ds" / "run").read_bytes())
+        assert run.pop("further") == ["mask.bin", "note.txt"]
+        if not is_recorded:
+            (folder / ".any2ds" / "run").write_bytes(orjson.dumps(run))
+        named = any2ds.load(folder, columns=["key", "note_txt", "mask_bin"])
+        assert named.features == {"key": pa.string(), "note_txt": pa.string(), "mask_bin": pa.binary()}
+        own = [n for n in range(ROWS) if n != FAILED]
+        wanted = [(f"note {n}" if n >= 3 else None, bytes([n]) if n >= 15 else None) for n in own]
+        assert [(s["key"], s["note_txt"] or None, s["mask_bin"] or None) for s in named] == [
+            (key, *files) for key, files in zip(KEYS, wanted, strict=True)
+        ]
+        with pytest.raises(MissingColumns, match="note_text"):
+            any2ds.load(folder, columns=["note_text"])
+        if is_recorded:
+            ds = any2ds.load(folder)
+            assert (ds.features["note_txt"], ds.features["mask_bin"]) == (pa.string(), pa.binary())
+            assert [(s["note_txt"] or None, s["mask_bin"] or None) for s in ds] == wanted
+            found = list(ds.to_webdataset())
+            assert [((s.get("note.txt") or b"").decode() or None, s.get("mask.bin")) for s in found] == wanted
+            assert not any({"note_txt", "mask_bin"} & orjson.loads(s["json"]).keys() for s in found)
 
     def test_split_and_where_are_the_same_in_every_format(
         self, output_format: str, made: Callable[[str], Path]

@@ -74,8 +74,8 @@ def test_tars_by_python_in_every_notation(form: int, tmp_path: Path) -> None:
             info.size, info.mtime = 5, 1
             tar.addfile(info, io.BytesIO(b"12345"))
     assert read(WebdatasetWriter, tmp_path / "a.tar") == [
-        ("000000000", "jpg", b"12345"),
-        ("000000001", "jpg", b"12345"),
+        ("images/000000000", "jpg", b"12345"),
+        (LONG, "jpg", b"12345"),
     ]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from any2ds.core.samples import CAPTION, METADATA
+from any2ds.core.samples import CAPTION, METADATA, member_column
 from any2ds.core.tables import to_json
 from any2ds.dataset.load.libraries import imported
+from any2ds.writers.formats._members import TEXT
 
 if TYPE_CHECKING:
     from any2ds.dataset.load.source import Source
@@ -63,6 +64,7 @@ class _Members:
         self._stream, self._columns, self._files = stream, source.columns, source.members
         self._known = frozenset(source.as_stored.features)
         of_recipe = source.recipe.features.files[1:] if source.recipe is not None and not source.members else ()
+        self._of_steps = {member_column(ext): ext for ext in source.further}
         self._further = [leaf for leaf in of_recipe if self._columns is None or leaf.is_among(self._columns)]
 
     def __call__(self) -> Iterator[dict[str, Any]]:
@@ -74,6 +76,9 @@ class _Members:
         for leaf in self._further:
             if leaf.column in sample:  # in formats that have further files as columns
                 files[leaf.column.replace("/", ".")] = sample.pop(leaf.column)
+        for column, ext in self._of_steps.items():
+            if content := sample.pop(column, None):  # records have an empty one in place of none
+                files[TEXT if ext == CAPTION and _CAPTION in sample else ext] = _bytes_of(content)
         for name in [name for name in sample if name not in self._known and name != _CAPTION]:
             if isinstance(sample[name], bytes) or name.endswith(_TEXTS):
                 files[".".join(name.rsplit("_", 1))] = _bytes_of(sample.pop(name))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, chain, groupby
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -28,7 +30,7 @@ from any2ds.core.errors import (
     redacted,
 )
 from any2ds.core.metadata import SPLIT
-from any2ds.core.samples import row_key
+from any2ds.core.samples import CAPTION, is_text_member, member_column, row_key
 from any2ds.dataset.features import KEY_COLUMN
 from any2ds.dataset.load import expressions, hashes, splits
 from any2ds.dataset.load.copies import ShardCopies
@@ -49,6 +51,7 @@ _COPIES = "20GiB"
 _KEYS_AT_ONCE = 100_000
 _LOOKED_AT = 100  # samples, for the names of columns where there are no metadata
 _OF_FILES = ("data", "key", "ext")
+_FURTHER = re.compile(r".+_[A-Za-z0-9]+")  # the column of a further file: name and extension
 
 
 def load(  # the public options, by keyword
@@ -112,7 +115,11 @@ def load(  # the public options, by keyword
     schema = schema_of(shards)
     compared = _hashes(shards, schema) if check else ()
     known = (*shards.members, *(recipe.known() if recipe is not None else ()))
-    further = _further(shards, copies, columns, {*_OF_FILES, *known, *schema.names}) if schema is not None else ()
+    further: tuple[pa.Field, ...] = ()
+    if schema is not None:
+        further = _declared(shards, {*known, *schema.names}) if recipe is None else ()
+        names = {*_OF_FILES, *known, *schema.names, *(field.name for field in further)}
+        further += _further(shards, copies, columns, names)
     described = _found(shards, copies, columns) if schema is None else [field.name for field in further]
     wanted = _wanted(columns, schema, (*known, *described))
     fields = Fields(wanted, schema, shards.data_column, shards.members, further, decode, recipe, compared)
@@ -150,13 +157,45 @@ def _recipe(shards: ShardSet) -> RecipeFeatures | None:
 def _further(
     shards: ShardSet, copies: ShardCopies, columns: Sequence[str] | None, known: Set[str]
 ) -> tuple[pa.Field, ...]:
-    """Those of the columns that are further files of the first sample, where these are files and not columns."""
+    """Those of the columns that are further files of some samples, where these are files and not columns.
+
+    The first sample is looked at, then others of the first shard, then some of all shards.
+    """
     missing = [name for name in columns or () if name not in known]
     if not missing or not shards.total or not plugins.load("writers", shards.output_format).has_members:
         return ()
-    first = OpenShards(shards, Fields(data_column=shards.data_column), copies).get(0, 0)
+    opened = OpenShards(shards, Fields(data_column=shards.data_column), copies)
     types: dict[Any, pa.DataType] = {str: pa.string(), bytes: pa.binary()}
-    return tuple(pa.field(name, types[type(first[name])]) for name in missing if type(first.get(name)) in types)
+    found: dict[str, pa.DataType] = {}
+    for groups in _looked_at(shards):
+        for sample in chain.from_iterable(opened.get_across(groups)):
+            found.update((name, types[type(sample[name])]) for name in missing if type(sample.get(name)) in types)
+        if not all(name in found or _FURTHER.fullmatch(name) for name in missing) or found.keys() >= {*missing}:
+            break
+    return tuple(pa.field(name, found[name]) for name in missing if name in found)
+
+
+def _looked_at(shards: ShardSet) -> Iterator[list[tuple[int, Sequence[int]]]]:
+    """Shards and numbers of samples in them, of a dataset that has some."""
+    first = next(shard for shard in range(len(shards)) if shards.samples(shard))
+    yield [(first, range(1))]
+    yield [(first, range(1, min(_LOOKED_AT, shards.samples(first))))]
+    numbers = sorted({shards.total * n // _LOOKED_AT for n in range(_LOOKED_AT)})
+    of_shards = groupby(numbers, key=lambda number: bisect_right(shards.starts, number) - 1)
+    yield [(shard, [number - shards.starts[shard] for number in own]) for shard, own in of_shards]
+
+
+def _declared(shards: ShardSet, known: Set[str]) -> tuple[pa.Field, ...]:
+    """The files that steps have added to samples, where these are files and not columns; not the text of a document,
+    which is a caption."""
+    if not plugins.load("writers", shards.output_format).has_members:
+        return ()
+    found = {member_column(ext): ext for ext in shards.further if ext.lower() != CAPTION}
+    return tuple(
+        pa.field(name, pa.string() if is_text_member(ext) else pa.binary())
+        for name, ext in found.items()
+        if name not in known
+    )
 
 
 def _wanted(

@@ -61,6 +61,7 @@ class ShardSet:
     machine: str = ""  # whose files they are: another one may have copies, written at another time
     file_bytes: array[int] = field(default_factory=lambda: array("Q"), repr=False)  # of the files that each shard has;
     # those of other tools' tar files are taken as a whole, and 0 is unknown
+    further: tuple[str, ...] = ()  # extensions of the files that steps have added to samples, as far as it is known
 
     @classmethod
     def of(cls, url: str, stores: Stores | None = None) -> ShardSet:
@@ -115,6 +116,7 @@ class ShardSet:
             marks=marks if len(marks) == len(shards) else (),
             machine=platform.node(),
             file_bytes=array("Q", map(file_bytes.__getitem__, shards.ids)),
+            further=_further(dataset),
         )
 
     def __len__(self) -> int:
@@ -181,6 +183,14 @@ def look(url: str, stores: Stores | None = None) -> ShardSample | ShardSet:
         raise
     is_unknown = not opened.dataset.finished and opened.dataset.run is None
     return (is_unknown and _tars(url, stores)) or opened
+
+
+def _further(dataset: Dataset) -> tuple[str, ...]:
+    """Those of `ShardSet.further`."""
+    exts = dataset.run.further if dataset.run is not None else ()
+    if dataset.members is None:
+        return exts
+    return tuple(f"{member}.{ext}" for member in dataset.members.names for ext in exts)
 
 
 def _listed_size(dataset: Dataset, files: ShardFiles) -> int:

@@ -131,7 +131,7 @@ class Source(Sequence[Sample]):
     @cached_property
     def features(self) -> dict[str, pa.DataType]:
         """Column -> Arrow type of what a sample has, as far as the dataset describes it: of further files those of a
-        recipe, those that are columns (parquet, records), and those that `columns` name."""
+        recipe, those that steps declare, those that are columns (parquet, records), and those that `columns` name."""
         own = {"data": pa.binary(), "key": pa.string(), "ext": pa.string()}
         described = {field.name: field.type for field in (*(self._fields.schema or ()), *self._fields.further)}
         members = dict.fromkeys(self._fields.members, pa.binary())
@@ -264,6 +264,11 @@ class Source(Sequence[Sample]):
     def members(self) -> tuple[str, ...]:
         """The columns of the files of a sample, where it has several; else none."""
         return self._fields.members
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """Extensions of the files that steps have added to samples, as far as the dataset says."""
+        return self._shards.further
 
     def channels_of(self, name: str) -> int:
         """Of decoded images: of `data`, or of a member."""

@@ -30,7 +30,7 @@ from any2ds.run.resume.img2dataset import check_options, hint, makers
 from any2ds.run.resume.overwrite import overwrite
 from any2ds.run.resume.plan import FinishedShards, ShardPlan
 from any2ds.storage.folders import OutputFolder
-from any2ds.transforms.chain import step_records
+from any2ds.transforms.chain import Pipeline, step_records
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def resume(config: Config, source: Source, output: OutputFolder) -> ShardPlan:
     manifest = now
     if before is not None and found.goes_on:
         steps, changes = with_versions(before.steps, now.steps)
-        manifest = replace(before, steps=steps)
+        manifest = replace(before, steps=steps, further=now.further)
         if changes:
             warn_of_versions(output.url, changes)
     manifest = manifest.with_list(found.segment)
@@ -138,7 +138,8 @@ def _manifest_of(config: Config, source: Source) -> Manifest:
     cutting: Cutting = "file" if preset is not None and preset.cuts_by_file else "list"
     segment = Segment(0, source.list_files, Beginning.of(source.first_rows, columns=config.url_columns), cutting)
     keys = key_format(config.output.layout)
-    return Manifest(deciding, keys, columns_of(source.schema), (segment,), step_records(config.media))
+    further = tuple(sorted(Pipeline(config.media, presets.set_by(config.output.preset)).further))
+    return Manifest(deciding, keys, columns_of(source.schema), (segment,), step_records(config.media), further)
 
 
 def _step_names(steps: Sequence[Any]) -> list[str] | None:

@@ -72,6 +72,7 @@ class SampleBuilder(Builder):
     def __init__(self, fields: Fields) -> None:
         super().__init__(fields)
         self._columns, self._members = fields.columns, frozenset(fields.members)
+        self._further = tuple(field.name for field in fields.further)
         self._knows_size = fields.data_column is not None  # others may mean something else by `bytes`
         schema = fields.schema or ()
         restored = {field.name: make for field in schema if (make := _from_json(field.type)) is not None}
@@ -115,6 +116,8 @@ class SampleBuilder(Builder):
             if ext and (member := member_of_ext(ext, self._members)):
                 sample[member] = data
         sample["key"], sample["ext"], sample["data"] = key, ext, data
+        for name in self._further:
+            sample.setdefault(name, None)
         for name, restore in self._restored.items():
             if (value := sample.get(name)) is not None:
                 sample[name] = restore(value)

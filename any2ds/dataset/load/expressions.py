@@ -17,6 +17,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -120,7 +121,8 @@ def _compared(compare: Callable[[Any, Any], Any], left: _Value, right: _Value) -
             return _always(column, compare(0, number))
         return (compare if number == literal else _WHOLE.get(compare, compare))(column, pc.scalar(typed))
     if right.kind == _NUMBER and of.is_decimal(left.type) and math.isfinite(_float(literal)):
-        return compare(column, pc.scalar(pa.scalar(Decimal(str(literal)))))
+        with suppress(pa.ArrowException):  # a number with too many digits is compared as a float
+            return compare(column, pc.scalar(pa.scalar(Decimal(str(literal)))))
     if right.kind == _TEXT and of.is_temporal(left.type):
         return compare(column, pc.scalar(_moment(literal, left)))
     return compare(column, right.expression)

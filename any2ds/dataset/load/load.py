@@ -268,7 +268,8 @@ def _selection(
         if not any(span.numbers for span in spans):
             return Selection((), condition)
     if condition is not None:
-        some, first = (rows, 0) if any(span.mask for span in spans) else rows.around([span.numbers for span in spans])
+        has_masks = any(span.mask is not None for span in spans)
+        some, first = (rows, 0) if has_masks else rows.around([span.numbers for span in spans])
         mask = some.mask(condition)
         spans = [span.where(mask, first) for span in spans]
     return Selection.of(spans, condition)

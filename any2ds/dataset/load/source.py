@@ -165,7 +165,8 @@ class Source(Sequence[Sample]):
         """A number that differs for other samples: those of another split, condition or dataset.
 
         Datasets differ by how many samples their shards have, up to the last one that is wanted, and how many bytes
-        these. It is the same wherever the dataset lies, in every format, and after shards were added.
+        these; those of img2dataset by samples alone. It is the same wherever the dataset lies, in every format, and
+        after shards were added; but a web server does not say the sizes of other tools' tar files when it lists them.
         """
         digest = sha256(self._selection.digest())
         if len(self):

@@ -72,8 +72,8 @@ def run(options: argparse.Namespace, wanted: list[str]) -> dict[str, list[tuple[
         folder = Path(made)
         for output_format in ("webdataset", "parquet"):
             reading.make(folder / output_format, output_format, options.samples, options.bytes)
-        for name in {name.partition(",")[0] for name in wanted} & {name.partition(",")[0] for name in _OTHERS}:
-            reading.asked(pythons[_OTHERS[f"{name}, window"]], folder, options, name, "convert")
+        for name in _OTHERS.keys() & wanted:
+            reading.asked(pythons[_OTHERS[name]], folder, options, name.partition(",")[0], "convert")
         with served(folder, options.latency) as url:
             for number in range(options.rounds):
                 for name in wanted if number % 2 == 0 else wanted[::-1]:

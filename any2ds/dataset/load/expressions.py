@@ -130,7 +130,12 @@ def _compared(compare: Callable[[Any, Any], Any], left: _Value, right: _Value) -
 
 def _always(column: pc.Expression, value: bool) -> pc.Expression:
     """The same for each value, but for null."""
-    return pc.if_else(column.is_valid(), pc.scalar(value), pc.scalar(pa.scalar(None, pa.bool_())))
+    return _unless_null(column, pc.scalar(value))
+
+
+def _unless_null(column: pc.Expression, found: pc.Expression) -> pc.Expression:
+    """Null where the column is."""
+    return pc.if_else(column.is_valid(), found, pc.scalar(pa.scalar(None, pa.bool_())))
 
 
 def _among(column: _Value, literals: list[Any]) -> pc.Expression:
@@ -146,8 +151,7 @@ def _among(column: _Value, literals: list[Any]) -> pc.Expression:
         elif of.is_temporal(column.type) and isinstance(literals[0], str):
             moments = [_exactly(_moment(each, column), column.type) for each in literals]
             values = pa.array([each for each in moments if each is not None], column.type)
-    found = column.expression.isin(values)
-    return pc.if_else(column.expression.is_valid(), found, pc.scalar(pa.scalar(None, pa.bool_())))
+    return _unless_null(column.expression, column.expression.isin(values))
 
 
 def _exactly(value: Any, type: pa.DataType) -> pa.Scalar | None:
